@@ -1,0 +1,55 @@
+# The newcomer's two commands are `make run` and `make test`. Each sets up what it needs in .venv, from locked
+# requirements, and needs only git, make and a Python of 3.11 or later.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+JOBS   ?= $(wildcard examples/genericjob/*.yaml)
+
+.PHONY: help run test check bench mutate lock clean
+
+help:            ## List what can be made
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## / \t/' | expand -t 12
+
+run: $(VENV)/.run  ## Validate and plan the examples offline
+	$(BIN)/trainwright validate $(JOBS)
+	$(BIN)/trainwright plan examples/genericjob/basic.yaml
+
+test: check      ## All gates: ruff, mypy, import contracts, pytest
+	$(BIN)/pytest -n auto --dist worksteal
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.run  ## Measure the decision: see bench/README.md
+	$(BIN)/python bench/reconcile.py
+
+mutate: $(VENV)/.dev  ## Mutation testing of core/: see docs/testing.md
+	$(BIN)/python tools/mutate.py
+
+lock:            ## Renew the lock files from pyproject.toml (needs uv)
+	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra build pyproject.toml -o requirements/run.txt
+	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra build --extra dev pyproject.toml -o requirements/dev.txt
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis mutants
+
+# -- set-up ---------------------------------------------------------------------------------------------------------
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "trainwright needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) \
+	  || { echo "could not make $(VENV): this Python has no venv module (on Debian: apt-get install python3-venv)" >&2; exit 1; }
+
+$(VENV)/.run: requirements/run.txt pyproject.toml | $(BIN)/python
+	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/run.txt
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt pyproject.toml | $(BIN)/python
+	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@ $(VENV)/.run

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kind is: a value made of identity, a wire type and four pure functions. `registry` holds one per kind.
+
+The engines call `load` on what the API server sends and `render` on what `core` concluded; `crd` reads the type.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from trainwright.model.job import Body, Job
+from trainwright.model.ledger import Ledger
+from trainwright.model.meta import Key, ObjectMeta, Owner
+from trainwright.model.problem import Problem
+from trainwright.model.rule import NEVER
+from trainwright.model.status import Status
+from trainwright.model.units import Time
+
+
+class Column(Struct, frozen=True):
+    """One column of `kubectl get`; priority 1 shows only with `-o wide`."""
+
+    name: str
+    type: str
+    path: str
+    priority: int = 0
+
+
+class Manifest(Protocol):
+    """What every wire type has."""
+
+    @property
+    def metadata(self) -> ObjectMeta: ...  # noqa: D102
+
+
+class Kind(Struct, frozen=True, kw_only=True):
+    """Everything that makes one kind. `wire` is the struct its manifests decode to."""
+
+    group: str
+    version: str
+    name: str
+    plural: str
+    short_names: tuple[str, ...]
+    wire: type[Any]
+    columns: tuple[Column, ...]
+    #: Fill in what the user left out.
+    default: Callable[[Any], Any]
+    #: Everything that is wrong, and everything that looks wrong, in document order.
+    check: Callable[[Any], tuple[Problem, ...]]
+    #: The defaulted, checked manifest in the one model.
+    translate: Callable[[Any], Job]
+    #: The status in this kind's words: (stored manifest, job, conclusion, now) -> the `status` object.
+    render: Callable[[Any, Job, Status, Time], Body]
+    #: CEL rules for the CRD's `spec`: (rule, message).
+    cel: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def api_version(self) -> str:
+        """`group/version`."""
+        return f"{self.group}/{self.version}"
+
+    @property
+    def singular(self) -> str:
+        """The lower-case name."""
+        return self.name.lower()
+
+
+def key_of(meta: ObjectMeta) -> Key:
+    """Where the job lives; an object without a namespace is in `default`."""
+    return Key(meta.namespace or "default", meta.name)
+
+
+def owner_of(kind: Kind, meta: ObjectMeta) -> Owner:
+    """The ownerReference that children of this job carry."""
+    return Owner(kind.api_version, kind.name, meta.name, meta.uid, controller=True, block_owner_deletion=True)
+
+
+class _Nothing:
+    """The dialect of a job that is never run."""
+
+    def pod(self, *_: object) -> Body:  # pragma: no cover - nothing of an invalid job is made
+        raise NotImplementedError
+
+    service = pod
+
+    def extras(self, *_: object) -> tuple[Body, ...]:
+        return ()
+
+
+class _Stored(Struct):
+    """The little of a broken manifest that is still needed to say so."""
+
+    class Inner(Struct):
+        trainwright: Ledger = Ledger()
+
+    metadata: ObjectMeta
+    status: Inner = Inner()
+
+
+def invalid(kind: Kind, document: Body, problems: tuple[Problem, ...]) -> Job:
+    """A job that stands for a manifest which cannot be run: it will only ever report why."""
+    try:
+        stored = msgspec.convert(document, _Stored, strict=False)
+    except msgspec.ValidationError:
+        meta = document.get("metadata")
+        meta = meta if isinstance(meta, dict) else {}
+        name, namespace, uid = (str(meta.get(word, "")) for word in ("name", "namespace", "uid"))
+        stored = _Stored(ObjectMeta(name=name, namespace=namespace, uid=uid))
+    return Job(
+        key=key_of(stored.metadata),
+        uid=stored.metadata.uid,
+        kind=kind.singular,
+        owner=owner_of(kind, stored.metadata),
+        generation=stored.metadata.generation,
+        roles=(),
+        success=NEVER,
+        failure=NEVER,
+        dialect=_Nothing(),
+        ledger=stored.status.trainwright,
+        deleting=stored.metadata.deletion_timestamp is not None,
+        invalid="; ".join(str(problem) for problem in problems if not problem.warning),
+    )

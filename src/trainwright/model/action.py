@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Effects as values. `core.reconcile` returns a `Plan`; an engine carries it out in this order:
+
+status (with its resourceVersion) → patches → deletes (with UID) → creates → events, and nothing more once one is refused
+as out of date. So a kill between any two writes loses nothing: what was decided is either stored or decided again.
+"""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from trainwright.model.job import Body
+from trainwright.model.status import Status
+from trainwright.model.units import Time
+
+
+class Create(Struct, frozen=True, gc=False):
+    """Make this object. If it exists: ours is adopted, a terminating one is waited for, a foreign one is a refusal."""
+
+    body: Body
+
+    @property
+    def name(self) -> str:
+        """The object's name."""
+        name: str = self.body["metadata"]["name"]
+        return name
+
+
+class Delete(Struct, frozen=True, gc=False):
+    """Remove this object, and only this one (UID). `force`: do not wait for a node that will not answer."""
+
+    kind: str
+    name: str
+    uid: str
+    why: str
+    force: bool = False
+
+
+class Patch(Struct, frozen=True, gc=False):
+    """Merge this into the object, and only this one (UID)."""
+
+    kind: str
+    name: str
+    uid: str
+    body: Body
+    why: str
+
+
+class Moment(StrEnum):
+    """What an event is about; a kind may have its own word for it."""
+
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    RESUMED = "Resumed"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    GANG_MISSING = "GangUnavailable"
+
+
+class Emit(Struct, frozen=True, gc=False):
+    """Tell people. Sent only after the status that it speaks of is stored."""
+
+    moment: Moment
+    message: str
+    warning: bool = False
+
+
+class Write(StrEnum):
+    """Whether the status must be stored: at once, along with the next write (or after a while), or not at all."""
+
+    NOW = "Now"
+    LATER = "Later"
+    NOT = "Not"
+
+
+class Plan(Struct, frozen=True, gc=False):
+    """What should happen, and what to report."""
+
+    status: Status
+    write: Write = Write.NOT
+    patches: tuple[Patch, ...] = ()
+    deletes: tuple[Delete, ...] = ()
+    creates: tuple[Create, ...] = ()
+    events: tuple[Emit, ...] = ()
+    #: Look again then, even if nothing happens.
+    wake: Time | None = None
+    #: The job's time to live is over: remove it.
+    remove_job: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to write."""
+        return self.write is Write.NOT and not (self.patches or self.deletes or self.creates or self.remove_job)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a replica ended. `core.conclude` finds the cause, restart policies name the kinds of cause they answer."""
+
+from enum import StrEnum
+
+from msgspec import UNSET, UnsetType
+
+from trainwright.model.meta import Wire
+
+
+class Why(StrEnum):
+    """The kinds of cause, as they are counted in the durable state."""
+
+    COMPLETED = "Completed"  # every container ended with 0; a cause only for policies that restart success
+    EXIT = "Exit"  # a container ended with another code or by a signal
+    EVICTED = "Evicted"  # the kubelet threw it out for what it used itself
+    DISRUPTED = "Disrupted"  # preempted, drained or evicted for reasons outside the pod
+    DELETED = "Deleted"  # somebody else removed the pod
+    NODE_LOST = "NodeLost"  # its node is gone or has been silent for too long
+    CREATE_ERROR = "CreateError"  # its containers cannot be made: image, configuration
+    REJECTED = "Rejected"  # the node would not admit it, or it failed without a container's word
+
+
+class Cause(Wire, frozen=True, gc=False):
+    """One cause, with what explains it to a person."""
+
+    why: Why
+    code: int | UnsetType = UNSET
+    signal: int | UnsetType = UNSET
+    reason: str = ""
+    message: str = ""
+    container: str = ""
+    node: str = ""
+
+    def __str__(self) -> str:
+        if self.why is Why.EXIT:
+            return f"container {self.container} exited with code {self.code}" + (
+                f" ({self.reason})" if self.reason not in ("", "Error") else ""
+            )
+        text = {
+            Why.COMPLETED: "completed",
+            Why.EVICTED: "evicted by its node",
+            Why.DISRUPTED: "disrupted",
+            Why.DELETED: "deleted by somebody else",
+            Why.NODE_LOST: f"node {self.node} is lost",
+            Why.CREATE_ERROR: f"container {self.container} cannot be created",
+            Why.REJECTED: "failed before any container ran",
+        }[self.why]
+        detail = ": ".join(part for part in (self.reason, self.message) if part)
+        return f"{text} ({detail})" if detail else text

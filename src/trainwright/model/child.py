@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What we read of other people's objects: narrow slices, decoded without the rest, plus `Observed`, one job's view.
+
+Backends decode these; `core.observe` reads them. They are never written back: an object that was not decoded in full
+must not be PUT. Go servers write `null` for empty lists, so every list here may be None.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from msgspec import Struct, field
+
+from trainwright.model.meta import Meta, ObjectMeta, Wire
+
+
+class Waiting(Wire, frozen=True, gc=False):
+    """A container that does not run yet."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class Running(Wire, frozen=True, gc=False):
+    """A container that runs."""
+
+    started_at: datetime | None = None
+
+
+class Terminated(Wire, frozen=True, gc=False):
+    """A container that ended."""
+
+    exit_code: int = 0
+    signal: int = 0
+    reason: str = ""
+    message: str = ""
+    finished_at: datetime | None = None
+
+
+class ContainerState(Wire, frozen=True, gc=False):
+    """Exactly one of the three is set."""
+
+    waiting: Waiting | None = None
+    running: Running | None = None
+    terminated: Terminated | None = None
+
+
+class Container(Wire, frozen=True, gc=False):
+    """The status of one container."""
+
+    name: str = ""
+    ready: bool = False
+    restart_count: int = 0
+    state: ContainerState | None = None
+
+
+class Condition(Wire, frozen=True, gc=False):
+    """A condition of a pod or a node."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
+
+
+class PodSpec(Wire, frozen=True, gc=False):
+    """Where a pod was put."""
+
+    node_name: str = ""
+
+
+class PodStatus(Wire, frozen=True, gc=False):
+    """How a pod is."""
+
+    phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    pod_ip: str = field(name="podIP", default="")
+    start_time: datetime | None = None
+    conditions: tuple[Condition, ...] | None = None
+    init_container_statuses: tuple[Container, ...] | None = None
+    container_statuses: tuple[Container, ...] | None = None
+
+
+class Pod(Wire, frozen=True, gc=False):
+    """A pod as the decision sees it."""
+
+    metadata: Meta
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class Service(Wire, frozen=True, gc=False):
+    """A service: that it exists is all we ask."""
+
+    metadata: Meta
+
+
+class ConfigMap(Wire, frozen=True, gc=False):
+    """A config map, with its digest among the annotations."""
+
+    metadata: ObjectMeta
+    data: dict[str, str] | None = None
+
+
+class GroupStatus(Wire, frozen=True, gc=False):
+    """The phase of a pod group, where its scheduler writes one."""
+
+    phase: str = ""
+
+
+class Extra(Wire, frozen=True, gc=False):
+    """A child of the whole job: a pod group, a config map."""
+
+    kind: str
+    metadata: ObjectMeta
+    status: GroupStatus | None = None
+
+
+class Taint(Wire, frozen=True, gc=False):
+    """A taint of a node."""
+
+    key: str = ""
+    effect: str = ""
+    time_added: datetime | None = None
+
+
+class NodeSpec(Wire, frozen=True, gc=False):
+    """What keeps pods off a node."""
+
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] | None = None
+
+
+class NodeStatus(Wire, frozen=True, gc=False):
+    """How a node is, and what it offers."""
+
+    conditions: tuple[Condition, ...] | None = None
+    allocatable: dict[str, str] | None = None
+
+
+class Node(Wire, frozen=True, gc=False):
+    """A node as the decision sees it."""
+
+    metadata: Meta
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class ObjectRef(Wire, frozen=True, gc=False):
+    """The object an event is about."""
+
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class Event(Wire, frozen=True, gc=False):
+    """An event, as `describe` and `events` show it."""
+
+    metadata: Meta
+    involved_object: ObjectRef = ObjectRef()
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+    count: int | None = None
+    first_timestamp: datetime | None = None
+    last_timestamp: datetime | None = None
+
+
+class LeaseSpec(Wire, frozen=True, gc=False):
+    """Who leads, since when, for how long."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: datetime | None = None
+    renew_time: datetime | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Wire, frozen=True, gc=False):
+    """The lock of leader election."""
+
+    metadata: Meta
+    spec: LeaseSpec = LeaseSpec()
+
+
+class Refusal(Struct, frozen=True, gc=False):
+    """A child that could not be created: the engine tried, and this was the answer."""
+
+    name: str
+    reason: str
+    message: str
+
+
+class Observed(Struct, frozen=True):
+    """What one job has in the world. `nodes` is None where nodes are not known: then no node is ever judged."""
+
+    pods: tuple[Pod, ...] = ()
+    services: tuple[Service, ...] = ()
+    extras: tuple[Extra, ...] = ()
+    nodes: Mapping[str, Node] | None = None
+    refusals: tuple[Refusal, ...] = ()

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sets of replica indexes as short text: `0-3,7`, and counts by index: `0-3:1,7:2`.
+
+The durable state of a role keeps them in this form, so a job of 10,000 replicas stays within a few kilobytes.
+Read and written by `core.ledger`; text that is not of the form reads as empty, for a status is never trusted to be ours.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+_RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?::(\d{1,9}))?")
+
+
+def _runs(text: str) -> Iterable[tuple[int, int, int]]:
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is not None:
+            first, last, count = match.groups()
+            yield int(first), int(last or first), int(count or 1)
+
+
+@lru_cache(maxsize=128)
+def members(text: str) -> frozenset[int]:
+    """The indexes that `0-3,7` names."""
+    return frozenset(index for first, last, _ in _runs(text) for index in range(first, last + 1))
+
+
+@lru_cache(maxsize=128)
+def counts(text: str) -> Mapping[int, int]:
+    """The counts that `0-3:1,7:2` names, by index."""
+    return {index: count for first, last, count in _runs(text) for index in range(first, last + 1)}
+
+
+def spell(indexes: Iterable[int]) -> str:
+    """The shortest text for a set of indexes."""
+    return _spell(dict.fromkeys(indexes, 1), counted=False)
+
+
+def spell_counts(by_index: Mapping[int, int]) -> str:
+    """The shortest text for counts by index; zeros are left out."""
+    return _spell({index: count for index, count in by_index.items() if count}, counted=True)
+
+
+def _spell(by_index: Mapping[int, int], *, counted: bool) -> str:
+    runs: list[list[int]] = []
+    for index in sorted(by_index):
+        if runs and runs[-1][1] == index - 1 and runs[-1][2] == by_index[index]:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index, by_index[index]])
+    return ",".join(
+        (f"{first}" if first == last else f"{first}-{last}") + (f":{count}" if counted else "")
+        for first, last, count in runs
+    )

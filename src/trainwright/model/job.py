@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one internal model. A kind translates its manifest into a `Job`; `core.reconcile` reads nothing else of it.
+
+A field is here only if `core` reads it; what only one kind needs stays in that kind's dialect.
+"""
+
+from enum import StrEnum
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from trainwright.model.cause import Why
+from trainwright.model.child import Observed
+from trainwright.model.ledger import Ledger
+from trainwright.model.meta import Key, Owner
+from trainwright.model.rule import Rule
+from trainwright.model.site import Site
+
+Body = dict[str, Any]
+
+
+class Scope(StrEnum):
+    """What a restart takes down with it."""
+
+    POD = "Pod"
+    ROLE = "Role"
+    JOB = "Job"
+
+
+class Clean(StrEnum):
+    """Which pods are removed once the job has ended."""
+
+    NONE = "None"
+    UNFINISHED = "Unfinished"
+    ALL = "All"
+
+
+class Since(StrEnum):
+    """What a deadline counts from."""
+
+    STARTED = "Started"
+    RUNNING = "Running"
+
+
+class Restart(Struct, frozen=True, gc=False):
+    """When a replica of a role is tried again."""
+
+    causes: frozenset[Why] = frozenset()
+    #: Exit codes that may be tried again, as inclusive ranges; None: any.
+    codes: tuple[tuple[int, int], ...] | None = None
+    #: Causes that do not use up the budget.
+    free: frozenset[Why] = frozenset()
+    #: The role's budget; None: unlimited.
+    limit: int | None = None
+    scope: Scope = Scope.POD
+
+
+class Elastic(Struct, frozen=True, gc=False):
+    """The bounds within which a role may be resized while it runs."""
+
+    least: int
+    most: int
+
+
+class Role(Struct, frozen=True):
+    """One role of a job: so many replicas of one template."""
+
+    name: str
+    replicas: int
+    template: Body
+    restart: Restart = Restart()
+    elastic: Elastic | None = None
+    #: Roles of a lower stage are created first; with `awaits_running` they must also run first.
+    stage: int = 0
+    awaits_running: bool = False
+    #: Containers whose end decides the replica although others still run; empty: the pod's phase decides.
+    mains: frozenset[str] = frozenset()
+    #: Each replica has a service of its own name.
+    service: bool = False
+
+
+class CleanUp(Struct, frozen=True, gc=False):
+    """What is removed after each kind of end; `ended` is a deadline or somebody's request."""
+
+    succeeded: Clean = Clean.NONE
+    failed: Clean = Clean.NONE
+    ended: Clean = Clean.NONE
+
+
+class Deadline(Struct, frozen=True, gc=False):
+    """How long a job may take, and from when."""
+
+    seconds: float
+    since: Since = Since.STARTED
+
+
+class Ending(Struct, frozen=True, gc=False):
+    """Somebody asked the job to end: the kind's word for it, and what they said."""
+
+    word: str
+    message: str = ""
+    succeeded: bool = False
+
+
+class Lifecycle(Struct, frozen=True, gc=False):
+    """Everything about a job's life that is not a rule."""
+
+    suspended: bool = False
+    clean: CleanUp = CleanUp()
+    #: Restarts of all roles together; exceeding it fails the job.
+    backoff_limit: int | None = None
+    #: Restarts inside a pod, by the kubelet, count too.
+    counts_in_place: bool = False
+    deadline: Deadline | None = None
+    #: Seconds within which every replica must have run once.
+    start_deadline: float | None = None
+    #: Seconds after the end at which the job itself is removed.
+    ttl: float | None = None
+    ending: Ending | None = None
+
+
+class Gang(Struct, frozen=True, gc=False):
+    """All or nothing: the group object's API, and the phases in which pods may be made (none: at any time)."""
+
+    api: str
+    admits: frozenset[str] = frozenset()
+
+
+class Replica(Struct, frozen=True, gc=False):
+    """One replica that is to be made."""
+
+    role: Role
+    index: int
+    attempt: int
+    name: str
+
+
+class Dialect(Protocol):
+    """How a kind spells its objects. Pure; `core.render` adds what all kinds share: name, owner, our labels."""
+
+    def pod(self, job: "Job", replica: Replica, site: Site) -> Body:
+        """`metadata` (labels, annotations) and `spec` of the pod."""
+        ...
+
+    def service(self, job: "Job", replica: Replica, site: Site) -> Body:
+        """`metadata` and `spec` of the replica's service; asked only where the role has one."""
+        ...
+
+    def extras(self, job: "Job", observed: Observed, site: Site) -> tuple[Body, ...]:
+        """Whole objects of the job itself that should exist now."""
+        ...
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """A job, whatever its kind."""
+
+    key: Key
+    uid: str
+    kind: str
+    owner: Owner
+    roles: tuple[Role, ...]
+    success: Rule
+    failure: Rule
+    dialect: Dialect
+    generation: int = 0
+    lifecycle: Lifecycle = Lifecycle()
+    gang: Gang | None = None
+    ledger: Ledger = Ledger()
+    #: The job object is being deleted.
+    deleting: bool = False
+    #: What is wrong with a manifest that got this far; such a job is never run.
+    invalid: str = ""

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The durable state of a job: `status.trainwright`, one closed schema that all kinds share.
+
+Everything that must outlive a kill -9 is here or on a child object. `core` reads the stored one and returns the next;
+the engines write it; nothing else decides. Replica sets are index text (`model.indexes`), so size stays bounded.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta as Limits
+from msgspec import field
+
+from trainwright.model.cause import Cause
+from trainwright.model.meta import Wire
+from trainwright.model.rule import Result
+
+#: How many of the latest failures are kept word for word.
+KEPT_FAILURES = 8
+#: Longest text of a message we keep; a stack trace belongs in the log.
+LONGEST_MESSAGE = 1024
+
+Indexes = Annotated[str, Limits(max_length=131072, pattern=r"^[0-9,:-]*$")]
+Text = Annotated[str, Limits(max_length=4096)]
+
+
+class Phase(StrEnum):
+    """Where a job is. `core.phases` has the table of moves; each kind has its own words for them."""
+
+    NEW = ""
+    PENDING = "Pending"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    RESUMING = "Resuming"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class Reason(StrEnum):
+    """What decided the outcome."""
+
+    RULE = "Rule"  # a success or failure rule was fulfilled
+    UNREACHABLE = "Unreachable"  # no success rule can be fulfilled any more
+    BACKOFF_LIMIT = "BackoffLimit"  # the job's restart budget is used up
+    DEADLINE = "Deadline"  # it ran longer than it may
+    START_DEADLINE = "StartDeadline"  # it did not start in time
+    EXTERNAL = "External"  # somebody asked for this end
+    INVALID = "Invalid"  # the manifest cannot be run
+
+
+class Hold(Wire, frozen=True, gc=False):
+    """These replicas are not created before then (back-off)."""
+
+    until: datetime
+    indexes: Indexes
+
+
+class RoleLedger(Wire, frozen=True, gc=False):
+    """What is remembered of a role. A replica's attempt is the role's epoch plus the retries of its index."""
+
+    name: Text
+    epoch: int = 0
+    retries: Indexes = ""
+    restarts: dict[str, int] = field(default_factory=dict)
+    succeeded: Indexes = ""
+    failed: Indexes = ""
+    #: Replicas 0 … reached-1 have existed; one of them that is missing has been taken away.
+    reached: int = 0
+    holds: Annotated[tuple[Hold, ...], Limits(max_length=64)] = ()
+
+
+class Failure(Wire, frozen=True, gc=False):
+    """One failure of a replica, kept for people: which, when, why."""
+
+    role: Text
+    index: int
+    pod: Text
+    attempt: int
+    at: datetime
+    cause: Cause
+
+
+class Outcome(Wire, frozen=True, gc=False):
+    """How the job ended, and what decided it. Final."""
+
+    result: Result
+    reason: Reason
+    at: datetime
+    rule: Text = ""
+    message: Text = ""
+    #: The word a kind ends with when somebody asked for the end (`Preempted`).
+    word: Text = ""
+    failure: Failure | None = None
+
+
+class Times(Wire, frozen=True, gc=False):
+    """When the job was accepted, started (again, after a resume), first ran as a whole, was last in doubt, ended."""
+
+    accepted: datetime | None = None
+    started: datetime | None = None
+    running: datetime | None = None
+    ended: datetime | None = None
+
+
+class Ledger(Wire, frozen=True, gc=False):
+    """`status.trainwright`."""
+
+    phase: Phase = Phase.NEW
+    generation: int = 0
+    roles: Annotated[tuple[RoleLedger, ...], Limits(max_length=64)] = ()
+    outcome: Outcome | None = None
+    times: Times = Times()
+    #: How often the job has left suspension; from the first time on, resume settings are in force.
+    resumes: int = 0
+    failures: Annotated[tuple[Failure, ...], Limits(max_length=KEPT_FAILURES)] = ()
+    #: Ports handed out, by name; written before the first pod that uses them.
+    ports: dict[str, int] = field(default_factory=dict)

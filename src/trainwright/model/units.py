@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time and quantities: parse, compare, format. Called wherever a manifest or a clock value enters a decision."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+
+Time = datetime
+
+_SUFFIXES: dict[str, Decimal] = {
+    "": Decimal(1),
+    **{s: Decimal(1000) ** (i - 3) for i, s in enumerate(("n", "u", "m"))},
+    **{s: Decimal(1000) ** (i + 1) for i, s in enumerate(("k", "M", "G", "T", "P", "E"))},
+    **{s: Decimal(1024) ** (i + 1) for i, s in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))},
+}
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([A-Za-z]{0,2}))")
+#: Kubernetes caps quantities at 2^63-1; a longer text is a mistake and would only burn time here.
+_LONGEST = 64
+
+
+def quantity(value: object) -> Decimal | None:
+    """A Kubernetes resource quantity as an exact number, or None if it is not one."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    text = str(value).strip()
+    match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
+    if match is None:
+        return None
+    number, exponent, suffix = match.groups()
+    scale = _SUFFIXES.get(suffix or "")
+    if scale is None:
+        return None
+    try:
+        return Decimal(number + (exponent or "")) * scale
+    except InvalidOperation:  # pragma: no cover - the pattern admits only numbers; Decimal has the last word
+        return None
+
+
+def whole(moment: Time) -> Time:
+    """The moment as Kubernetes writes it: UTC, whole seconds."""
+    return moment.astimezone(UTC).replace(microsecond=0)
+
+
+def after(moment: Time, seconds: float) -> Time:
+    """That many seconds later."""
+    return moment + timedelta(seconds=seconds)
+
+
+def rfc3339(moment: Time) -> str:
+    """`2026-11-15T19:45:00Z`."""
+    return whole(moment).strftime("%Y-%m-%dT%H:%M:%SZ")
