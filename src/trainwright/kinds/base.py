@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
+from trainwright.kinds.decode import decode
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import Key, ObjectMeta, Owner
@@ -122,3 +123,26 @@ def invalid(kind: Kind, document: Body, problems: tuple[Problem, ...]) -> Job:
         deleting=stored.metadata.deletion_timestamp is not None,
         invalid="; ".join(str(problem) for problem in problems if not problem.warning),
     )
+
+
+class Loaded(Struct, frozen=True):
+    """A manifest, read: the wire value if its shape is right, the job in the one model, and all that is wrong."""
+
+    wire: Any
+    job: Job
+    problems: tuple[Problem, ...]
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        """The problems that keep the job from running."""
+        return tuple(problem for problem in self.problems if not problem.warning)
+
+
+def load(kind: Kind, document: Body) -> Loaded:
+    """Decode, default, check, translate. Never raises: what is wrong is in `problems`, and the job says so too."""
+    wire, problems = decode(kind.wire, document)
+    if wire is not None:
+        wire = kind.default(wire)
+        problems = (*problems, *kind.check(wire))
+    broken = wire is None or any(not problem.warning for problem in problems)
+    return Loaded(wire, invalid(kind, document, problems) if broken else kind.translate(wire), problems)

@@ -18,6 +18,7 @@ class Why(StrEnum):
     DELETED = "Deleted"  # somebody else removed the pod
     NODE_LOST = "NodeLost"  # its node is gone or has been silent for too long
     CREATE_ERROR = "CreateError"  # its containers cannot be made: image, configuration
+    IN_PLACE = "InPlace"  # not an end: restarts the kubelet made inside a pod that has since been replaced
     REJECTED = "Rejected"  # the node would not admit it, or it failed without a container's word
 
 
@@ -44,6 +45,7 @@ class Cause(Wire, frozen=True, gc=False):
             Why.DELETED: "deleted by somebody else",
             Why.NODE_LOST: f"node {self.node} is lost",
             Why.CREATE_ERROR: f"container {self.container} cannot be created",
+            Why.IN_PLACE: "restarted in place",
             Why.REJECTED: "failed before any container ran",
         }[self.why]
         detail = ": ".join(part for part in (self.reason, self.message) if part)

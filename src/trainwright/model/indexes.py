@@ -2,7 +2,7 @@
 """Sets of replica indexes as short text: `0-3,7`, and counts by index: `0-3:1,7:2`.
 
 The durable state of a role keeps them in this form, so a job of 10,000 replicas stays within a few kilobytes.
-Read and written by `core.ledger`; text that is not of the form reads as empty, for a status is never trusted to be ours.
+Read and written by `core.attempts`; text that is not of the form reads as empty: a status may not be ours.
 """
 
 import re

@@ -21,7 +21,7 @@ DIGEST = f"{PREFIX}/digest"
 class Wire(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Base of everything that is decoded from or written to an API server.
 
-    Frozen and invisible to the garbage collector: decoded trees hold no cycles, and 40,000 of them must not cost a pause.
+    Frozen and invisible to the garbage collector: decoded trees hold no cycles, and 40,000 must not cost a pause.
     """
 
 

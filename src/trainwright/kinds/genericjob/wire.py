@@ -20,18 +20,20 @@ TypeName = Annotated[
     Meta(
         min_length=1,
         max_length=63,
-        pattern="^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
+        pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?\Z",
         description="Part of object names: lower-case letters, digits and dashes.",
     ),
 ]
 Words = Annotated[tuple[Annotated[str, Meta(max_length=8192)], ...], Meta(max_length=128)]
-Rank = int | Annotated[str, Meta(max_length=5, pattern="^[0-9]+$")]
-Ranks = Annotated[tuple[Rank, ...], Meta(min_length=1, max_length=10_000)]
+Rank = Annotated[int, Meta(ge=0)] | Annotated[str, Meta(max_length=5, pattern=r"^[0-9]+\Z")]
+# An API server multiplies rules x types x ranks to estimate what checking them may cost, and refuses the CRD when it is
+# too much: 128 x 8 x 1024 is within its budget. One of the three can grow only if another shrinks.
+Ranks = Annotated[tuple[Rank, ...], Meta(min_length=1, max_length=1024)]
 FinishRule = Annotated[
     dict[str, Ranks],
     Meta(
         min_length=1,
-        max_length=16,
+        max_length=8,
         description="Replica type to ranks; fulfilled when all replicas it names have ended that way.",
     ),
 ]
@@ -131,8 +133,8 @@ class GenericJobSpec(Spec, frozen=True):
     """What the user asks for."""
 
     replica_specs: Annotated[tuple[ReplicaSpec, ...], Meta(min_length=1, max_length=64)]
-    success_rules: Annotated[tuple[FinishRule, ...], Meta(max_length=64)] = ()
-    failure_rules: Annotated[tuple[FinishRule, ...], Meta(max_length=64)] = ()
+    success_rules: Annotated[tuple[FinishRule, ...], Meta(max_length=128)] = ()
+    failure_rules: Annotated[tuple[FinishRule, ...], Meta(max_length=128)] = ()
     service: ServiceOption | None = None
     run_mode: RunMode | None = None
     clean_up_policy: CleanUpPolicy = "None"

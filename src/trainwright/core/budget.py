@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether an ended replica may be tried again: by policy, exit code, its role's budget, the job's. For `settle`.
+
+Budgets are compared with the counts in the ledger, which are stored before anything is deleted: they survive a kill.
+"""
+
+from msgspec import Struct
+
+from trainwright.core import attempts
+from trainwright.core.observe import View
+from trainwright.model.cause import Cause, Why
+from trainwright.model.child import Pod
+from trainwright.model.job import Role, Scope
+from trainwright.model.ledger import Ledger
+from trainwright.model.status import Seen
+
+
+class Retry(Struct, frozen=True, gc=False):
+    """A replica that has ended, and why; to be tried again, or not."""
+
+    role: Role
+    seen: Seen
+    cause: Cause
+
+    @property
+    def free(self) -> bool:
+        """It does not use up any budget."""
+        return self.cause.why in self.role.restart.free
+
+
+def split(ledger: Ledger, ended: list[Retry]) -> tuple[list[Retry], list[Retry]]:
+    """To be tried again, and over for good: in index order, for as long as each role's budget lasts."""
+    retries: list[Retry] = []
+    finals: list[Retry] = []
+    spent: dict[str, int] = {}
+    for one in ended:
+        role = one.role
+        if role.name not in spent:
+            spent[role.name] = attempts.restarts(attempts.of_role(ledger, role.name), role.restart.free)
+        along = any(covers(earlier, role) for earlier in retries)
+        if not _answers(one):
+            finals.append(one)
+        elif along or one.free or role.restart.limit is None or spent[role.name] < role.restart.limit:
+            # A restart of a whole scope costs once, however many of it have ended.
+            spent[role.name] += not (along or one.free)
+            retries.append(one)
+        else:
+            finals.append(one)
+    return retries, finals
+
+
+def covers(retry: Retry, role: Role) -> bool:
+    """Whether this restart takes the role's replicas along anyway."""
+    scope = retry.role.restart.scope
+    return scope is Scope.JOB or (scope is Scope.ROLE and retry.role.name == role.name)
+
+
+def _answers(one: Retry) -> bool:
+    """The policy answers this cause, and this exit code."""
+    rule = one.role.restart
+    if one.cause.why not in rule.causes:
+        return False
+    if one.cause.why is not Why.EXIT or rule.codes is None:
+        return True
+    code = one.cause.code
+    return isinstance(code, int) and any(first <= code <= last for first, last in rule.codes)
+
+
+def within_backoff_limit(view: View, retries: list[Retry]) -> tuple[tuple[Retry, ...], Retry | None]:
+    """The job's own budget, over all roles: those within it, and the first beyond it."""
+    limit = view.job.lifecycle.backoff_limit
+    if limit is None or not retries:
+        return tuple(retries), None
+    room = limit - _spent(view)
+    allowed: list[Retry] = []
+    for one in retries:
+        along = any(covers(earlier, one.role) for earlier in allowed)
+        if not (along or one.free):
+            if room <= 0:
+                return tuple(allowed), one
+            room -= 1
+        allowed.append(one)
+    return tuple(allowed), None
+
+
+def overspent(view: View) -> bool:
+    """Restarts inside pods alone can exceed the job's budget."""
+    limit = view.job.lifecycle.backoff_limit
+    return limit is not None and view.job.lifecycle.counts_in_place and _spent(view) > limit
+
+
+def _spent(view: View) -> int:
+    books = {book.name: book for book in view.ledger.roles}
+    made = sum(attempts.restarts(books[role.name], role.restart.free) for role in view.job.roles)
+    if not view.job.lifecycle.counts_in_place:
+        return made
+    return made + sum(in_place(seen.pod) for role in view.roles for seen in role.replicas if seen.pod is not None)
+
+
+def in_place(pod: Pod) -> int:
+    """How often the kubelet has restarted containers of this pod."""
+    groups = (pod.status.init_container_statuses, pod.status.container_statuses)
+    return sum(container.restart_count for group in groups for container in group or ())

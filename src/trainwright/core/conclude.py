@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One pod → what it means for its replica, and why. Called by `observe` for every pod, so the healthy path is short.
+
+Order matters. 1 a pod that ended keeps its end, wherever its node went. 2 A pod that somebody is removing has not
+failed: a new one follows. 3 A lost node takes its pods with it. 4 The containers that count may have ended although
+others still run. 5 The phase.
+"""
+
+from datetime import timedelta
+
+from msgspec import UNSET
+
+from trainwright.core import nodes
+from trainwright.model.cause import Cause, Why
+from trainwright.model.child import Container, Observed, Pod, Terminated
+from trainwright.model.job import Role
+from trainwright.model.ledger import LONGEST_MESSAGE
+from trainwright.model.site import Site
+from trainwright.model.status import State
+from trainwright.model.units import Time
+
+Conclusion = tuple[State, Cause | None]
+
+#: Waiting reasons that mean a container cannot be made, as opposed to not yet.
+CREATE_ERRORS = frozenset(
+    {
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ImagePullBackOff",
+        "ImageInspectError",
+        "ErrImagePull",
+        "ErrImageNeverPull",
+        "RegistryUnavailable",
+        "InvalidImageName",
+    }
+)
+#: Pod reasons that say the node, not the pod, was the matter.
+DISRUPTIONS = frozenset({"NodeShutdown", "Terminated", "Shutdown", "Preempting", "NodeLost", "NodeAffinity"})
+
+_RUNNING: Conclusion = (State.RUNNING, None)
+_STARTING: Conclusion = (State.STARTING, None)
+_STOPPING: Conclusion = (State.STOPPING, None)
+_SUCCEEDED: Conclusion = (State.SUCCEEDED, Cause(Why.COMPLETED))
+
+
+def conclude(pod: Pod, role: Role, observed: Observed, site: Site, now: Time) -> Conclusion:
+    """The state of the replica that this pod is, and the cause where there is one."""
+    phase = pod.status.phase
+    if phase in ("Succeeded", "Failed"):
+        return _ended(pod, role)
+    if pod.metadata.deletion_timestamp is not None:
+        return _STOPPING
+    if observed.nodes is not None and nodes.lost(pod, observed.nodes, site, now):
+        return State.LOST, Cause(Why.NODE_LOST, node=pod.spec.node_name)
+    if role.mains and (end := _mains_ended(pod, role)) is not None:
+        return end
+    return _RUNNING if phase == "Running" else _starting(pod)
+
+
+def _ended(pod: Pod, role: Role) -> Conclusion:
+    if pod.status.phase == "Succeeded":
+        return _SUCCEEDED
+    if _removed_while_running(pod):
+        return _STOPPING
+    return State.FAILED, _cause(pod, role)
+
+
+def _removed_while_running(pod: Pod) -> bool:
+    """Whether the pod fell because it was being deleted: its containers ended only once deletion had been asked for."""
+    deletion = pod.metadata.deletion_timestamp
+    if deletion is None:
+        return False
+    asked = deletion - timedelta(seconds=pod.metadata.deletion_grace_period_seconds or 0)
+    ends = [end.finished_at for _, end in _ends(pod) if end.finished_at is not None and end.exit_code]
+    return not ends or min(ends) >= asked
+
+
+def _cause(pod: Pod, role: Role) -> Cause:
+    """Why a failed pod failed."""
+    status = pod.status
+    for condition in status.conditions or ():
+        if condition.type == "DisruptionTarget" and condition.status == "True":
+            return Cause(Why.DISRUPTED, reason=condition.reason, message=condition.message, node=pod.spec.node_name)
+    if status.reason in DISRUPTIONS:
+        return Cause(Why.DISRUPTED, reason=status.reason, message=status.message, node=pod.spec.node_name)
+    if status.reason == "Evicted":
+        return Cause(Why.EVICTED, reason=status.reason, message=status.message, node=pod.spec.node_name)
+    return _exit(pod, role) or Cause(
+        Why.REJECTED, reason=status.reason, message=status.message, node=pod.spec.node_name
+    )
+
+
+def _exit(pod: Pod, role: Role) -> Cause | None:
+    """The first container to end badly: what follows it is often only its echo."""
+    ends = [
+        (container, end)
+        for container, end in _ends(pod)
+        if end.exit_code and (not role.mains or container.name in role.mains)
+    ] or [(container, end) for container, end in _ends(pod) if end.exit_code]
+    if not ends:
+        return None
+    dated = [pair for pair in ends if pair[1].finished_at is not None]
+    container, end = min(dated, key=lambda pair: str(pair[1].finished_at)) if len(dated) == len(ends) else ends[0]
+    return Cause(
+        Why.EXIT,
+        code=end.exit_code,
+        signal=end.signal or (end.exit_code - 128 if 128 < end.exit_code < 160 else 0) or UNSET,
+        reason=end.reason,
+        message=end.message[:LONGEST_MESSAGE],
+        container=container.name,
+        node=pod.spec.node_name,
+    )
+
+
+def _ends(pod: Pod) -> list[tuple[Container, Terminated]]:
+    """The containers that have ended, init containers first: the order in which they ran."""
+    status = pod.status
+    return [
+        (container, container.state.terminated)
+        for group in (status.init_container_statuses, status.container_statuses)
+        for container in group or ()
+        if container.state is not None and container.state.terminated is not None
+    ]
+
+
+def _mains_ended(pod: Pod, role: Role) -> Conclusion | None:
+    """The end of the containers that count, once all of them have ended; sidecars may go on for ever."""
+    mains = [c for c in pod.status.container_statuses or () if c.name in role.mains]
+    ends = [c.state.terminated for c in mains if c.state is not None and c.state.terminated is not None]
+    if not mains or len(ends) < len(role.mains):
+        return None
+    return _SUCCEEDED if not any(end.exit_code for end in ends) else (State.FAILED, _cause(pod, role))
+
+
+def _starting(pod: Pod) -> Conclusion:
+    """Not running yet; with a cause if it cannot run as things are."""
+    status = pod.status
+    for group in (status.init_container_statuses, status.container_statuses):
+        for container in group or ():
+            waiting = container.state.waiting if container.state is not None else None
+            if waiting is not None and waiting.reason in CREATE_ERRORS:
+                return State.STARTING, Cause(
+                    Why.CREATE_ERROR, reason=waiting.reason, message=waiting.message, container=container.name
+                )
+    return _STARTING

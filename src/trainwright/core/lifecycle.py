@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The edges of a job's life: accepted, suspended, resumed, ended and cleaned up, deleted. Steps of `reconcile`.
+
+Each step takes the pass and answers with a plan, or with None where it has nothing to say.
+"""
+
+from msgspec.structs import replace
+
+from trainwright.core import attempts, phases, removal, report
+from trainwright.core.observe import View
+from trainwright.core.report import Actions
+from trainwright.model.action import Delete, Plan
+from trainwright.model.child import Pod
+from trainwright.model.job import Clean
+from trainwright.model.ledger import Ledger, Outcome, Phase, Reason, RoleLedger, Times
+from trainwright.model.rule import Result
+from trainwright.model.units import after, whole
+
+
+def deleted(view: View) -> Plan | None:
+    """The job object is going: its children follow by their owner references, and nothing new is made."""
+    return report.close(view.remember(view.stored), Actions()) if view.job.deleting else None
+
+
+def begin(view: View) -> View:
+    """Accept a new job; resume one that is no longer suspended."""
+    ledger, now = view.ledger, whole(view.now)
+    if ledger.phase is Phase.NEW:
+        return view.remember(replace(ledger, phase=Phase.PENDING, times=Times(accepted=now, started=now)))
+    if ledger.phase is Phase.SUSPENDED and not view.job.lifecycle.suspended:
+        times = replace(ledger.times, started=now, running=None)
+        return view.remember(replace(ledger, phase=Phase.RESUMING, resumes=ledger.resumes + 1, times=times))
+    return view
+
+
+def unfit(view: View) -> Plan | None:
+    """A manifest that cannot be run: a new job fails, one that already runs goes on until the edit is mended."""
+    if not view.job.invalid:
+        return None
+    if view.stored.phase is not Phase.NEW:
+        return report.close(view.remember(view.stored), Actions())
+    outcome = Outcome(Result.FAILED, Reason.INVALID, whole(view.now), message=view.job.invalid[:4000])
+    return finished(end(view, outcome))
+
+
+def suspended(view: View) -> Plan | None:
+    """No pod of a suspended job exists, and what had finished is forgotten: it starts anew when it resumes."""
+    if not view.job.lifecycle.suspended:
+        return None
+    ledger = view.ledger
+    if ledger.phase is not Phase.SUSPENDED:
+        books = tuple(attempts.next_epoch(book) for book in ledger.roles)
+        times = Times(accepted=ledger.times.accepted or whole(view.now))
+        view = view.remember(replace(ledger, phase=Phase.SUSPENDED, roles=books, times=times)).again()
+    doomed = [(pod, "the job is suspended") for pod in _all_pods(view)]
+    deletes = removal.of_pods(view, doomed) + _others(view, set(), "the job is suspended")
+    wake = removal.overdue_at(view, (pod for pod, _ in doomed))
+    return report.close(view, Actions(tuple(deletes), wake=wake, cleaning=bool(doomed)))
+
+
+def end(view: View, outcome: Outcome) -> View:
+    """The outcome is decided; from here on it never changes."""
+    phase = Phase.SUCCEEDED if outcome.result is Result.SUCCEEDED else Phase.FAILED
+    times = replace(view.ledger.times, ended=outcome.at)
+    return view.remember(replace(view.ledger, phase=phase, outcome=outcome, times=times))
+
+
+def finished(view: View) -> Plan | None:
+    """The job has ended: remove what its policy says, live out the time to live."""
+    outcome = view.ledger.outcome
+    if outcome is None:
+        return None
+    level = _level(view, outcome)
+    doomed = [(pod, f"the job has {outcome.result.lower()}") for pod in _all_pods(view) if _goes(view, pod, level)]
+    deletes = removal.of_pods(view, doomed)
+    gone = {pod.metadata.name for pod, _ in doomed}
+    kept = {pod.metadata.name for pod in _all_pods(view)} - gone if level is not Clean.ALL else set()
+    if level is Clean.NONE:
+        kept = {service.metadata.name for service in view.observed.services}
+    deletes += _others(view, kept, f"the job has {outcome.result.lower()}")
+    return report.close(view, _lived_out(view, outcome, Actions(tuple(deletes), cleaning=bool(doomed)), doomed))
+
+
+def _level(view: View, outcome: Outcome) -> Clean:
+    clean = view.job.lifecycle.clean
+    if outcome.reason in (Reason.DEADLINE, Reason.START_DEADLINE, Reason.EXTERNAL):
+        return clean.ended
+    return clean.succeeded if outcome.result is Result.SUCCEEDED else clean.failed
+
+
+def _goes(view: View, pod: Pod, level: Clean) -> bool:
+    """Whether the clean-up takes this pod; a live pod of an old attempt goes in any case."""
+    ended = pod.status.phase in ("Succeeded", "Failed")
+    if not ended and any(one.pod is pod for one in view.leftovers):
+        return True
+    return level is Clean.ALL or (level is Clean.UNFINISHED and not ended)
+
+
+def _all_pods(view: View) -> list[Pod]:
+    pods = [seen.pod for role in view.roles for seen in role.replicas if seen.pod is not None]
+    return pods + [one.pod for one in view.leftovers]
+
+
+def _others(view: View, kept: set[str], why: str) -> list[Delete]:
+    """Services without their pod, and whatever belongs to the job as a whole."""
+    services = [s for s in view.observed.services if s.metadata.name not in kept and not removal.going(s)]
+    extras = [extra for extra in view.observed.extras if not removal.going(extra)]
+    return [removal.of_service(s, why) for s in services] + [removal.of_extra(extra, why) for extra in extras]
+
+
+def _lived_out(view: View, outcome: Outcome, actions: Actions, doomed: list[tuple[Pod, str]]) -> Actions:
+    """With the time to live: remove the job once it is over, look again when it will be."""
+    wake = removal.overdue_at(view, (pod for pod, _ in doomed))
+    if view.job.lifecycle.ttl is None:
+        return replace(actions, wake=wake)
+    due = after(outcome.at, view.job.lifecycle.ttl)
+    if view.now >= due:
+        return replace(actions, remove_job=True)
+    return replace(actions, wake=due if wake is None else min(due, wake))
+
+
+def advance(view: View) -> View:
+    """The ledger of a live job moves on: its phase, what has been reached, holds that are over."""
+    ledger = view.ledger
+    books = tuple([_advanced(view, position, book) for position, book in enumerate(ledger.roles)])
+    if books != ledger.roles:
+        ledger = replace(ledger, roles=books)
+    if ledger.generation != view.job.generation:
+        ledger = replace(ledger, generation=view.job.generation)
+    return _phase(view.remember(ledger))
+
+
+def _advanced(view: View, position: int, book: RoleLedger) -> RoleLedger:
+    role, group = view.job.roles[position], view.roles[position]
+    if book.holds:
+        book = attempts.release(book, view.now)
+    if book.reached > role.replicas or book.succeeded or book.failed:
+        book = attempts.resize(book, role.replicas)
+    if book.reached < role.replicas and phases.present(group):
+        book = replace(book, reached=role.replicas)
+    return book
+
+
+def _phase(view: View) -> View:
+    ledger: Ledger = view.ledger
+    phase = phases.current(view)
+    if phase is Phase.RUNNING and ledger.times.running is None:
+        ledger = replace(ledger, times=replace(ledger.times, running=whole(view.now)))
+    return view.remember(ledger if phase is ledger.phase else replace(ledger, phase=phase))

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a node is lost. Called by `conclude` for pods that have not ended, and by `run` to know when to look again.
+
+A node is lost when it has not been ready for longer than the grace, or is gone altogether. Where nodes are not known
+the callers never ask: an engine that could not list its nodes must not declare them all dead.
+"""
+
+from collections.abc import Mapping
+
+from trainwright.model.child import Node, Pod
+from trainwright.model.site import Site
+from trainwright.model.units import Time, after
+
+UNREACHABLE = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
+
+
+def lost(pod: Pod, known: Mapping[str, Node], site: Site, now: Time) -> bool:
+    """Whether this pod's node is lost to it."""
+    name = pod.spec.node_name
+    if not name:
+        return False
+    node = known.get(name)
+    if node is not None and _ready(node):
+        return False
+    silent = silent_since(pod, node)
+    return silent is not None and now >= after(silent, site.node_grace)
+
+
+def _ready(node: Node) -> bool:
+    """The short way: a node that says it is ready, and whose metadata is not on its way out."""
+    for condition in node.status.conditions or ():
+        if condition.type == "Ready":
+            return condition.status == "True"
+    return False
+
+
+def silent_since(pod: Pod, node: Node | None) -> Time | None:
+    """Since when the node has not answered; a node nobody knows is counted from when the pod was put there."""
+    if node is None:
+        return pod.status.start_time or pod.metadata.creation_timestamp
+    times = [c.last_transition_time for c in node.status.conditions or () if c.type == "Ready" and c.status != "True"]
+    times += [taint.time_added for taint in node.spec.taints or () if taint.key in UNREACHABLE]
+    return min((moment for moment in times if moment is not None), default=node.metadata.creation_timestamp)
+
+
+def doubtful_until(pod: Pod, known: Mapping[str, Node], site: Site) -> Time | None:
+    """When a node that is silent now will count as lost, if it stays silent."""
+    node = known.get(pod.spec.node_name)
+    if not pod.spec.node_name or (node is not None and _ready(node)):
+        return None
+    silent = silent_since(pod, node)
+    return None if silent is None else after(silent, site.node_grace)

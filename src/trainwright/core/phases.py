@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a job is, and which moves there are. `lifecycle` asks for the phase; `docs/state-machine.md` prints MOVES.
+
+`Pending` and `Resuming` last until every replica has run; after that a replica that is missing means `Restarting`.
+The ends are final. A test drives random worlds and holds every move it sees against the table, both ways.
+"""
+
+from collections.abc import Mapping
+
+from trainwright.core.observe import View
+from trainwright.model.ledger import Phase, RoleLedger
+from trainwright.model.status import RoleSeen, Seen, State
+
+_ENDS: Mapping[Phase, str] = {
+    Phase.SUCCEEDED: "the success rule is fulfilled, or somebody asked for this end",
+    Phase.FAILED: "a failure rule is fulfilled, success is out of reach, or a deadline, a budget or somebody ended it",
+}
+_SUSPEND = {Phase.SUSPENDED: "suspension is asked for: every pod is removed, what had finished is forgotten"}
+_RUN = {Phase.RUNNING: "every replica runs or has finished"}
+
+MOVES: Mapping[Phase, Mapping[Phase, str]] = {
+    Phase.NEW: {
+        Phase.PENDING: "the job is accepted",
+        Phase.SUSPENDED: "the job is created suspended",
+        Phase.RUNNING: "the job is accepted and its pods already run (a status was lost)",
+        Phase.SUCCEEDED: "the job is accepted and its pods have already fulfilled the success rule (a status was lost)",
+        Phase.FAILED: "the manifest cannot be run, or its end was asked for before it began",
+    },
+    Phase.PENDING: {**_RUN, **_SUSPEND, **_ENDS},
+    Phase.RUNNING: {
+        Phase.RESTARTING: "a replica that ran is being replaced",
+        **_SUSPEND,
+        **_ENDS,
+    },
+    Phase.RESTARTING: {**_RUN, **_SUSPEND, **_ENDS},
+    Phase.SUSPENDED: {Phase.RESUMING: "suspension is lifted: every replica is made anew"},
+    Phase.RESUMING: {**_RUN, **_SUSPEND, **_ENDS},
+    Phase.SUCCEEDED: {},
+    Phase.FAILED: {},
+}
+
+FINAL = frozenset(phase for phase, moves in MOVES.items() if not moves)
+
+
+def up(seen: Seen) -> bool:
+    """It runs, or has run to its end."""
+    return seen.state is State.RUNNING or seen.final
+
+
+def present(role: RoleSeen) -> bool:
+    """Every replica of the role has a pod, or has finished."""
+    return all(seen.pod is not None or seen.final for seen in role.replicas)
+
+
+def current(view: View) -> Phase:
+    """The phase of a job that is neither suspended nor at its end."""
+    before = view.ledger.phase
+    missing = [seen for role in view.roles for seen in role.replicas if not (seen.state is State.RUNNING or seen.final)]
+    if not missing:
+        # All of them finished and no rule decided: nothing runs, so nothing has changed.
+        return (
+            Phase.RUNNING
+            if any(seen.state is State.RUNNING for role in view.roles for seen in role.replicas)
+            else before
+        )
+    if before in (Phase.RUNNING, Phase.RESTARTING):
+        return Phase.RESTARTING if _replaced(view) else Phase.RUNNING
+    return before
+
+
+def _replaced(view: View) -> bool:
+    """Whether a replica that once existed is not up: growth alone is not a restart."""
+    books: dict[str, RoleLedger] = {book.name: book for book in view.ledger.roles}
+    return any(
+        not up(seen) and (seen.attempt > 0 or seen.index < books[role.name].reached)
+        for role in view.roles
+        for seen in role.replicas
+    )

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Taking children away: which delete a pod needs now, if any. Used by `run` and `lifecycle` for whatever must go.
+
+A pod whose node is lost cannot confirm its end, so it is removed by force: at once if we give it up, after a while
+if it was already being deleted. Any other pod is deleted once and then waited for.
+"""
+
+from collections.abc import Iterable
+
+from trainwright.core import nodes
+from trainwright.core.observe import View
+from trainwright.model.action import Delete
+from trainwright.model.child import Extra, Pod, Service
+from trainwright.model.units import Time, after
+
+
+def of_pod(view: View, pod: Pod, why: str) -> Delete | None:
+    """The delete that this pod needs now."""
+    meta = pod.metadata
+    lost = view.observed.nodes is not None and nodes.lost(pod, view.observed.nodes, view.site, view.now)
+    if meta.deletion_timestamp is None:
+        return Delete("Pod", meta.name, meta.uid, why, force=lost)
+    if lost and view.now >= after(meta.deletion_timestamp, view.site.linger):
+        return Delete("Pod", meta.name, meta.uid, f"{why}; its node is lost and it has lingered", force=True)
+    return None
+
+
+def of_pods(view: View, doomed: Iterable[tuple[Pod, str]]) -> list[Delete]:
+    """The deletes that these pods need now."""
+    found = (of_pod(view, pod, why) for pod, why in doomed)
+    return [delete for delete in found if delete is not None]
+
+
+def of_service(service: Service, why: str) -> Delete:
+    """A service goes at once."""
+    return Delete("Service", service.metadata.name, service.metadata.uid, why)
+
+
+def of_extra(extra: Extra, why: str) -> Delete:
+    """So does a child of the whole job."""
+    return Delete(extra.kind, extra.metadata.name, extra.metadata.uid, why)
+
+
+def going(child: Pod | Service | Extra) -> bool:
+    """It is being deleted already."""
+    return child.metadata.deletion_timestamp is not None
+
+
+def overdue_at(view: View, pods: Iterable[Pod]) -> Time | None:
+    """When to look again for pods that linger, or whose node has fallen silent."""
+    known = view.observed.nodes
+    if known is None:
+        return None
+    times: list[Time] = []
+    for pod in pods:
+        doubt = nodes.doubtful_until(pod, known, view.site)
+        if doubt is not None:
+            deletion = pod.metadata.deletion_timestamp
+            times.append(doubt if deletion is None else max(doubt, after(deletion, view.site.linger)))
+    return min((moment for moment in times if moment > view.now), default=None)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replica → the objects to create. The kind's dialect spells them; here they get what all kinds share.
+
+That is: name, namespace, owner, and our own labels, by which informers find children and `observe` places them.
+Bodies share the user's template where nothing differs; whoever carries a plan out must not edit them.
+"""
+
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from trainwright.model.action import Create
+from trainwright.model.job import Body, Job, Replica
+from trainwright.model.meta import ATTEMPT, DIGEST, INDEX, JOB_UID, KIND, ROLE, Owner
+from trainwright.model.site import Site
+
+
+def pod(job: Job, replica: Replica, site: Site) -> Create:
+    """The pod of a replica, of its current attempt."""
+    body = job.dialect.pod(job, replica, site)
+    ours = _labels(job, replica) | {ATTEMPT: str(replica.attempt)}
+    metadata = _metadata(job, replica.name, body.get("metadata", {}), ours)
+    return Create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body["spec"]})
+
+
+def service(job: Job, replica: Replica, site: Site) -> Create:
+    """The headless service of a replica: its name resolves as soon as the pod has an address, ready or not."""
+    body = job.dialect.service(job, replica, site)
+    metadata = _metadata(job, replica.name, body.get("metadata", {}), _labels(job, replica))
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True} | body["spec"]
+    return Create({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
+
+
+def extra(job: Job, body: Body) -> Create:
+    """A child of the whole job, with a digest of what it was made from."""
+    given = body.get("metadata", {})
+    ours = {KIND: job.kind, JOB_UID: job.uid}
+    metadata = _metadata(job, given.get("name", job.key.name), given, ours)
+    metadata["annotations"] = metadata.get("annotations", {}) | {DIGEST: digest(body)}
+    return Create(body | {"metadata": metadata})
+
+
+def digest(body: Body) -> str:
+    """A short fingerprint of a body, whatever the order of its keys."""
+    return blake2b(msgspec.json.encode(body, order="deterministic"), digest_size=8).hexdigest()
+
+
+def _labels(job: Job, replica: Replica) -> dict[str, str]:
+    return {KIND: job.kind, JOB_UID: job.uid, ROLE: replica.role.name, INDEX: str(replica.index)}
+
+
+def _metadata(job: Job, name: str, given: dict[str, Any], ours: dict[str, str]) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "name": name,
+        "namespace": job.key.namespace,
+        "labels": given.get("labels", {}) | ours,
+        "ownerReferences": _owners(job.owner),
+    }
+    for key in ("annotations", "finalizers"):
+        if given.get(key):
+            metadata[key] = given[key]
+    return metadata
+
+
+@lru_cache(maxsize=64)
+def _owners(owner: Owner) -> list[Body]:
+    """The same list for every child of a job: a thousand pods name one owner."""
+    return [msgspec.to_builtins(owner)]

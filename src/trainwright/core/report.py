@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Closing a pass: the conclusion, whether it must be stored at once, what to tell people, when to look again.
+
+Every step of `reconcile` that answers ends here. Durable facts are stored at once; what the pods still show (a replica
+that succeeded) may ride along with the next write.
+"""
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trainwright.core.observe import View
+from trainwright.model.action import Create, Delete, Emit, Moment, Patch, Plan, Write
+from trainwright.model.ledger import Ledger, Phase, RoleLedger
+from trainwright.model.rule import Result
+from trainwright.model.status import Status
+from trainwright.model.units import Time
+
+
+class Actions(Struct, frozen=True):
+    """What a step wants done."""
+
+    deletes: tuple[Delete, ...] = ()
+    creates: tuple[Create, ...] = ()
+    patches: tuple[Patch, ...] = ()
+    wake: Time | None = None
+    cleaning: bool = False
+    remove_job: bool = False
+
+
+def close(view: View, actions: Actions) -> Plan:
+    """The plan of this pass."""
+    status = Status(view.ledger, view.roles, _refused(view), actions.cleaning, view.job.invalid)
+    write = _write(view.stored, view.ledger)
+    return Plan(
+        status,
+        write,
+        view.claims + actions.patches if view.claims else actions.patches,
+        actions.deletes,
+        actions.creates,
+        () if write is Write.NOT else tuple(_events(view)),
+        actions.wake,
+        actions.remove_job,
+    )
+
+
+def _refused(view: View) -> dict[str, str]:
+    return {refusal.name: f"{refusal.reason}: {refusal.message}" for refusal in view.observed.refusals}
+
+
+def _write(stored: Ledger, ledger: Ledger) -> Write:
+    if ledger is stored or ledger == stored:
+        return Write.NOT
+    return Write.LATER if _urgent(stored) == _urgent(ledger) else Write.NOW
+
+
+def _urgent(ledger: Ledger) -> Ledger:
+    """The ledger without what can wait: it is on the pods as well, or only saves a little work."""
+    roles = tuple(replace(role, succeeded="", reached=0, holds=()) for role in ledger.roles)
+    return replace(ledger, roles=roles, generation=0)
+
+
+def _events(view: View) -> list[Emit]:
+    before, after, job = view.stored, view.ledger, view.job
+    events: list[Emit] = []
+    if before.phase is Phase.NEW and job.gang is not None and job.gang.api not in view.site.gangs:
+        events.append(
+            Emit(Moment.GANG_MISSING, f"{job.gang.api} is not installed: pods start one by one", warning=True)
+        )
+    if after.times.running is not None and before.times.running is None:
+        events.append(Emit(Moment.RUNNING, f"{job.key.name} is running."))
+    if _restarts(after) > _restarts(before) and after.failures:
+        last = after.failures[-1]
+        events.append(Emit(Moment.RESTARTING, f"restarting after {last.pod} {last.cause}", warning=True))
+    if after.phase is Phase.SUSPENDED and before.phase is not Phase.SUSPENDED:
+        events.append(Emit(Moment.SUSPENDED, f"{job.key.name} is suspended."))
+    if after.resumes > before.resumes:
+        events.append(Emit(Moment.RESUMED, f"{job.key.name} is resumed."))
+    if after.outcome is not None and before.outcome is None:
+        done = after.outcome.result is Result.SUCCEEDED
+        events.append(Emit(Moment.SUCCEEDED if done else Moment.FAILED, after.outcome.message, warning=not done))
+    return events
+
+
+def _restarts(ledger: Ledger) -> int:
+    return sum(_total(role) for role in ledger.roles)
+
+
+def _total(role: RoleLedger) -> int:
+    return sum(role.restarts.values())

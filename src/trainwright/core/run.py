@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeping a live job going: make what is missing, remove what is left over. The last step of `reconcile`.
+
+A replica is made when nothing bears its name, its back-off is over, the roles before it are up, its gang is admitted.
+A stale pod that has ended stays until its replica's back-off is over, for its log; one that still lives goes at once.
+"""
+
+from trainwright.core import attempts, removal, render
+from trainwright.core.names import child
+from trainwright.core.observe import Leftover, View
+from trainwright.core.phases import up
+from trainwright.core.report import Actions
+from trainwright.core.verdict import deadline, start_deadline
+from trainwright.model.action import Create, Delete, Patch
+from trainwright.model.job import Job, Replica, Role
+from trainwright.model.meta import DIGEST
+from trainwright.model.status import RoleSeen, Seen, State
+from trainwright.model.units import Time
+
+_ENDED = ("Succeeded", "Failed")
+
+
+def run(view: View) -> Actions:
+    """Everything that is missing or too much."""
+    holds = _holds(view)
+    creates, patches, deletes = _extras(view)
+    deletes = _leftovers(view, holds) + _stuck(view) + deletes
+    made, surplus = _services(view)
+    creates = creates + made + _pods(view, holds)
+    return Actions(tuple(deletes + surplus), tuple(creates), tuple(patches), _wake(view, holds))
+
+
+def _holds(view: View) -> dict[str, dict[int, Time]]:
+    """By role: which replicas must wait, and until when."""
+    return {book.name: attempts.held(book, view.now) for book in view.ledger.roles if book.holds}
+
+
+def _leftovers(view: View, holds: dict[str, dict[int, Time]]) -> list[Delete]:
+    return removal.of_pods(
+        view, ((one.pod, one.why) for one in view.leftovers if not _shown(one, holds.get(one.role, {})))
+    )
+
+
+def _shown(one: Leftover, held: dict[int, Time]) -> bool:
+    """A failed pod whose replica waits anyway: its log may be read until then."""
+    return one.index in held and one.pod.status.phase in _ENDED
+
+
+def _stuck(view: View) -> list[Delete]:
+    """Pods that somebody else deletes and that cannot go because their node is lost."""
+    if view.observed.nodes is None:
+        return []
+    stopping = [seen.pod for role in view.roles for seen in role.replicas if seen.state is State.STOPPING]
+    return removal.of_pods(view, ((pod, "being deleted") for pod in stopping if pod is not None))
+
+
+def _pods(view: View, holds: dict[str, dict[int, Time]]) -> list[Create]:
+    missing = [
+        (role, seen)
+        for role, group in _in_order(view)
+        for seen in group.replicas
+        if seen.state is State.WAITING and seen.index not in holds.get(role.name, {})
+    ]
+    if not missing or not _admitted(view):
+        return []
+    taken = {pod.metadata.name for pod in view.observed.pods}
+    replicas = [_replica(view.job, role, seen) for role, seen in missing if _startable(view, role)]
+    return [render.pod(view.job, replica, view.site) for replica in replicas if replica.name not in taken]
+
+
+def _in_order(view: View) -> list[tuple[Role, RoleSeen]]:
+    """Roles with what is seen of them, lower stages first, else as the document has them."""
+    return sorted(zip(view.job.roles, view.roles, strict=True), key=lambda pair: pair[0].stage)
+
+
+def _startable(view: View, role: Role) -> bool:
+    """The roles before it are up, where it waits for that."""
+    if not role.awaits_running:
+        return True
+    before = [group for other, group in zip(view.job.roles, view.roles, strict=True) if other.stage < role.stage]
+    return all(up(seen) for group in before for seen in group.replicas)
+
+
+def _admitted(view: View) -> bool:
+    """The gang's scheduler lets pods be made, where it is one that is asked first."""
+    gang = view.job.gang
+    if gang is None or not gang.admits or gang.api not in view.site.gangs:
+        return True
+    return any(extra.status is not None and extra.status.phase in gang.admits for extra in view.observed.extras)
+
+
+def _replica(job: Job, role: Role, seen: Seen) -> Replica:
+    return Replica(role, seen.index, seen.attempt, child(job, role.name, seen.index))
+
+
+def _services(view: View) -> tuple[list[Create], list[Delete]]:
+    """One service per replica, where the role has them; none for what is no longer wanted."""
+    present = {service.metadata.name: service for service in view.observed.services}
+    wanted = {
+        child(view.job, role.name, seen.index): (role, seen)
+        for role, group in zip(view.job.roles, view.roles, strict=True)
+        if role.service
+        for seen in group.replicas
+    }
+    if present.keys() == wanted.keys():
+        return [], []
+    made = [
+        render.service(view.job, _replica(view.job, *wanted[name]), view.site) for name in wanted if name not in present
+    ]
+    surplus = [present[name] for name in sorted(present.keys() - wanted.keys()) if not removal.going(present[name])]
+    return made, [removal.of_service(service, "no replica of this name is wanted") for service in surplus]
+
+
+def _extras(view: View) -> tuple[list[Create], list[Patch], list[Delete]]:
+    """Children of the whole job: made, kept in step by their digest, removed when no longer wanted."""
+    wanted = {
+        (create.body["kind"], create.name): create
+        for create in (
+            render.extra(view.job, body) for body in view.job.dialect.extras(view.job, view.observed, view.site)
+        )
+    }
+    present = {(extra.kind, extra.metadata.name): extra for extra in view.observed.extras}
+    creates = [create for key, create in wanted.items() if key not in present]
+    patches = []
+    for key, create in wanted.items():
+        extra = present.get(key)
+        digest = create.body["metadata"]["annotations"][DIGEST]
+        if extra is not None and not removal.going(extra) and (extra.metadata.annotations or {}).get(DIGEST) != digest:
+            body = {name: part for name, part in create.body.items() if name not in ("apiVersion", "kind", "metadata")}
+            body["metadata"] = {"annotations": {DIGEST: digest}}
+            patches.append(
+                Patch(extra.kind, extra.metadata.name, extra.metadata.uid, body, "kept in step with the job")
+            )
+    surplus = [extra for key, extra in sorted(present.items()) if key not in wanted and not removal.going(extra)]
+    return creates, patches, [removal.of_extra(extra, "the job no longer has it") for extra in surplus]
+
+
+def _wake(view: View, holds: dict[str, dict[int, Time]]) -> Time | None:
+    """The next moment at which something changes by time alone."""
+    times = [moment for held in holds.values() for moment in held.values()]
+    times += [due for due in (deadline(view), start_deadline(view)) if due is not None]
+    if view.observed.nodes is not None:
+        pods = [seen.pod for role in view.roles for seen in role.replicas if seen.pod is not None and not seen.final]
+        doubt = removal.overdue_at(view, pods + [one.pod for one in view.leftovers])
+        times += [doubt] if doubt is not None else []
+    return min((moment for moment in times if moment > view.now), default=None)

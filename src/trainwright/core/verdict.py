@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the job has come to its end, and what decided it. Called by `reconcile` once what has ended is settled.
+
+The order is the meaning; the first that answers wins: 1 success, for work that is done is done; 2 somebody asked for
+the end; 3 the deadline; 4 the start deadline; 5 a failure rule; 6 success out of reach; 7 the restart budget.
+"""
+
+from trainwright.core.budget import Retry
+from trainwright.core.observe import View
+from trainwright.core.rules import Judgement, Truth, judge
+from trainwright.core.settle import Settled, failure
+from trainwright.model.cause import Cause, Why
+from trainwright.model.job import Since
+from trainwright.model.ledger import Failure, Outcome, Phase, Reason
+from trainwright.model.rule import Result
+from trainwright.model.units import Time, after, whole
+
+
+def decide(settled: Settled) -> Outcome | None:
+    """The outcome, if there is one now."""
+    view = settled.view
+    anything = any(tally.succeeded or tally.failed for tally in settled.tallies.values())
+    success = judge(view.job.success, settled.tallies) if anything else None
+    if success is not None and success.truth is Truth.YES:
+        return _outcome(view, Result.SUCCEEDED, Reason.RULE, success)
+    return (
+        _asked(view)
+        or _overdue(view, deadline(view), Reason.DEADLINE, "it was active longer than its deadline")
+        or _overdue(view, start_deadline(view), Reason.START_DEADLINE, "not every replica had started in time")
+        or (_failed(settled, success) if success is not None else None)
+        or _spent(settled)
+    )
+
+
+def _failed(settled: Settled, success: Judgement) -> Outcome | None:
+    view = settled.view
+    judged = judge(view.job.failure, settled.tallies)
+    if judged.truth is Truth.YES:
+        return _outcome(view, Result.FAILED, Reason.RULE, judged)
+    if success.truth is Truth.NO:
+        return _outcome(view, Result.FAILED, Reason.UNREACHABLE, success)
+    return None
+
+
+def _outcome(view: View, result: Result, reason: Reason, judged: Judgement) -> Outcome:
+    what = f"rule {judged.text}" if judged.text else "the rules"
+    message = {
+        Reason.RULE: f"{what} fulfilled by {judged.role} {judged.index}",
+        Reason.UNREACHABLE: f"no success rule can be fulfilled any more, since {judged.role} {judged.index} failed",
+    }[reason]
+    failed = _failure(view, judged.role, judged.index) if result is Result.FAILED else None
+    return Outcome(
+        result, reason, whole(view.now), judged.text if reason is Reason.RULE else "", message, failure=failed
+    )
+
+
+def _failure(view: View, name: str, index: int) -> Failure | None:
+    """The failure of that replica: from its pod, or from memory if the pod is gone."""
+    kept = [one for one in view.ledger.failures if (one.role, one.index) == (name, index)]
+    if kept:
+        return kept[-1]
+    for role, group in zip(view.job.roles, view.roles, strict=True):
+        for seen in group.replicas:
+            if (role.name, seen.index) == (name, index):
+                return failure(view.job, Retry(role, seen, seen.cause or Cause(Why.REJECTED)), view.now)
+    return None
+
+
+def _asked(view: View) -> Outcome | None:
+    ending = view.job.lifecycle.ending
+    if ending is None:
+        return None
+    result = Result.SUCCEEDED if ending.succeeded else Result.FAILED
+    return Outcome(result, Reason.EXTERNAL, whole(view.now), message=ending.message, word=ending.word)
+
+
+def deadline(view: View) -> Time | None:
+    """When the job's time is up."""
+    limit, times = view.job.lifecycle.deadline, view.ledger.times
+    if limit is None:
+        return None
+    begun = times.started if limit.since is Since.STARTED else times.running
+    return None if begun is None else after(begun, limit.seconds)
+
+
+def start_deadline(view: View) -> Time | None:
+    """By when every replica must have run once; no longer asked once they have."""
+    seconds, begun = view.job.lifecycle.start_deadline, view.ledger.times.started
+    if seconds is None or begun is None or view.ledger.phase not in (Phase.PENDING, Phase.RESUMING):
+        return None
+    return after(begun, seconds)
+
+
+def _overdue(view: View, due: Time | None, reason: Reason, message: str) -> Outcome | None:
+    if due is None or view.now < due:
+        return None
+    return Outcome(Result.FAILED, reason, whole(view.now), message=message)
+
+
+def _spent(settled: Settled) -> Outcome | None:
+    if not settled.overspent:
+        return None
+    view, refused = settled.view, settled.refused
+    failed = failure(view.job, refused, view.now) if refused is not None else None
+    limit = view.job.lifecycle.backoff_limit
+    return Outcome(
+        Result.FAILED,
+        Reason.BACKOFF_LIMIT,
+        whole(view.now),
+        message=f"its restarts have reached the limit of {limit}",
+        failure=failed,
+    )

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GenericJob, `batch.tensorstack.dev/v1beta1`: the kind as a value. `registry` lists it.
+
+`wire` has its types, `checks` what may be wrong with one, `rules` and `dialect` its meaning, `status` its words.
+"""
+
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from trainwright.kinds.base import Column, Kind, key_of, owner_of
+from trainwright.kinds.genericjob import rules
+from trainwright.kinds.genericjob.cel import RULES
+from trainwright.kinds.genericjob.checks import check
+from trainwright.kinds.genericjob.dialect import GANG_API, GenericDialect
+from trainwright.kinds.genericjob.status import render
+from trainwright.kinds.genericjob.wire import DebugMode, GenericJob, PauseMode
+from trainwright.model.job import Gang, Job, Lifecycle, Role
+from trainwright.model.ledger import Ledger
+
+Mode = TypeVar("Mode", DebugMode, PauseMode)
+
+
+def default(job: GenericJob) -> GenericJob:
+    """The wire types carry the defaults; what is left is the old spelling of `enabled`."""
+    mode = job.spec.run_mode
+    if mode is None:
+        return job
+    mode = replace(mode, debug=_enabled(mode.debug), pause=_enabled(mode.pause))
+    return replace(job, spec=replace(job.spec, run_mode=mode))
+
+
+def _enabled(mode: Mode | None) -> Mode | None:
+    return replace(mode, enabled=True) if mode is not None and mode.enable is True else mode
+
+
+def translate(job: GenericJob) -> Job:
+    """The job in the one model."""
+    spec, meta = job.spec, job.metadata
+    mode = spec.run_mode
+    dialect = GenericDialect(spec)
+    return Job(
+        key=key_of(meta),
+        uid=meta.uid,
+        kind=GENERICJOB.singular,
+        owner=owner_of(GENERICJOB, meta),
+        generation=meta.generation,
+        roles=tuple(
+            Role(
+                one.type,
+                one.replicas,
+                one.template,
+                rules.restart(one.restart_policy),
+                service=spec.service is not None,
+            )
+            for one in spec.replica_specs
+        ),
+        success=rules.success(spec),
+        failure=rules.failure(spec),
+        dialect=dialect,
+        lifecycle=Lifecycle(
+            suspended=mode is not None and mode.pause is not None and mode.pause.enabled,
+            clean=rules.clean_up(spec),
+        ),
+        gang=Gang(GANG_API) if dialect.scheduler is not None else None,
+        ledger=job.status.trainwright if job.status is not None else Ledger(),
+        deleting=meta.deletion_timestamp is not None,
+    )
+
+
+GENERICJOB = Kind(
+    group="batch.tensorstack.dev",
+    version="v1beta1",
+    name="GenericJob",
+    plural="genericjobs",
+    short_names=("gj",),
+    wire=GenericJob,
+    columns=(
+        Column("Phase", "string", ".status.phase"),
+        Column("Age", "date", ".metadata.creationTimestamp"),
+        Column("Running", "integer", ".status.aggregate.running", priority=1),
+        Column("Succeeded", "integer", ".status.aggregate.succeeded", priority=1),
+        Column("Failed", "integer", ".status.aggregate.failed", priority=1),
+    ),
+    default=default,
+    check=check,
+    translate=translate,
+    render=render,
+    cel=RULES,
+)

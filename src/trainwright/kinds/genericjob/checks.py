@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that is wrong with a GenericJob beyond its shape, all at once. Called by `base.load` and the webhook.
+
+Shape (types, enums, ranges) is `decode`'s; the pod template's own fields are `template`'s; here is what one field
+demands of another. What the original would only have tripped over later is refused here.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from trainwright.kinds import template
+from trainwright.kinds.genericjob.rules import number
+from trainwright.kinds.genericjob.variables import Reference, scan
+from trainwright.kinds.genericjob.wire import FinishRule, GenericJob, GenericJobSpec, ReplicaSpec
+from trainwright.model.job import Body
+from trainwright.model.problem import Problem, nearest
+
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+LONGEST_NAME = 63
+
+
+def check(job: GenericJob) -> tuple[Problem, ...]:
+    """All problems, in document order."""
+    spec = job.spec
+    return (
+        *_name(job),
+        *_rules("spec.successRules", spec.success_rules, spec),
+        *_rules("spec.failureRules", spec.failure_rules, spec),
+        *_service(spec),
+        *_run_mode(spec),
+        *_replica_specs(job),
+    )
+
+
+def _name(job: GenericJob) -> Iterator[Problem]:
+    name, path = job.metadata.name, "metadata.name"
+    if not name:
+        yield Problem(path, "a job needs a name")
+    elif not _LABEL.fullmatch(name):
+        yield Problem(path, f"{name!r} becomes part of object names: use lower-case letters, digits and dashes")
+    elif job.spec.service is not None and name[0].isdigit():
+        yield Problem(path, f"{name!r} starts with a digit, which the names of services may not")
+
+
+def _replica_specs(job: GenericJob) -> Iterator[Problem]:
+    specs = job.spec.replica_specs
+    yield from _unique("spec.replicaSpecs", [one.type for one in specs], "replica type")
+    if not sum(one.replicas for one in specs):
+        yield Problem("spec.replicaSpecs", "every type has 0 replicas; a job needs at least one")
+    for position, one in enumerate(specs):
+        path = f"spec.replicaSpecs[{position}]"
+        yield from _longest(job, one, path)
+        yield from _restart(one, path)
+        yield from template.check(one.template, f"{path}.template")
+        yield from _variables(one.template, f"{path}.template", job.spec)
+
+
+def _longest(job: GenericJob, one: ReplicaSpec, path: str) -> Iterator[Problem]:
+    longest = f"{job.metadata.name}-{one.type}-{max(one.replicas - 1, 0)}"
+    if len(longest) > LONGEST_NAME:
+        message = f"the replica's name {longest!r} has {len(longest)} characters; at most {LONGEST_NAME} are allowed"
+        yield Problem(f"{path}.type", f"{message}: shorten metadata.name or the type")
+
+
+def _restart(one: ReplicaSpec, path: str) -> Iterator[Problem]:
+    if one.restart_policy.policy == "Always" and not one.restart_policy.limit:
+        message = "policy Always with limit 0 never restarts anything: give the number of restarts"
+        yield Problem(f"{path}.restartPolicy.limit", message, warning=True)
+    spec = one.template.get("spec")
+    given = spec.get("restartPolicy") if isinstance(spec, dict) else None
+    if given not in (None, "Never"):
+        message = f"{given!r} is ignored: the controller restarts replicas, by restartPolicy of the replica"
+        yield Problem(f"{path}.template.spec.restartPolicy", message, warning=True)
+
+
+def _unique(path: str, names: list[str], what: str) -> Iterator[Problem]:
+    for name, times in Counter(names).items():
+        if times > 1:
+            yield Problem(path, f"{what} {name!r} is given {times} times; each may be given once")
+
+
+def _rules(path: str, rules: tuple[FinishRule, ...], spec: GenericJobSpec) -> Iterator[Problem]:
+    sizes = {one.type: one.replicas for one in spec.replica_specs}
+    for position, rule in enumerate(rules):
+        for name, ranks in rule.items():
+            where = f"{path}[{position}].{name}"
+            if name not in sizes:
+                yield _unknown_type(f"{path}[{position}]", name, sizes)
+            for rank in ranks if name in sizes else ():
+                if not 0 <= number(rank) < sizes[name]:
+                    message = f"there is no rank {rank}: {name} has {sizes[name]} replicas, counted from 0"
+                    yield Problem(where, message)
+
+
+def _unknown_type(path: str, name: str, known: Iterable[str]) -> Problem:
+    listed = ", ".join(known)
+    return Problem(path, f"there is no replica type {name!r}; the job has {listed}", nearest(name, known))
+
+
+def _service(spec: GenericJobSpec) -> Iterator[Problem]:
+    ports = spec.service.ports if spec.service is not None else ()
+    yield from _unique("spec.service.ports", [port.name for port in ports if port.name], "port name")
+    numbers = [f"{port.port}/{port.protocol or 'TCP'}" for port in ports]
+    yield from _unique("spec.service.ports", numbers, "port")
+    if len(ports) > 1:
+        for position, port in enumerate(ports):
+            if not port.name:
+                yield Problem(f"spec.service.ports[{position}].name", "every port needs a name when there are several")
+
+
+def _run_mode(spec: GenericJobSpec) -> Iterator[Problem]:
+    mode, known = spec.run_mode, [one.type for one in spec.replica_specs]
+    if mode is None:
+        return
+    debug = [one.type for one in mode.debug.replica_specs] if mode.debug is not None else []
+    resume = [one.type for one in mode.pause.resume_specs] if mode.pause is not None else []
+    for path, names in (("spec.runMode.debug.replicaSpecs", debug), ("spec.runMode.pause.resumeSpecs", resume)):
+        yield from _unique(path, names, "replica type")
+        yield from (
+            _unknown_type(f"{path}[{position}].type", name, known)
+            for position, name in enumerate(names)
+            if name not in known
+        )
+    if mode.debug is not None and mode.pause is not None and mode.debug.enabled and mode.pause.enabled:
+        yield Problem("spec.runMode", "both pause and debug are enabled; the job stays paused", warning=True)
+
+
+def _variables(body: Body, path: str, spec: GenericJobSpec) -> Iterator[Problem]:
+    """References in command, args and env that point at nothing."""
+    for where, text in _texts(body, path):
+        for ref in scan(text):
+            if (problem := _reference(where, ref, spec)) is not None:
+                yield problem
+
+
+def _texts(body: Body, path: str) -> Iterator[tuple[str, str]]:
+    """Every text in which variables are filled in. The template was not checked for shape yet, so nothing is assumed."""
+    spec = body.get("spec")
+    for group in ("initContainers", "containers"):
+        containers = spec.get(group) if isinstance(spec, dict) else None
+        for position, container in enumerate(containers if isinstance(containers, list) else ()):
+            if isinstance(container, dict):
+                yield from _container_texts(container, f"{path}.spec.{group}[{position}]")
+
+
+def _container_texts(container: Body, path: str) -> Iterator[tuple[str, str]]:
+    for key in ("command", "args"):
+        words = container.get(key)
+        for position, word in enumerate(words if isinstance(words, list) else ()):
+            if isinstance(word, str):
+                yield f"{path}.{key}[{position}]", word
+    env = container.get("env")
+    for position, entry in enumerate(env if isinstance(env, list) else ()):
+        if isinstance(entry, dict) and isinstance(entry.get("value"), str):
+            yield f"{path}.env[{position}].value", entry["value"]
+
+
+def _reference(path: str, ref: Reference, spec: GenericJobSpec) -> Problem | None:
+    sizes = {one.type: one.replicas for one in spec.replica_specs}
+    if ref.asks in ("host", "port") and spec.service is None:
+        return Problem(path, f"{ref.text} needs spec.service, which is not set: no replica is exposed")
+    if ref.asks in ("host", "count") and ref.name not in sizes:
+        return _unknown_type(path, ref.name, sizes)
+    if ref.asks == "host" and ref.rank >= sizes[ref.name]:
+        return Problem(path, f"{ref.text}: {ref.name} has {sizes[ref.name]} replicas, counted from 0")
+    if ref.asks == "port" and spec.service is not None:
+        names = [port.name for port in spec.service.ports]
+        if ref.name not in names:
+            return Problem(path, f"{ref.text}: spec.service has no port of that name", nearest(ref.name, names))
+    if ref.asks == "odd":
+        forms = "$(service.TYPE[RANK].host), $(service.port[NAME]) or $(replicas[TYPE])"
+        return Problem(path, f"{ref.text} is left as it is; variables are written {forms}", warning=True)
+    return None

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The six conditions of a GenericJob, with the published reasons and messages. Called by `status`.
+
+Kept in one fixed order and updated in place; the transition time moves only when the status does. `Completed` means
+that the job is over, well or not: every real status of the original says so, against one line of its manual.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from trainwright.kinds.genericjob.wire import JobCondition
+from trainwright.model.cause import Cause, Why
+from trainwright.model.job import Body, Job
+from trainwright.model.ledger import Outcome, Phase, Reason
+from trainwright.model.rule import Result
+from trainwright.model.status import Seen, State, Status
+from trainwright.model.units import Time, rfc3339
+
+NORMAL = "All pods are running normally."
+ORDER = ("Initialized", "Running", "Failed", "Completed", "ReplicaFailure", "Paused")
+
+
+class Said(NamedTuple):
+    """One condition, without its time."""
+
+    type: str
+    status: bool
+    reason: str
+    message: str
+
+
+def conditions(before: tuple[JobCondition, ...] | None, job: Job, status: Status, now: Time) -> list[Body]:
+    """All conditions that have something to say, each with the time since when it says so."""
+    known = {condition.type: condition for condition in before or ()}
+    said = {one.type: one for one in _said(job, status, known)}
+    return [_body(said[name], known.get(name), now) for name in ORDER if name in said]
+
+
+def _body(said: Said, before: JobCondition | None, now: Time) -> Body:
+    truth = "True" if said.status else "False"
+    since = before.last_transition_time if before is not None and before.status == truth else ""
+    return {
+        "type": said.type,
+        "status": truth,
+        "reason": said.reason,
+        "message": said.message,
+        "lastTransitionTime": since or rfc3339(now),
+    }
+
+
+def _said(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[Said]:
+    ledger = status.ledger
+    yield _initialized(status, known)
+    if ledger.outcome is not None:
+        yield from _ended(job, ledger.outcome)
+    elif ledger.phase is Phase.SUSPENDED:
+        yield Said("Running", False, "Paused", "The job is paused.")
+    else:
+        yield _running(status)
+    yield _replica_failure(job, status, known)
+    if ledger.phase is Phase.SUSPENDED:
+        yield Said("Paused", True, "Paused", "The job is paused.")
+    elif ledger.resumes or "Paused" in known:
+        yield Said("Paused", False, "Resumed", "The job has been resumed.")
+
+
+def _initialized(status: Status, known: dict[str, JobCondition]) -> Said:
+    """Once every child has been made it stays true, whatever becomes of them."""
+    before = known.get("Initialized")
+    made = all(seen.pod is not None or seen.final for role in status.roles for seen in role.replicas)
+    if (before is not None and before.status == "True") or (made and status.roles):
+        return Said("Initialized", True, "-", "The job has been initialized successfully.")
+    return Said("Initialized", False, "Pending", "The job is being initialized.")
+
+
+def _running(status: Status) -> Said:
+    phase = status.ledger.phase
+    if phase is Phase.RUNNING:
+        return Said("Running", True, "-", NORMAL)
+    if phase is Phase.RESTARTING:
+        return Said("Running", True, "-", "Some pods are being restarted.")
+    if phase is Phase.RESUMING:
+        return Said("Running", False, "Resuming", "The job is being resumed.")
+    return Said("Running", False, "Pending", "The job is waiting for its replicas to run.")
+
+
+def _ended(job: Job, outcome: Outcome) -> Iterator[Said]:
+    done = outcome.result is Result.SUCCEEDED
+    reason, message = (
+        ("Succeeded", "The job has finished successfully.") if done else ("Failed", _failure(job, outcome))
+    )
+    yield Said("Running", False, reason, message)
+    yield Said("Failed", not done, reason, message)
+    yield Said("Completed", True, reason, message)
+
+
+def _failure(job: Job, outcome: Outcome) -> str:
+    """The published text names the rule; where the user wrote none, the replica that decided makes one."""
+    if outcome.reason is Reason.RULE:
+        failure = outcome.failure
+        own = f'{{"{failure.role}":[{failure.index}]}}' if failure is not None else ""
+        return f"The job is failed with rule: {outcome.rule or own}"
+    return f"The job is failed: {outcome.message}"
+
+
+def _replica_failure(job: Job, status: Status, known: dict[str, JobCondition]) -> Said:
+    outcome = status.ledger.outcome
+    trouble = _trouble(job, status)
+    if trouble:
+        return Said("ReplicaFailure", True, "ErrorInPod", trouble)
+    before = known.get("ReplicaFailure")
+    if outcome is not None and before is not None and before.status == "True":
+        return Said("ReplicaFailure", True, before.reason, before.message)
+    if outcome is not None and outcome.result is Result.SUCCEEDED:
+        return Said("ReplicaFailure", False, "Finished", "The job has finished successfully")
+    return Said("ReplicaFailure", False, "-", NORMAL)
+
+
+def _trouble(job: Job, status: Status) -> str:
+    """The first replica with an error, in the published words."""
+    if status.invalid:
+        return status.invalid[:4000]
+    for role in status.roles:
+        for seen in role.replicas:
+            if (cause := _error(status, role.name, seen)) is not None:
+                return f"Pod[{job.key.name}-{role.name}-{seen.index}] {_words(cause)}"
+    return next((f"{name} could not be created: {why}"[:4000] for name, why in status.refused.items()), "")
+
+
+def _error(status: Status, role: str, seen: Seen) -> Cause | None:
+    """What is wrong with a replica now: it failed, it cannot start, or it waits to be tried again."""
+    if (
+        seen.state in (State.FAILED, State.LOST, State.STARTING)
+        and seen.cause is not None
+        and seen.cause.why is not Why.COMPLETED
+    ):
+        return seen.cause
+    if (seen.state in (State.WAITING, State.STARTING) and seen.attempt) or seen.state is State.FAILED:
+        latest = [one for one in status.ledger.failures if (one.role, one.index) == (role, seen.index)]
+        return latest[-1].cause if latest else None
+    return None
+
+
+def _words(cause: Cause) -> str:
+    if cause.why is Why.EXIT:
+        return f"exited with error code {cause.code}"
+    if cause.why is Why.CREATE_ERROR:
+        # Without the message: it counts retries, and each count would be another write.
+        return f"cannot be created: {cause.reason}"
+    return str(cause)

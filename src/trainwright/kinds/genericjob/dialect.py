@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a GenericJob spells its pods, services and pod group. `core.render` calls it for what a plan creates."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from trainwright.kinds.genericjob.variables import Facts, fill
+from trainwright.kinds.genericjob.wire import GenericJobSpec, ReplicaDebugSet, ResumeSpec, T9kScheduler
+from trainwright.model.child import Observed
+from trainwright.model.job import Body, Job, Replica
+from trainwright.model.site import Site
+
+GANG_API = "scheduler.tensorstack.dev/v1beta1"
+SCHEDULER = "scheduler.tensorstack.dev"
+DEBUG_COMMAND = ("sleep", "inf")
+#: A probe would end the very container that is kept for a debugger.
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+
+
+class GenericDialect(Struct, frozen=True):
+    """The dialect of one job."""
+
+    spec: GenericJobSpec
+
+    @property
+    def scheduler(self) -> T9kScheduler | None:
+        """The T9k scheduler's settings, if the job asks for it."""
+        return self.spec.scheduler.t9k_scheduler if self.spec.scheduler is not None else None
+
+    def pod(self, job: Job, replica: Replica, site: Site) -> Body:
+        """The template with the run mode applied, the variables filled in, and the labels of the original."""
+        given = replica.role.template.get("metadata") or {}
+        spec = dict(replica.role.template.get("spec") or {})
+        # The controller alone restarts: a kubelet that did would hide failures from the rules.
+        spec["restartPolicy"] = "Never"
+        self._apply_mode(job, replica.role.name, spec)
+        facts = self._facts(job, replica, site)
+        for group in ("initContainers", "containers"):
+            if spec.get(group):
+                spec[group] = [_filled(container, facts) for container in spec[group]]
+        labels = dict(given.get("labels") or {}) | self.labels(job, replica.name)
+        if self.scheduler is not None and GANG_API in site.gangs:
+            spec["schedulerName"] = "t9k-scheduler"
+            labels |= self._gang_labels(job, replica.role.name, self.scheduler)
+        return {"metadata": {**given, "labels": labels}, "spec": spec}
+
+    def labels(self, job: Job, name: str) -> dict[str, str]:
+        """What the original puts on every pod."""
+        return {
+            "genericjob": job.key.name,
+            "genericjob-replica": name,
+            "tensorstack.dev/component": "genericjob",
+            "tensorstack.dev/component-type": "user",
+            "tensorstack.dev/owner-name": job.key.name,
+        }
+
+    def _gang_labels(self, job: Job, role: str, scheduler: T9kScheduler) -> dict[str, str]:
+        return {
+            f"{SCHEDULER}/group-name": job.key.name,
+            f"{SCHEDULER}/queue": scheduler.queue or "default",
+            f"{SCHEDULER}/role": role,
+        }
+
+    def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the same at every site
+        """Ports as the user gave them; selected by the original's labels alone."""
+        names = {"genericjob": job.key.name, "genericjob-replica": replica.name}
+        ports = self.spec.service.ports if self.spec.service is not None else ()
+        spec: Body = {"selector": names}
+        if ports:
+            spec["ports"] = [_port(port) for port in ports]
+        return {"metadata": {"labels": names}, "spec": spec}
+
+    def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - needs nothing seen
+        """The pod group, where the job asks for the T9k scheduler and the cluster has it."""
+        scheduler = self.scheduler
+        if scheduler is None or GANG_API not in site.gangs:
+            return ()
+        members = sum(role.replicas for role in job.roles)
+        spec = {"minMember": members, "queue": scheduler.queue or "default", "priority": scheduler.priority}
+        return ({"apiVersion": GANG_API, "kind": "PodGroup", "metadata": {"name": job.key.name}, "spec": spec},)
+
+    def _facts(self, job: Job, replica: Replica, site: Site) -> Facts:
+        exposed = self.spec.service is not None
+        return Facts(
+            type=replica.role.name,
+            rank=replica.index,
+            counts={role.name: role.replicas for role in job.roles},
+            ports={port.name: port.port for port in self.spec.service.ports} if self.spec.service is not None else {},
+            host=(lambda kind, rank: site.host(job.key, f"{job.key.name}-{kind}-{rank}")) if exposed else None,
+        )
+
+    def _apply_mode(self, job: Job, role: str, spec: Body) -> None:
+        """Debug replaces what runs; after a pause the resume settings do, for as long as the job lives."""
+        mode = self.spec.run_mode
+        if mode is None:
+            return
+        if mode.debug is not None and mode.debug.enabled:
+            _debug(spec, next((one for one in mode.debug.replica_specs if one.type == role), None))
+        elif mode.pause is not None and job.ledger.resumes:
+            _resume(spec, next((one for one in mode.pause.resume_specs if one.type == role), None))
+
+
+def _debug(spec: Body, settings: ReplicaDebugSet | None) -> None:
+    """Every container waits; arguments and probes belong to the command that does not run."""
+    command = list((settings.command if settings is not None else ()) or DEBUG_COMMAND)
+    dropped = ("args", *_PROBES)
+    spec["containers"] = [
+        {key: value for key, value in container.items() if key not in dropped} | {"command": command}
+        for container in spec.get("containers") or ()
+    ]
+    if settings is not None and settings.skip_init_container:
+        spec.pop("initContainers", None)
+
+
+def _resume(spec: Body, settings: ResumeSpec | None) -> None:
+    """The main container starts with what is given; what is not given stays the template's own."""
+    if settings is None:
+        return
+    given: Mapping[str, Any] = {"command": list(settings.command), "args": list(settings.args)}
+    first, *rest = spec["containers"]
+    spec["containers"] = [first | {key: value for key, value in given.items() if value}, *rest]
+    if settings.skip_init_container:
+        spec.pop("initContainers", None)
+
+
+def _filled(container: Body, facts: Facts) -> Body:
+    """The container with its variables filled in; shared with the template where it has none."""
+    changed: Body = {}
+    for key in ("command", "args"):
+        words = container.get(key)
+        if words and any("$(" in word for word in words):
+            changed[key] = [fill(word, facts) for word in words]
+    env = container.get("env")
+    if env and any("$(" in (entry.get("value") or "") for entry in env):
+        changed["env"] = [
+            entry | {"value": fill(entry["value"], facts)} if entry.get("value") else entry for entry in env
+        ]
+    return container | changed if changed else container
+
+
+def _port(port: Any) -> Body:
+    given: Body = {
+        "name": port.name,
+        "port": port.port,
+        "protocol": port.protocol,
+        "appProtocol": port.app_protocol,
+        "targetPort": port.target_port,
+        "nodePort": port.node_port,
+    }
+    return {key: value for key, value in given.items() if isinstance(value, int | str) and value != ""}

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GenericJob's policies in the one model: finish rules, restart policies, clean-up. Called by `translate`."""
+
+import msgspec
+
+from trainwright.kinds.genericjob.wire import FinishRule, GenericJobSpec, Rank, RestartPolicy
+from trainwright.model.cause import Why
+from trainwright.model.job import Clean, CleanUp, Restart
+from trainwright.model.rule import All, Any, Atom, Result, Rule, Which
+
+#: Not the replica's doing: made again under every policy, and never counted against the limit.
+DISRUPTIONS = frozenset({Why.DISRUPTED, Why.NODE_LOST})
+FAILURES = frozenset({Why.EXIT, Why.EVICTED, Why.REJECTED})
+
+
+def number(rank: Rank) -> int:
+    """A rank as given, `0` or `"0"`."""
+    return int(rank)
+
+
+def spelled(rule: FinishRule) -> str:
+    """The rule as messages print it: compact JSON of what the user wrote."""
+    return msgspec.json.encode(rule).decode()
+
+
+def finish(rules: tuple[FinishRule, ...], result: Result) -> Rule:
+    """Any rule; within a rule, all the replicas it names."""
+    return Any(
+        tuple(
+            All(
+                tuple(Atom(name, tuple(sorted({number(r) for r in ranks})), result) for name, ranks in rule.items()),
+                spelled(rule),
+            )
+            for rule in rules
+        )
+    )
+
+
+def success(spec: GenericJobSpec) -> Rule:
+    """The user's rules; without any, every replica of every type."""
+    if spec.success_rules:
+        return finish(spec.success_rules, Result.SUCCEEDED)
+    return All(tuple(Atom(one.type, Which.EVERY, Result.SUCCEEDED) for one in spec.replica_specs if one.replicas))
+
+
+def failure(spec: GenericJobSpec) -> Rule:
+    """The user's rules; without any, one replica that has failed for good."""
+    if spec.failure_rules:
+        return finish(spec.failure_rules, Result.FAILED)
+    return Any(tuple(Atom(one.type, Which.SOME, Result.FAILED) for one in spec.replica_specs if one.replicas))
+
+
+def restart(policy: RestartPolicy) -> Restart:
+    """What each policy answers; the limit is of the type as a whole."""
+    causes = {
+        "Never": DISRUPTIONS,
+        "OnFailure": DISRUPTIONS | FAILURES,
+        "Always": DISRUPTIONS | FAILURES | {Why.COMPLETED},
+    }[policy.policy]
+    return Restart(causes=causes, free=DISRUPTIONS, limit=policy.limit)
+
+
+def clean_up(spec: GenericJobSpec) -> CleanUp:
+    """The same after every end."""
+    level = Clean(spec.clean_up_policy)
+    return CleanUp(level, level, level)

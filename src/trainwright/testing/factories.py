@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs and pods for tests, in one line each. The defaults are the dull case; say only what a test is about."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msgspec import Struct
+
+from trainwright.model.child import (
+    Condition,
+    Container,
+    ContainerState,
+    Node,
+    NodeStatus,
+    Observed,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Running,
+    Service,
+    Terminated,
+    Waiting,
+)
+from trainwright.model.job import Body, Job, Replica, Role
+from trainwright.model.ledger import Ledger
+from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, KIND, ROLE, Key, Meta, Owner
+from trainwright.model.rule import All, Atom, Result, Rule, Which
+from trainwright.model.rule import Any as AnyOf
+from trainwright.model.site import Site
+
+NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
+UID = "11111111-2222-3333-4444-555555555555"
+OWNER = Owner("example.com/v1", "Example", "job", UID, controller=True, block_owner_deletion=True)
+
+
+class PlainDialect(Struct, frozen=True):
+    """The plainest dialect: the template as it is."""
+
+    def pod(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - a protocol's signature
+        """The template's spec."""
+        return {"metadata": {"labels": {"job": job.key.name}}, "spec": replica.role.template.get("spec", {})}
+
+    def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - a protocol's signature
+        """A service that selects by the replica's name."""
+        return {"spec": {"selector": {"name": replica.name}}}
+
+    def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - likewise
+        """None."""
+        return ()
+
+
+def role(name: str = "worker", replicas: int = 1, **more: Any) -> Role:
+    """A role of so many replicas."""
+    return Role(name, replicas, {"spec": {"containers": [{"name": "main", "image": "busybox"}]}}, **more)
+
+
+def job(*roles: Role, ledger: Ledger | None = None, **more: Any) -> Job:
+    """A job that succeeds when every replica has, and fails when one has."""
+    roles = roles or (role(),)
+    rules: dict[str, Rule] = {
+        "success": All(tuple(Atom(one.name, Which.EVERY, Result.SUCCEEDED) for one in roles if one.replicas)),
+        "failure": AnyOf(tuple(Atom(one.name, Which.SOME, Result.FAILED) for one in roles if one.replicas)),
+    }
+    given: dict[str, Any] = rules | {"dialect": PlainDialect(), "ledger": ledger or Ledger()} | more
+    return Job(key=Key("default", "job"), uid=UID, kind="example", owner=OWNER, roles=roles, **given)
+
+
+def container(name: str = "main", **state: Any) -> Container:
+    """A container that runs, or `exit_code=`, or `waiting=` for a reason."""
+    if "waiting" in state:
+        return Container(name, state=ContainerState(waiting=Waiting(state["waiting"], state.get("message", ""))))
+    if "exit_code" in state:
+        return Container(name, state=ContainerState(terminated=Terminated(**state)))
+    return Container(name, ready=True, state=ContainerState(running=Running()))
+
+
+def pod(index: int = 0, phase: str = "Running", **more: Any) -> Pod:
+    """A pod of `job()`: `role=`, `attempt=`, `code=` for how it ended, `node=`, `deleting=` for when, and so on."""
+    kind, attempt = more.get("role", "worker"), more.get("attempt", 0)
+    labels = {KIND: "example", JOB_UID: UID, ROLE: kind, INDEX: str(index), ATTEMPT: str(attempt)}
+    containers = more.get(
+        "containers", (container(exit_code=more["code"], reason="Error"),) if "code" in more else None
+    )
+    name = more.get("name", f"job-{kind}-{index}")
+    return Pod(
+        Meta(
+            name,
+            "default",
+            more.get("uid", f"{name}-{attempt}"),
+            labels=more.get("labels", labels),
+            owner_references=more.get("owners", (OWNER,)),
+            creation_timestamp=more.get("born", NOW),
+            deletion_timestamp=more.get("deleting"),
+            deletion_grace_period_seconds=more.get("grace"),
+        ),
+        PodSpec(more.get("node", "node-1")),
+        PodStatus(
+            phase,
+            more.get("reason", ""),
+            more.get("message", ""),
+            start_time=more.get("started"),
+            conditions=more.get("conditions"),
+            init_container_statuses=more.get("inits"),
+            container_statuses=containers,
+        ),
+    )
+
+
+def service(name: str) -> Service:
+    """A service of `job()`."""
+    return Service(Meta(name, "default", f"service-{name}"))
+
+
+def node(name: str = "node-1", *, ready: bool = True, since: datetime = NOW) -> Node:
+    """A node that is, or is not, ready."""
+    condition = Condition("Ready", "True" if ready else "Unknown", last_transition_time=since)
+    return Node(Meta(name), status=NodeStatus((condition,)))
+
+
+def later(seconds: float, moment: datetime = NOW) -> datetime:
+    """That many seconds after NOW."""
+    return moment + timedelta(seconds=seconds)
