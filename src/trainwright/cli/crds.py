@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trainwright crds`: what to install on a cluster before the operator. Loaded by `cli.main` when it is asked for."""
+
+from typing import Literal
+
+import click
+import msgspec
+
+from trainwright.crd.manifests import crds
+from trainwright.errors import UsageError
+from trainwright.kinds.base import Kind
+from trainwright.kinds.registry import KINDS
+from trainwright.model.job import Body
+from trainwright.model.problem import nearest
+
+
+@click.command("crds")
+@click.argument("kind", nargs=-1)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["yaml", "json"]),
+    default="yaml",
+    show_default=True,
+    help="YAML documents, or one JSON List.",
+)
+def command(kind: tuple[str, ...], output: Literal["yaml", "json"]) -> None:
+    """Print the CustomResourceDefinitions of all kinds, or of each KIND (GenericJob, genericjobs, gj).
+
+    \b
+    Example:
+      trainwright crds | kubectl apply --server-side -f -
+    """
+    names = [_name(word) for word in kind]
+    bodies = crds(each for each in KINDS if not names or each.name in names)
+    click.echo(_as_json(bodies) if output == "json" else _as_yaml(bodies), nl=False)
+
+
+def _name(word: str) -> str:
+    """The kind that a word means, whichever way kubectl would let people write it."""
+    known = {spelling.lower(): each.name for each in KINDS for spelling in _spellings(each)}
+    name = known.get(word.lower())
+    if name is None:
+        meant = known.get(nearest(word, known))
+        hint = f"did you mean `{meant}`?" if meant else f"known are {', '.join(dict.fromkeys(known.values()))}"
+        raise UsageError(f"there is no kind `{word}`; {hint}")
+    return name
+
+
+def _spellings(kind: Kind) -> tuple[str, ...]:
+    return kind.name, kind.plural, f"{kind.plural}.{kind.group}", *kind.short_names
+
+
+def _as_json(bodies: tuple[Body, ...]) -> str:
+    whole = {"apiVersion": "v1", "kind": "List", "items": bodies}
+    return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
+
+
+def _as_yaml(bodies: tuple[Body, ...]) -> str:
+    import yaml  # noqa: PLC0415 - a third of a command's start-up time
+
+    return yaml.safe_dump_all(bodies, sort_keys=False, allow_unicode=True, width=120)

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small cluster in memory: an API server's manners, a kubelet by hand, and an operator that can be stale or die.
+
+Tests and `trainwright plan` drive it: change the world (`start`, `exit`, `vanish`, `lose_node` …), let the operator
+look (`step`, or `step(dies_after=n)`), move the `clock`. The operator reads only its cache; watch events reach that when
+`deliver` says so, its own writes at once. What it stores goes through JSON, as on a real server.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trainwright.core.reconcile import reconcile
+from trainwright.model.action import Create, Delete, Patch, Plan, Write
+from trainwright.model.child import (
+    Condition,
+    Container,
+    ContainerState,
+    Extra,
+    Node,
+    Observed,
+    Pod,
+    PodSpec,
+    Refusal,
+    Running,
+    Service,
+    Terminated,
+)
+from trainwright.model.job import Job
+from trainwright.model.ledger import Ledger
+from trainwright.model.site import Site
+from trainwright.testing import factories
+
+GRACE = 30
+Child = Pod | Service | Extra
+Address = tuple[str, str]
+
+
+class DiedError(Exception):
+    """The operator was killed between two writes."""
+
+
+class StaleError(Exception):
+    """A write was refused: what it was based on is no longer true."""
+
+
+class Note(Struct, frozen=True):
+    """A watch event that has not been delivered yet; no child means that it is gone."""
+
+    address: Address
+    child: Child | None
+
+
+class World:
+    """One job and its children. `truth` is what the API server has, `cache` what the operator has seen of it."""
+
+    def __init__(self, job: Job, *, site: Site | None = None, nodes: tuple[str, ...] = ()) -> None:
+        self.site = site or Site()
+        self.clock = factories.NOW
+        self.nodes: dict[str, Node] | None = {name: factories.node(name) for name in nodes} or None
+        self.truth: dict[Address, Child] = {}
+        self.cache: dict[Address, Child] = {}
+        self.notes: list[Note] = []
+        self.refusals: dict[str, Refusal] = {}
+        self.job, self.version = job, 1
+        self.seen_job, self.seen_version = job, 1
+        self.gone = False
+        self.made = 0
+        self.writes: list[str] = []
+        self.plans: list[Plan] = []
+
+    # -- the operator --------------------------------------------------------------------------------------------
+
+    def observed(self) -> Observed:
+        """The job's children as the operator sees them."""
+        children = [self.cache[address] for address in sorted(self.cache)]
+        return Observed(
+            pods=tuple(child for child in children if isinstance(child, Pod)),
+            services=tuple(child for child in children if isinstance(child, Service)),
+            extras=tuple(child for child in children if isinstance(child, Extra)),
+            nodes=self.nodes,
+            refusals=tuple(self.refusals.values()),
+        )
+
+    def look(self) -> Plan:
+        """What the operator would do now."""
+        return reconcile(self.seen_job, self.observed(), self.site, self.clock)
+
+    def step(self, *, dies_after: int | None = None) -> Plan:
+        """One pass, carried out in the order of `model.action`; killed after so many writes if told so."""
+        plan = self.look()
+        self.plans.append(plan)
+        try:
+            self.carry_out(plan, dies_after)
+        except DiedError:
+            self.restart_operator()
+        except StaleError:
+            self.seen_job, self.seen_version = self.job, self.version
+        return plan
+
+    def carry_out(self, plan: Plan, dies_after: int | None = None) -> None:
+        """Write after write."""
+        left = len(self.writes) + dies_after if dies_after is not None else None
+        for write in self._writes(plan):
+            if left is not None and len(self.writes) >= left:
+                raise DiedError
+            write()
+
+    def _writes(self, plan: Plan) -> list[Callable[[], None]]:
+        writes: list[Callable[[], None]] = []
+        if plan.write is not Write.NOT:
+            writes.append(partial(self._store, plan.status.ledger))
+        writes += [partial(self._patch, patch) for patch in plan.patches]
+        writes += [partial(self._delete, delete) for delete in plan.deletes]
+        writes += [partial(self._create, create) for create in plan.creates]
+        return writes + ([self._remove_job] if plan.remove_job else [])
+
+    def restart_operator(self) -> None:
+        """A new operator lists everything."""
+        self.cache = dict(self.truth)
+        self.notes.clear()
+        self.seen_job, self.seen_version = self.job, self.version
+        self.refusals.clear()
+
+    def deliver(self, position: int = 0) -> None:
+        """One watch event arrives: the first by default; never an older one for an object after a newer."""
+        if self.notes:
+            note = self.notes[position % len(self.notes)]
+            note = next(earlier for earlier in self.notes if earlier.address == note.address)
+            self.notes.remove(note)
+            self._see(note.address, note.child)
+
+    def catch_up(self) -> None:
+        """Every watch event arrives, and so does the job."""
+        while self.notes:
+            self.deliver()
+        self.seen_job, self.seen_version = self.job, self.version
+
+    def _see(self, address: Address, child: Child | None) -> None:
+        """A tombstone is never revived: an event about an object that our own delete has removed is old."""
+        if child is None:
+            self.cache.pop(address, None)
+        elif self.truth.get(address) is not None and _uid(self.truth[address]) == _uid(child):
+            self.cache[address] = child
+
+    # -- the API server ------------------------------------------------------------------------------------------
+
+    def _store(self, ledger: Ledger) -> None:
+        if self.seen_version != self.version:
+            raise StaleError
+        self.writes.append("status")
+        ledger = msgspec.json.decode(msgspec.json.encode(ledger), type=Ledger)
+        self.job, self.version = replace(self.job, ledger=ledger), self.version + 1
+        self.seen_job, self.seen_version = self.job, self.version
+
+    def edit(self, **changes: Any) -> None:
+        """Somebody edits the job's spec."""
+        self.job = replace(self.job, generation=self.job.generation + 1, **changes)
+        self.version += 1
+
+    def _create(self, create: Create) -> None:
+        kind, name = address = (create.body["kind"], create.name)
+        self.writes.append(f"create {kind} {name}")
+        existing = self.truth.get(address)
+        if existing is not None:
+            self._taken(address, existing)
+            return
+        self.made += 1
+        self.refusals.pop(name, None)
+        self._set(address, self._born(create, f"uid-{self.made}"), ours=True)
+
+    def _taken(self, address: Address, existing: Child) -> None:
+        """409: one GET tells whose it is. A foreign object is reported; ours, or one on its way out, is now seen."""
+        owner = existing.metadata.controller
+        if owner is not None and owner.uid != self.job.uid and existing.metadata.deletion_timestamp is None:
+            self.refusals[address[1]] = Refusal(address[1], "AlreadyExists", "the name is taken by somebody else's")
+        self.cache[address] = existing
+
+    def _born(self, create: Create, uid: str) -> Child:
+        """The narrow slice of a new object."""
+        body = create.body
+        meta = {**body["metadata"], "uid": uid, "creationTimestamp": self.clock.isoformat()}
+        whole: dict[str, Any] = {"metadata": meta, "kind": body["kind"]}
+        if body["kind"] == "Pod":
+            return msgspec.convert(whole, Pod)
+        return msgspec.convert(whole, Service if body["kind"] == "Service" else Extra)
+
+    def _delete(self, delete: Delete) -> None:
+        address = (delete.kind, delete.name)
+        self.writes.append(f"delete {delete.kind} {delete.name}")
+        child = self.truth.get(address)
+        if child is None or _uid(child) != delete.uid:
+            self._set(address, child, ours=True)
+            return
+        self.delete(address, grace=0 if delete.force else GRACE, ours=True)
+
+    def delete(self, address: Address, *, grace: int = GRACE, ours: bool = False) -> None:
+        """Somebody deletes an object; a pod that a node holds lingers until its kubelet is done with it."""
+        child = self.truth[address]
+        if isinstance(child, Pod) and grace and child.spec.node_name:
+            if child.metadata.deletion_timestamp is not None:
+                return
+            when = self.clock + timedelta(seconds=grace)
+            meta = replace(child.metadata, deletion_timestamp=when, deletion_grace_period_seconds=grace)
+            self._set(address, replace(child, metadata=meta), ours=ours)
+        else:
+            self._set(address, None, ours=ours)
+
+    def _patch(self, patch: Patch) -> None:
+        address = (patch.kind, patch.name)
+        self.writes.append(f"patch {patch.kind} {patch.name}")
+        child = self.truth.get(address)
+        if child is not None and _uid(child) == patch.uid:
+            body = msgspec.to_builtins(child)
+            body["metadata"] |= patch.body.get("metadata", {})
+            self._set(address, msgspec.convert(body, type(child)), ours=True)
+
+    def _remove_job(self) -> None:
+        self.writes.append("delete job")
+        self.gone = True
+        for address in list(self.truth):
+            self._set(address, None, ours=True)
+
+    def _set(self, address: Address, child: Child | None, *, ours: bool = False) -> None:
+        """The truth changes; the operator learns of its own writes at once, of others' when the watch says so."""
+        if child is None:
+            self.truth.pop(address, None)
+        else:
+            self.truth[address] = child
+        if ours:
+            self.notes = [note for note in self.notes if note.address != address]
+            self._see(address, child)
+        else:
+            self.notes.append(Note(address, child))
+
+    # -- the kubelet and other people ----------------------------------------------------------------------------
+
+    def pods(self) -> dict[str, Pod]:
+        """The pods that really exist."""
+        return {name: child for (_, name), child in self.truth.items() if isinstance(child, Pod)}
+
+    def change(self, name: str, **status: Any) -> None:
+        """A pod's status changes."""
+        pod = self.pods()[name]
+        self._set(("Pod", name), replace(pod, status=replace(pod.status, **status)))
+
+    def bind(self, name: str, node: str = "node-1") -> None:
+        """The scheduler puts a pod on a node."""
+        pod = self.pods()[name]
+        if not pod.spec.node_name:
+            self._set(("Pod", name), replace(pod, spec=PodSpec(node)))
+
+    def start(self, name: str, node: str = "node-1") -> None:
+        """The pod runs."""
+        self.bind(name, node)
+        running = Container("main", ready=True, state=ContainerState(running=Running(self.clock)))
+        self.change(name, phase="Running", start_time=self.clock, container_statuses=(running,))
+
+    def exit(self, name: str, code: int = 0) -> None:
+        """The pod's container ends."""
+        end = Terminated(code, reason="Error" if code else "Completed", finished_at=self.clock)
+        ended = Container("main", state=ContainerState(terminated=end))
+        self.change(name, phase="Failed" if code else "Succeeded", container_statuses=(ended,))
+
+    def evict(self, name: str) -> None:
+        """Preempted or drained."""
+        target = Condition("DisruptionTarget", "True", "PreemptionByScheduler")
+        self.change(name, phase="Failed", conditions=(target,))
+
+    def vanish(self, name: str) -> None:
+        """The pod object is gone: collected, or deleted without grace."""
+        self._set(("Pod", name), None)
+
+    def reap(self) -> None:
+        """Kubelets of live nodes finish pods that are being deleted."""
+        for name, pod in self.pods().items():
+            if pod.metadata.deletion_timestamp is not None and not self._dead(pod.spec.node_name):
+                self._set(("Pod", name), None)
+
+    def _dead(self, node: str) -> bool:
+        if self.nodes is None or not node:
+            return False
+        known = self.nodes.get(node)
+        return known is None or any(c.status != "True" for c in known.status.conditions or ())
+
+    def lose_node(self, name: str) -> None:
+        """A node falls silent."""
+        if self.nodes is not None:
+            self.nodes = self.nodes | {name: factories.node(name, ready=False, since=self.clock)}
+
+    def return_node(self, name: str) -> None:
+        """It answers again."""
+        if self.nodes is not None:
+            self.nodes = self.nodes | {name: factories.node(name, since=self.clock)}
+
+    def wait(self, seconds: float) -> None:
+        """Time passes; or is set back."""
+        self.clock += timedelta(seconds=seconds)
+
+    # -- until nothing changes -----------------------------------------------------------------------------------
+
+    def settle(self, rounds: int = 200) -> Plan:
+        """Let the operator work, with a fair kubelet that only finishes what is being deleted, until it rests."""
+        for _ in range(rounds):
+            self.reap()
+            self.catch_up()
+            plan = self.step()
+            if self.gone or (plan.empty and plan.wake is None and not self.notes):
+                return plan
+            if plan.empty and plan.wake is not None:
+                self.clock = max(self.clock, plan.wake)
+        raise AssertionError(f"no rest after {rounds} rounds: {self.plans[-3:]}")
+
+
+def _uid(child: Child) -> str:
+    return child.metadata.uid
