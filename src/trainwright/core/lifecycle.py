@@ -6,7 +6,7 @@ Each step takes the pass and answers with a plan, or with None where it has noth
 
 from msgspec.structs import replace
 
-from trainwright.core import attempts, phases, removal, report
+from trainwright.core import attempts, phases, removal, report, verdict
 from trainwright.core.observe import View
 from trainwright.core.report import Actions
 from trainwright.model.action import Delete, Plan
@@ -47,6 +47,8 @@ def suspended(view: View) -> Plan | None:
     """No pod of a suspended job exists, and what had finished is forgotten: it starts anew when it resumes."""
     if not view.job.lifecycle.suspended:
         return None
+    if (outcome := verdict.asked(view)) is not None:
+        return finished(end(view, outcome))
     ledger = view.ledger
     if ledger.phase is not Phase.SUSPENDED:
         books = tuple(attempts.next_epoch(book) for book in ledger.roles)

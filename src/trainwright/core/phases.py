@@ -33,7 +33,11 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
         **_ENDS,
     },
     Phase.RESTARTING: {**_RUN, **_SUSPEND, **_ENDS},
-    Phase.SUSPENDED: {Phase.RESUMING: "suspension is lifted: every replica is made anew"},
+    Phase.SUSPENDED: {
+        Phase.RESUMING: "suspension is lifted: every replica is made anew",
+        Phase.SUCCEEDED: "somebody asked for this end",
+        Phase.FAILED: "somebody asked for this end",
+    },
     Phase.RESUMING: {**_RUN, **_SUSPEND, **_ENDS},
     Phase.SUCCEEDED: {},
     Phase.FAILED: {},

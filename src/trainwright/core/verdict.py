@@ -24,7 +24,7 @@ def decide(settled: Settled) -> Outcome | None:
     if success is not None and success.truth is Truth.YES:
         return _outcome(view, Result.SUCCEEDED, Reason.RULE, success)
     return (
-        _asked(view)
+        asked(view)
         or _overdue(view, deadline(view), Reason.DEADLINE, "it was active longer than its deadline")
         or _overdue(view, start_deadline(view), Reason.START_DEADLINE, "not every replica had started in time")
         or (_failed(settled, success) if success is not None else None)
@@ -66,7 +66,8 @@ def _failure(view: View, name: str, index: int) -> Failure | None:
     return None
 
 
-def _asked(view: View) -> Outcome | None:
+def asked(view: View) -> Outcome | None:
+    """The end that somebody asked for, also of a suspended job."""
     ending = view.job.lifecycle.ending
     if ending is None:
         return None

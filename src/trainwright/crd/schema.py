@@ -27,7 +27,6 @@ _SCALARS: dict[Any, Body] = {
 }
 #: What a length is called, by the type of what is measured.
 _LENGTHS = {"string": "Length", "array": "Items", "object": "Properties"}
-_INT32 = range(-(2**31), 2**31)
 #: What people want to read before the long parts; anything else keeps its place between the two.
 _FIRST = ("description", "type", "format", "nullable", "enum", "default")
 _LAST = ("required", "properties", "items", "additionalProperties")
@@ -105,7 +104,10 @@ def _annotated(annotation: Any, *, stamps: bool) -> Body:
     for meta in metas:
         if isinstance(meta, Meta):
             node |= _limits(meta, _LENGTHS.get(node.get("type", ""), ""))
-    if node.get("type") == "integer" and node.get("minimum") in _INT32 and node.get("maximum") in _INT32:
+    if (
+        node.get("type") == "integer"
+        and -(2**31) <= node.get("minimum", -(2**63)) <= node.get("maximum", 2**63) < 2**31
+    ):
         node["format"] = "int32"
     return node
 

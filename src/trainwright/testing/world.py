@@ -2,8 +2,8 @@
 """A small cluster in memory: an API server's manners, a kubelet by hand, and an operator that can be stale or die.
 
 Tests and `trainwright plan` drive it: change the world (`start`, `exit`, `vanish`, `lose_node` …), let the operator
-look (`step`, or `step(dies_after=n)`), move the `clock`. The operator reads only its cache; watch events reach that when
-`deliver` says so, its own writes at once. What it stores goes through JSON, as on a real server.
+look (`step`, or `step(dies_after=n)`), move the `clock`. The operator reads only its cache; watch events reach that
+when `deliver` says so, its own writes at once. What it stores goes through JSON, as on a real server.
 """
 
 from collections.abc import Callable
@@ -66,6 +66,7 @@ class World:
         self.truth: dict[Address, Child] = {}
         self.cache: dict[Address, Child] = {}
         self.notes: list[Note] = []
+        self.tombstones: set[str] = set()
         self.refusals: dict[str, Refusal] = {}
         self.job, self.version = job, 1
         self.seen_job, self.seen_version = job, 1
@@ -142,10 +143,10 @@ class World:
         self.seen_job, self.seen_version = self.job, self.version
 
     def _see(self, address: Address, child: Child | None) -> None:
-        """A tombstone is never revived: an event about an object that our own delete has removed is old."""
+        """Into the cache; an object that our own delete has removed is not revived by an older event."""
         if child is None:
             self.cache.pop(address, None)
-        elif self.truth.get(address) is not None and _uid(self.truth[address]) == _uid(child):
+        elif _uid(child) not in self.tombstones:
             self.cache[address] = child
 
     # -- the API server ------------------------------------------------------------------------------------------
@@ -188,7 +189,9 @@ class World:
         whole: dict[str, Any] = {"metadata": meta, "kind": body["kind"]}
         if body["kind"] == "Pod":
             return msgspec.convert(whole, Pod)
-        return msgspec.convert(whole, Service if body["kind"] == "Service" else Extra)
+        if body["kind"] == "Service":
+            return msgspec.convert(whole, Service)
+        return msgspec.convert(whole, Extra)
 
     def _delete(self, delete: Delete) -> None:
         address = (delete.kind, delete.name)
@@ -228,10 +231,11 @@ class World:
 
     def _set(self, address: Address, child: Child | None, *, ours: bool = False) -> None:
         """The truth changes; the operator learns of its own writes at once, of others' when the watch says so."""
-        if child is None:
-            self.truth.pop(address, None)
-        else:
+        before = self.truth.pop(address, None)
+        if child is not None:
             self.truth[address] = child
+        elif ours and before is not None:
+            self.tombstones.add(_uid(before))
         if ours:
             self.notes = [note for note in self.notes if note.address != address]
             self._see(address, child)

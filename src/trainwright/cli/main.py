@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The console script: finds the command, runs it, and turns whatever happens into an exit code and at most one line.
+
+Nothing heavy is imported here, and no command before it is asked for: `trainwright --help` has to feel instant.
+"""
+
+import os
+import sys
+import traceback
+from importlib import import_module
+
+import click
+
+from trainwright import __version__
+from trainwright.errors import TrainwrightError
+
+#: The module `trainwright.cli.NAME` of each command, and what `--help` says of it without loading it.
+COMMANDS = {
+    "validate": "Check manifests: every mistake, with its line and the nearest valid spelling.",
+    "plan": "Show what a manifest would create, without a cluster.",
+    "crds": "Print the CustomResourceDefinitions to install on a cluster.",
+}
+#: 128 + SIGPIPE, what a shell reports of any program whose reader went away.
+_READER_GONE = 141
+
+
+class Lazy(click.Group):
+    """A group that loads its commands one at a time."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """In the order of the table, which is the order of use."""
+        return list(COMMANDS)
+
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load the command of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"trainwright.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands from the table."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def cli() -> None:
+    """Run distributed training jobs: the same manifest on one machine or on Kubernetes.
+
+    \b
+    Examples:
+      trainwright validate job.yaml
+      trainwright plan job.yaml
+      trainwright crds | kubectl apply --server-side -f -
+
+    \b
+    Exit codes:
+      0  done                      2  wrong usage, invalid manifest      130  interrupted
+      1  the job failed            3  something broke
+    """
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        # What a terminal cannot show is shown as an escape; it is no reason to fail.
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(args: list[str]) -> int:
+    """Run one command line; the exit code."""
+    try:
+        code = cli.main(args, prog_name="trainwright", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except TrainwrightError as error:
+        return _say(str(error), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except (BrokenPipeError, SystemExit):  # click itself exits when the reader is gone, and only then
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - so that the interpreter's last flush stays quiet
+        return _READER_GONE
+    except Exception as error:  # the last line of defence
+        return _broken(error)
+    return code if isinstance(code, int) else 0
+
+
+def _broken(error: Exception) -> int:
+    if os.environ.get("TRAINWRIGHT_DEBUG"):
+        traceback.print_exc()
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return _say(f"internal error: {text[:500]}; run with TRAINWRIGHT_DEBUG=1 for the traceback", 3)
+
+
+def _say(text: str, code: int) -> int:
+    click.echo(f"trainwright: {text}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How findings are worded: one line per problem for people and editors, one JSON object for programs.
+
+`validate` makes a `Finding` per document and hands them here; other commands use `lines` for what they must refuse.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from trainwright.model.problem import Problem
+
+State = Literal["valid", "invalid", "skipped"]
+
+
+class Remark(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One problem, with its line."""
+
+    severity: Literal["error", "warning"]
+    path: str
+    message: str
+    nearest: str = ""
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return str(Problem(self.path, self.message, self.nearest)) if self.path else self.message
+
+
+class Finding(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What was found out about one document; number 0 stands for a whole file that cannot be read."""
+
+    file: str
+    document: int
+    state: State
+    subject: str = ""
+    line: int | None = None
+    problems: tuple[Remark, ...] = ()
+
+
+class Summary(Struct, frozen=True):
+    """The counts of a run."""
+
+    valid: int
+    invalid: int
+    skipped: int
+    warnings: int
+
+    def __str__(self) -> str:
+        counts = [
+            f"{_count(self.valid, 'document')} valid",
+            f"{self.invalid} invalid",
+            _count(self.warnings, "warning"),
+        ]
+        return ", ".join(counts + [f"{self.skipped} skipped"] * bool(self.skipped))
+
+
+class Report(Struct, frozen=True):
+    """What `-o json` prints."""
+
+    documents: tuple[Finding, ...]
+    summary: Summary
+
+
+def summary(findings: Iterable[Finding]) -> Summary:
+    """Count the findings."""
+    kept = tuple(findings)
+    valid, invalid, skipped = (sum(one.state == state for one in kept) for state in ("valid", "invalid", "skipped"))
+    warnings = sum(remark.severity == "warning" for one in kept for remark in one.problems)
+    return Summary(valid, invalid, skipped, warnings)
+
+
+def lines(finding: Finding) -> Iterator[str]:
+    """A finding as people read it."""
+    about = f"document {finding.document}" + (f" ({finding.subject})" if finding.subject else "")
+    for remark in finding.problems:
+        where = _where(finding.file, remark.line or finding.line)
+        yield f"{where}: {remark.severity}: {f'{about}: ' if finding.document else ''}{remark}"
+    if finding.state == "skipped":
+        yield f"{_where(finding.file, finding.line)}: skipped: {finding.subject}"
+    if finding.state == "valid":
+        yield f"{finding.file}: {finding.subject} is valid"
+
+
+def as_json(findings: Iterable[Finding]) -> str:
+    """All findings as one JSON object."""
+    kept = tuple(findings)
+    return msgspec.json.format(msgspec.json.encode(Report(kept, summary(kept))), indent=2).decode()
+
+
+def _where(file: str, line: int | None) -> str:
+    return file if line is None else f"{file}:{line}"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number != 1)}"

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which kind a document is of, who it is about, and what to say if it is none of ours. Called by `validate`."""
+
+from msgspec import Struct
+
+from trainwright.kinds.base import Kind
+from trainwright.kinds.registry import KINDS, find
+from trainwright.model.job import Body
+from trainwright.model.problem import Problem, nearest, shown
+
+#: Kubernetes' own objects that people keep in the same file as their job.
+_BESIDE = {
+    "v1": "ConfigMap Endpoints LimitRange Namespace PersistentVolume PersistentVolumeClaim Pod ResourceQuota Secret "
+    "Service ServiceAccount",
+    "apiextensions.k8s.io/v1": "CustomResourceDefinition",
+    "apps/v1": "DaemonSet Deployment ReplicaSet StatefulSet",
+    "autoscaling/v2": "HorizontalPodAutoscaler",
+    "batch/v1": "CronJob Job",
+    "networking.k8s.io/v1": "Ingress NetworkPolicy",
+    "policy/v1": "PodDisruptionBudget",
+    "rbac.authorization.k8s.io/v1": "ClusterRole ClusterRoleBinding Role RoleBinding",
+    "scheduling.k8s.io/v1": "PriorityClass",
+    "storage.k8s.io/v1": "StorageClass",
+}
+
+
+class Subject(Struct, frozen=True):
+    """What a document is about: one of our kinds, somebody else's (`beside`), or a problem."""
+
+    name: str
+    kind: Kind | None = None
+    beside: bool = False
+    problems: tuple[Problem, ...] = ()
+
+
+def subject_of(body: Body) -> Subject:
+    """Find out what a document is about."""
+    version, word = body.get("apiVersion"), body.get("kind")
+    if not isinstance(version, str) or not isinstance(word, str):
+        return Subject("", problems=tuple(_missing(body)))
+    kind = find(version, word)
+    if kind is not None:
+        return Subject(f"{kind.name} {_name(body)}", kind)
+    if word in _BESIDE.get(version, "").split():
+        return Subject(f"{version} {word} {_name(body)}", beside=True)
+    return Subject("", problems=(_unknown(version, word),))
+
+
+def _missing(body: Body) -> list[Problem]:
+    """Both words are needed before anything else can be said."""
+    versions = " or ".join(kind.api_version for kind in KINDS)
+    names = " or ".join(kind.name for kind in KINDS)
+    return [
+        Problem(key, f"expected {known}, found {shown(body[key])}" if key in body else f"missing; expected {known}")
+        for key, known in (("apiVersion", versions), ("kind", names))
+        if not isinstance(body.get(key), str)
+    ]
+
+
+def _unknown(version: str, word: str) -> Problem:
+    own = next((kind for kind in KINDS if kind.name == word), None)
+    if own is not None:
+        return Problem(
+            "apiVersion", f"expected {own.api_version} for a {word}, found {shown(version)}", own.api_version
+        )
+    names = [kind.name for kind in KINDS] + _BESIDE.get(version, "").split()
+    listed = ", ".join(f"{kind.name} ({kind.api_version})" for kind in KINDS)
+    return Problem(
+        "kind", f"{word[:60]!r} of {version[:60]!r} is not known here; expected {listed}", nearest(word, names)
+    )
+
+
+def _name(body: Body) -> str:
+    meta = body.get("metadata")
+    meta = meta if isinstance(meta, dict) else {}
+    return f"{_word(meta.get('namespace'), 'default')}/{_word(meta.get('name'), '(no name)')}"
+
+
+def _word(value: object, otherwise: str) -> str:
+    """A name as it can stand in a line of text, or something in its stead."""
+    fit = isinstance(value, str) and value and value.isprintable() and len(value) <= 253
+    return str(value) if fit else otherwise

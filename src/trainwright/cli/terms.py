@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job's rules and policies in words, and the replicas that would decide it. For `plan` and its `steps`."""
+
+from collections.abc import Iterable
+
+from trainwright.model.cause import Why
+from trainwright.model.indexes import spell
+from trainwright.model.job import Clean, Job, Restart, Role, Scope, Since
+from trainwright.model.ledger import Outcome, Reason
+from trainwright.model.rule import All, Any, Atom, Result, Rule, Which
+
+Ranks = dict[str, tuple[int, ...]]
+
+#: More alternatives than this are not spelled out.
+_MOST = 6
+_CLEAN = {
+    Clean.NONE: "keeps all pods",
+    Clean.UNFINISHED: "removes unfinished pods, keeps finished ones for their logs",
+    Clean.ALL: "removes all pods",
+}
+
+
+def replicas(who: Ranks) -> str:
+    """`worker 0`, `master 2 and worker 0-1`."""
+    return " and ".join(f"{role} {spell(ranks)}" for role, ranks in who.items())
+
+
+def deciders(rule: Rule, job: Job) -> Ranks | None:
+    """Which replicas fulfil the rule: those of the first alternative that can be. None: nobody does."""
+    match rule:
+        case Atom(role, which, _):
+            size = next((one.replicas for one in job.roles if one.name == role), 0)
+            ranks = which if isinstance(which, tuple) else tuple(range(size if which is Which.EVERY else min(size, 1)))
+            return {role: ranks} if ranks and max(ranks) < size else None
+        case Any(rules, _):
+            return next((found for part in rules if (found := deciders(part, job)) is not None), None)
+        case All(rules, _):
+            parts = [deciders(part, job) for part in rules]
+            known = [part for part in parts if part is not None]
+            return _merged(known) if known and len(known) == len(parts) else None
+
+
+def _merged(parts: Iterable[Ranks]) -> Ranks:
+    whole: Ranks = {}
+    for part in parts:
+        for role, ranks in part.items():
+            whole[role] = tuple(sorted({*whole.get(role, ()), *ranks}))
+    return whole
+
+
+def because(job: Job, outcome: Outcome) -> str:
+    """What decided: the user's rule, or ours in words."""
+    if outcome.rule:
+        return f"rule {outcome.rule}"
+    if outcome.reason is Reason.RULE:
+        return when(job.success if outcome.result is Result.SUCCEEDED else job.failure)
+    return outcome.message
+
+
+def when(rule: Rule) -> str:
+    """`worker 0 succeeds`; alternatives are joined with `or`."""
+    alternatives = list(rule.rules) if isinstance(rule, Any) else [rule]
+    texts = [_one(part) for part in alternatives if part != All(()) and part != Any(())]
+    more = [f"{len(texts) - _MOST} other rules are fulfilled"] if len(texts) > _MOST + 1 else []
+    return ", or ".join((texts[:_MOST] if more else texts) + more) or "never"
+
+
+def _one(rule: Rule) -> str:
+    if isinstance(rule, Any):
+        return f"({when(rule)})"
+    atoms = list(rule.rules) if isinstance(rule, All) else [rule]
+    if not all(isinstance(atom, Atom) for atom in atoms):
+        return " and ".join(_one(atom) for atom in atoms)
+    named = [atom for atom in atoms if isinstance(atom, Atom)]
+    single = len(named) == 1 and (not isinstance(named[0].which, tuple) or len(named[0].which) == 1)
+    verb = "succeed" if named[0].result is Result.SUCCEEDED else "fail"
+    return f"{' and '.join(_atom(atom) for atom in named)} {verb}{'s' * single}"
+
+
+def _atom(atom: Atom) -> str:
+    if isinstance(atom.which, tuple):
+        return f"{atom.role} {spell(atom.which)}"
+    return f"{'every' if atom.which is Which.EVERY else 'any'} {atom.role}"
+
+
+def rules(job: Job) -> dict[str, str]:
+    """Everything that decides about the job, by the word it is printed under."""
+    life = job.lifecycle
+    clean = life.clean
+    levels = (("success", clean.succeeded), ("failure", clean.failed), ("a deadline", clean.ended))
+    each = "; ".join(f"after {end}: {_CLEAN[level]}" for end, level in levels)
+    found = {
+        "succeeds": f"when {when(job.success)}",
+        "fails": f"when {when(job.failure)}{', or success is out of reach' * _partial(job.failure)}",
+        **{f"restarts {role.name}": restarts(role) for role in job.roles if role.replicas},
+        "clean-up": _CLEAN[clean.succeeded] if len({level for _, level in levels}) == 1 else each,
+    }
+    if life.backoff_limit is not None:
+        found["limit"] = f"fails beyond {life.backoff_limit} restarts of all roles together"
+    if life.deadline is not None:
+        since = "it was submitted" if life.deadline.since is Since.STARTED else "every pod ran"
+        found["deadline"] = f"fails {life.deadline.seconds:g} s after {since}"
+    if life.ttl is not None:
+        found["removed"] = f"{life.ttl:g} s after its end"
+    return found
+
+
+def _partial(rule: Rule) -> bool:
+    """Whether some failure may pass, so that success can get out of reach without a rule."""
+    match rule:
+        case Atom(_, which, _):
+            return which is not Which.SOME
+        case All(parts, _) | Any(parts, _):
+            return not parts or any(_partial(part) for part in parts)
+
+
+def restarts(role: Role) -> str:
+    """When replicas of a role are made again."""
+    rule = role.restart
+    counted, spared = rule.causes - rule.free, rule.causes & rule.free
+    if not counted or rule.limit == 0:
+        never = "never (limit 0)" if counted else "never"
+        return never + (", except after preemption or a lost node" if spared else "")
+    end = "success or failure" if Why.COMPLETED in counted else _failure(rule)
+    limit = "without limit" if rule.limit is None else f"at most {rule.limit} in all"
+    scope = {Scope.POD: "", Scope.ROLE: ", all its replicas together", Scope.JOB: ", with the whole job"}[rule.scope]
+    return f"after {end}, {limit}{scope}" + ("; preemption and lost nodes do not count" if spared else "")
+
+
+def _failure(rule: Restart) -> str:
+    if rule.codes is None or Why.EXIT not in rule.causes:
+        return "a failure"
+    return "exit code " + ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in rule.codes)

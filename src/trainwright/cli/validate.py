@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trainwright validate`: everything that is wrong with manifests, without a cluster. Loaded by `cli.main`.
+
+Reads with `files`, judges with the same `load` that the engines use, words the result with `output`.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import click
+
+from trainwright.cli import output
+from trainwright.cli.files import documents
+from trainwright.cli.output import Finding, Remark
+from trainwright.cli.subject import subject_of
+from trainwright.kinds.base import load
+from trainwright.manifest import Document, MalformedError
+from trainwright.model.problem import Problem
+
+
+@click.command("validate")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--strict", is_flag=True, help="Treat warnings, such as unknown fields, as errors.")
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="One line per problem, or one JSON object.",
+)
+def command(files: tuple[str, ...], strict: bool, form: Literal["text", "json"]) -> int:
+    """Check the manifests in each FILE; "-" reads standard input. No cluster is needed.
+
+    Lists every mistake with its line, what was expected, and the nearest valid spelling. Kubernetes objects that stand
+    beside a job in the same file (Secret, ConfigMap, PersistentVolumeClaim, ...) are skipped. Exits with 0 if all jobs
+    are valid and with 2 if not.
+
+    \b
+    Examples:
+      trainwright validate job.yaml
+      helm template chart | trainwright validate --strict -
+    """
+    findings: list[Finding] = []
+    for file in files:
+        for finding in _examine(file, strict=strict):
+            findings.append(finding)
+            if form == "text":
+                click.echo("\n".join(output.lines(finding)))
+    click.echo(output.as_json(findings) if form == "json" else str(output.summary(findings)))
+    return 2 if any(finding.state == "invalid" for finding in findings) else 0
+
+
+def _examine(file: str, *, strict: bool) -> Iterator[Finding]:
+    """One finding per document, or one for a file that cannot be read; the next file is looked at all the same."""
+    try:
+        found = documents(file)
+    except MalformedError as error:
+        remark = Remark("error", "", error.what, line=error.line)
+        yield Finding(error.file, 0, "invalid", line=error.line, problems=(remark,))
+        return
+    yield from (_judge(document, strict=strict) for document in found)
+
+
+def _judge(document: Document, *, strict: bool) -> Finding:
+    subject = subject_of(document.body)
+    problems = subject.problems if subject.kind is None else load(subject.kind, document.body).problems
+    remarks = tuple(_remark(document, problem, strict=strict) for problem in problems)
+    bad = any(remark.severity == "error" for remark in remarks)
+    state: output.State = "invalid" if bad else "skipped" if subject.beside else "valid"
+    return Finding(document.file, document.number, state, subject.name, document.line(""), remarks)
+
+
+def _remark(document: Document, problem: Problem, *, strict: bool) -> Remark:
+    severity: Literal["error", "warning"] = "warning" if problem.warning and not strict else "error"
+    line = document.line(problem.path)
+    return Remark(severity, problem.path, problem.message, problem.nearest, line)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents: the objects of a manifest file, each with the line of every field. The command line's way in.
+
+A `v1 List` is taken apart into its items, as kubectl does; whatever is left must be a mapping.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from trainwright.kinds.paths import parts
+from trainwright.manifest.builder import Builder, Mark
+from trainwright.manifest.text import MalformedError, decoded
+from trainwright.model.problem import shown
+
+
+class Document(Struct, frozen=True):
+    """One object of a file; `number` counts from 1 and skips empty documents."""
+
+    file: str
+    number: int
+    body: dict[str, Any]
+    mark: Mark
+
+    def line(self, path: str) -> int | None:
+        """The line of the field at a path such as `spec.replicaSpecs[0].type`, or of the nearest one around it."""
+        line, inner = self.mark
+        for part in parts(path):
+            if not _has(inner, part):
+                break
+            line, inner = inner[part]
+        return line
+
+
+def read(file: str, text: bytes) -> tuple[Document, ...]:
+    """All documents of a file. Raises ManifestError, with one complete line of text."""
+    builder = Builder(file, decoded(file, text))
+    objects = [each for body, mark in builder.documents() for each in _objects(builder, body, mark)]
+    if not objects:
+        raise MalformedError(file, "no documents in it; a manifest begins with `apiVersion:` and `kind:`")
+    return tuple(Document(file, number, body, mark) for number, (body, mark) in enumerate(objects, 1))
+
+
+def _objects(builder: Builder, body: Any, mark: Mark) -> Iterator[tuple[dict[str, Any], Mark]]:
+    """The object itself, or the items of a list of objects."""
+    line, inner = mark
+    if not isinstance(body, dict):
+        what = f"document {builder.number}: expected a mapping that begins with `apiVersion:`, found {shown(body)}"
+        raise MalformedError(builder.file, what, line)
+    if body.get("apiVersion") != "v1" or body.get("kind") != "List":
+        yield body, mark
+        return
+    items = body.get("items") or []
+    if not isinstance(items, list):
+        raise MalformedError(
+            builder.file, f"document {builder.number}: `items` of a List must be a list", inner["items"][0]
+        )
+    for item, place in zip(items, inner["items"][1] if items else (), strict=True):
+        yield from _objects(builder, item, place)
+
+
+def _has(inner: Any, part: str | int) -> bool:
+    if isinstance(inner, list):
+        return isinstance(part, int) and part < len(inner)
+    return isinstance(inner, dict) and part in inner

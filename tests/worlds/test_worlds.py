@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random worlds through `reconcile`: pods that fail, vanish, linger, lose their node; an operator that is stale or
+killed between any two writes; repeated and delayed events; clocks that jump. The invariants hold in all of them.
+"""
+
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, assume, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
+
+from trainwright.core import attempts
+from trainwright.core.phases import FINAL, MOVES
+from trainwright.model.action import Plan
+from trainwright.model.cause import Why
+from trainwright.model.child import Pod, Service
+from trainwright.model.job import Clean, CleanUp, Deadline, Ending, Lifecycle, Restart, Role, Scope, Since
+from trainwright.model.ledger import Outcome, Phase
+from trainwright.model.meta import ATTEMPT, INDEX, ROLE, Owner
+from trainwright.model.rule import All, Atom, Result, Rule, Which
+from trainwright.model.rule import Any as AnyOf
+from trainwright.model.status import State
+from trainwright.testing import factories
+from trainwright.testing.factories import job, later, role
+from trainwright.testing.world import Note, World
+
+CAUSES = [Why.EXIT, Why.COMPLETED, Why.DISRUPTED, Why.NODE_LOST, Why.EVICTED, Why.REJECTED, Why.DELETED]
+FREE = frozenset({Why.DISRUPTED, Why.NODE_LOST, Why.DELETED})
+
+
+def mostly(usual: Any, other: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """The dull case four times out of five: a world in which everything is odd ends before anything happens."""
+    return st.integers(0, 4).flatmap(lambda dice: other if dice == 4 else st.just(usual))
+
+
+restarts = st.builds(
+    Restart,
+    causes=mostly(frozenset(CAUSES) - {Why.COMPLETED}, st.frozensets(st.sampled_from(CAUSES))),
+    codes=mostly(None, st.just(((128, 255),))),
+    free=st.sampled_from([frozenset(), FREE]),
+    # A budget there is: a replica that may be restarted without end in a world that always kills it never rests.
+    limit=st.integers(0, 3),
+    scope=st.sampled_from(Scope),
+)
+cleanups = st.builds(CleanUp, *[st.sampled_from(Clean)] * 3)
+lifecycles = st.builds(
+    Lifecycle,
+    suspended=mostly(False, st.just(True)),
+    clean=cleanups,
+    backoff_limit=mostly(None, st.integers(0, 4)),
+    counts_in_place=st.booleans(),
+    deadline=mostly(None, st.builds(Deadline, st.integers(1, 300), st.sampled_from(Since))),
+    start_deadline=mostly(None, st.integers(1, 300)),
+    ttl=mostly(None, st.integers(0, 300)),
+    ending=st.none(),
+)
+
+
+def roles() -> st.SearchStrategy[tuple[Role, ...]]:
+    worker = st.builds(
+        lambda n, restart, service: role("worker", n, restart=restart, service=service),
+        st.integers(1, 4),
+        restarts,
+        st.booleans(),
+    )
+    server = st.builds(
+        lambda n, restart, awaits: role("ps", n, restart=restart, stage=1, awaits_running=awaits),
+        st.integers(0, 2),
+        restarts,
+        st.booleans(),
+    )
+    return st.tuples(worker) | st.tuples(worker, server)
+
+
+def rules(result: Result) -> st.SearchStrategy[Rule]:
+    atoms: st.SearchStrategy[Rule] = st.builds(
+        Atom,
+        st.sampled_from(["worker", "ps"]),
+        st.sampled_from(Which) | st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple),
+        st.just(result),
+    )
+    return st.recursive(
+        atoms,
+        lambda inner: (
+            st.builds(All, st.lists(inner, max_size=2).map(tuple))
+            | st.builds(AnyOf, st.lists(inner, max_size=2).map(tuple))
+        ),
+        max_leaves=4,
+    )
+
+
+class Worlds(RuleBasedStateMachine):
+    world: World
+    outcome: Outcome | None = None
+
+    @initialize(
+        parts=roles(),
+        lifecycle=lifecycles,
+        ends=st.tuples(mostly(None, rules(Result.SUCCEEDED)), mostly(None, rules(Result.FAILED))),
+        nodes=mostly(("node-1", "node-2"), st.just(())),
+        ending=mostly(False, st.just(True)),
+    )
+    def begin(
+        self,
+        parts: tuple[Role, ...],
+        lifecycle: Lifecycle,
+        ends: tuple[Rule | None, Rule | None],
+        nodes: tuple[str, ...],
+        ending: bool,
+    ) -> None:
+        given: dict[str, Any] = {
+            name: rule for name, rule in zip(("success", "failure"), ends, strict=True) if rule is not None
+        }
+        self.world = World(job(*parts, lifecycle=lifecycle, **given), nodes=nodes)
+        self.outcome = None
+        self.phase = Phase.NEW
+        self.attempts: dict[tuple[str, int], int] = {}
+        self.counted: dict[str, int] = {}
+        self.foreign: list[Pod] = []
+        self.done: set[tuple[str, int, int]] = set()
+        self.may_end = ending
+
+    # -- the operator --------------------------------------------------------------------------------------------
+
+    def step(self, dies_after: int | None = None) -> None:
+        """One pass, with what must hold of it."""
+        held = {
+            (book.name, index)
+            for book in self.world.seen_job.ledger.roles
+            for index in attempts.held(book, self.world.clock)
+        }
+        plan = self.world.step(dies_after=dies_after)
+        for create in plan.creates:
+            if create.body["kind"] == "Pod":
+                labels = create.body["metadata"]["labels"]
+                replica = (labels[ROLE], int(labels[INDEX]))
+                assert replica not in held, "created during its back-off"
+                assert (*replica, int(labels[ATTEMPT])) not in self.done, "a finished replica was run again"
+        if dies_after is None and self.world.job.ledger == plan.status.ledger:
+            self.note_finished(plan)
+        self.check_moves()
+
+    def note_finished(self, plan: Plan) -> None:
+        """What the operator has seen to succeed, and stored, is never run again in the same attempt."""
+        for part, group in zip(self.world.seen_job.roles, plan.status.roles, strict=True):
+            if Why.COMPLETED not in part.restart.causes:
+                done = [one for one in group.replicas if one.state is State.SUCCEEDED and one.index < part.replicas]
+                self.done |= {(part.name, one.index, one.attempt) for one in done}
+
+    @rule(times=st.integers(1, 3))
+    def look(self, times: int) -> None:
+        for _ in range(times):
+            self.step()
+
+    @rule(writes=st.integers(0, 6))
+    def look_and_die(self, writes: int) -> None:
+        self.step(dies_after=writes)
+
+    @rule()
+    def a_good_while(self) -> None:
+        """Everything that should happen happens: so that worlds get somewhere."""
+        for _ in range(3):
+            self.world.reap()
+            self.world.catch_up()
+            self.step()
+            self.start_all("node-1")
+        self.world.catch_up()
+        self.step()
+
+    @rule(position=st.integers(0, 8), code=st.sampled_from([0, 1, 137]), seconds=st.sampled_from([0, 1, 70]))
+    def a_bad_while(self, position: int, code: int, seconds: int) -> None:
+        """A replica ends, the operator notices, time passes."""
+        self.exit(position, code)
+        self.world.catch_up()
+        self.step()
+        self.world.wait(seconds)
+        self.world.reap()
+        self.world.catch_up()
+        self.step()
+
+    @rule()
+    def restart_operator(self) -> None:
+        self.world.restart_operator()
+
+    @rule(position=st.integers(0, 20), times=st.integers(1, 3))
+    def deliver(self, position: int, times: int) -> None:
+        for _ in range(times):
+            self.world.deliver(position)
+
+    @rule(position=st.integers(0, 20))
+    def deliver_twice(self, position: int) -> None:
+        if self.world.notes:
+            note = self.world.notes[position % len(self.world.notes)]
+            self.world.notes.insert(self.world.notes.index(note), note)
+
+    @rule()
+    def catch_up(self) -> None:
+        self.world.catch_up()
+
+    @rule()
+    def same_plan_twice(self) -> None:
+        """Applied a second time, a plan changes nothing."""
+        self.world.catch_up()
+        plan = self.world.look()
+        self.world.carry_out(plan)
+        self.check_moves()
+        truth, ledger = dict(self.world.truth), self.world.job.ledger
+        self.world.carry_out(plan)
+        assert truth == self.world.truth
+        assert ledger == self.world.job.ledger
+
+    # -- the world -----------------------------------------------------------------------------------------------
+
+    def some_pod(self, position: int) -> str:
+        names = sorted(name for name, pod in self.world.pods().items() if pod not in self.foreign)
+        assume(names)
+        return names[position % len(names)]
+
+    @rule(node=st.sampled_from(["node-1", "node-2"]))
+    def start_all(self, node: str) -> None:
+        for name, pod in self.world.pods().items():
+            if pod.status.phase == "Pending" and pod not in self.foreign:
+                self.world.start(name, node)
+
+    @rule(position=st.integers(0, 8), node=st.sampled_from(["node-1", "node-2"]))
+    def start(self, position: int, node: str) -> None:
+        name = self.some_pod(position)
+        if self.world.pods()[name].status.phase == "Pending":
+            self.world.start(name, node)
+
+    @rule(position=st.integers(0, 8), code=st.sampled_from([0, 0, 1, 137]))
+    def exit(self, position: int, code: int) -> None:
+        name = self.some_pod(position)
+        if self.world.pods()[name].status.phase == "Running":
+            self.world.exit(name, code)
+
+    @rule(position=st.integers(0, 8))
+    def evict(self, position: int) -> None:
+        name = self.some_pod(position)
+        if self.world.pods()[name].status.phase == "Running":
+            self.world.evict(name)
+
+    @rule(position=st.integers(0, 8))
+    def vanish(self, position: int) -> None:
+        self.world.vanish(self.some_pod(position))
+
+    @rule(position=st.integers(0, 8))
+    def somebody_deletes(self, position: int) -> None:
+        self.world.delete(("Pod", self.some_pod(position)))
+
+    @rule()
+    def reap(self) -> None:
+        self.world.reap()
+
+    @rule(node=st.sampled_from(["node-1", "node-2"]))
+    def lose_node(self, node: str) -> None:
+        self.world.lose_node(node)
+
+    @rule(node=st.sampled_from(["node-1", "node-2"]))
+    def return_node(self, node: str) -> None:
+        self.world.return_node(node)
+
+    @rule(node=st.sampled_from(["node-1", "node-2"]))
+    def remove_node(self, node: str) -> None:
+        if self.world.nodes is not None:
+            self.world.nodes = {name: known for name, known in self.world.nodes.items() if name != node}
+
+    @rule(seconds=st.sampled_from([0.2, 1, 2, 30, 61, 700, -5, -100]))
+    def wait(self, seconds: float) -> None:
+        self.world.wait(seconds)
+
+    @rule(position=st.integers(0, 3), ours=st.booleans())
+    def foreign_pod(self, position: int, ours: bool) -> None:
+        """Somebody else's pod takes a name that we want, perhaps even with our labels on it."""
+        address = ("Pod", f"job-worker-{position}")
+        if address not in self.world.truth and not self.foreign:
+            owner = Owner("apps/v1", "ReplicaSet", "other", "other-uid", controller=True)
+            pod = factories.pod(position, owners=(owner,), uid="foreign")
+            pod = pod if ours else replace(pod, metadata=replace(pod.metadata, labels=None))
+            self.foreign.append(pod)
+            self.world.truth[address] = pod
+            self.world.notes.append(Note(address, pod))
+
+    # -- edits ---------------------------------------------------------------------------------------------------
+
+    @rule(suspended=mostly(False, st.just(True)))
+    def suspend(self, suspended: bool) -> None:
+        self.world.edit(lifecycle=replace(self.world.job.lifecycle, suspended=suspended))
+
+    @rule(replicas=st.integers(1, 4))
+    def scale(self, replicas: int) -> None:
+        first, *rest = self.world.job.roles
+        self.world.edit(roles=(replace(first, replicas=replicas), *rest))
+
+    @precondition(lambda self: self.may_end and self.world.job.lifecycle.ending is None)
+    @rule(succeeded=st.booleans())
+    def ask_for_the_end(self, succeeded: bool) -> None:
+        self.world.edit(lifecycle=replace(self.world.job.lifecycle, ending=Ending("Preempted", "please", succeeded)))
+
+    # -- what always holds ---------------------------------------------------------------------------------------
+
+    def check_moves(self) -> None:
+        """Called after each pass: the stored state moved along the table."""
+        phase = self.world.job.ledger.phase
+        if phase is not self.phase:
+            assert phase in MOVES[self.phase], f"{self.phase} -> {phase}"
+            self.phase = phase
+
+    @invariant()
+    def one_pod_per_replica(self) -> None:
+        live = [pod for pod in self.world.pods().values() if pod not in self.foreign]
+        replicas = [(pod.metadata.labels[ROLE], pod.metadata.labels[INDEX]) for pod in live if pod.metadata.labels]
+        assert len(replicas) == len(set(replicas))
+
+    @invariant()
+    def budgets_hold(self) -> None:
+        for part in self.world.job.roles:
+            book = attempts.of_role(self.world.job.ledger, part.name)
+            counted = attempts.restarts(book, part.restart.free | {Why.IN_PLACE})
+            assert part.restart.limit is None or counted <= part.restart.limit
+            assert counted >= self.counted.get(part.name, 0), "a count was lost"
+            self.counted[part.name] = counted
+
+    @invariant()
+    def outcome_is_final(self) -> None:
+        outcome = self.world.job.ledger.outcome
+        if self.outcome is not None:
+            assert outcome == self.outcome
+        self.outcome = outcome
+        assert (outcome is not None) == (self.world.job.ledger.phase in FINAL)
+
+    @invariant()
+    def attempts_only_grow(self) -> None:
+        for part in self.world.job.roles:
+            book = attempts.of_role(self.world.job.ledger, part.name)
+            for index in range(5):
+                now = attempts.attempt(book, index)
+                assert now >= self.attempts.get((part.name, index), 0)
+                self.attempts[part.name, index] = now
+
+    @invariant()
+    def no_pod_is_ahead_of_its_status(self) -> None:
+        """Status first: what a pod carries has been stored before it was made."""
+        for pod in self.world.pods().values():
+            labels = pod.metadata.labels
+            if (
+                pod not in self.foreign
+                and labels is not None
+                and any(part.name == labels[ROLE] for part in self.world.job.roles)
+            ):
+                book = attempts.of_role(self.world.job.ledger, labels[ROLE])
+                assert int(labels[ATTEMPT]) <= attempts.attempt(book, int(labels[INDEX]))
+
+    @invariant()
+    def same_world_same_plan(self) -> None:
+        first, second = self.world.look(), self.world.look()
+        assert first == second
+        assert msgspec.json.encode(first.status.ledger) == msgspec.json.encode(second.status.ledger)
+
+    @invariant()
+    def foreign_pods_are_left_alone(self) -> None:
+        for pod in self.foreign:
+            assert (
+                self.world.truth.get(("Pod", pod.metadata.name)) in (pod, None) or pod not in self.world.truth.values()
+            )
+            assert not any(delete.uid == pod.metadata.uid for delete in self.world.look().deletes)
+
+    # -- when the world stops changing ---------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        world.settle()
+        self.outcome_is_final()
+        if world.gone:
+            return
+        assert world.look().empty
+        ledger, mine = world.job.ledger, [p for p in world.pods().values() if p not in self.foreign]
+        assert self.leaving(mine) == []
+        if ledger.phase is Phase.SUSPENDED:
+            assert not mine
+            assert not any(book.succeeded or book.failed for book in ledger.roles)
+        elif ledger.outcome is not None:
+            self.cleaned(ledger.outcome, mine)
+        else:
+            self.complete()
+
+    def leaving(self, mine: list[Pod]) -> list[str]:
+        """Nothing of a live job lingers for ever, not even on a node that is lost."""
+        if self.world.job.ledger.outcome is not None:
+            return []
+        return [pod.metadata.name for pod in mine if pod.metadata.deletion_timestamp is not None]
+
+    def cleaned(self, outcome: Outcome, mine: list[Pod]) -> None:
+        clean = self.world.job.lifecycle.clean
+        level = clean.succeeded if outcome.result is Result.SUCCEEDED else clean.failed
+        if outcome.reason in ("Deadline", "StartDeadline", "External"):
+            level = clean.ended
+        services = [child for child in self.world.truth.values() if isinstance(child, Service)]
+        if level is Clean.ALL:
+            assert not mine
+            assert not services
+        if level is Clean.UNFINISHED:
+            assert all(pod.status.phase in ("Succeeded", "Failed") for pod in mine)
+
+    def complete(self) -> None:
+        """A live job at rest: each replica has its pod, or has finished, or cannot be made."""
+        world = self.world
+        blocked = {pod.metadata.name for pod in self.foreign}
+        for part, group in zip(world.job.roles, world.look().status.roles, strict=True):
+            assert len(group.replicas) == part.replicas
+            for seen in group.replicas:
+                name = f"job-{part.name}-{seen.index}"
+                assert seen.pod is not None or seen.final or name in blocked or part.awaits_running
+
+
+Worlds.TestCase.settings = settings(
+    max_examples=int(__import__("os").environ.get("N", "150")),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestWorlds = Worlds.TestCase
+
+
+def test_time_is_virtual() -> None:
+    world = World(job())
+    world.wait(3600)
+    assert later(3600) == world.clock
