@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from importlib import import_module
+from io import TextIOWrapper
 
 import click
 
@@ -38,6 +39,14 @@ class Lazy(click.Group):
         command: click.Command = import_module(f"trainwright.cli.{cmd_name}").command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but with the table's names to suggest from."""
+        if args[0] not in COMMANDS and args[0][:1].isalnum() and not ctx.resilient_parsing:
+            raise click.NoSuchCommand(args[0], possibilities=COMMANDS, ctx=ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from the table."""
         with formatter.section("Commands"):
@@ -65,16 +74,20 @@ def cli() -> None:
 def main() -> None:
     """Run the command line and exit."""
     for stream in (sys.stdout, sys.stderr):
-        # What a terminal cannot show is shown as an escape; it is no reason to fail.
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    sys.exit(run(sys.argv[1:]))
+        if isinstance(stream, TextIOWrapper):  # None where the caller has closed it
+            # What a terminal cannot show is shown as an escape; it is no reason to fail.
+            stream.reconfigure(errors="backslashreplace")
+    code = run(sys.argv[1:])
+    if code == _READER_GONE:  # or the interpreter's own last flush would complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
 
 
 def run(args: list[str]) -> int:
     """Run one command line; the exit code."""
     try:
         code = cli.main(args, prog_name="trainwright", standalone_mode=False)
-        sys.stdout.flush()
+        print(end="", flush=True)
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -83,8 +96,9 @@ def run(args: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except (BrokenPipeError, SystemExit):  # click itself exits when the reader is gone, and only then
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - so that the interpreter's last flush stays quiet
         return _READER_GONE
+    except OSError as error:  # a full disk, for one
+        return _say(str(error), 3)
     except Exception as error:  # the last line of defence
         return _broken(error)
     return code if isinstance(code, int) else 0

@@ -91,7 +91,7 @@ def rules(job: Job) -> dict[str, str]:
     each = "; ".join(f"after {end}: {_CLEAN[level]}" for end, level in levels)
     found = {
         "succeeds": f"when {when(job.success)}",
-        "fails": f"when {when(job.failure)}{', or success is out of reach' * _partial(job.failure)}",
+        "fails": f"when {_fails(job.failure)}",
         **{f"restarts {role.name}": restarts(role) for role in job.roles if role.replicas},
         "clean-up": _CLEAN[clean.succeeded] if len({level for _, level in levels}) == 1 else each,
     }
@@ -100,9 +100,16 @@ def rules(job: Job) -> dict[str, str]:
     if life.deadline is not None:
         since = "it was submitted" if life.deadline.since is Since.STARTED else "every pod ran"
         found["deadline"] = f"fails {life.deadline.seconds:g} s after {since}"
+    if life.start_deadline is not None:
+        found["start"] = f"fails if not every pod runs within {life.start_deadline:g} s"
     if life.ttl is not None:
         found["removed"] = f"{life.ttl:g} s after its end"
     return found
+
+
+def _fails(rule: Rule) -> str:
+    beyond = ["success is out of reach"] if _partial(rule) else []
+    return ", or ".join([text for text in (when(rule),) if text != "never"] + beyond)
 
 
 def _partial(rule: Rule) -> bool:
@@ -128,6 +135,8 @@ def restarts(role: Role) -> str:
 
 
 def _failure(rule: Restart) -> str:
-    if rule.codes is None or Why.EXIT not in rule.causes:
+    if Why.EXIT not in rule.causes:
+        return "the loss of its node" if rule.causes == {Why.NODE_LOST} else "a disruption"
+    if rule.codes is None:
         return "a failure"
     return "exit code " + ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in rule.codes)

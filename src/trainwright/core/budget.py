@@ -25,7 +25,7 @@ class Retry(Struct, frozen=True, gc=False):
     @property
     def free(self) -> bool:
         """It does not use up any budget."""
-        return self.cause.why in self.role.restart.free
+        return self.cause.why in self.role.restart.uncounted
 
 
 def split(ledger: Ledger, ended: list[Retry]) -> tuple[list[Retry], list[Retry]]:
@@ -36,7 +36,7 @@ def split(ledger: Ledger, ended: list[Retry]) -> tuple[list[Retry], list[Retry]]
     for one in ended:
         role = one.role
         if role.name not in spent:
-            spent[role.name] = attempts.restarts(attempts.of_role(ledger, role.name), role.restart.free)
+            spent[role.name] = attempts.restarts(attempts.of_role(ledger, role.name), role.restart.uncounted)
         along = any(covers(earlier, role) for earlier in retries)
         if not _answers(one):
             finals.append(one)
@@ -58,6 +58,8 @@ def covers(retry: Retry, role: Role) -> bool:
 def _answers(one: Retry) -> bool:
     """The policy answers this cause, and this exit code."""
     rule = one.role.restart
+    if one.cause.why is Why.DELETED:
+        return True
     if one.cause.why not in rule.causes:
         return False
     if one.cause.why is not Why.EXIT or rule.codes is None:
@@ -91,7 +93,7 @@ def overspent(view: View) -> bool:
 
 def _spent(view: View) -> int:
     books = {book.name: book for book in view.ledger.roles}
-    made = sum(attempts.restarts(books[role.name], role.restart.free) for role in view.job.roles)
+    made = sum(attempts.restarts(books[role.name], role.restart.uncounted) for role in view.job.roles)
     if not view.job.lifecycle.counts_in_place:
         return made
     return made + sum(in_place(seen.pod) for role in view.roles for seen in role.replicas if seen.pod is not None)

@@ -15,12 +15,14 @@ from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, ROLE, Owner
 
 def mine(job: Job, pod: Pod) -> bool:
     """Controlled by this very job, and labelled as we label."""
-    owners, labels = pod.metadata.owner_references, pod.metadata.labels
-    if not owners or not labels or labels.get(JOB_UID) != job.uid:
+    meta, uid = pod.metadata, job.uid
+    owners, labels = meta.owner_references, meta.labels
+    if not owners or not labels or labels.get(JOB_UID) != uid or ROLE not in labels or INDEX not in labels:
         return False
-    # Almost every pod has exactly one owner; the property walks lists.
-    controller = owners[0] if len(owners) == 1 and owners[0].controller else pod.metadata.controller
-    return controller is not None and controller.uid == job.uid and ROLE in labels and INDEX in labels
+    # Almost every pod has its controller first; the property walks lists.
+    first = owners[0]
+    controller = first if first.controller else meta.controller
+    return controller is not None and controller.uid == uid
 
 
 def claim(job: Job, pod: Pod) -> Patch | None:

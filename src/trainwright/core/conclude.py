@@ -17,7 +17,7 @@ from trainwright.model.job import Role
 from trainwright.model.ledger import LONGEST_MESSAGE
 from trainwright.model.site import Site
 from trainwright.model.status import State
-from trainwright.model.units import Time
+from trainwright.model.units import Time, after
 
 Conclusion = tuple[State, Cause | None]
 
@@ -54,7 +54,7 @@ def conclude(pod: Pod, role: Role, observed: Observed, site: Site, now: Time) ->
         return State.LOST, Cause(Why.NODE_LOST, node=pod.spec.node_name)
     if role.mains and (end := _mains_ended(pod, role)) is not None:
         return end
-    return _RUNNING if phase == "Running" else _starting(pod)
+    return _RUNNING if phase == "Running" else _starting(pod, role, now)
 
 
 def _ended(pod: Pod, role: Role) -> Conclusion:
@@ -124,22 +124,45 @@ def _ends(pod: Pod) -> list[tuple[Container, Terminated]]:
 
 
 def _mains_ended(pod: Pod, role: Role) -> Conclusion | None:
-    """The end of the containers that count, once all of them have ended; sidecars may go on for ever."""
+    """The end of the containers that count, once all of them have ended; sidecars may go on for ever.
+
+    An end that the kubelet answers with a restart in place is none.
+    """
     mains = [c for c in pod.status.container_statuses or () if c.name in role.mains]
-    ends = [c.state.terminated for c in mains if c.state is not None and c.state.terminated is not None]
+    again = pod.spec.restart_policy
+    ends = [
+        c.state.terminated
+        for c in mains
+        if c.state is not None
+        and c.state.terminated is not None
+        and (again == "Never" or (again == "OnFailure" and not c.state.terminated.exit_code))
+    ]
     if not mains or len(ends) < len(role.mains):
         return None
     return _SUCCEEDED if not any(end.exit_code for end in ends) else (State.FAILED, _cause(pod, role))
 
 
-def _starting(pod: Pod) -> Conclusion:
-    """Not running yet; with a cause if it cannot run as things are."""
+def _starting(pod: Pod, role: Role, now: Time) -> Conclusion:
+    """Not running yet; with a cause if it cannot run as things are, failed once the role's patience is over."""
+    cause = _create_error(pod)
+    if cause is None:
+        return _STARTING
+    due = impatient_at(pod, role)
+    return (State.FAILED if due is not None and now >= due else State.STARTING), cause
+
+
+def _create_error(pod: Pod) -> Cause | None:
     status = pod.status
     for group in (status.init_container_statuses, status.container_statuses):
         for container in group or ():
             waiting = container.state.waiting if container.state is not None else None
             if waiting is not None and waiting.reason in CREATE_ERRORS:
-                return State.STARTING, Cause(
-                    Why.CREATE_ERROR, reason=waiting.reason, message=waiting.message, container=container.name
-                )
-    return _STARTING
+                message = waiting.message[:LONGEST_MESSAGE]
+                return Cause(Why.CREATE_ERROR, reason=waiting.reason, message=message, container=container.name)
+    return None
+
+
+def impatient_at(pod: Pod, role: Role) -> Time | None:
+    """When a pod whose containers cannot be made is given up."""
+    begun = pod.status.start_time or pod.metadata.creation_timestamp
+    return None if role.patience is None or begun is None else after(begun, role.patience)

@@ -6,10 +6,11 @@ Each step takes the pass and answers with a plan, or with None where it has noth
 
 from msgspec.structs import replace
 
-from trainwright.core import attempts, phases, removal, report, verdict
+from trainwright.core import attempts, phases, removal, render, report, verdict
 from trainwright.core.observe import View
 from trainwright.core.report import Actions
 from trainwright.model.action import Delete, Plan
+from trainwright.model.cause import Why
 from trainwright.model.child import Pod
 from trainwright.model.job import Clean
 from trainwright.model.ledger import Ledger, Outcome, Phase, Reason, RoleLedger, Times
@@ -24,11 +25,12 @@ def deleted(view: View) -> Plan | None:
 
 def begin(view: View) -> View:
     """Accept a new job; resume one that is no longer suspended."""
-    ledger, now = view.ledger, whole(view.now)
+    ledger = view.ledger
     if ledger.phase is Phase.NEW:
+        now = whole(view.now)
         return view.remember(replace(ledger, phase=Phase.PENDING, times=Times(accepted=now, started=now)))
     if ledger.phase is Phase.SUSPENDED and not view.job.lifecycle.suspended:
-        times = replace(ledger.times, started=now, running=None)
+        times = replace(ledger.times, started=whole(view.now), running=None)
         return view.remember(replace(ledger, phase=Phase.RESUMING, resumes=ledger.resumes + 1, times=times))
     return view
 
@@ -87,6 +89,9 @@ def _level(view: View, outcome: Outcome) -> Clean:
     clean = view.job.lifecycle.clean
     if outcome.reason in (Reason.DEADLINE, Reason.START_DEADLINE, Reason.EXTERNAL):
         return clean.ended
+    failure = outcome.failure
+    if clean.lost is not None and failure is not None and failure.cause.why is Why.NODE_LOST:
+        return clean.lost
     return clean.succeeded if outcome.result is Result.SUCCEEDED else clean.failed
 
 
@@ -104,9 +109,15 @@ def _all_pods(view: View) -> list[Pod]:
 
 
 def _others(view: View, kept: set[str], why: str) -> list[Delete]:
-    """Services without their pod, and whatever belongs to the job as a whole."""
+    """Services without their pod, and what the job as a whole no longer has."""
     services = [s for s in view.observed.services if s.metadata.name not in kept and not removal.going(s)]
-    extras = [extra for extra in view.observed.extras if not removal.going(extra)]
+    bodies = view.job.dialect.extras(view.job, view.observed, view.site) if view.observed.extras else ()
+    wanted = {render.address(view.job, body) for body in bodies}
+    extras = [
+        extra
+        for extra in view.observed.extras
+        if (extra.kind, extra.metadata.name) not in wanted and not removal.going(extra)
+    ]
     return [removal.of_service(s, why) for s in services] + [removal.of_extra(extra, why) for extra in extras]
 
 

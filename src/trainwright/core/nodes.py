@@ -7,11 +7,21 @@ the callers never ask: an engine that could not list its nodes must not declare 
 
 from collections.abc import Mapping
 
-from trainwright.model.child import Node, Pod
+from trainwright.model.child import Node, Observed, Pod
 from trainwright.model.site import Site
 from trainwright.model.units import Time, after
 
 UNREACHABLE = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
+
+
+def silent(observed: Observed) -> frozenset[str]:
+    """The nodes that hold pods of the job and do not answer; few jobs ever have any."""
+    known = observed.nodes
+    if known is None:
+        return frozenset()
+    names = {pod.spec.node_name for pod in observed.pods}
+    names.discard("")
+    return frozenset([name for name in names if (node := known.get(name)) is None or not _ready(node)])
 
 
 def lost(pod: Pod, known: Mapping[str, Node], site: Site, now: Time) -> bool:
@@ -27,7 +37,7 @@ def lost(pod: Pod, known: Mapping[str, Node], site: Site, now: Time) -> bool:
 
 
 def _ready(node: Node) -> bool:
-    """The short way: a node that says it is ready, and whose metadata is not on its way out."""
+    """It says so itself."""
     for condition in node.status.conditions or ():
         if condition.type == "Ready":
             return condition.status == "True"

@@ -4,10 +4,12 @@
 Later steps never look at raw pods again. `reconcile` calls `observe`; every step takes and returns a `View`.
 """
 
+from functools import lru_cache
+
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainwright.core import attempts, claims
+from trainwright.core import attempts, claims, nodes
 from trainwright.core.conclude import conclude
 from trainwright.model.action import Patch
 from trainwright.model.child import Observed, Pod
@@ -40,6 +42,8 @@ class View(Struct, frozen=True):
     roles: tuple[RoleSeen, ...]
     leftovers: tuple[Leftover, ...] = ()
     claims: tuple[Patch, ...] = ()
+    #: Nodes of its pods that do not answer now, lost or not yet.
+    silent: frozenset[str] = frozenset()
 
     @property
     def ledger(self) -> Ledger:
@@ -61,68 +65,109 @@ Slots = dict[int, tuple[int, Pod]]
 def observe(job: Job, observed: Observed, site: Site, now: Time) -> View:
     """Classify every pod: replica, leftover, or not ours."""
     slots: dict[str, Slots] = {role.name: {} for role in job.roles}
-    strays: list[Leftover] = []
+    leftovers: list[Leftover] = []
     patches: list[Patch] = []
     for pod in observed.pods:
         if claims.mine(job, pod):
-            _place(pod, slots, strays)
+            _place(pod, slots, leftovers)
         elif (patch := claims.claim(job, pod)) is not None:
             patches.append(patch)
-    view = View(job, job.ledger, observed, site, now, (), tuple(strays), tuple(patches))
-    return _look(view, slots)
+    books = {book.name: book for book in job.ledger.roles}
+    roles = _Looker(observed, site, now, nodes.silent(observed), leftovers)
+    seen = tuple([roles.look(role, slots[role.name], books) for role in job.roles])
+    view = View(job, job.ledger, observed, site, now, seen, tuple(leftovers), tuple(patches), roles.silent)
+    return view.remember(_rebuilt(job, books))
 
 
-def _place(pod: Pod, slots: dict[str, Slots], strays: list[Leftover]) -> None:
+def _place(pod: Pod, slots: dict[str, Slots], leftovers: list[Leftover]) -> None:
     """Into its slot; of several in one slot the highest attempt stays."""
     labels = pod.metadata.labels or {}
     role, index, attempt = labels[ROLE], _number(labels[INDEX]), _number(labels.get(ATTEMPT, "0"))
     slot = slots.get(role)
     if slot is None:
-        strays.append(Leftover(pod, role, index, f"the job has no role {role}"))
-        return
-    other = slot.get(index)
-    if other is None:
+        leftovers.append(Leftover(pod, role, index, f"the job has no role {role}"))
+    elif index not in slot:
         slot[index] = (attempt, pod)
-        return
-    keep, drop = ((attempt, pod), other[1]) if attempt > other[0] else (other, pod)
-    slot[index] = keep
-    strays.append(Leftover(drop, role, index, f"there is another pod for {role} {index}"))
+    else:
+        older, newer = sorted(((attempt, pod), slot[index]), key=lambda found: found[0])
+        slot[index] = newer
+        leftovers.append(Leftover(older[1], role, index, f"there is another pod for {role} {index}"))
 
 
+@lru_cache(maxsize=16384)
 def _number(text: str) -> int:
     """A label's number; -1, which no replica has, for what is none."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
 
 
-def _look(view: View, slots: dict[str, Slots]) -> View:
-    leftovers = list(view.leftovers)
-    seen: list[RoleSeen] = []
-    books = {book.name: book for book in view.ledger.roles}
-    for role in view.job.roles:
+def _rebuilt(job: Job, books: dict[str, RoleLedger]) -> Ledger:
+    """The ledger with one entry per role of the job, in the job's order."""
+    wanted = tuple([books[role.name] for role in job.roles])
+    return job.ledger if wanted == job.ledger.roles else replace(job.ledger, roles=wanted)
+
+
+class _Looker(Struct, frozen=True):
+    """What every replica of a pass is looked at with."""
+
+    observed: Observed
+    site: Site
+    now: Time
+    silent: frozenset[str]
+    leftovers: list[Leftover]
+
+    def look(self, role: Role, slot: Slots, books: dict[str, RoleLedger]) -> RoleSeen:
+        """The replicas of one role; its book is opened, or corrected where pods know better."""
         book = books.get(role.name) or RoleLedger(role.name)
-        slot = slots[role.name]
         if slot and (higher := _higher(slot, book)):
-            book = books[role.name] = attempts.learn(book, higher)
-        seen.append(
-            RoleSeen(
-                role.name, tuple([_replica(view, role, book, i, slot.get(i), leftovers) for i in range(role.replicas)])
-            )
-        )
+            book = attempts.learn(book, higher)
+        books[role.name] = book
+        plain = not (book.retries or book.succeeded or book.failed)
+        seen: list[Seen] = []
+        for index in range(role.replicas):
+            found = slot.get(index)
+            if plain and found is not None and found[0] == book.epoch and self._runs(found[1], role):
+                seen.append(Seen(index, book.epoch, State.RUNNING, found[1]))
+            else:
+                seen.append(self._replica(role, book, index, found))
         if slot and (max(slot) >= role.replicas or min(slot) < 0):
-            leftovers += _surplus(role, slot)
-    ledger = _rebuilt(view, books)
-    return replace(view.remember(ledger), roles=tuple(seen), leftovers=tuple(leftovers))
+            self.leftovers.extend(_surplus(role, slot))
+        return RoleSeen(role.name, tuple(seen), [one.state for one in seen].count(State.RUNNING))
+
+    def _runs(self, pod: Pod, role: Role) -> bool:
+        """The dull case, which `conclude` would find as well, only not as fast."""
+        return (
+            pod.status.phase == "Running"
+            and pod.metadata.deletion_timestamp is None
+            and not role.mains
+            and pod.spec.node_name not in self.silent
+        )
+
+    def _replica(self, role: Role, book: RoleLedger, index: int, found: tuple[int, Pod] | None) -> Seen:
+        """One replica: its pod if that is of the current attempt, else what is remembered of it."""
+        current = attempts.attempt(book, index)
+        pod = None
+        state, cause = State.WAITING, None
+        if found is not None and found[0] >= current:
+            pod = found[1]
+            state, cause = conclude(pod, role, self.observed, self.site, self.now)
+        elif found is not None:
+            why = f"attempt {found[0]} has been replaced by {current}"
+            self.leftovers.append(Leftover(found[1], role.name, index, why))
+        if book.succeeded and index in members(book.succeeded):
+            return Seen(index, current, State.SUCCEEDED, pod, cause, final=True)
+        if book.failed and index in members(book.failed):
+            return Seen(index, current, State.FAILED, pod, cause, final=True)
+        return Seen(index, current, state, pod, cause)
 
 
 def _higher(slot: Slots, book: RoleLedger) -> dict[int, int]:
     """Attempts on pods that are above what is stored: only after a status was lost."""
-    return {i: found for i, (found, _) in slot.items() if i >= 0 and found > attempts.attempt(book, i)}
-
-
-def _rebuilt(view: View, books: dict[str, RoleLedger]) -> Ledger:
-    """The ledger with one entry per role of the job, in the job's order."""
-    wanted = tuple([books.get(role.name) or RoleLedger(role.name) for role in view.job.roles])
-    return view.ledger if wanted == view.ledger.roles else replace(view.ledger, roles=wanted)
+    epoch = book.epoch
+    return {
+        index: found
+        for index, (found, _) in slot.items()
+        if found > epoch and index >= 0 and found > attempts.attempt(book, index)
+    }
 
 
 def _surplus(role: Role, slot: Slots) -> list[Leftover]:
@@ -131,22 +176,3 @@ def _surplus(role: Role, slot: Slots) -> list[Leftover]:
         for index, (_, pod) in sorted(slot.items())
         if not 0 <= index < role.replicas
     ]
-
-
-def _replica(
-    view: View, role: Role, book: RoleLedger, index: int, found: tuple[int, Pod] | None, leftovers: list[Leftover]
-) -> Seen:
-    """One replica: its pod if that is of the current attempt, else what is remembered of it."""
-    current = attempts.attempt(book, index) if book.retries else book.epoch
-    pod = None
-    state, cause = State.WAITING, None
-    if found is not None and found[0] >= current:
-        pod = found[1]
-        state, cause = conclude(pod, role, view.observed, view.site, view.now)
-    elif found is not None:
-        leftovers.append(Leftover(found[1], role.name, index, f"attempt {found[0]} has been replaced by {current}"))
-    if book.succeeded and index in members(book.succeeded):
-        return Seen(index, current, State.SUCCEEDED, pod, cause, final=True)
-    if book.failed and index in members(book.failed):
-        return Seen(index, current, State.FAILED, pod, cause, final=True)
-    return Seen(index, current, state, pod, cause)

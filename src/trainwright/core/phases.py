@@ -59,14 +59,9 @@ def present(role: RoleSeen) -> bool:
 def current(view: View) -> Phase:
     """The phase of a job that is neither suspended nor at its end."""
     before = view.ledger.phase
-    missing = [seen for role in view.roles for seen in role.replicas if not (seen.state is State.RUNNING or seen.final)]
-    if not missing:
+    if all(role.calm or all(up(seen) for seen in role.replicas) for role in view.roles):
         # All of them finished and no rule decided: nothing runs, so nothing has changed.
-        return (
-            Phase.RUNNING
-            if any(seen.state is State.RUNNING for role in view.roles for seen in role.replicas)
-            else before
-        )
+        return Phase.RUNNING if any(role.running for role in view.roles) else before
     if before in (Phase.RUNNING, Phase.RESTARTING):
         return Phase.RESTARTING if _replaced(view) else Phase.RUNNING
     return before

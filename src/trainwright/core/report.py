@@ -29,7 +29,8 @@ class Actions(Struct, frozen=True):
 
 def close(view: View, actions: Actions) -> Plan:
     """The plan of this pass."""
-    status = Status(view.ledger, view.roles, _refused(view), actions.cleaning, view.job.invalid)
+    refused = _refused(view) if view.observed.refusals else {}
+    status = Status(view.ledger, view.roles, refused, actions.cleaning, view.job.invalid)
     write = _write(view.stored, view.ledger)
     return Plan(
         status,

@@ -56,7 +56,8 @@ def _anew(book: RoleLedger, retry: Retry, replicas: int, until: Time) -> RoleLed
 
 def _counted(job: Job, book: RoleLedger, retry: Retry) -> RoleLedger:
     if book.name != retry.role.name:
-        return book
+        along = retry.role.restart.shared and retry.role.restart.scope is Scope.JOB
+        return attempts.count(book, retry.cause.why) if along else book
     book = attempts.count(book, retry.cause.why)
     if not job.lifecycle.counts_in_place or retry.seen.pod is None:
         return book

@@ -6,6 +6,7 @@ A stale pod that has ended stays until its replica's back-off is over, for its l
 """
 
 from trainwright.core import attempts, removal, render
+from trainwright.core.conclude import impatient_at
 from trainwright.core.names import child
 from trainwright.core.observe import Leftover, View
 from trainwright.core.phases import up
@@ -24,7 +25,8 @@ def run(view: View) -> Actions:
     """Everything that is missing or too much."""
     holds = _holds(view)
     creates, patches, deletes = _extras(view)
-    deletes = _leftovers(view, holds) + _stuck(view) + deletes
+    if view.leftovers or view.silent:
+        deletes = _leftovers(view, holds) + _stuck(view) + deletes
     made, surplus = _services(view)
     creates = creates + made + _pods(view, holds)
     return Actions(tuple(deletes + surplus), tuple(creates), tuple(patches), _wake(view, holds))
@@ -48,7 +50,7 @@ def _shown(one: Leftover, held: dict[int, Time]) -> bool:
 
 def _stuck(view: View) -> list[Delete]:
     """Pods that somebody else deletes and that cannot go because their node is lost."""
-    if view.observed.nodes is None:
+    if not view.silent:
         return []
     stopping = [seen.pod for role in view.roles for seen in role.replicas if seen.state is State.STOPPING]
     return removal.of_pods(view, ((pod, "being deleted") for pod in stopping if pod is not None))
@@ -58,6 +60,7 @@ def _pods(view: View, holds: dict[str, dict[int, Time]]) -> list[Create]:
     missing = [
         (role, seen)
         for role, group in _in_order(view)
+        if not group.calm
         for seen in group.replicas
         if seen.state is State.WAITING and seen.index not in holds.get(role.name, {})
     ]
@@ -96,29 +99,29 @@ def _replica(job: Job, role: Role, seen: Seen) -> Replica:
 def _services(view: View) -> tuple[list[Create], list[Delete]]:
     """One service per replica, where the role has them; none for what is no longer wanted."""
     present = {service.metadata.name: service for service in view.observed.services}
-    wanted = {
-        child(view.job, role.name, seen.index): (role, seen)
-        for role, group in zip(view.job.roles, view.roles, strict=True)
-        if role.service
-        for seen in group.replicas
-    }
+    wanted: dict[str, tuple[Role, Seen]] = {}
+    for role, group in zip(view.job.roles, view.roles, strict=True):
+        if role.service:
+            for seen in group.replicas:
+                # A pod bears the name already, and a thousand names take their time to spell.
+                name = child(view.job, role.name, seen.index) if seen.pod is None else seen.pod.metadata.name
+                wanted[name] = (role, seen)
     if present.keys() == wanted.keys():
         return [], []
-    made = [
-        render.service(view.job, _replica(view.job, *wanted[name]), view.site) for name in wanted if name not in present
-    ]
+    missing = [wanted[name] for name in wanted if name not in present]
     surplus = [present[name] for name in sorted(present.keys() - wanted.keys()) if not removal.going(present[name])]
-    return made, [removal.of_service(service, "no replica of this name is wanted") for service in surplus]
+    return (
+        [render.service(view.job, _replica(view.job, role, seen), view.site) for role, seen in missing],
+        [removal.of_service(service, "no replica of this name is wanted") for service in surplus],
+    )
 
 
 def _extras(view: View) -> tuple[list[Create], list[Patch], list[Delete]]:
     """Children of the whole job: made, kept in step by their digest, removed when no longer wanted."""
-    wanted = {
-        (create.body["kind"], create.name): create
-        for create in (
-            render.extra(view.job, body) for body in view.job.dialect.extras(view.job, view.observed, view.site)
-        )
-    }
+    bodies = view.job.dialect.extras(view.job, view.observed, view.site)
+    if not bodies and not view.observed.extras:
+        return [], [], []
+    wanted = {render.address(view.job, body): render.extra(view.job, body) for body in bodies}
     present = {(extra.kind, extra.metadata.name): extra for extra in view.observed.extras}
     creates = [create for key, create in wanted.items() if key not in present]
     patches = []
@@ -139,8 +142,21 @@ def _wake(view: View, holds: dict[str, dict[int, Time]]) -> Time | None:
     """The next moment at which something changes by time alone."""
     times = [moment for held in holds.values() for moment in held.values()]
     times += [due for due in (deadline(view), start_deadline(view)) if due is not None]
-    if view.observed.nodes is not None:
+    times += _impatient(view)
+    if view.silent:
         pods = [seen.pod for role in view.roles for seen in role.replicas if seen.pod is not None and not seen.final]
         doubt = removal.overdue_at(view, pods + [one.pod for one in view.leftovers])
         times += [doubt] if doubt is not None else []
     return min((moment for moment in times if moment > view.now), default=None)
+
+
+def _impatient(view: View) -> list[Time]:
+    """When pods that cannot start are given up."""
+    stuck = [
+        impatient_at(seen.pod, role)
+        for role, group in zip(view.job.roles, view.roles, strict=True)
+        if role.patience is not None and not group.calm
+        for seen in group.replicas
+        if seen.state is State.STARTING and seen.cause is not None and seen.pod is not None
+    ]
+    return [due for due in stuck if due is not None]

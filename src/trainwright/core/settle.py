@@ -41,6 +41,7 @@ def settle(view: View) -> Settled:
     ended = [
         Retry(role, seen, cause)
         for role, group in zip(view.job.roles, view.roles, strict=True)
+        if not group.calm
         for seen, cause in _ended(view, role, group)
     ]
     retries, finals = budget.split(view.ledger, ended)
@@ -56,13 +57,21 @@ def _ended(view: View, role: Role, group: RoleSeen) -> Iterator[tuple[Seen, Caus
         if seen.state in _ENDED:
             if not seen.final and seen.cause is not None:
                 yield seen, seen.cause
-        elif seen.state is State.WAITING and role.restart.scope is not Scope.POD and _taken(view, role, seen):
+        elif _taken(view, role, seen):
             yield seen, Cause(Why.DELETED)
 
 
 def _taken(view: View, role: Role, seen: Seen) -> bool:
-    """It existed in this epoch and is gone: its peers hold its old address, so its scope restarts with it."""
-    return Why.DELETED in role.restart.causes and seen.index < attempts.of_role(view.ledger, role.name).reached
+    """Somebody removed its pod, and that means more than making it again.
+
+    Its scope restarts with it, since its peers hold its old address; or the kubelet's count goes with the pod, and must
+    be kept.
+    """
+    if seen.state is State.STOPPING:
+        return view.job.lifecycle.counts_in_place and seen.pod is not None and budget.in_place(seen.pod) > 0
+    if seen.state is not State.WAITING or role.restart.scope is Scope.POD or Why.DELETED not in role.restart.causes:
+        return False
+    return seen.index < attempts.of_role(view.ledger, role.name).reached
 
 
 def _remember(view: View, finals: list[Retry]) -> View:
@@ -93,8 +102,8 @@ def _closed(book: RoleLedger, finals: list[Retry]) -> RoleLedger:
 def _marked(group: RoleSeen, done: set[int]) -> RoleSeen:
     if not done:
         return group
-    return RoleSeen(
-        group.name, tuple(replace(seen, final=True) if seen.index in done else seen for seen in group.replicas)
+    return replace(
+        group, replicas=tuple(replace(seen, final=True) if seen.index in done else seen for seen in group.replicas)
     )
 
 

@@ -102,8 +102,7 @@ def _annotated(annotation: Any, *, stamps: bool) -> Body:
     inner, *metas = get_args(annotation)
     node = _node(inner, stamps=stamps)
     for meta in metas:
-        if isinstance(meta, Meta):
-            node |= _limits(meta, _LENGTHS.get(node.get("type", ""), ""))
+        node |= _limits(meta, _LENGTHS.get(node.get("type", ""), ""))
     if (
         node.get("type") == "integer"
         and -(2**31) <= node.get("minimum", -(2**63)) <= node.get("maximum", 2**63) < 2**31

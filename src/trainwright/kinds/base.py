@@ -90,10 +90,10 @@ class _Nothing:
         return ()
 
 
-class _Stored(Struct):
+class _Stored(Struct, frozen=True):
     """The little of a broken manifest that is still needed to say so."""
 
-    class Inner(Struct):
+    class Inner(Struct, frozen=True):
         trainwright: Ledger = Ledger()
 
     metadata: ObjectMeta

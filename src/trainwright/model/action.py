@@ -2,7 +2,7 @@
 """Effects as values. `core.reconcile` returns a `Plan`; an engine carries it out in this order:
 
 status (with its resourceVersion) → patches → deletes (with UID) → creates → events, and nothing more once one is
-refused as out of date. So a kill between any two writes loses nothing: what was decided is either stored or decided again.
+refused as out of date. So a kill between any two writes loses nothing: what was decided is stored, or decided again.
 """
 
 from enum import StrEnum

@@ -64,9 +64,10 @@ class Condition(Wire, frozen=True, gc=False):
 
 
 class PodSpec(Wire, frozen=True, gc=False):
-    """Where a pod was put."""
+    """Where a pod was put, and whether its kubelet restarts containers."""
 
     node_name: str = ""
+    restart_policy: str = "Never"
 
 
 class PodStatus(Wire, frozen=True, gc=False):

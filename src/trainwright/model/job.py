@@ -53,6 +53,13 @@ class Restart(Struct, frozen=True, gc=False):
     #: The role's budget; None: unlimited.
     limit: int | None = None
     scope: Scope = Scope.POD
+    #: A restart counts on every role that it takes along, not only on the one that caused it.
+    shared: bool = False
+
+    @property
+    def uncounted(self) -> frozenset[Why]:
+        """What never uses up a budget; a pod that somebody removed is made again as a matter of course."""
+        return self.free | {Why.DELETED} if self.scope is Scope.POD else self.free
 
 
 class Elastic(Struct, frozen=True, gc=False):
@@ -75,16 +82,20 @@ class Role(Struct, frozen=True):
     awaits_running: bool = False
     #: Containers whose end decides the replica although others still run; empty: the pod's phase decides.
     mains: frozenset[str] = frozenset()
+    #: Seconds after which a container that cannot be made fails its replica; None: it is waited for.
+    patience: float | None = None
     #: Each replica has a service of its own name.
     service: bool = False
 
 
 class CleanUp(Struct, frozen=True, gc=False):
-    """What is removed after each kind of end; `ended` is a deadline or somebody's request."""
+    """What is removed after each kind of end: `ended` by a deadline or on request, `lost` by a lost node."""
 
     succeeded: Clean = Clean.NONE
     failed: Clean = Clean.NONE
     ended: Clean = Clean.NONE
+    #: None: as after any failure.
+    lost: Clean | None = None
 
 
 class Deadline(Struct, frozen=True, gc=False):
@@ -147,7 +158,7 @@ class Dialect(Protocol):
         ...
 
     def extras(self, job: "Job", observed: Observed, site: Site) -> tuple[Body, ...]:
-        """Whole objects of the job itself that should exist now."""
+        """Whole objects of the job itself that should exist now; those that should not outlive it are left out then."""
         ...
 
 

@@ -35,10 +35,16 @@ class Seen(Struct, frozen=True, gc=False):
 
 
 class RoleSeen(Struct, frozen=True, gc=False):
-    """The replicas of one role, by index."""
+    """The replicas of one role, by index, and how many of them run."""
 
     name: str
     replicas: tuple[Seen, ...]
+    running: int = 0
+
+    @property
+    def calm(self) -> bool:
+        """Every replica runs: most passes over most jobs need to know no more."""
+        return self.running == len(self.replicas)
 
     def count(self, *states: State) -> int:
         """How many replicas are in one of these states."""

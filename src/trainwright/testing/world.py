@@ -25,7 +25,6 @@ from trainwright.model.child import (
     Node,
     Observed,
     Pod,
-    PodSpec,
     Refusal,
     Running,
     Service,
@@ -188,7 +187,7 @@ class World:
         meta = {**body["metadata"], "uid": uid, "creationTimestamp": self.clock.isoformat()}
         whole: dict[str, Any] = {"metadata": meta, "kind": body["kind"]}
         if body["kind"] == "Pod":
-            return msgspec.convert(whole, Pod)
+            return msgspec.convert(whole | {"spec": body["spec"]}, Pod)
         if body["kind"] == "Service":
             return msgspec.convert(whole, Service)
         return msgspec.convert(whole, Extra)
@@ -248,16 +247,22 @@ class World:
         """The pods that really exist."""
         return {name: child for (_, name), child in self.truth.items() if isinstance(child, Pod)}
 
+    def pod(self, name: str) -> Pod:
+        """The pod of that name."""
+        pod = self.truth["Pod", name]
+        assert isinstance(pod, Pod)  # noqa: S101 - the address says so
+        return pod
+
     def change(self, name: str, **status: Any) -> None:
         """A pod's status changes."""
-        pod = self.pods()[name]
+        pod = self.pod(name)
         self._set(("Pod", name), replace(pod, status=replace(pod.status, **status)))
 
     def bind(self, name: str, node: str = "node-1") -> None:
         """The scheduler puts a pod on a node."""
-        pod = self.pods()[name]
+        pod = self.pod(name)
         if not pod.spec.node_name:
-            self._set(("Pod", name), replace(pod, spec=PodSpec(node)))
+            self._set(("Pod", name), replace(pod, spec=replace(pod.spec, node_name=node)))
 
     def start(self, name: str, node: str = "node-1") -> None:
         """The pod runs."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `checks` demands of `spec`, as CEL, so that an API server refuses it too where our webhook is not installed.
 
-`crd.manifests` writes the rules into the CRD. They keep to plain CEL, which every server since 1.25 has; a test demands
+`crd.manifests` writes the rules into the CRD. They keep to plain CEL, which every server since 1.29 has; a test demands
 the verdict of `checks`. The server multiplies the limits of `wire` to estimate what a rule may cost and refuses a CRD
 with a rule above 10 million; only the ranks come near.
 """

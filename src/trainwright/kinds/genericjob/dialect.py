@@ -73,9 +73,10 @@ class GenericDialect(Struct, frozen=True):
         return {"metadata": {"labels": names}, "spec": spec}
 
     def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - needs nothing seen
-        """The pod group, where the job asks for the T9k scheduler and the cluster has it."""
+        """The pod group of a live job, where it asks for the T9k scheduler and the cluster has it."""
         scheduler = self.scheduler
-        if scheduler is None or GANG_API not in site.gangs:
+        idle = job.ledger.outcome is not None or job.lifecycle.suspended
+        if scheduler is None or idle or GANG_API not in site.gangs:
             return ()
         members = sum(role.replicas for role in job.roles)
         spec = {"minMember": members, "queue": scheduler.queue or "default", "priority": scheduler.priority}

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One pass over a job in one line, for the tests of this directory."""
+
+from typing import Any
+
+from trainwright.core.observe import View, observe
+from trainwright.core.reconcile import reconcile
+from trainwright.model.action import Plan
+from trainwright.model.cause import Why
+from trainwright.model.child import Extra, GroupStatus, Observed, Pod
+from trainwright.model.job import Body, Job, Replica, Restart, Scope
+from trainwright.model.ledger import Ledger, Phase, RoleLedger, Times
+from trainwright.model.meta import DIGEST, ObjectMeta
+from trainwright.model.site import Site
+from trainwright.testing.factories import NOW, PlainDialect
+
+#: Failures of a container are tried again without end.
+ON_EXIT = Restart(frozenset({Why.EXIT}))
+
+
+def on(*causes: Why, limit: int | None = None, scope: Scope = Scope.POD, **more: Any) -> Restart:
+    """A policy that answers these causes."""
+    return Restart(frozenset(causes), limit=limit, scope=scope, **more)
+
+
+def view(job: Job, *pods: Pod, now: Any = NOW, site: Site | None = None, **observed: Any) -> View:
+    """The first step of a pass."""
+    return observe(job, Observed(pods=pods, **observed), site or Site(), now)
+
+
+def look(job: Job, *pods: Pod, now: Any = NOW, site: Site | None = None, **observed: Any) -> Plan:
+    """A whole pass."""
+    return reconcile(job, Observed(pods=pods, **observed), site or Site(), now)
+
+
+def lived(*books: RoleLedger, phase: Phase = Phase.RUNNING, **more: Any) -> Ledger:
+    """The ledger of a job that was accepted and ran as a whole at NOW."""
+    more.setdefault("times", Times(NOW, NOW, NOW))
+    return Ledger(phase, roles=books or (RoleLedger("worker", reached=1),), **more)
+
+
+def waiting(*books: RoleLedger, **more: Any) -> Ledger:
+    """The ledger of a job that was accepted at NOW and has not run as a whole."""
+    return lived(*(books or (RoleLedger("worker"),)), phase=Phase.PENDING, times=Times(NOW, NOW), **more)
+
+
+def names(plan: Plan) -> dict[str, list[str]]:
+    """What a plan creates and deletes, as `Kind name`."""
+    return {
+        "creates": [f"{one.body['kind']} {one.name}" for one in plan.creates],
+        "deletes": [f"{one.kind} {one.name}" for one in plan.deletes],
+    }
+
+
+class Grouped(PlainDialect, frozen=True):
+    """A dialect whose jobs have a pod group, with so many members."""
+
+    members: int = 2
+
+    def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - a protocol
+        """One pod group, named like the job."""
+        return ({"apiVersion": "gang/v1", "kind": "PodGroup", "spec": {"minMember": self.members}},)
+
+
+class Bare(PlainDialect, frozen=True):
+    """A dialect that says nothing of metadata, and everything of a service."""
+
+    def pod(self, job: Job, replica: Replica, site: Site) -> Body:
+        """Only a spec."""
+        return {"spec": {"host": site.host(job.key, replica.name)}}
+
+    def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - a protocol
+        """Its own idea of an address."""
+        return {"metadata": {"annotations": {"a": "b"}}, "spec": {"clusterIP": "10.0.0.1"}}
+
+
+def group(digest: str = "", *, name: str = "job", kind: str = "PodGroup", **more: Any) -> Extra:
+    """A pod group that exists, made from what has this digest."""
+    phase = more.pop("phase", None)
+    annotations = {DIGEST: digest} if digest else None
+    meta = ObjectMeta(name, "default", f"uid-{name}", annotations=annotations, **more)
+    return Extra(kind, meta, GroupStatus(phase) if phase is not None else None)

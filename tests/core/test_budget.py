@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether an ended replica may be tried again."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from passes import lived, on, view
+
+from trainwright.core.budget import Retry, covers, in_place, overspent, split, within_backoff_limit
+from trainwright.model.cause import Cause, Why
+from trainwright.model.child import Container, Pod
+from trainwright.model.job import Job, Lifecycle, Restart, Role, Scope
+from trainwright.model.ledger import Ledger, RoleLedger
+from trainwright.model.status import Seen, State
+from trainwright.testing.factories import job, pod, role
+
+
+def ended(of: Role, index: int = 0, why: Why = Why.EXIT, **more: Any) -> Retry:
+    return Retry(of, Seen(index, 0, State.FAILED), Cause(why, **more))
+
+
+def chosen(ledger: Ledger, *ends: Retry) -> tuple[list[int], list[int]]:
+    """The positions of those to be tried again, and of those that are over."""
+    retries, finals = split(ledger, list(ends))
+    assert len(retries) + len(finals) == len(ends)
+    return [ends.index(one) for one in retries], [ends.index(one) for one in finals]
+
+
+def spent(**by_cause: int) -> Ledger:
+    return Ledger(roles=(RoleLedger("worker", restarts=by_cause),))
+
+
+@pytest.mark.parametrize(
+    ("restart", "cause", "again"),
+    [
+        pytest.param(Restart(), Cause(Why.EXIT, code=1), False, id="no policy answers nothing"),
+        pytest.param(on(Why.EXIT), Cause(Why.EXIT, code=1), True, id="this cause"),
+        pytest.param(on(Why.EXIT), Cause(Why.EVICTED), False, id="another cause"),
+        pytest.param(on(Why.EXIT), Cause(Why.COMPLETED), False, id="success is no failure"),
+        pytest.param(on(Why.COMPLETED), Cause(Why.COMPLETED), True, id="success too, where asked"),
+        pytest.param(on(Why.EXIT, codes=((130, 130),)), Cause(Why.EXIT, code=130), True, id="this code"),
+        pytest.param(on(Why.EXIT, codes=((130, 130),)), Cause(Why.EXIT, code=131), False, id="another code"),
+        pytest.param(on(Why.EXIT, codes=((128, 255),)), Cause(Why.EXIT, code=128), True, id="the first of a range"),
+        pytest.param(on(Why.EXIT, codes=((128, 255),)), Cause(Why.EXIT, code=255), True, id="the last of a range"),
+        pytest.param(on(Why.EXIT, codes=((128, 255),)), Cause(Why.EXIT, code=127), False, id="below a range"),
+        pytest.param(on(Why.EXIT, codes=((128, 254),)), Cause(Why.EXIT, code=255), False, id="above a range"),
+        pytest.param(on(Why.EXIT, codes=((1, 1), (3, 3))), Cause(Why.EXIT, code=3), True, id="the second range"),
+        pytest.param(on(Why.EXIT, codes=()), Cause(Why.EXIT, code=1), False, id="no code at all"),
+        pytest.param(on(Why.EXIT, codes=((0, 255),)), Cause(Why.EXIT), False, id="a code that is not known"),
+        pytest.param(on(Why.EVICTED, codes=()), Cause(Why.EVICTED), True, id="codes are asked of exits only"),
+        pytest.param(on(Why.EXIT, limit=0), Cause(Why.EXIT, code=1), False, id="no budget"),
+    ],
+)
+def test_a_policy_answers_its_causes_and_codes(restart: Restart, cause: Cause, again: bool) -> None:
+    one = Retry(role(restart=restart), Seen(0, 0, State.FAILED), cause)
+
+    assert (([one], []) if again else ([], [one])) == split(Ledger(), [one])
+
+
+FREE = frozenset({Why.DISRUPTED})
+
+
+@pytest.mark.parametrize(
+    ("restart", "ledger", "causes", "expected"),
+    [
+        pytest.param(on(Why.EXIT, limit=2), spent(Exit=1), [Why.EXIT], ([0], []), id="the last one"),
+        pytest.param(on(Why.EXIT, limit=2), spent(Exit=2), [Why.EXIT], ([], [0]), id="one too many"),
+        pytest.param(on(Why.EXIT, limit=2), spent(Evicted=2), [Why.EXIT], ([], [0]), id="all causes share it"),
+        pytest.param(on(Why.EXIT, limit=2), spent(), [Why.EXIT] * 3, ([0, 1], [2]), id="it runs out in index order"),
+        pytest.param(
+            on(Why.EXIT, limit=2, scope=Scope.ROLE),
+            spent(Exit=1),
+            [Why.EXIT] * 3,
+            ([0, 1, 2], []),
+            id="a role costs once",
+        ),
+        pytest.param(
+            on(Why.EXIT, limit=2, scope=Scope.ROLE), spent(Exit=2), [Why.EXIT] * 2, ([], [0, 1]), id="a role, used up"
+        ),
+        pytest.param(
+            on(Why.EXIT, limit=1, scope=Scope.ROLE),
+            spent(),
+            [Why.EVICTED, Why.EXIT, Why.EVICTED],
+            ([1], [0, 2]),
+            id="a scope takes along only what its policy answers",
+        ),
+        pytest.param(
+            on(Why.EXIT, Why.DISRUPTED, limit=1, free=FREE),
+            spent(Exit=1, Disrupted=9),
+            [Why.DISRUPTED, Why.EXIT],
+            ([0], [1]),
+            id="what is free is beside the budget",
+        ),
+        pytest.param(
+            on(Why.EXIT, Why.DISRUPTED, limit=1, free=FREE),
+            spent(Disrupted=9),
+            [Why.DISRUPTED, Why.EXIT, Why.EXIT],
+            ([0, 1], [2]),
+            id="what was free was beside the budget",
+        ),
+    ],
+)
+def test_a_roles_budget(
+    restart: Restart, ledger: Ledger, causes: list[Why], expected: tuple[list[int], list[int]]
+) -> None:
+    worker = role(replicas=3, restart=restart)
+
+    assert expected == chosen(ledger, *(ended(worker, index, why) for index, why in enumerate(causes)))
+
+
+def test_each_role_has_a_budget_of_its_own() -> None:
+    worker, chief = role(restart=on(Why.EXIT, limit=1)), role("chief", restart=on(Why.EXIT, limit=1))
+
+    assert chosen(spent(Exit=1), ended(worker), ended(chief)) == ([1], [0])
+
+
+def test_a_restart_of_the_whole_job_takes_other_roles_along_beside_their_budget() -> None:
+    chief = role("chief", restart=on(Why.EXIT, scope=Scope.JOB))
+    worker = role(restart=on(Why.EXIT, limit=0))
+
+    assert chosen(Ledger(), ended(chief), ended(worker)) == ([0, 1], [])
+
+
+@pytest.mark.parametrize(
+    ("scope", "same", "other"),
+    [
+        pytest.param(Scope.POD, False, False, id="pod"),
+        pytest.param(Scope.ROLE, True, False, id="role"),
+        pytest.param(Scope.JOB, True, True, id="job"),
+    ],
+)
+def test_what_a_restart_takes_along(scope: Scope, same: bool, other: bool) -> None:
+    worker = role(restart=on(Why.EXIT, scope=scope))
+
+    assert (same, other) == (covers(ended(worker), worker), covers(ended(worker), role("chief")))
+
+
+def limited(
+    limit: int | None, by_cause: dict[str, int] | None = None, *, restart: Restart | None = None, in_place: bool = False
+) -> Job:
+    books = (RoleLedger("worker", restarts=by_cause or {}), RoleLedger("chief", restarts={"Exit": 1}))
+    return job(
+        role(replicas=3, restart=restart or on(Why.EXIT)),
+        role("chief"),
+        lifecycle=Lifecycle(backoff_limit=limit, counts_in_place=in_place),
+        ledger=lived(*books),
+    )
+
+
+RESTARTED = Container("main", restart_count=2)
+
+
+@pytest.mark.parametrize(
+    ("limit", "by_cause", "many", "allowed"),
+    [
+        pytest.param(None, {"Exit": 99}, 3, 3, id="no limit"),
+        pytest.param(1, {}, 0, 0, id="no restart"),
+        pytest.param(4, {}, 3, 3, id="room for all: 1 + 3"),
+        pytest.param(3, {}, 3, 2, id="room for two: 1 + 2"),
+        pytest.param(1, {}, 2, 0, id="another role has used it up"),
+        pytest.param(3, {"Exit": 1, "Evicted": 1}, 1, 0, id="all roles and causes share it"),
+        pytest.param(0, {}, 1, 0, id="overspent already"),
+    ],
+)
+def test_the_jobs_own_budget(limit: int | None, by_cause: dict[str, int], many: int, allowed: int) -> None:
+    given = limited(limit, by_cause)
+    retries = [ended(given.roles[0], index) for index in range(many)]
+
+    expected = tuple(retries[:allowed]), (retries[allowed] if allowed < many else None)
+
+    assert expected == within_backoff_limit(view(given), retries)
+
+
+def test_a_whole_scope_costs_the_job_once() -> None:
+    given = limited(2, restart=on(Why.EXIT, scope=Scope.ROLE))
+    retries = [ended(given.roles[0], index) for index in range(3)]
+
+    assert (tuple(retries), None) == within_backoff_limit(view(given), retries)
+
+
+def test_what_is_free_costs_the_job_nothing() -> None:
+    given = limited(2, {"Disrupted": 5}, restart=on(Why.EXIT, Why.DISRUPTED, free=FREE))
+    retries = [
+        ended(given.roles[0], 0, Why.DISRUPTED),
+        ended(given.roles[0], 1),
+        ended(given.roles[0], 2, Why.DISRUPTED),
+    ]
+
+    assert (tuple(retries), None) == within_backoff_limit(view(given), retries)
+
+
+@pytest.mark.parametrize(
+    ("limit", "counted", "expected"),
+    [
+        pytest.param(3, True, False, id="at the limit: 1 made, 2 in place"),
+        pytest.param(2, True, True, id="above it"),
+        pytest.param(2, False, False, id="not counted"),
+        pytest.param(None, True, False, id="no limit"),
+    ],
+)
+def test_restarts_inside_pods_can_exceed_the_jobs_budget_alone(
+    limit: int | None, counted: bool, expected: bool
+) -> None:
+    given = limited(limit, in_place=counted)
+
+    assert expected is overspent(view(given, pod(containers=(RESTARTED,))))
+
+
+def test_restarts_inside_pods_leave_less_room_for_others() -> None:
+    given = limited(3, in_place=True)
+    retries = [ended(given.roles[0], 1)]
+    pods = (pod(containers=(RESTARTED,)),)
+
+    assert ((), retries[0]) == within_backoff_limit(view(given, *pods), retries)
+    assert (tuple(retries), None) == within_backoff_limit(
+        view(replace(given, lifecycle=Lifecycle(backoff_limit=3)), *pods), retries
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        pytest.param(pod(), 0, id="nothing known"),
+        pytest.param(pod(containers=(RESTARTED,)), 2, id="one container"),
+        pytest.param(
+            pod(inits=(RESTARTED,), containers=(RESTARTED, replace(RESTARTED, restart_count=3))), 7, id="all of them"
+        ),
+    ],
+)
+def test_restarts_in_place_are_those_of_all_containers(one: Pod, expected: int) -> None:
+    assert expected == in_place(one)

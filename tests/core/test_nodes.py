@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a node is lost, and when to look again."""
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from trainwright.core.nodes import UNREACHABLE, doubtful_until, lost, silent_since
+from trainwright.model.child import Condition, Node, NodeSpec, NodeStatus, Pod, Taint
+from trainwright.model.meta import Meta
+from trainwright.model.site import Site
+from trainwright.testing.factories import NOW, later, node, pod
+
+GRACE = Site(node_grace=10)
+NOT_READY, GONE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
+
+
+def silent(*conditions: Condition, born: datetime | None = NOW, taints: tuple[Taint, ...] | None = None) -> Node:
+    return Node(Meta("node-1", creation_timestamp=born), NodeSpec(taints=taints), NodeStatus(conditions or None))
+
+
+def unready(seconds: float | None, status: str = "Unknown") -> Condition:
+    return Condition("Ready", status, last_transition_time=None if seconds is None else later(seconds))
+
+
+@pytest.mark.parametrize(
+    ("one", "known", "expected"),
+    [
+        pytest.param(pod(), node(since=later(-999)), None, id="ready"),
+        pytest.param(pod(node=""), None, None, id="not put anywhere"),
+        pytest.param(pod(), silent(unready(-3)), later(-3), id="unknown since"),
+        pytest.param(pod(), silent(unready(-3, "False")), later(-3), id="not ready since"),
+        pytest.param(
+            pod(), silent(Condition("MemoryPressure", "True"), unready(-3)), later(-3), id="another condition before it"
+        ),
+        pytest.param(
+            pod(),
+            silent(Condition("DiskPressure", "False", last_transition_time=later(-99)), unready(-3)),
+            later(-3),
+            id="only readiness counts",
+        ),
+        pytest.param(
+            pod(), silent(unready(-3), taints=(Taint(GONE, "NoExecute", later(-5)),)), later(-5), id="tainted before"
+        ),
+        pytest.param(
+            pod(), silent(unready(-9), taints=(Taint(NOT_READY, "", later(-5)),)), later(-9), id="tainted after"
+        ),
+        pytest.param(
+            pod(), silent(unready(-3), taints=(Taint("other", "NoExecute", later(-99)),)), later(-3), id="another taint"
+        ),
+        pytest.param(pod(), silent(unready(-3), taints=(Taint(GONE),)), later(-3), id="a taint without a time"),
+        pytest.param(pod(), silent(unready(None), born=later(-7)), later(-7), id="nobody knows since when: its birth"),
+        pytest.param(pod(), silent(born=later(-7)), later(-7), id="no word of readiness: its birth"),
+        pytest.param(pod(), silent(born=None), None, id="nothing is known of it"),
+        pytest.param(
+            pod(),
+            Node(
+                Meta("node-1"),
+                NodeSpec(taints=(Taint(GONE, "", later(-99)),)),
+                NodeStatus((Condition("Ready", "True"),)),
+            ),
+            None,
+            id="ready, with a taint that lags behind",
+        ),
+        pytest.param(pod(born=later(-8)), None, later(-8), id="gone: since the pod was made"),
+        pytest.param(pod(born=later(-8), started=later(-6)), None, later(-6), id="gone: since the pod was put there"),
+        pytest.param(pod(born=None), None, None, id="gone, and nothing is known of the pod"),
+    ],
+)
+def test_a_node_is_lost_once_it_has_been_silent_for_the_grace(one: Pod, known: Node | None, expected: Any) -> None:
+    nodes = {} if known is None else {"node-1": known}
+
+    if expected is None:
+        assert not lost(one, nodes, GRACE, later(1e9))
+        assert doubtful_until(one, nodes, GRACE) is None
+    else:
+        due = later(10, expected)
+        assert silent_since(one, known) == expected
+        assert doubtful_until(one, nodes, GRACE) == due
+        assert not lost(one, nodes, GRACE, later(-0.001, due))
+        assert lost(one, nodes, GRACE, due)
+
+
+def test_another_node_says_nothing_of_this_one() -> None:
+    assert not lost(pod(), {"node-1": node(), "node-2": node("node-2", ready=False)}, GRACE, later(99))
+
+
+def test_the_taints_that_tell_of_a_silent_node() -> None:
+    assert {NOT_READY, GONE} == UNREACHABLE

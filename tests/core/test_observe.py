@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Children → replicas by role and index, leftovers, and what the ledger learns from them."""
+
+from typing import Any
+
+import pytest
+from passes import lived, look, view
+
+from trainwright.core.observe import Leftover
+from trainwright.model.cause import Cause, Why
+from trainwright.model.child import Pod
+from trainwright.model.ledger import Ledger, RoleLedger
+from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, ROLE
+from trainwright.model.status import RoleSeen, Seen, State
+from trainwright.testing.factories import OWNER, UID, job, pod, role
+
+EXIT = Cause(Why.EXIT, code=1, container="main", reason="Error", node="node-1")
+
+
+def labelled(index: str, attempt: str | None = "0", kind: str = "worker", **more: Any) -> Pod:
+    """A pod of ours whose labels say this, word for word."""
+    labels = {JOB_UID: UID, ROLE: kind, INDEX: index} | ({} if attempt is None else {ATTEMPT: attempt})
+    return pod(labels=labels, **more)
+
+
+def test_replicas_are_in_document_order_and_by_index() -> None:
+    two = job(role("worker", 2), role("chief", 1))
+    pods = (pod(1), pod(0, role="chief", phase="Pending"), pod(0, phase="Succeeded"))
+
+    seen = view(two, *pods)
+
+    assert seen.roles == (
+        RoleSeen(
+            "worker",
+            (
+                Seen(0, 0, State.SUCCEEDED, pods[2], Cause(Why.COMPLETED)),
+                Seen(1, 0, State.RUNNING, pods[0]),
+            ),
+        ),
+        RoleSeen("chief", (Seen(0, 0, State.STARTING, pods[1]),)),
+    )
+    assert seen.leftovers == ()
+    assert seen.claims == ()
+
+
+def test_a_replica_without_a_pod_waits() -> None:
+    assert view(job(role(replicas=2))).roles == (
+        RoleSeen("worker", (Seen(0, 0, State.WAITING), Seen(1, 0, State.WAITING))),
+    )
+
+
+def test_the_ledger_gets_one_book_per_role_in_the_jobs_order() -> None:
+    stored = Ledger(roles=(RoleLedger("gone", 4), RoleLedger("worker", 2)))
+
+    seen = view(job(role("chief"), role("worker"), ledger=stored))
+
+    assert (RoleLedger("chief"), RoleLedger("worker", 2)) == seen.ledger.roles
+    assert seen.stored is stored
+
+
+def test_a_ledger_that_fits_is_left_as_it_is() -> None:
+    stored = Ledger(roles=(RoleLedger("worker", 2),))
+
+    assert view(job(ledger=stored)).ledger is stored
+
+
+def test_a_pod_below_its_replicas_attempt_is_left_over_whatever_its_phase() -> None:
+    stored = Ledger(roles=(RoleLedger("worker", 1, "1:2"),))
+    pods = tuple(pod(index, phase, attempt=1) for index, phase in enumerate(("Running", "Succeeded")))
+
+    seen = view(job(role(replicas=2), ledger=stored), *pods)
+
+    assert (Seen(0, 1, State.RUNNING, pods[0]), Seen(1, 3, State.WAITING)) == seen.roles[0].replicas
+    assert (Leftover(pods[1], "worker", 1, "attempt 1 has been replaced by 3"),) == seen.leftovers
+
+
+def test_pods_above_the_stored_attempt_are_believed() -> None:
+    stored = Ledger(roles=(RoleLedger("worker", 1, "1:2"),))
+    pods = (pod(0, attempt=5), pod(1, attempt=3), pod(2, attempt=2))
+
+    seen = view(job(role(replicas=3), ledger=stored), *pods)
+
+    assert [(one.attempt, one.state) for one in seen.roles[0].replicas] == [
+        (5, State.RUNNING),
+        (3, State.RUNNING),
+        (2, State.RUNNING),
+    ]
+    assert (RoleLedger("worker", 1, "0:4,1:2,2:1"),) == seen.ledger.roles
+    assert seen.leftovers == ()
+
+
+def test_a_lost_status_is_learnt_again_at_once_and_nothing_is_made_twice() -> None:
+    plan = look(job(role(replicas=2)), pod(0, attempt=2), pod(1, attempt=0))
+
+    assert plan.status.ledger.roles == (RoleLedger("worker", retries="0:2", reached=2),)
+    assert (plan.creates, plan.deletes) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("succeeded", "failed", "expected"),
+    [
+        pytest.param("0", "", State.SUCCEEDED, id="succeeded"),
+        pytest.param("", "0", State.FAILED, id="failed"),
+        pytest.param("0", "0", State.SUCCEEDED, id="both cannot be, and success stands"),
+    ],
+)
+def test_what_has_ended_is_remembered_without_its_pod(succeeded: str, failed: str, expected: State) -> None:
+    stored = Ledger(roles=(RoleLedger("worker", 1, succeeded=succeeded, failed=failed),))
+
+    seen = view(job(role(replicas=2), ledger=stored))
+
+    assert (Seen(0, 1, expected, final=True), Seen(1, 1, State.WAITING)) == seen.roles[0].replicas
+
+
+def test_what_has_ended_is_remembered_with_its_pod_and_cause() -> None:
+    stored = Ledger(roles=(RoleLedger("worker", succeeded="0", failed="1"),))
+    pods = (pod(0, "Succeeded"), pod(1, "Failed", code=1))
+
+    seen = view(job(role(replicas=2), ledger=stored), *pods)
+
+    assert seen.roles[0].replicas == (
+        Seen(0, 0, State.SUCCEEDED, pods[0], Cause(Why.COMPLETED), final=True),
+        Seen(1, 0, State.FAILED, pods[1], EXIT, final=True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "index", "why"),
+    [
+        pytest.param(pod(0, role="chief"), 0, "the job has no role chief", id="a role that is gone"),
+        pytest.param(pod(1), 1, "worker has 1 replicas", id="an index beyond the last"),
+        pytest.param(labelled("-1"), -1, "worker has 1 replicas", id="an index below 0"),
+        pytest.param(labelled("x"), -1, "worker has 1 replicas", id="an index that is none"),
+        pytest.param(labelled(""), -1, "worker has 1 replicas", id="an empty index"),
+        pytest.param(labelled("\u0660"), -1, "worker has 1 replicas", id="an index in another script"),
+        pytest.param(labelled("999999999"), 999_999_999, "worker has 1 replicas", id="an index of nine digits"),
+        pytest.param(labelled("1000000000"), -1, "worker has 1 replicas", id="an index of ten digits"),
+        pytest.param(labelled("0", "x"), 0, "attempt -1 has been replaced by 0", id="an attempt that is none"),
+    ],
+)
+def test_a_pod_that_is_no_wanted_replica_is_left_over(one: Pod, index: int, why: str) -> None:
+    seen = view(job(), one)
+
+    assert (Leftover(one, one.metadata.labels[ROLE] if one.metadata.labels else "", index, why),) == seen.leftovers
+    assert (Seen(0, 0, State.WAITING),) == seen.roles[0].replicas
+
+
+def test_a_pod_without_an_attempt_is_of_the_first() -> None:
+    one = labelled("0", None)
+
+    assert (Seen(0, 0, State.RUNNING, one),) == view(job(), one).roles[0].replicas
+
+
+def test_surplus_pods_are_listed_by_index() -> None:
+    pods = tuple(pod(index) for index in (3, 0, 2))
+
+    assert [
+        Leftover(pods[2], "worker", 2, "worker has 1 replicas"),
+        Leftover(pods[0], "worker", 3, "worker has 1 replicas"),
+    ] == list(view(job(), *pods).leftovers)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "stays"),
+    [
+        pytest.param(0, 1, 1, id="the later has the higher attempt"),
+        pytest.param(1, 0, 0, id="the earlier has the higher attempt"),
+        pytest.param(1, 1, 0, id="the earlier, where they are equal"),
+    ],
+)
+def test_of_two_pods_for_one_replica_the_highest_attempt_stays(first: int, second: int, stays: int) -> None:
+    pods = (pod(attempt=first, name="a"), pod(attempt=second, name="b"))
+
+    seen = view(job(), *pods)
+
+    assert seen.roles[0].replicas[0].pod is pods[stays]
+    assert (Leftover(pods[1 - stays], "worker", 0, "there is another pod for worker 0"),) == seen.leftovers
+
+
+def test_an_adopted_pod_counts_under_any_name() -> None:
+    plan = look(job(), pod(name="hand-made"))
+
+    assert plan.status.roles[0].count(State.RUNNING) == 1
+    assert plan.creates == ()
+
+
+def test_foreign_pods_are_neither_seen_nor_touched() -> None:
+    foreign = pod(uid="x", owners=(type(OWNER)("v1", "X", "x", "x", controller=True),))
+
+    seen = view(job(), foreign)
+
+    assert (seen.roles[0].replicas, seen.leftovers, seen.claims) == ((Seen(0, 0, State.WAITING),), (), ())
+
+
+def test_looking_again_keeps_what_was_stored() -> None:
+    first = view(job(ledger=lived()), pod())
+    raised = first.remember(lived(RoleLedger("worker", 1)))
+
+    again = raised.again()
+
+    assert again.stored is first.stored
+    assert (Seen(0, 1, State.WAITING),) == again.roles[0].replicas
+    assert [one.why for one in again.leftovers] == ["attempt 0 has been replaced by 1"]
+
+
+def test_remembering_the_same_is_the_same_pass() -> None:
+    seen = view(job(ledger=lived()))
+
+    assert seen.remember(seen.ledger) is seen

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a job is."""
+
+import pytest
+from passes import lived, look, view
+
+from trainwright.core.phases import FINAL, MOVES, current, present, up
+from trainwright.model.ledger import Phase, RoleLedger
+from trainwright.model.status import RoleSeen, Seen, State
+from trainwright.testing.factories import NOW, job, later, node, pod, role
+
+NEW, PENDING, RUNNING, RESTARTING = Phase.NEW, Phase.PENDING, Phase.RUNNING, Phase.RESTARTING
+RESUMING, SUSPENDED = Phase.RESUMING, Phase.SUSPENDED
+
+
+def test_the_moves_there_are() -> None:
+    assert {before: set(moves) for before, moves in MOVES.items()} == {
+        NEW: {PENDING, SUSPENDED, RUNNING, Phase.SUCCEEDED, Phase.FAILED},
+        PENDING: {RUNNING, SUSPENDED, Phase.SUCCEEDED, Phase.FAILED},
+        RUNNING: {RESTARTING, SUSPENDED, Phase.SUCCEEDED, Phase.FAILED},
+        RESTARTING: {RUNNING, SUSPENDED, Phase.SUCCEEDED, Phase.FAILED},
+        SUSPENDED: {RESUMING, Phase.SUCCEEDED, Phase.FAILED},
+        RESUMING: {RUNNING, SUSPENDED, Phase.SUCCEEDED, Phase.FAILED},
+        Phase.SUCCEEDED: set(),
+        Phase.FAILED: set(),
+    }
+
+
+def test_the_ends_are_final() -> None:
+    assert {Phase.SUCCEEDED, Phase.FAILED} == FINAL
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_a_replica_is_up_while_it_runs_and_once_it_is_done(state: State) -> None:
+    assert (state is State.RUNNING) is up(Seen(0, 0, state))
+    assert up(Seen(0, 0, state, final=True))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "expected"),
+    [
+        pytest.param((), True, id="none"),
+        pytest.param((Seen(0, 0, State.STARTING, pod()),), True, id="a pod"),
+        pytest.param((Seen(0, 0, State.SUCCEEDED, final=True),), True, id="done"),
+        pytest.param((Seen(0, 0, State.STARTING, pod()), Seen(1, 0, State.WAITING)), False, id="one is missing"),
+    ],
+)
+def test_a_role_is_present_when_nobody_is_missing(replicas: tuple[Seen, ...], expected: bool) -> None:
+    assert expected is present(RoleSeen("worker", replicas))
+
+
+@pytest.mark.parametrize(
+    ("before", "book", "phases", "expected"),
+    [
+        pytest.param(PENDING, RoleLedger("worker"), (None, None), PENDING, id="nothing is there yet"),
+        pytest.param(PENDING, RoleLedger("worker"), ("Running", "Pending"), PENDING, id="one runs"),
+        pytest.param(PENDING, RoleLedger("worker"), ("Running", "Running"), RUNNING, id="all run"),
+        pytest.param(PENDING, RoleLedger("worker", succeeded="0"), (None, "Running"), RUNNING, id="run or done"),
+        pytest.param(
+            PENDING, RoleLedger("worker", succeeded="0-1"), (None, None), PENDING, id="all done, none decided"
+        ),
+        pytest.param(
+            RUNNING, RoleLedger("worker", succeeded="0-1"), (None, None), RUNNING, id="all done after they ran"
+        ),
+        pytest.param(
+            RESTARTING, RoleLedger("worker", failed="0-1"), (None, None), RESTARTING, id="all failed in between"
+        ),
+        pytest.param(RESUMING, RoleLedger("worker"), ("Running", None), RESUMING, id="resuming"),
+        pytest.param(RESUMING, RoleLedger("worker"), ("Running", "Running"), RUNNING, id="resumed"),
+        pytest.param(RUNNING, RoleLedger("worker", reached=2), ("Running", None), RESTARTING, id="one is gone"),
+        pytest.param(RUNNING, RoleLedger("worker", reached=2), ("Running", "Pending"), RESTARTING, id="one is back"),
+        pytest.param(RUNNING, RoleLedger("worker", reached=1), ("Running", None), RUNNING, id="growth is no restart"),
+        pytest.param(RUNNING, RoleLedger("worker", reached=1), (None, None), RESTARTING, id="growth and a loss"),
+        pytest.param(
+            RUNNING, RoleLedger("worker", retries="1:1", reached=1), ("Running", None), RESTARTING, id="a retry"
+        ),
+        pytest.param(RESTARTING, RoleLedger("worker", reached=2), ("Running", None), RESTARTING, id="still restarting"),
+        pytest.param(RESTARTING, RoleLedger("worker", reached=1), ("Running", None), RUNNING, id="only growth is left"),
+        pytest.param(RESTARTING, RoleLedger("worker", reached=2), ("Running", "Running"), RUNNING, id="all run again"),
+        pytest.param(
+            RUNNING,
+            RoleLedger("worker", reached=2, succeeded="0"),
+            (None, "Running"),
+            RUNNING,
+            id="a finished one is gone",
+        ),
+    ],
+)
+def test_the_phase_of_a_live_job(
+    before: Phase, book: RoleLedger, phases: tuple[str | None, ...], expected: Phase
+) -> None:
+    pods = [pod(index, phase) for index, phase in enumerate(phases) if phase]
+
+    assert expected is current(view(job(role(replicas=2), ledger=lived(book, phase=before)), *pods))
+
+
+def test_a_pod_that_somebody_removes_is_being_replaced() -> None:
+    assert current(view(job(ledger=lived()), pod(deleting=NOW))) is RESTARTING
+
+
+def test_a_replica_of_any_role_counts() -> None:
+    given = job(role("chief"), role(), ledger=lived(RoleLedger("chief", reached=1), RoleLedger("worker", reached=1)))
+
+    assert current(view(given, pod(role="chief"))) is RESTARTING
+    assert current(view(given, pod())) is RESTARTING
+    assert current(view(given, pod(), pod(role="chief"))) is RUNNING
+
+
+def test_a_role_of_none_is_always_up() -> None:
+    given = job(role("chief", 0), role(), ledger=lived(RoleLedger("chief"), RoleLedger("worker"), phase=PENDING))
+
+    assert current(view(given, pod())) is RUNNING
+
+
+@pytest.mark.xfail(strict=True, reason="after a restart or resume every new index has an attempt above 0")
+def test_growth_after_a_resume_is_no_restart() -> None:
+    given = job(role(replicas=2), ledger=lived(RoleLedger("worker", 1, reached=1), resumes=1))
+
+    assert look(given, pod(0, attempt=1)).status.ledger.phase is RUNNING
+
+
+def test_a_lost_node_is_a_restart_where_it_is_not_an_end() -> None:
+    given = job(role(replicas=2), ledger=lived(RoleLedger("worker", reached=2)))
+    seen = view(given, pod(0), pod(1, node="node-2"), nodes={"node-2": node("node-2")}, now=later(60))
+
+    assert current(seen) is RESTARTING

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Closing a pass: stored now, later or not at all; what people are told."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from passes import lived, look, view
+
+from trainwright.core.report import Actions, close
+from trainwright.model.action import Create, Delete, Emit, Moment, Patch, Plan, Write
+from trainwright.model.cause import Cause, Why
+from trainwright.model.child import Refusal
+from trainwright.model.job import Gang
+from trainwright.model.ledger import Failure, Hold, Ledger, Outcome, Phase, Reason, RoleLedger, Times
+from trainwright.model.rule import Result
+from trainwright.model.site import Site
+from trainwright.model.status import Status
+from trainwright.testing.factories import NOW, job, later, pod
+
+BOOK = RoleLedger("worker", reached=1)
+STORED = lived(BOOK)
+FAILURE = Failure("worker", 0, "job-worker-0", 0, NOW, Cause(Why.EVICTED))
+
+
+def closed(after: Ledger, before: Ledger = STORED, actions: Actions | None = None, **more: Any) -> Plan:
+    site = more.pop("site", None)
+    return close(view(job(ledger=before, **more), pod(), site=site).remember(after), actions or Actions())
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        pytest.param(STORED, Write.NOT, id="the same"),
+        pytest.param(lived(BOOK), Write.NOT, id="equal"),
+        pytest.param(lived(replace(BOOK, succeeded="0")), Write.LATER, id="success, which the pod shows as well"),
+        pytest.param(lived(replace(BOOK, reached=2)), Write.LATER, id="what was reached"),
+        pytest.param(lived(replace(BOOK, holds=(Hold(NOW, "0"),))), Write.LATER, id="a hold alone"),
+        pytest.param(lived(BOOK, generation=2), Write.LATER, id="the generation"),
+        pytest.param(lived(replace(BOOK, failed="0")), Write.NOW, id="failure"),
+        pytest.param(lived(replace(BOOK, retries="0:1")), Write.NOW, id="an attempt"),
+        pytest.param(lived(replace(BOOK, epoch=1)), Write.NOW, id="an epoch"),
+        pytest.param(lived(replace(BOOK, restarts={"Exit": 1})), Write.NOW, id="a count"),
+        pytest.param(lived(BOOK, RoleLedger("chief")), Write.NOW, id="a role"),
+        pytest.param(lived(BOOK, phase=Phase.RESTARTING), Write.NOW, id="the phase"),
+        pytest.param(lived(BOOK, times=Times(NOW, NOW, NOW, NOW)), Write.NOW, id="a time"),
+        pytest.param(lived(BOOK, resumes=1), Write.NOW, id="a resumption"),
+        pytest.param(lived(BOOK, failures=(FAILURE,)), Write.NOW, id="a failure's words"),
+        pytest.param(lived(BOOK, ports={"a": 1}), Write.NOW, id="a port"),
+        pytest.param(
+            lived(replace(BOOK, succeeded="0", failed="1"), generation=2), Write.NOW, id="something urgent among others"
+        ),
+    ],
+)
+def test_durable_facts_are_stored_at_once_and_the_rest_rides_along(after: Ledger, expected: Write) -> None:
+    assert expected is closed(after).write
+
+
+def test_a_success_that_was_stored_may_be_forgotten_later() -> None:
+    assert closed(STORED, lived(replace(BOOK, succeeded="0", reached=5))).write is Write.LATER
+
+
+def test_a_pass_hands_over_everything_it_was_given() -> None:
+    actions = Actions(
+        (Delete("Pod", "a", "1", "x"),),
+        (Create({"metadata": {"name": "b"}}),),
+        (Patch("Pod", "c", "3", {}, "x"),),
+        NOW,
+        cleaning=True,
+        remove_job=True,
+    )
+    seen = view(job(ledger=STORED, invalid="bad"), pod(), refusals=(Refusal("d", "Forbidden", "quota"),))
+
+    assert Plan(
+        Status(STORED, seen.roles, {"d": "Forbidden: quota"}, cleaning=True, invalid="bad"),
+        Write.NOT,
+        actions.patches,
+        actions.deletes,
+        actions.creates,
+        (),
+        NOW,
+        remove_job=True,
+    ) == close(seen, actions)
+
+
+def test_claims_go_before_other_patches() -> None:
+    orphan = pod(1, owners=())
+    seen = view(job(ledger=STORED), pod(), orphan)
+    other = Patch("PodGroup", "c", "3", {}, "x")
+
+    assert (*seen.claims, other) == close(seen, Actions(patches=(other,))).patches
+    assert len(seen.claims) == 1
+
+
+SUCCESS = Outcome(Result.SUCCEEDED, Reason.RULE, NOW, message="well done")
+FAILED = Outcome(Result.FAILED, Reason.RULE, NOW, message="too bad")
+UNRUN = lived(BOOK, times=Times(NOW, NOW), phase=Phase.PENDING)
+RESTARTED = lived(replace(BOOK, restarts={"Exit": 1, "Evicted": 1}), failures=(FAILURE,))
+ONCE = lived(replace(BOOK, restarts={"Exit": 1}), failures=(FAILURE,))
+AGAIN = Emit(Moment.RESTARTING, "restarting after job-worker-0 evicted by its node", warning=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        pytest.param(UNRUN, STORED, (Emit(Moment.RUNNING, "job is running."),), id="it runs"),
+        pytest.param(STORED, lived(phase=Phase.RESTARTING), (), id="a phase alone says nothing"),
+        pytest.param(lived(phase=Phase.RESTARTING), STORED, (), id="it runs again, which is no news"),
+        pytest.param(STORED, RESTARTED, (AGAIN,), id="restarts"),
+        pytest.param(ONCE, RESTARTED, (AGAIN,), id="one more restart"),
+        pytest.param(RESTARTED, replace(RESTARTED, resumes=0, ports={"a": 1}), (), id="no more restarts than before"),
+        pytest.param(STORED, lived(replace(BOOK, restarts={"Completed": 1})), (), id="a restart without a failure"),
+        pytest.param(
+            STORED, lived(phase=Phase.SUSPENDED), (Emit(Moment.SUSPENDED, "job is suspended."),), id="it is suspended"
+        ),
+        pytest.param(
+            lived(phase=Phase.SUSPENDED), lived(phase=Phase.SUSPENDED, ports={"a": 1}), (), id="it is still suspended"
+        ),
+        pytest.param(
+            lived(phase=Phase.SUSPENDED),
+            lived(phase=Phase.RESUMING, resumes=1),
+            (Emit(Moment.RESUMED, "job is resumed."),),
+            id="it is resumed",
+        ),
+        pytest.param(STORED, lived(outcome=SUCCESS), (Emit(Moment.SUCCEEDED, "well done"),), id="it succeeded"),
+        pytest.param(STORED, lived(outcome=FAILED), (Emit(Moment.FAILED, "too bad", warning=True),), id="it failed"),
+        pytest.param(lived(outcome=FAILED), lived(outcome=FAILED, ports={"a": 1}), (), id="it had failed before"),
+        pytest.param(
+            lived(BOOK, phase=Phase.RESUMING, times=Times(NOW, NOW)),
+            lived(BOOK, RoleLedger("chief", restarts={"Exit": 1}), failures=(FAILURE,), outcome=FAILED),
+            (Emit(Moment.RUNNING, "job is running."), AGAIN, Emit(Moment.FAILED, "too bad", warning=True)),
+            id="several, in the order they happened",
+        ),
+    ],
+)
+def test_what_people_are_told(before: Ledger, after: Ledger, expected: tuple[Emit, ...]) -> None:
+    assert expected == closed(after, before).events
+
+
+@pytest.mark.parametrize(
+    ("before", "gangs", "told"),
+    [
+        pytest.param(Ledger(), frozenset[str](), True, id="a new job whose gang API is missing"),
+        pytest.param(Ledger(), frozenset({"gang/v1"}), False, id="the API is there"),
+        pytest.param(UNRUN, frozenset[str](), False, id="told already"),
+    ],
+)
+def test_a_missing_gang_api_is_told_once(before: Ledger, gangs: frozenset[str], told: bool) -> None:
+    missing = Emit(Moment.GANG_MISSING, "gang/v1 is not installed: pods start one by one", warning=True)
+
+    plan = closed(replace(UNRUN, ports={"a": 1}), before, gang=Gang("gang/v1"), site=Site(gangs=gangs))
+
+    assert (missing,) * told == plan.events
+
+
+def test_a_job_without_a_gang_misses_no_api() -> None:
+    assert closed(UNRUN, Ledger()).events == ()
+
+
+def test_refusals_are_shown_by_name() -> None:
+    plan = look(
+        job(ledger=lived()), pod(), refusals=(Refusal("a", "Forbidden", "quota"), Refusal("b", "Invalid", "name"))
+    )
+
+    assert plan.status.refused == {"a": "Forbidden: quota", "b": "Invalid: name"}
+    assert plan.write is Write.NOT
+
+
+def test_a_wake_alone_is_an_empty_plan() -> None:
+    assert closed(STORED, actions=Actions(wake=later(1))).empty
+
+
+def test_nothing_is_told_without_a_status_to_speak_of() -> None:
+    seen = view(job(ledger=Ledger(), gang=Gang("gang/v1")), pod())
+
+    plan = close(seen.remember(seen.stored), Actions())
+
+    assert (plan.write, plan.events) == (Write.NOT, ())

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cause → policy → budget → back-off → scope → new attempt."""
+
+from datetime import datetime
+
+import pytest
+from passes import ON_EXIT, lived, look, names, on, view
+
+from trainwright.core.budget import Retry
+from trainwright.core.restart import again, delay
+from trainwright.core.settle import settle
+from trainwright.model.action import Delete, Emit, Moment, Write
+from trainwright.model.cause import Cause, Why
+from trainwright.model.child import Container, Pod
+from trainwright.model.job import Lifecycle, Scope
+from trainwright.model.ledger import Failure, Hold, Phase, RoleLedger
+from trainwright.model.status import Seen, State
+from trainwright.testing.factories import NOW, container, job, later, pod, role
+
+EXIT = Cause(Why.EXIT, code=1, container="main", reason="Error", node="node-1")
+
+
+def failed(index: int = 0, attempt: int = 0, **more: object) -> Pod:
+    return pod(index, "Failed", attempt=attempt, code=1, **more)
+
+
+@pytest.mark.parametrize(
+    ("tries", "expected"),
+    [(0, 1.0), (1, 2.0), (2, 4.0), (3, 8.0), (4, 16.0), (5, 32.0), (6, 60.0), (7, 60.0), (16, 60.0), (10**6, 60.0)],
+)
+@pytest.mark.parametrize("scope", list(Scope))
+def test_the_delay_is_a_second_doubling_to_a_minute(scope: Scope, tries: int, expected: float) -> None:
+    worker = role(restart=on(Why.EXIT, scope=scope))
+    epoch, restarts = (3, 99) if scope is Scope.POD else (tries, tries)
+    book = RoleLedger("worker", epoch, restarts={"Exit": restarts - restarts // 2, "Evicted": restarts // 2})
+    retry = Retry(worker, Seen(0, epoch + tries, State.FAILED), EXIT)
+
+    assert expected == delay(book, retry, NOW)
+
+
+@pytest.mark.parametrize(
+    ("born", "expected"),
+    [
+        pytest.param(None, 60.0, id="nobody knows since when it ran"),
+        pytest.param(later(-599.999), 60.0, id="it ran for a little less than ten minutes"),
+        pytest.param(later(-600), 1.0, id="it ran for ten minutes"),
+        pytest.param(later(-9999), 1.0, id="it ran for longer"),
+    ],
+)
+def test_a_replica_that_lasted_is_forgiven(born: datetime | None, expected: float) -> None:
+    retry = Retry(role(restart=ON_EXIT), Seen(0, 9, State.FAILED, failed(attempt=9, started=born)), EXIT)
+
+    assert expected == delay(RoleLedger("worker"), retry, NOW)
+
+
+def test_a_pass_without_restarts_is_left_as_it_is() -> None:
+    settled = settle(view(job(ledger=lived()), pod()))
+
+    assert again(settled) is settled.view
+
+
+def test_a_failed_pod_is_counted_and_tried_again_after_its_back_off() -> None:
+    ledger = lived(RoleLedger("worker", reached=2))
+    given = job(role(replicas=2, restart=ON_EXIT), ledger=ledger)
+    pods = (failed(0), pod(1))
+
+    plan = look(given, *pods, now=later(10))
+
+    assert (
+        RoleLedger("worker", retries="0:1", restarts={"Exit": 1}, reached=2, holds=(Hold(later(11), "0"),)),
+    ) == plan.status.ledger.roles
+    assert (Failure("worker", 0, "job-worker-0", 0, later(10), EXIT),) == plan.status.ledger.failures
+    assert (plan.write, plan.status.ledger.phase) == (Write.NOW, Phase.RESTARTING)
+    assert (Seen(0, 1, State.WAITING), Seen(1, 0, State.RUNNING, pods[1])) == plan.status.roles[0].replicas
+    assert plan.events == (
+        Emit(Moment.RESTARTING, "restarting after job-worker-0 container main exited with code 1", warning=True),
+    )
+    # The pod stays until then, for its log.
+    assert (plan.deletes, plan.creates, plan.wake) == ((), (), later(11))
+
+
+def test_after_the_back_off_the_old_pod_goes_and_only_then_the_new_one_comes() -> None:
+    book = RoleLedger("worker", retries="0:1", restarts={"Exit": 1}, reached=1, holds=(Hold(later(11), "0"),))
+    given = job(role(restart=ON_EXIT), ledger=lived(book, phase=Phase.RESTARTING))
+
+    before = look(given, failed(), now=later(10.9))
+    gone = look(given, now=later(10.9))
+    after = look(given, failed(), now=later(11))
+    then = look(given, now=later(11))
+
+    assert (before.deletes, before.creates, before.wake) == ((), (), later(11))
+    assert (gone.deletes, gone.creates, gone.wake) == ((), (), later(11))
+    assert (Delete("Pod", "job-worker-0", "job-worker-0-0", "attempt 0 has been replaced by 1"),) == after.deletes
+    assert (after.creates, after.wake) == ((), None)
+    assert (after.write, after.status.ledger.roles[0].holds) == (Write.LATER, ())
+    assert names(then) == {"creates": ["Pod job-worker-0"], "deletes": []}
+    assert then.creates[0].body["metadata"]["labels"]["trainwright.dev/attempt"] == "1"
+
+
+def two_roles(scope: Scope) -> tuple[RoleLedger, ...]:
+    """The books after `worker` 1 of two failed, beside a `chief` of one, with this scope."""
+    given = job(
+        role(replicas=2, restart=on(Why.EXIT, scope=scope)),
+        role("chief"),
+        ledger=lived(
+            RoleLedger("worker", 1, "0:2", {"Exit": 2}, reached=2),
+            RoleLedger("chief", 5, "0:1", succeeded="0", reached=1),
+        ),
+    )
+    settled = settle(view(given, pod(0, attempt=3), failed(1, 1), pod(0, role="chief", attempt=6)))
+    return again(settled).ledger.roles
+
+
+@pytest.mark.parametrize(
+    ("scope", "worker", "chief"),
+    [
+        pytest.param(
+            Scope.POD,
+            RoleLedger("worker", 1, "0:2,1:1", {"Exit": 3}, reached=2, holds=(Hold(later(1), "1"),)),
+            RoleLedger("chief", 5, "0:1", succeeded="0", reached=1),
+            id="the pod alone",
+        ),
+        pytest.param(
+            Scope.ROLE,
+            RoleLedger("worker", 4, "", {"Exit": 3}, holds=(Hold(later(4), "0-1"),)),
+            RoleLedger("chief", 5, "0:1", succeeded="0", reached=1),
+            id="its whole role",
+        ),
+        pytest.param(
+            Scope.JOB,
+            RoleLedger("worker", 4, "", {"Exit": 3}, holds=(Hold(later(4), "0-1"),)),
+            RoleLedger("chief", 7, holds=(Hold(later(4), "0"),)),
+            id="the whole job, also what had finished",
+        ),
+    ],
+)
+def test_the_scope_of_a_restart(scope: Scope, worker: RoleLedger, chief: RoleLedger) -> None:
+    assert (worker, chief) == two_roles(scope)
+
+
+def test_live_peers_of_a_restarted_role_go_at_once() -> None:
+    given = job(role(replicas=3, restart=on(Why.EXIT, scope=Scope.ROLE)), ledger=lived(RoleLedger("worker", reached=3)))
+
+    plan = look(given, failed(0), pod(1), pod(2, deleting=later(5)))
+
+    assert (Delete("Pod", "job-worker-1", "job-worker-1-0", "attempt 0 has been replaced by 1"),) == plan.deletes
+    assert plan.creates == ()
+
+
+def test_replicas_that_fail_together_are_each_tried_again() -> None:
+    given = job(role(replicas=3, restart=ON_EXIT), ledger=lived(RoleLedger("worker", retries="2:3", reached=3)))
+
+    plan = look(given, failed(0), pod(1), failed(2, 3))
+
+    assert plan.status.ledger.roles == (
+        RoleLedger(
+            "worker",
+            retries="0:1,2:4",
+            restarts={"Exit": 2},
+            reached=3,
+            holds=(Hold(later(1), "0"), Hold(later(8), "2")),
+        ),
+    )
+    assert [one.index for one in plan.status.ledger.failures] == [0, 2]
+    assert plan.wake == later(1)
+
+
+def test_a_role_that_fails_together_restarts_once() -> None:
+    given = job(role(replicas=2, restart=on(Why.EXIT, scope=Scope.ROLE)), ledger=lived(RoleLedger("worker", reached=2)))
+
+    plan = look(given, failed(0), failed(1))
+
+    assert plan.status.ledger.roles == (RoleLedger("worker", 1, restarts={"Exit": 1}, holds=(Hold(later(1), "0-1"),)),)
+    assert [one.index for one in plan.status.ledger.failures] == [0, 1]
+
+
+def test_a_success_in_the_same_pass_is_forgotten_where_the_scope_reaches_it() -> None:
+    given = job(role(replicas=2, restart=on(Why.EXIT, scope=Scope.ROLE)), ledger=lived(RoleLedger("worker", reached=2)))
+
+    plan = look(given, failed(0), pod(1, "Succeeded"))
+
+    assert plan.status.ledger.roles == (RoleLedger("worker", 1, restarts={"Exit": 1}, holds=(Hold(later(1), "0-1"),)),)
+
+
+def test_a_completed_replica_is_run_again_where_asked() -> None:
+    given = job(role(restart=on(Why.COMPLETED)), ledger=lived())
+
+    plan = look(given, pod(phase="Succeeded"))
+
+    assert plan.status.ledger.roles == (
+        RoleLedger("worker", retries="0:1", restarts={"Completed": 1}, reached=1, holds=(Hold(later(1), "0"),)),
+    )
+    assert plan.status.ledger.failures == ()
+    assert plan.status.ledger.outcome is None
+
+
+@pytest.mark.xfail(strict=True, reason="the event names the last failure on record, which was not the cause")
+def test_the_event_of_a_restart_names_what_caused_it() -> None:
+    old = Failure("worker", 1, "job-worker-1", 0, later(-999), EXIT)
+    given = job(
+        role(replicas=2, restart=on(Why.COMPLETED)), ledger=lived(RoleLedger("worker", reached=2), failures=(old,))
+    )
+
+    plan = look(given, pod(0, "Succeeded"), pod(1))
+
+    assert [one for one in plan.events if "job-worker-1" in one.message] == []
+
+
+def test_the_role_that_caused_a_restart_of_the_job_pays_for_it() -> None:
+    given = job(
+        role("chief", restart=on(Why.EXIT, scope=Scope.JOB)),
+        role("worker", 2, restart=on(Why.EXIT, limit=0)),
+        ledger=lived(RoleLedger("chief", reached=1), RoleLedger("worker", reached=2)),
+    )
+
+    plan = look(given, failed(role="chief"), failed(1), pod(0))
+
+    assert plan.status.ledger.roles == (
+        RoleLedger("chief", 1, restarts={"Exit": 1}, holds=(Hold(later(1), "0"),)),
+        RoleLedger("worker", 1, holds=(Hold(later(1), "0-1"),)),
+    )
+    assert plan.status.ledger.outcome is None
+
+
+TWICE = (Container("main", restart_count=2, state=container(exit_code=1, reason="Error").state),)
+
+
+@pytest.mark.parametrize(
+    ("counted", "restarts"),
+    [
+        pytest.param(True, {"Exit": 1, "InPlace": 2}, id="counted"),
+        pytest.param(False, {"Exit": 1}, id="not counted"),
+    ],
+)
+def test_the_kubelets_own_restarts_are_kept_when_their_pod_goes(counted: bool, restarts: dict[str, int]) -> None:
+    given = job(
+        role(replicas=2, restart=ON_EXIT),
+        ledger=lived(RoleLedger("worker", reached=2)),
+        lifecycle=Lifecycle(counts_in_place=counted),
+    )
+    other = pod(1, containers=(Container("main", restart_count=5),))
+
+    plan = look(given, pod(0, "Failed", containers=TWICE), other)
+
+    assert restarts == plan.status.ledger.roles[0].restarts
+
+
+def test_a_pod_that_is_gone_has_no_restarts_of_its_own_to_keep() -> None:
+    given = job(
+        role(replicas=2, restart=on(Why.DELETED, scope=Scope.ROLE)),
+        ledger=lived(RoleLedger("worker", reached=2)),
+        lifecycle=Lifecycle(counts_in_place=True),
+    )
+
+    plan = look(given, pod(0))
+
+    assert plan.status.ledger.roles == (
+        RoleLedger("worker", 1, restarts={"Deleted": 1}, holds=(Hold(later(1), "0-1"),)),
+    )
+    assert plan.status.ledger.failures == (Failure("worker", 1, "job-worker-1", 0, NOW, Cause(Why.DELETED)),)
+
+
+@pytest.mark.xfail(strict=True, reason="only the failed pod's restarts in place are kept; its peers' go with them")
+@pytest.mark.parametrize("scope", [Scope.ROLE, Scope.JOB])
+def test_the_kubelets_own_restarts_are_kept_of_every_pod_that_goes(scope: Scope) -> None:
+    given = job(
+        role(replicas=2, restart=on(Why.EXIT, scope=scope)),
+        ledger=lived(RoleLedger("worker", reached=2)),
+        lifecycle=Lifecycle(counts_in_place=True, backoff_limit=100),
+    )
+
+    plan = look(given, pod(0, "Failed", containers=TWICE), pod(1, containers=(Container("main", restart_count=5),)))
+
+    assert plan.status.ledger.roles[0].restarts == {"Exit": 1, "InPlace": 7}

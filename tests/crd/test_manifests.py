@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kind becomes one CRD, its versions share it, and what is in the kind is in there."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from trainwright.crd.manifests import crd, crds
+from trainwright.crd.schema import schema
+from trainwright.kinds.base import Column, Kind
+from trainwright.kinds.genericjob.wire import GenericJob
+from trainwright.kinds.registry import KINDS
+
+
+def _never(*_: Any) -> Any:  # pragma: no cover - a CRD asks nothing of a kind's functions
+    raise AssertionError
+
+
+PLAIN = Kind(
+    group="example.org",
+    version="v2",
+    name="Thing",
+    plural="things",
+    short_names=(),
+    wire=GenericJob,
+    columns=(Column("Phase", "string", ".status.phase"), Column("Ready", "integer", ".status.ready", priority=1)),
+    default=_never,
+    check=_never,
+    translate=_never,
+    render=_never,
+)
+OLDER = msgspec.structs.replace(PLAIN, version="v1", columns=())
+OTHER = msgspec.structs.replace(PLAIN, name="Other", plural="others", short_names=("o", "ot"))
+RULED = msgspec.structs.replace(PLAIN, cel=(("self.a", "a is missing"), ("self.b", "b is missing")))
+
+
+def test_a_kind_becomes_a_crd() -> None:
+    assert crd(PLAIN) == {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "things.example.org"},
+        "spec": {
+            "group": "example.org",
+            "names": {"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"},
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": "v2",
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": [
+                        {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
+                        {"name": "Ready", "type": "integer", "jsonPath": ".status.ready", "priority": 1},
+                    ],
+                    "schema": {"openAPIV3Schema": schema(GenericJob)},
+                }
+            ],
+        },
+    }
+
+
+def test_short_names_are_given_when_there_are_some() -> None:
+    assert crd(OTHER)["spec"]["names"]["shortNames"] == ["o", "ot"]
+
+
+def test_rules_sit_on_the_spec() -> None:
+    properties = crd(RULED)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+
+    assert properties["spec"]["x-kubernetes-validations"] == [
+        {"rule": "self.a", "message": "a is missing"},
+        {"rule": "self.b", "message": "b is missing"},
+    ]
+
+
+def test_versions_of_a_kind_share_a_crd_and_the_first_is_stored() -> None:
+    things, others = crds([PLAIN, OTHER, OLDER])
+
+    found = [(one["name"], one["served"], one["storage"]) for one in things["spec"]["versions"]]
+    assert found == [("v2", True, True), ("v1", True, False)]
+    assert [one["name"] for one in others["spec"]["versions"]] == ["v2"]
+    assert others["metadata"] == {"name": "others.example.org"}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.singular)
+def test_every_kind_reports_in_the_shared_ledger_and_shows_its_phase(kind: Kind) -> None:
+    version = crd(kind)["spec"]["versions"][0]
+    status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    ledger = status["trainwright"]
+
+    assert {"phase", "roles", "outcome", "times", "failures"} <= set(ledger["properties"])
+    assert "x-kubernetes-preserve-unknown-fields" not in ledger
+    assert version["additionalPrinterColumns"][0] == {"name": "Phase", "type": "string", "jsonPath": ".status.phase"}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.singular)
+def test_every_column_shows_a_field_that_exists(kind: Kind) -> None:
+    whole = schema(kind.wire)
+    for column in kind.columns:
+        node = whole
+        for step in column.path.removeprefix(".").split(".") if column.path[:9] != ".metadata" else ():
+            node = node["properties"][step]
+        assert column.path.startswith(".metadata.") or node["type"] == column.type

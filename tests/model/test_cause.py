@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Causes: how each of them reads."""
+
+import msgspec
+import pytest
+
+from trainwright.model.cause import Cause, Why
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        pytest.param(Cause(Why.COMPLETED), "completed", id="completed"),
+        pytest.param(Cause(Why.EXIT, code=1, container="main"), "container main exited with code 1", id="exit"),
+        pytest.param(
+            Cause(Why.EXIT, code=1, container="main", reason="Error", message="trace"),
+            "container main exited with code 1",
+            id="exit, with the reason that says nothing",
+        ),
+        pytest.param(
+            Cause(Why.EXIT, code=137, signal=9, container="main", reason="OOMKilled"),
+            "container main exited with code 137 (OOMKilled)",
+            id="exit, with a reason",
+        ),
+        pytest.param(Cause(Why.EVICTED), "evicted by its node", id="evicted"),
+        pytest.param(
+            Cause(Why.EVICTED, reason="Evicted", message="low on memory"),
+            "evicted by its node (Evicted: low on memory)",
+            id="evicted, in detail",
+        ),
+        pytest.param(Cause(Why.DISRUPTED, reason="Preempted"), "disrupted (Preempted)", id="disrupted"),
+        pytest.param(Cause(Why.DELETED), "deleted by somebody else", id="deleted"),
+        pytest.param(Cause(Why.NODE_LOST, node="node-1"), "node node-1 is lost", id="node lost"),
+        pytest.param(
+            Cause(Why.CREATE_ERROR, container="main", message="no such image"),
+            "container main cannot be created (no such image)",
+            id="create error",
+        ),
+        pytest.param(Cause(Why.IN_PLACE), "restarted in place", id="in place"),
+        pytest.param(
+            Cause(Why.REJECTED, reason="OutOfcpu"), "failed before any container ran (OutOfcpu)", id="rejected"
+        ),
+    ],
+)
+def test_a_cause_reads_as_one_phrase(cause: Cause, expected: str) -> None:
+    assert expected == str(cause)
+
+
+@pytest.mark.parametrize("why", list(Why))
+def test_every_kind_of_cause_has_words(why: Why) -> None:
+    assert str(Cause(why))
+
+
+def test_a_cause_is_stored_without_what_it_does_not_know() -> None:
+    assert msgspec.json.encode(Cause(Why.EXIT, code=1)) == b'{"why":"Exit","code":1}'
+    assert Cause(Why.EXIT, code=137, signal=9) == msgspec.json.decode(
+        b'{"why":"Exit","code":137,"signal":9}', type=Cause
+    )

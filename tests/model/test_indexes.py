@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Index text: shortest spelling, exact reading, and no harm from text that is not ours."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainwright.model.indexes import counts, members, spell, spell_counts
+
+INDEXES = st.frozensets(st.integers(0, 9_999_999) | st.integers(0, 12))
+COUNTS = st.dictionaries(
+    st.integers(0, 9_999_999) | st.integers(0, 12), st.integers(1, 3) | st.integers(1, 999_999_999)
+)
+
+
+@pytest.mark.parametrize(
+    ("indexes", "expected"),
+    [
+        pytest.param([], "", id="none"),
+        pytest.param([0], "0", id="one"),
+        pytest.param([3, 1, 2], "1-3", id="a run in any order"),
+        pytest.param([0, 1], "0-1", id="two in a row"),
+        pytest.param([0, 2], "0,2", id="a gap"),
+        pytest.param([0, 1, 2, 3, 7], "0-3,7", id="a run and one more"),
+        pytest.param([5, 5, 5], "5", id="the same one again"),
+        pytest.param([9, 10, 11, 100], "9-11,100", id="numeric, not alphabetic"),
+    ],
+)
+def test_a_set_has_one_shortest_spelling(indexes: list[int], expected: str) -> None:
+    assert expected == spell(indexes)
+
+
+@pytest.mark.parametrize(
+    ("by_index", "expected"),
+    [
+        pytest.param({}, "", id="none"),
+        pytest.param({0: 1}, "0:1", id="one"),
+        pytest.param({7: 2, 0: 1, 1: 1, 2: 1, 3: 1}, "0-3:1,7:2", id="a run and one more"),
+        pytest.param({0: 1, 1: 2}, "0:1,1:2", id="neighbours of unequal count"),
+        pytest.param({0: 1, 1: 0, 2: 1}, "0:1,2:1", id="zeros are left out"),
+    ],
+)
+def test_counts_have_one_shortest_spelling(by_index: dict[int, int], expected: str) -> None:
+    assert expected == spell_counts(by_index)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("", set(), id="nothing"),
+        pytest.param("0-3,7", {0, 1, 2, 3, 7}, id="a run and one more"),
+        pytest.param("0-3:2,7:1", {0, 1, 2, 3, 7}, id="counts do not matter"),
+        pytest.param("4-4", {4}, id="a run of one"),
+        pytest.param("9999999", {9_999_999}, id="seven digits"),
+        pytest.param("007", {7}, id="leading zeros"),
+        pytest.param("3-1", set(), id="a run backwards"),
+        pytest.param("10000000", set(), id="eight digits"),
+        pytest.param("0-10000000", set(), id="a run to eight digits"),
+        pytest.param("-1", set(), id="negative"),
+        pytest.param("1-", set(), id="an open run"),
+        pytest.param("1-2-3", set(), id="a double run"),
+        pytest.param("1:", set(), id="an open count"),
+        pytest.param("1:-2", set(), id="a negative count"),
+        pytest.param("1:1000000000", set(), id="a count of ten digits"),
+        pytest.param(" 1", set(), id="a blank"),
+        pytest.param("1\n", set(), id="a line end"),
+        pytest.param("1.5", set(), id="a fraction"),
+        pytest.param("abc,2,def", {2}, id="junk around a good part"),
+        pytest.param(",,,5,,", {5}, id="empty parts"),
+        pytest.param("1-2,2-3", {1, 2, 3}, id="runs that overlap"),
+    ],
+)
+def test_members_reads_what_is_of_the_form_and_nothing_else(text: str, expected: set[int]) -> None:
+    assert expected == members(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("", {}, id="nothing"),
+        pytest.param("0-2:1,7:2", {0: 1, 1: 1, 2: 1, 7: 2}, id="a run and one more"),
+        pytest.param("0-1,7", {0: 1, 1: 1, 7: 1}, id="no count is one"),
+        pytest.param("1:999999999", {1: 999_999_999}, id="nine digits"),
+        pytest.param("1:1000000000", {}, id="ten digits"),
+        pytest.param("1:2,1:3", {1: 3}, id="the last word on an index counts"),
+        pytest.param("x:1,2:3", {2: 3}, id="junk beside a good part"),
+    ],
+)
+def test_counts_reads_what_is_of_the_form_and_nothing_else(text: str, expected: dict[int, int]) -> None:
+    assert expected == counts(text)
+
+
+@given(INDEXES)
+def test_a_set_survives_its_spelling(indexes: frozenset[int]) -> None:
+    assert indexes == members(spell(indexes))
+
+
+@given(COUNTS)
+def test_counts_survive_their_spelling(by_index: Mapping[int, int]) -> None:
+    assert by_index == counts(spell_counts(by_index))
+
+
+@given(st.frozensets(st.integers(0, 30)))
+def test_no_two_parts_of_a_spelling_could_be_one(indexes: frozenset[int]) -> None:
+    runs = [part.split("-") for part in spell(indexes).split(",") if part]
+
+    for one, following in pairwise(runs):
+        assert int(one[-1]) + 1 < int(following[0])
+
+
+@given(st.lists(st.text(alphabet="0123456789:-abc \n", max_size=6)).map(",".join))
+def test_any_text_is_read_without_an_error(text: str) -> None:
+    assert members(text) == counts(text).keys()
+
+
+@pytest.mark.xfail(strict=True, reason="\\d matches the digits of every script")
+def test_digits_of_other_scripts_are_not_of_the_form() -> None:
+    assert members("\u0663,1") == {1}
