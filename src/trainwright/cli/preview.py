@@ -43,11 +43,11 @@ class Preview(Struct, frozen=True, rename="camel"):
 def look(file: str, kind: Kind, loaded: Loaded) -> Preview:
     """Try a job out."""
     job, wire = _fresh(loaded.job), loaded.wire
-    story = Story(kind, wire, job)
+    story = Story(kind, job)
     story.begin()
     made = list(story.objects)
     notes = [DEBUG] if _debugging(wire) else _succeed(story, job)
-    failing = [] if _debugging(wire) else _fail(Story(kind, wire, job), job)
+    failing = [] if _debugging(wire) else _fail(Story(kind, job), job)
     notes += [GANG.format(job.gang.api)] if job.gang is not None else []
     return Preview(
         file, kind.name, job.key.namespace, job.key.name, made, terms.rules(job), story.steps, failing, notes

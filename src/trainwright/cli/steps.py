@@ -6,17 +6,16 @@ what the operator made of it, in the words of the job's kind.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from trainwright.cli import terms
 from trainwright.cli.terms import Ranks
 from trainwright.core.names import child
 from trainwright.kinds.base import Kind
 from trainwright.model.action import Plan
-from trainwright.model.child import Container, ContainerState, Pod, PodStatus, Terminated
+from trainwright.model.child import Container, ContainerState, PodStatus, Terminated
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Outcome
 from trainwright.model.site import Site
@@ -41,9 +40,9 @@ class Step(Struct, frozen=True, omit_defaults=True):
 class Story:
     """One run of a job on a site that offers what it asks for. `objects` is everything it created, in order."""
 
-    def __init__(self, kind: Kind, wire: Any, job: Job) -> None:
+    def __init__(self, kind: Kind, job: Job) -> None:
         gangs = frozenset({job.gang.api}) if job.gang is not None else frozenset[str]()
-        self.kind, self.wire = kind, wire
+        self.kind = kind
         self.world = World(job, site=Site(gangs=gangs))
         self.steps: list[Step] = []
         self.objects: list[Body] = []
@@ -101,17 +100,14 @@ class Story:
         return lambda index: child(self.world.job, role, index) in running
 
     def _become(self, changes: dict[str, PodStatus]) -> None:
-        """Straight into the truth: `World.change` walks all pods each time, which a job of 10,000 would feel."""
         for name, status in changes.items():
-            pod = self.world.truth.get(("Pod", name))
-            if isinstance(pod, Pod):
-                self.world.truth[("Pod", name)] = replace(pod, status=status)
+            self.world.change(name, **asdict(status))
 
     def _tell(self, event: str, because: str = "") -> None:
         """Let the operator work until it rests, and write down what it did; a clean-up has a line of its own."""
         before = self.outcome
         plans = self._passes()
-        status = self.kind.render(self.wire, self.world.job, plans[-1].status, self.world.clock)
+        status = self.kind.render(None, self.world.job, plans[-1].status, self.world.clock)
         phase = str(status.get("phase") or self.world.job.ledger.phase)
         bodies = [create.body for plan in plans for create in plan.creates]
         self.objects += bodies

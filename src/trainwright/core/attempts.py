@@ -84,7 +84,7 @@ def release(role: RoleLedger, now: Time) -> RoleLedger:
 
 
 def resize(role: RoleLedger, replicas: int) -> RoleLedger:
-    """Forget replicas that are no longer wanted; one that comes back later is a new one, above its old attempts."""
+    """Forget what replicas that are no longer wanted had come to."""
     if role.reached <= replicas and not (role.succeeded or role.failed):
         return role
     return replace(

@@ -11,10 +11,9 @@ from datetime import timedelta
 from msgspec import UNSET
 
 from trainwright.core import nodes
-from trainwright.model.cause import Cause, Why
+from trainwright.model.cause import Cause, Why, brief
 from trainwright.model.child import Container, Observed, Pod, Terminated
 from trainwright.model.job import Role
-from trainwright.model.ledger import LONGEST_MESSAGE
 from trainwright.model.site import Site
 from trainwright.model.status import State
 from trainwright.model.units import Time, after
@@ -77,36 +76,29 @@ def _removed_while_running(pod: Pod) -> bool:
 
 def _cause(pod: Pod, role: Role) -> Cause:
     """Why a failed pod failed."""
-    status = pod.status
+    status, node = pod.status, pod.spec.node_name
     for condition in status.conditions or ():
         if condition.type == "DisruptionTarget" and condition.status == "True":
-            return Cause(Why.DISRUPTED, reason=condition.reason, message=condition.message, node=pod.spec.node_name)
-    if status.reason in DISRUPTIONS:
-        return Cause(Why.DISRUPTED, reason=status.reason, message=status.message, node=pod.spec.node_name)
-    if status.reason == "Evicted":
-        return Cause(Why.EVICTED, reason=status.reason, message=status.message, node=pod.spec.node_name)
-    return _exit(pod, role) or Cause(
-        Why.REJECTED, reason=status.reason, message=status.message, node=pod.spec.node_name
-    )
+            return Cause(Why.DISRUPTED, reason=condition.reason, message=brief(condition.message), node=node)
+    why = Why.DISRUPTED if status.reason in DISRUPTIONS else Why.EVICTED if status.reason == "Evicted" else Why.REJECTED
+    told = Cause(why, reason=status.reason, message=brief(status.message), node=node)
+    return told if why is not Why.REJECTED else _exit(pod, role) or told
 
 
 def _exit(pod: Pod, role: Role) -> Cause | None:
     """The first container to end badly: what follows it is often only its echo."""
-    ends = [
-        (container, end)
-        for container, end in _ends(pod)
-        if end.exit_code and (not role.mains or container.name in role.mains)
-    ] or [(container, end) for container, end in _ends(pod) if end.exit_code]
-    if not ends:
+    bad = [(container, end) for container, end in _ends(pod) if end.exit_code]
+    bad = [pair for pair in bad if pair[0].name in role.mains] or bad
+    if not bad:
         return None
-    dated = [pair for pair in ends if pair[1].finished_at is not None]
-    container, end = min(dated, key=lambda pair: str(pair[1].finished_at)) if len(dated) == len(ends) else ends[0]
+    dated = [(end.finished_at, place) for place, (_, end) in enumerate(bad) if end.finished_at is not None]
+    container, end = bad[min(dated)[1] if len(dated) == len(bad) else 0]
     return Cause(
         Why.EXIT,
         code=end.exit_code,
         signal=end.signal or (end.exit_code - 128 if 128 < end.exit_code < 160 else 0) or UNSET,
         reason=end.reason,
-        message=end.message[:LONGEST_MESSAGE],
+        message=brief(end.message),
         container=container.name,
         node=pod.spec.node_name,
     )
@@ -157,7 +149,7 @@ def _create_error(pod: Pod) -> Cause | None:
         for container in group or ():
             waiting = container.state.waiting if container.state is not None else None
             if waiting is not None and waiting.reason in CREATE_ERRORS:
-                message = waiting.message[:LONGEST_MESSAGE]
+                message = brief(waiting.message)
                 return Cause(Why.CREATE_ERROR, reason=waiting.reason, message=message, container=container.name)
     return None
 

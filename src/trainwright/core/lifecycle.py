@@ -10,10 +10,10 @@ from trainwright.core import attempts, phases, removal, render, report, verdict
 from trainwright.core.observe import View
 from trainwright.core.report import Actions
 from trainwright.model.action import Delete, Plan
-from trainwright.model.cause import Why
+from trainwright.model.cause import Why, brief
 from trainwright.model.child import Pod
 from trainwright.model.job import Clean
-from trainwright.model.ledger import Ledger, Outcome, Phase, Reason, RoleLedger, Times
+from trainwright.model.ledger import LONGEST_TEXT, Ledger, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.rule import Result
 from trainwright.model.units import after, whole
 
@@ -36,12 +36,12 @@ def begin(view: View) -> View:
 
 
 def unfit(view: View) -> Plan | None:
-    """A manifest that cannot be run: a new job fails, one that already runs goes on until the edit is mended."""
+    """A manifest that cannot be run: a new job fails, any other is left as it is until the edit is mended."""
     if not view.job.invalid:
         return None
     if view.stored.phase is not Phase.NEW:
         return report.close(view.remember(view.stored), Actions())
-    outcome = Outcome(Result.FAILED, Reason.INVALID, whole(view.now), message=view.job.invalid[:4000])
+    outcome = Outcome(Result.FAILED, Reason.INVALID, whole(view.now), message=brief(view.job.invalid, LONGEST_TEXT))
     return finished(end(view, outcome))
 
 
@@ -147,8 +147,6 @@ def _advanced(view: View, position: int, book: RoleLedger) -> RoleLedger:
     role, group = view.job.roles[position], view.roles[position]
     if book.holds:
         book = attempts.release(book, view.now)
-    if book.reached > role.replicas or book.succeeded or book.failed:
-        book = attempts.resize(book, role.replicas)
     if book.reached < role.replicas and phases.present(group):
         book = replace(book, reached=role.replicas)
     return book

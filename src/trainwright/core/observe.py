@@ -120,6 +120,10 @@ class _Looker(Struct, frozen=True):
         book = books.get(role.name) or RoleLedger(role.name)
         if slot and (higher := _higher(slot, book)):
             book = attempts.learn(book, higher)
+        if slot and (max(slot) >= role.replicas or min(slot) < 0):
+            book = self._shrink(role, slot, book)
+        if book.reached > role.replicas or book.succeeded or book.failed:
+            book = attempts.resize(book, role.replicas)
         books[role.name] = book
         plain = not (book.retries or book.succeeded or book.failed)
         seen: list[Seen] = []
@@ -129,9 +133,15 @@ class _Looker(Struct, frozen=True):
                 seen.append(Seen(index, book.epoch, State.RUNNING, found[1]))
             else:
                 seen.append(self._replica(role, book, index, found))
-        if slot and (max(slot) >= role.replicas or min(slot) < 0):
-            self.leftovers.extend(_surplus(role, slot))
         return RoleSeen(role.name, tuple(seen), [one.state for one in seen].count(State.RUNNING))
+
+    def _shrink(self, role: Role, slot: Slots, book: RoleLedger) -> RoleLedger:
+        """Replicas that are no longer wanted go; should one come back, it is a new one, and its old pod is stale."""
+        surplus = [(index, found) for index, found in sorted(slot.items()) if not 0 <= index < role.replicas]
+        why = f"{role.name} has {role.replicas} replicas"
+        self.leftovers.extend(Leftover(pod, role.name, index, why) for index, (_, pod) in surplus)
+        current = [index for index, (found, _) in surplus if index >= 0 and found >= attempts.attempt(book, index)]
+        return attempts.retry(book, current) if current else book
 
     def _runs(self, pod: Pod, role: Role) -> bool:
         """The dull case, which `conclude` would find as well, only not as fast."""
@@ -145,19 +155,20 @@ class _Looker(Struct, frozen=True):
     def _replica(self, role: Role, book: RoleLedger, index: int, found: tuple[int, Pod] | None) -> Seen:
         """One replica: its pod if that is of the current attempt, else what is remembered of it."""
         current = attempts.attempt(book, index)
-        pod = None
+        pod = old = None
         state, cause = State.WAITING, None
         if found is not None and found[0] >= current:
             pod = found[1]
             state, cause = conclude(pod, role, self.observed, self.site, self.now)
         elif found is not None:
+            old = found[1]
             why = f"attempt {found[0]} has been replaced by {current}"
-            self.leftovers.append(Leftover(found[1], role.name, index, why))
+            self.leftovers.append(Leftover(old, role.name, index, why))
         if book.succeeded and index in members(book.succeeded):
-            return Seen(index, current, State.SUCCEEDED, pod, cause, final=True)
+            return Seen(index, current, State.SUCCEEDED, pod, cause, True, old)
         if book.failed and index in members(book.failed):
-            return Seen(index, current, State.FAILED, pod, cause, final=True)
-        return Seen(index, current, state, pod, cause)
+            return Seen(index, current, State.FAILED, pod, cause, True, old)
+        return Seen(index, current, state, pod, cause, False, old)
 
 
 def _higher(slot: Slots, book: RoleLedger) -> dict[int, int]:
@@ -168,11 +179,3 @@ def _higher(slot: Slots, book: RoleLedger) -> dict[int, int]:
         for index, (found, _) in slot.items()
         if found > epoch and index >= 0 and found > attempts.attempt(book, index)
     }
-
-
-def _surplus(role: Role, slot: Slots) -> list[Leftover]:
-    return [
-        Leftover(pod, role.name, index, f"{role.name} has {role.replicas} replicas")
-        for index, (_, pod) in sorted(slot.items())
-        if not 0 <= index < role.replicas
-    ]

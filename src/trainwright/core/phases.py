@@ -8,7 +8,7 @@ The ends are final. A test drives random worlds and holds every move it sees aga
 from collections.abc import Mapping
 
 from trainwright.core.observe import View
-from trainwright.model.ledger import Phase, RoleLedger
+from trainwright.model.ledger import Phase
 from trainwright.model.status import RoleSeen, Seen, State
 
 _ENDS: Mapping[Phase, str] = {
@@ -62,16 +62,10 @@ def current(view: View) -> Phase:
     if all(role.calm or all(up(seen) for seen in role.replicas) for role in view.roles):
         # All of them finished and no rule decided: nothing runs, so nothing has changed.
         return Phase.RUNNING if any(role.running for role in view.roles) else before
-    if before in (Phase.RUNNING, Phase.RESTARTING):
-        return Phase.RESTARTING if _replaced(view) else Phase.RUNNING
-    return before
+    return Phase.RESTARTING if before is Phase.RUNNING and _replaced(view) else before
 
 
 def _replaced(view: View) -> bool:
     """Whether a replica that once existed is not up: growth alone is not a restart."""
-    books: dict[str, RoleLedger] = {book.name: book for book in view.ledger.roles}
-    return any(
-        not up(seen) and (seen.attempt > 0 or seen.index < books[role.name].reached)
-        for role in view.roles
-        for seen in role.replicas
-    )
+    reached = {book.name: book.reached for book in view.stored.roles}
+    return any(not up(seen) and seen.index < reached.get(role.name, 0) for role in view.roles for seen in role.replicas)

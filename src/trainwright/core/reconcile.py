@@ -20,8 +20,8 @@ def reconcile(job: Job, observed: Observed, site: Site, now: Time) -> Plan:
     # The order is the meaning; the first that answers wins.
     return (
         lifecycle.deleted(view)  # 1 being deleted: children follow by their owner
-        or lifecycle.finished(view)  # 2 decided earlier: clean up, time to live
-        or lifecycle.unfit(view)  # 3 a manifest that cannot be run
+        or lifecycle.unfit(view)  # 2 a manifest that cannot be run, or an edit that cannot be applied
+        or lifecycle.finished(view)  # 3 decided earlier: clean up, time to live
         or lifecycle.suspended(view)  # 4 no pods
         or _live(lifecycle.begin(view))
     )

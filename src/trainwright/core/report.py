@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from trainwright.core.observe import View
 from trainwright.model.action import Create, Delete, Emit, Moment, Patch, Plan, Write
+from trainwright.model.cause import brief
 from trainwright.model.ledger import Ledger, Phase, RoleLedger
 from trainwright.model.rule import Result
 from trainwright.model.status import Status
@@ -69,9 +70,8 @@ def _events(view: View) -> list[Emit]:
         )
     if after.times.running is not None and before.times.running is None:
         events.append(Emit(Moment.RUNNING, f"{job.key.name} is running."))
-    if _restarts(after) > _restarts(before) and after.failures:
-        last = after.failures[-1]
-        events.append(Emit(Moment.RESTARTING, f"restarting after {last.pod} {last.cause}", warning=True))
+    if _restarts(after) > _restarts(before):
+        events.append(_restarting(before, after))
     if after.phase is Phase.SUSPENDED and before.phase is not Phase.SUSPENDED:
         events.append(Emit(Moment.SUSPENDED, f"{job.key.name} is suspended."))
     if after.resumes > before.resumes:
@@ -80,6 +80,14 @@ def _events(view: View) -> list[Emit]:
         done = after.outcome.result is Result.SUCCEEDED
         events.append(Emit(Moment.SUCCEEDED if done else Moment.FAILED, after.outcome.message, warning=not done))
     return events
+
+
+def _restarting(before: Ledger, after: Ledger) -> Emit:
+    """Names the first failure that is new; a restart of what had succeeded has none."""
+    new = [failure for failure in after.failures if failure not in before.failures]
+    if not new:
+        return Emit(Moment.RESTARTING, "restarting what had completed, as its policy says")
+    return Emit(Moment.RESTARTING, brief(f"restarting after {new[0].pod} {new[0].cause}"), warning=True)
 
 
 def _restarts(ledger: Ledger) -> int:

@@ -12,7 +12,7 @@ from trainwright.core.budget import Retry
 from trainwright.core.observe import View
 from trainwright.core.settle import Settled, kept
 from trainwright.model.cause import Why
-from trainwright.model.job import Job, Scope
+from trainwright.model.job import Scope
 from trainwright.model.ledger import Ledger, RoleLedger
 from trainwright.model.units import Time, after
 
@@ -31,38 +31,43 @@ def again(settled: Settled) -> View:
     done: list[Retry] = []
     for retry in settled.retries:
         if not any(budget.covers(earlier, retry.role) for earlier in done):
-            ledger = _raised(view.job, ledger, retry, view.now)
+            ledger = _raised(view, ledger, retry)
             done.append(retry)
     return view.remember(ledger).again()
 
 
-def _raised(job: Job, ledger: Ledger, retry: Retry, now: Time) -> Ledger:
+def _raised(view: View, ledger: Ledger, retry: Retry) -> Ledger:
     """One restart: counted on the role that caused it, attempts raised over its whole scope."""
-    until = after(now, delay(attempts.of_role(ledger, retry.role.name), retry, now))
-    sizes = {role.name: role.replicas for role in job.roles}
-    books = [_counted(job, _anew(book, retry, sizes[book.name], until), retry) for book in ledger.roles]
+    until = after(view.now, delay(attempts.of_role(ledger, retry.role.name), retry, view.now))
+    sizes = {role.name: role.replicas for role in view.job.roles}
+    books = [
+        _counted(view, _anew(book, retry, sizes[book.name], until), retry) if _reaches(retry, book) else book
+        for book in ledger.roles
+    ]
     return replace(ledger, roles=tuple(books))
 
 
+def _reaches(retry: Retry, book: RoleLedger) -> bool:
+    return retry.role.restart.scope is Scope.JOB or book.name == retry.role.name
+
+
 def _anew(book: RoleLedger, retry: Retry, replicas: int, until: Time) -> RoleLedger:
-    """The role's book, if the restart reaches it, with its replicas starting anew after the back-off."""
-    scope, ours = retry.role.restart.scope, book.name == retry.role.name
-    if scope is Scope.JOB or (scope is Scope.ROLE and ours):
-        return attempts.hold(attempts.next_epoch(book), range(replicas), until)
-    if ours:
+    """The role's book with the replicas that the restart reaches starting anew after the back-off."""
+    if retry.role.restart.scope is Scope.POD:
         return attempts.hold(attempts.retry(book, [retry.seen.index]), [retry.seen.index], until)
-    return book
+    return attempts.hold(attempts.next_epoch(book), range(replicas), until)
 
 
-def _counted(job: Job, book: RoleLedger, retry: Retry) -> RoleLedger:
-    if book.name != retry.role.name:
-        along = retry.role.restart.shared and retry.role.restart.scope is Scope.JOB
-        return attempts.count(book, retry.cause.why) if along else book
-    book = attempts.count(book, retry.cause.why)
-    if not job.lifecycle.counts_in_place or retry.seen.pod is None:
+def _counted(view: View, book: RoleLedger, retry: Retry) -> RoleLedger:
+    if book.name == retry.role.name or retry.role.restart.shared:
+        book = attempts.count(book, retry.cause.why)
+    if not view.job.lifecycle.counts_in_place:
         return book
-    # The pod goes, and the kubelet's own count goes with it: keep it.
-    return attempts.count(book, Why.IN_PLACE, budget.in_place(retry.seen.pod))
+    # The pods go, and the kubelet's own counts go with them: keep those.
+    group = next(group for group in view.roles if group.name == book.name)
+    going = [retry.seen] if retry.role.restart.scope is Scope.POD else group.replicas
+    lost = sum(budget.in_place(seen.pod) for seen in going if seen.pod is not None)
+    return attempts.count(book, Why.IN_PLACE, lost) if lost else book
 
 
 def delay(book: RoleLedger, retry: Retry, now: Time) -> float:

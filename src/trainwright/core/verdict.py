@@ -9,9 +9,9 @@ from trainwright.core.budget import Retry
 from trainwright.core.observe import View
 from trainwright.core.rules import Judgement, Truth, judge
 from trainwright.core.settle import Settled, failure
-from trainwright.model.cause import Cause, Why
+from trainwright.model.cause import Cause, Why, brief
 from trainwright.model.job import Since
-from trainwright.model.ledger import Failure, Outcome, Phase, Reason
+from trainwright.model.ledger import LONGEST_TEXT, Failure, Outcome, Phase, Reason
 from trainwright.model.rule import Result
 from trainwright.model.units import Time, after, whole
 
@@ -43,15 +43,14 @@ def _failed(settled: Settled, success: Judgement) -> Outcome | None:
 
 
 def _outcome(view: View, result: Result, reason: Reason, judged: Judgement) -> Outcome:
-    what = f"rule {judged.text}" if judged.text else "the rules"
-    message = {
-        Reason.RULE: f"{what} fulfilled by {judged.role} {judged.index}",
-        Reason.UNREACHABLE: f"no success rule can be fulfilled any more, since {judged.role} {judged.index} failed",
-    }[reason]
+    who = f"{judged.role} {judged.index}" if judged.index >= 0 else ""
+    if reason is Reason.RULE:
+        rule, message = brief(judged.text, LONGEST_TEXT), f"rule {judged.text}" if judged.text else "the rules"
+        message += f" fulfilled by {who}"
+    else:
+        rule, message = "", "no success rule can be fulfilled any more" + (f", since {who} failed" if who else "")
     failed = _failure(view, judged.role, judged.index) if result is Result.FAILED else None
-    return Outcome(
-        result, reason, whole(view.now), judged.text if reason is Reason.RULE else "", message, failure=failed
-    )
+    return Outcome(result, reason, whole(view.now), rule, brief(message, LONGEST_TEXT), failure=failed)
 
 
 def _failure(view: View, name: str, index: int) -> Failure | None:
@@ -72,7 +71,9 @@ def asked(view: View) -> Outcome | None:
     if ending is None:
         return None
     result = Result.SUCCEEDED if ending.succeeded else Result.FAILED
-    return Outcome(result, Reason.EXTERNAL, whole(view.now), message=ending.message, word=ending.word)
+    return Outcome(
+        result, Reason.EXTERNAL, whole(view.now), message=brief(ending.message, LONGEST_TEXT), word=ending.word
+    )
 
 
 def deadline(view: View) -> Time | None:

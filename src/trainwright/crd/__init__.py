@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to install: structural schemas from the kinds' types (`schema`), whole CRDs around them (`manifests`)."""

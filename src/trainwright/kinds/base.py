@@ -45,6 +45,8 @@ class Kind(Struct, frozen=True, kw_only=True):
     plural: str
     short_names: tuple[str, ...]
     wire: type[Any]
+    #: The struct of its `status`.
+    status: type[Any]
     columns: tuple[Column, ...]
     #: Fill in what the user left out.
     default: Callable[[Any], Any]
@@ -52,7 +54,7 @@ class Kind(Struct, frozen=True, kw_only=True):
     check: Callable[[Any], tuple[Problem, ...]]
     #: The defaulted, checked manifest in the one model.
     translate: Callable[[Any], Job]
-    #: The status in this kind's words: (stored manifest, job, conclusion, now) -> the `status` object.
+    #: The status in this kind's words: (stored status, job, conclusion, now) -> the `status` object.
     render: Callable[[Any, Job, Status, Time], Body]
     #: CEL rules for the CRD's `spec`: (rule, message).
     cel: tuple[tuple[str, str], ...] = ()
@@ -131,6 +133,8 @@ class Loaded(Struct, frozen=True):
     wire: Any
     job: Job
     problems: tuple[Problem, ...]
+    #: What the kind last said of the job, as far as it can be read.
+    status: Any = None
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -145,4 +149,13 @@ def load(kind: Kind, document: Body) -> Loaded:
         wire = kind.default(wire)
         problems = (*problems, *kind.check(wire))
     broken = wire is None or any(not problem.warning for problem in problems)
-    return Loaded(wire, invalid(kind, document, problems) if broken else kind.translate(wire), problems)
+    job = invalid(kind, document, problems) if broken else kind.translate(wire)
+    return Loaded(wire, job, problems, wire.status if wire is not None else _said(kind, document))
+
+
+def _said(kind: Kind, document: Body) -> Any:
+    """The stored status of a manifest whose shape is wrong elsewhere."""
+    try:
+        return msgspec.convert(document.get("status"), kind.status | None)
+    except msgspec.ValidationError:
+        return None

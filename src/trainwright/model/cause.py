@@ -7,6 +7,16 @@ from msgspec import UNSET, UnsetType
 
 from trainwright.model.meta import Wire
 
+#: Longest text of a message we keep; a stack trace belongs in the log.
+LONGEST_MESSAGE = 1024
+
+
+def brief(text: str, longest: int = LONGEST_MESSAGE) -> str:
+    """A text as a status keeps it: no control characters but line ends, and not longer than this."""
+    if len(text) > longest:
+        text = text[: longest - 1] + "…"
+    return text if text.isprintable() else "".join(c for c in text if c.isprintable() or c in "\n\t")
+
 
 class Why(StrEnum):
     """The kinds of cause, as they are counted in the durable state."""

@@ -9,7 +9,9 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-_RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?::(\d{1,9}))?")
+#: No index is larger: a range in a status that is not ours must not fill the memory.
+LARGEST = 99_999
+_RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?(?::([0-9]{1,9}))?")
 
 
 def _runs(text: str) -> Iterable[tuple[int, int, int]]:
@@ -17,7 +19,7 @@ def _runs(text: str) -> Iterable[tuple[int, int, int]]:
         match = _RANGE.fullmatch(part)
         if match is not None:
             first, last, count = match.groups()
-            yield int(first), int(last or first), int(count or 1)
+            yield int(first), min(int(last or first), LARGEST), int(count or 1)
 
 
 @lru_cache(maxsize=128)

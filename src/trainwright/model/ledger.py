@@ -18,11 +18,11 @@ from trainwright.model.rule import Result
 
 #: How many of the latest failures are kept word for word.
 KEPT_FAILURES = 8
-#: Longest text of a message we keep; a stack trace belongs in the log.
-LONGEST_MESSAGE = 1024
+#: Longest text in a ledger that is not a message of a cause.
+LONGEST_TEXT = 4096
 
 Indexes = Annotated[str, Limits(max_length=131072, pattern=r"^[0-9,:-]*$")]
-Text = Annotated[str, Limits(max_length=4096)]
+Text = Annotated[str, Limits(max_length=LONGEST_TEXT)]
 
 
 class Phase(StrEnum):

@@ -32,6 +32,8 @@ class Seen(Struct, frozen=True, gc=False):
     cause: Cause | None = None
     #: Ended, and will not be tried again.
     final: bool = False
+    #: The pod of an older attempt, while it is still there.
+    old: Pod | None = None
 
 
 class RoleSeen(Struct, frozen=True, gc=False):

@@ -13,7 +13,7 @@ _SUFFIXES: dict[str, Decimal] = {
     **{s: Decimal(1000) ** (i + 1) for i, s in enumerate(("k", "M", "G", "T", "P", "E"))},
     **{s: Decimal(1024) ** (i + 1) for i, s in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))},
 }
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([A-Za-z]{0,2}))")
+_QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([eE][+-]?[0-9]{1,3})|([A-Za-z]{0,2}))")
 #: Kubernetes caps quantities at 2^63-1; a longer text is a mistake and would only burn time here.
 _LONGEST = 64
 
@@ -21,6 +21,8 @@ _LONGEST = 64
 def quantity(value: object) -> Decimal | None:
     """A Kubernetes resource quantity as an exact number, or None if it is not one."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, int) and value.bit_length() > 192:
         return None
     text = str(value).strip()
     match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None

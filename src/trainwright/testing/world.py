@@ -247,7 +247,7 @@ class World:
         """The pods that really exist."""
         return {name: child for (_, name), child in self.truth.items() if isinstance(child, Pod)}
 
-    def pod(self, name: str) -> Pod:
+    def _pod(self, name: str) -> Pod:
         """The pod of that name."""
         pod = self.truth["Pod", name]
         assert isinstance(pod, Pod)  # noqa: S101 - the address says so
@@ -255,12 +255,12 @@ class World:
 
     def change(self, name: str, **status: Any) -> None:
         """A pod's status changes."""
-        pod = self.pod(name)
+        pod = self._pod(name)
         self._set(("Pod", name), replace(pod, status=replace(pod.status, **status)))
 
     def bind(self, name: str, node: str = "node-1") -> None:
         """The scheduler puts a pod on a node."""
-        pod = self.pod(name)
+        pod = self._pod(name)
         if not pod.spec.node_name:
             self._set(("Pod", name), replace(pod, spec=replace(pod.spec, node_name=node)))
 

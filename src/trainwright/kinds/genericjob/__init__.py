@@ -14,7 +14,7 @@ from trainwright.kinds.genericjob.cel import RULES
 from trainwright.kinds.genericjob.checks import check
 from trainwright.kinds.genericjob.dialect import GANG_API, GenericDialect
 from trainwright.kinds.genericjob.status import render
-from trainwright.kinds.genericjob.wire import DebugMode, GenericJob, PauseMode
+from trainwright.kinds.genericjob.wire import DebugMode, GenericJob, GenericJobStatus, PauseMode
 from trainwright.model.job import Gang, Job, Lifecycle, Role
 from trainwright.model.ledger import Ledger
 
@@ -75,6 +75,7 @@ GENERICJOB = Kind(
     plural="genericjobs",
     short_names=("gj",),
     wire=GenericJob,
+    status=GenericJobStatus,
     columns=(
         Column("Phase", "string", ".status.phase"),
         Column("Age", "date", ".metadata.creationTimestamp"),

@@ -135,7 +135,7 @@ def _variables(body: Body, path: str, spec: GenericJobSpec) -> Iterator[Problem]
 
 
 def _texts(body: Body, path: str) -> Iterator[tuple[str, str]]:
-    """Every text in which variables are filled in. The template was not checked for shape yet, so nothing is assumed."""
+    """Every text in which variables are filled in. The template may be of any shape still, so nothing is assumed."""
     spec = body.get("spec")
     for group in ("initContainers", "containers"):
         containers = spec.get(group) if isinstance(spec, dict) else None

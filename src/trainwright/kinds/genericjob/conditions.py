@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from trainwright.kinds.genericjob.wire import JobCondition
-from trainwright.model.cause import Cause, Why
+from trainwright.model.cause import Cause, Why, brief
 from trainwright.model.job import Body, Job
-from trainwright.model.ledger import Outcome, Phase, Reason
+from trainwright.model.ledger import LONGEST_TEXT, Outcome, Phase, Reason
 from trainwright.model.rule import Result
 from trainwright.model.status import Seen, State, Status
 from trainwright.model.units import Time, rfc3339
@@ -52,7 +52,7 @@ def _said(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[
     ledger = status.ledger
     yield _initialized(status, known)
     if ledger.outcome is not None:
-        yield from _ended(job, ledger.outcome)
+        yield from _ended(ledger.outcome)
     elif ledger.phase is Phase.SUSPENDED:
         yield Said("Running", False, "Paused", "The job is paused.")
     else:
@@ -84,23 +84,21 @@ def _running(status: Status) -> Said:
     return Said("Running", False, "Pending", "The job is waiting for its replicas to run.")
 
 
-def _ended(job: Job, outcome: Outcome) -> Iterator[Said]:
+def _ended(outcome: Outcome) -> Iterator[Said]:
     done = outcome.result is Result.SUCCEEDED
-    reason, message = (
-        ("Succeeded", "The job has finished successfully.") if done else ("Failed", _failure(job, outcome))
-    )
+    reason, message = ("Succeeded", "The job has finished successfully.") if done else ("Failed", _failure(outcome))
     yield Said("Running", False, reason, message)
     yield Said("Failed", not done, reason, message)
     yield Said("Completed", True, reason, message)
 
 
-def _failure(job: Job, outcome: Outcome) -> str:
+def _failure(outcome: Outcome) -> str:
     """The published text names the rule; where the user wrote none, the replica that decided makes one."""
     if outcome.reason is Reason.RULE:
         failure = outcome.failure
         own = f'{{"{failure.role}":[{failure.index}]}}' if failure is not None else ""
-        return f"The job is failed with rule: {outcome.rule or own}"
-    return f"The job is failed: {outcome.message}"
+        return brief(f"The job is failed with rule: {outcome.rule or own}", LONGEST_TEXT)
+    return brief(f"The job is failed: {outcome.message}", LONGEST_TEXT)
 
 
 def _replica_failure(job: Job, status: Status, known: dict[str, JobCondition]) -> Said:
@@ -119,26 +117,29 @@ def _replica_failure(job: Job, status: Status, known: dict[str, JobCondition]) -
 def _trouble(job: Job, status: Status) -> str:
     """The first replica with an error, in the published words."""
     if status.invalid:
-        return status.invalid[:4000]
+        return brief(status.invalid, LONGEST_TEXT)
+    epochs = {book.name: book.epoch for book in status.ledger.roles}
+    latest = {
+        (one.role, one.index): one.cause for one in status.ledger.failures if one.attempt >= epochs.get(one.role, 0)
+    }
     for role in status.roles:
         for seen in role.replicas:
-            if (cause := _error(status, role.name, seen)) is not None:
-                return f"Pod[{job.key.name}-{role.name}-{seen.index}] {_words(cause)}"
-    return next((f"{name} could not be created: {why}"[:4000] for name, why in status.refused.items()), "")
+            if (cause := _error(seen, latest.get((role.name, seen.index)))) is not None:
+                return brief(f"Pod[{job.key.name}-{role.name}-{seen.index}] {_words(cause)}", LONGEST_TEXT)
+    refused = [f"{name} could not be created: {why}" for name, why in status.refused.items()]
+    return brief(refused[0], LONGEST_TEXT) if refused else ""
 
 
-def _error(status: Status, role: str, seen: Seen) -> Cause | None:
-    """What is wrong with a replica now: it failed, it cannot start, or it waits to be tried again."""
+def _error(seen: Seen, latest: Cause | None) -> Cause | None:
+    """What is wrong with a replica now: it failed, it cannot start, or it is being tried again."""
+    cause = seen.cause
     if (
         seen.state in (State.FAILED, State.LOST, State.STARTING)
-        and seen.cause is not None
-        and seen.cause.why is not Why.COMPLETED
+        and cause is not None
+        and cause.why is not Why.COMPLETED
     ):
-        return seen.cause
-    if (seen.state in (State.WAITING, State.STARTING) and seen.attempt) or seen.state is State.FAILED:
-        latest = [one for one in status.ledger.failures if (one.role, one.index) == (role, seen.index)]
-        return latest[-1].cause if latest else None
-    return None
+        return cause
+    return latest if seen.state in (State.FAILED, State.WAITING, State.STARTING) else None
 
 
 def _words(cause: Cause) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import msgspec
 
 from trainwright.kinds.genericjob.conditions import conditions
-from trainwright.kinds.genericjob.wire import Aggregate, GenericJob, ReplicaStatus
-from trainwright.model.child import Container
+from trainwright.kinds.genericjob.wire import Aggregate, GenericJobStatus, ReplicaStatus
+from trainwright.model.child import Container, Pod
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger, Phase, RoleLedger
 from trainwright.model.status import RoleSeen, Seen, Status
@@ -36,18 +36,26 @@ _URGENCY = {"Failed": 0, "Unknown": 1, "Pending": 2, "Creating": 3, "Running": 4
 Line = tuple[Seen, str]
 
 
-def render(stored: GenericJob, job: Job, status: Status, now: Time) -> Body:
+def render(before: GenericJobStatus | None, job: Job, status: Status, now: Time) -> Body:
     """The whole `status`."""
+    if job.invalid and before is not None and status.ledger.outcome is None:
+        return _unapplied(before, job, status, now)
     lines = {role.name: [(seen, replica_phase(seen, status.ledger)) for seen in role.replicas] for role in status.roles}
     counts = Counter(phase.lower() for group in lines.values() for _, phase in group)
     aggregate = Aggregate(**counts)
     return {
         "phase": _phase(status, aggregate),
-        "conditions": conditions(stored.status.conditions if stored.status else None, job, status, now),
-        "tasks": _tasks(stored, job, status, lines),
+        "conditions": conditions(before.conditions if before is not None else None, job, status, now),
+        "tasks": _tasks(before, job, status, lines),
         "aggregate": msgspec.to_builtins(aggregate),
         "trainwright": msgspec.to_builtins(status.ledger),
     }
+
+
+def _unapplied(before: GenericJobStatus, job: Job, status: Status, now: Time) -> Body:
+    """An edit that cannot be applied: everything stays as it was told, and one condition says what is wrong."""
+    told: Body = msgspec.to_builtins(before)
+    return told | {"conditions": conditions(before.conditions, job, status, now)}
 
 
 def _phase(status: Status, aggregate: Aggregate) -> str:
@@ -59,16 +67,22 @@ def _phase(status: Status, aggregate: Aggregate) -> str:
 
 def replica_phase(seen: Seen, ledger: Ledger) -> str:
     """The five pod phases, `Creating` before a pod has a place, `Deleted` once it is gone for good."""
-    if seen.pod is None:
+    pod = shown_pod(seen, ledger)
+    if pod is None:
         over = seen.final or ledger.outcome is not None or ledger.phase is Phase.SUSPENDED
         return "Deleted" if over else "Creating"
-    phase = seen.pod.status.phase
-    if phase == "Pending" and not seen.pod.spec.node_name:
+    phase = pod.status.phase
+    if phase == "Pending" and not pod.spec.node_name:
         return "Creating"
     return phase if phase in _URGENCY else "Unknown"
 
 
-def _tasks(stored: GenericJob, job: Job, status: Status, lines: dict[str, list[Line]]) -> list[Body]:
+def shown_pod(seen: Seen, ledger: Ledger) -> Pod | None:
+    """The replica's pod; at the end of the job also one that was about to be replaced."""
+    return seen.pod or (seen.old if ledger.outcome is not None else None)
+
+
+def _tasks(stored: GenericJobStatus | None, job: Job, status: Status, lines: dict[str, list[Line]]) -> list[Body]:
     chosen = _chosen(lines)
     room = MOST_CONTAINERS
     tasks: list[Body] = []
@@ -81,7 +95,8 @@ def _tasks(stored: GenericJob, job: Job, status: Status, lines: dict[str, list[L
         task["replicas"] = []
         for seen, phase in lines[role.name]:
             if (role.name, seen.index) in chosen:
-                line = _replica(job, role.name, seen, phase, before)
+                pod = shown_pod(seen, status.ledger)
+                line = _replica(f"{job.key.name}-{role.name}-{seen.index}", pod, phase, before)
                 line["containers"] = line["containers"][:room]
                 room -= len(line["containers"])
                 task["replicas"].append(line)
@@ -103,9 +118,9 @@ def _restarts(job: Job, role: RoleSeen, book: RoleLedger | None) -> int:
     return sum(times for why, times in book.restarts.items() if why not in free) if book is not None else 0
 
 
-def _before(stored: GenericJob, role: str) -> dict[str, ReplicaStatus]:
+def _before(stored: GenericJobStatus | None, role: str) -> dict[str, ReplicaStatus]:
     """What was last said of the role's replicas, by pod name; old statuses call the list `status`."""
-    tasks = (stored.status.tasks if stored.status is not None else None) or ()
+    tasks = (stored.tasks if stored is not None else None) or ()
     found: Iterable[ReplicaStatus] = ()
     for task in tasks:
         if task.type == role:
@@ -113,11 +128,10 @@ def _before(stored: GenericJob, role: str) -> dict[str, ReplicaStatus]:
     return {replica.name: replica for replica in found}
 
 
-def _replica(job: Job, role: str, seen: Seen, phase: str, before: dict[str, ReplicaStatus]) -> Body:
-    name = f"{job.key.name}-{role}-{seen.index}"
-    if seen.pod is not None:
-        containers = [_container(one) for one in seen.pod.status.container_statuses or ()]
-        return {"name": name, "uid": seen.pod.metadata.uid, "phase": phase, "containers": containers}
+def _replica(name: str, pod: Pod | None, phase: str, before: dict[str, ReplicaStatus]) -> Body:
+    if pod is not None:
+        containers = [_container(one) for one in pod.status.container_statuses or ()]
+        return {"name": name, "uid": pod.metadata.uid, "phase": phase, "containers": containers}
     if phase == "Deleted" and name in before:
         # The pod is gone, but how it ended is still worth telling.
         told: Body = msgspec.to_builtins(before[name])

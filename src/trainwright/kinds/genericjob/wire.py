@@ -145,7 +145,7 @@ class JobCondition(Spec, frozen=True):
     """One of the published conditions."""
 
     type: Annotated[str, Meta(max_length=64)]
-    status: Literal["True", "False", "Unknown"]
+    status: Annotated[str, Meta(max_length=16)]
     reason: Annotated[str, Meta(max_length=256)] = ""
     message: Annotated[str, Meta(max_length=4096)] = ""
     last_transition_time: Annotated[str, Meta(max_length=64)] = ""
@@ -192,7 +192,8 @@ class Aggregate(Spec, frozen=True, omit_defaults=False):
 class GenericJobStatus(Spec, frozen=True):
     """What the controller reports."""
 
-    phase: Literal["", "Pending", "Running", "Paused", "Resuming", "Succeeded", "Failed", "Unknown"] = ""
+    # Any text is read: what another controller once wrote must not make the job invalid.
+    phase: Annotated[str, Meta(max_length=64)] = ""
     conditions: tuple[JobCondition, ...] | None = None
     tasks: tuple[Task, ...] | None = None
     aggregate: Aggregate | None = None
