@@ -63,15 +63,15 @@ class Grouped(PlainDialect, frozen=True):
 
 
 class Bare(PlainDialect, frozen=True):
-    """A dialect that says nothing of metadata, and everything of a service."""
+    """A dialect that says little of metadata, and asks the site for addresses."""
 
     def pod(self, job: Job, replica: Replica, site: Site) -> Body:
         """Only a spec."""
         return {"spec": {"host": site.host(job.key, replica.name)}}
 
-    def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - a protocol
+    def service(self, job: Job, replica: Replica, site: Site) -> Body:
         """Its own idea of an address."""
-        return {"metadata": {"annotations": {"a": "b"}}, "spec": {"clusterIP": "10.0.0.1"}}
+        return {"metadata": {"annotations": {"a": "b"}}, "spec": {"clusterIP": site.host(job.key, replica.name)}}
 
 
 def group(digest: str = "", *, name: str = "job", kind: str = "PodGroup", **more: Any) -> Extra:

@@ -109,6 +109,21 @@ def test_a_roles_budget(
     assert expected == chosen(ledger, *(ended(worker, index, why) for index, why in enumerate(causes)))
 
 
+def test_a_pod_that_somebody_removed_is_made_again_whatever_the_policy_and_costs_a_pod_nothing() -> None:
+    worker = role(replicas=2, restart=on(Why.EXIT, limit=1))
+
+    assert chosen(spent(Deleted=9), ended(worker, 0, Why.DELETED), ended(worker, 1)) == ([0, 1], [])
+    assert chosen(spent(Exit=1), ended(worker, 0, Why.DELETED), ended(worker, 1)) == ([0], [1])
+
+
+@pytest.mark.parametrize("scope", [Scope.ROLE, Scope.JOB])
+def test_a_scope_that_restarts_because_somebody_removed_a_pod_pays_for_it(scope: Scope) -> None:
+    worker = role(restart=on(Why.DELETED, limit=1, scope=scope))
+
+    assert chosen(spent(), ended(worker, 0, Why.DELETED)) == ([0], [])
+    assert chosen(spent(Deleted=1), ended(worker, 0, Why.DELETED)) == ([], [0])
+
+
 def test_each_role_has_a_budget_of_its_own() -> None:
     worker, chief = role(restart=on(Why.EXIT, limit=1)), role("chief", restart=on(Why.EXIT, limit=1))
 

@@ -4,6 +4,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from passes import look
 
 from trainwright.core.claims import claim, mine
@@ -77,6 +78,15 @@ def test_a_pod_is_ours_or_to_adopt_or_to_release_or_foreign(
     assert ours is mine(job(), one)
     if not ours:
         assert expected == claim(job(), one)
+
+
+def test_a_pod_that_names_this_job_as_a_mere_owner_is_not_ours() -> None:
+    assert not mine(job(), pod(owners=(replace(OWNER, controller=None),)))
+
+
+@pytest.mark.xfail(strict=True, reason="the old reference stays beside the new one: two of the same UID")
+def test_adopting_a_pod_that_names_this_job_as_a_mere_owner_leaves_one_reference() -> None:
+    assert patched(ADOPTED, OURS) == claim(job(), pod(owners=(replace(OWNER, controller=None),)))
 
 
 def test_a_pod_on_its_way_out_is_neither_adopted_nor_released() -> None:

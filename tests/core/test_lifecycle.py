@@ -11,14 +11,15 @@ from passes import Grouped, group, lived, look, names, view, waiting
 from trainwright.core import lifecycle
 from trainwright.core.render import digest
 from trainwright.model.action import Delete, Emit, Moment, Plan, Write
-from trainwright.model.child import Pod, Service
-from trainwright.model.job import Clean, CleanUp, Deadline, Ending, Job, Lifecycle
-from trainwright.model.ledger import Hold, Ledger, Outcome, Phase, Reason, RoleLedger, Times
+from trainwright.model.cause import Cause, Why
+from trainwright.model.child import Observed, Pod, Service
+from trainwright.model.job import Body, Clean, CleanUp, Deadline, Ending, Job, Lifecycle
+from trainwright.model.ledger import Failure, Hold, Ledger, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.meta import Meta
 from trainwright.model.rule import NEVER, Result
 from trainwright.model.site import Site
 from trainwright.model.status import State, Status
-from trainwright.testing.factories import NOW, job, later, node, pod, role, service
+from trainwright.testing.factories import NOW, PlainDialect, job, later, node, pod, role, service
 
 SUSPEND = Lifecycle(suspended=True)
 
@@ -67,6 +68,20 @@ def test_a_job_whose_status_was_lost_finds_itself_running() -> None:
         pytest.param(RoleLedger("worker", reached=5), 2, (pod(0),), RoleLedger("worker", reached=2), id="it shrank"),
         pytest.param(RoleLedger("worker", reached=2), 3, (pod(0),), RoleLedger("worker", reached=2), id="it grew"),
         pytest.param(
+            RoleLedger("worker", succeeded="1,5", reached=2),
+            2,
+            (),
+            RoleLedger("worker", succeeded="1", reached=2),
+            id="one succeeded that is no longer wanted",
+        ),
+        pytest.param(
+            RoleLedger("worker", failed="1,5", reached=2),
+            2,
+            (),
+            RoleLedger("worker", failed="1", reached=2),
+            id="one failed that is no longer wanted",
+        ),
+        pytest.param(
             RoleLedger("worker", holds=(Hold(NOW, "0"), Hold(later(1), "1"))),
             2,
             (),
@@ -76,7 +91,7 @@ def test_a_job_whose_status_was_lost_finds_itself_running() -> None:
     ],
 )
 def test_what_has_been_reached(book: RoleLedger, replicas: int, pods: tuple[Pod, ...], expected: RoleLedger) -> None:
-    given = job(role(replicas=replicas), success=NEVER, ledger=waiting(book))
+    given = job(role(replicas=replicas), success=NEVER, failure=NEVER, ledger=waiting(book))
 
     assert (expected,) == look(given, *pods).status.ledger.roles
 
@@ -142,6 +157,12 @@ def test_a_suspended_job_loses_its_children_and_forgets_what_had_finished() -> N
     assert plan.status.roles[0].count(State.WAITING) == 2
 
 
+def test_what_a_kind_keeps_stays_while_suspended() -> None:
+    plan = look(replace(suspended(ledger=lived()), dialect=Grouped(2)), extras=(group(), group(name="other")))
+
+    assert names(plan) == {"creates": [], "deletes": ["PodGroup other"]}
+
+
 def test_a_job_born_suspended_makes_nothing() -> None:
     plan = look(suspended(), now=later(0.4))
 
@@ -185,7 +206,9 @@ def test_pods_of_a_suspended_job_on_a_silent_node_are_looked_at_again() -> None:
 
 
 def test_a_resumed_job_starts_anew_above_its_old_attempts() -> None:
-    ledger = Ledger(Phase.SUSPENDED, roles=(RoleLedger("worker", 4),), times=Times(accepted=later(-50)), resumes=1)
+    ledger = Ledger(
+        Phase.SUSPENDED, roles=(RoleLedger("worker", 4),), times=Times(later(-50), later(-40), later(-30)), resumes=1
+    )
     given = job(ledger=ledger, lifecycle=Lifecycle(deadline=Deadline(60)))
 
     plan = look(given, now=later(0.9))
@@ -247,17 +270,17 @@ BOOK = RoleLedger("worker", 1, succeeded="0", reached=3)
 def over(outcome: Outcome = SUCCESS, *, book: RoleLedger = BOOK, **more: Any) -> Job:
     phase = Phase.SUCCEEDED if outcome.result is Result.SUCCEEDED else Phase.FAILED
     ledger = lived(book, phase=phase, outcome=outcome, times=Times(NOW, NOW, NOW, NOW))
-    return job(role(replicas=3, service=True), ledger=ledger, dialect=Grouped(3), lifecycle=Lifecycle(**more))
+    return job(role(replicas=3, service=True), ledger=ledger, lifecycle=Lifecycle(**more))
 
 
 PODS = (
     pod(0, "Succeeded", attempt=1),
     pod(1, "Running", attempt=1),
     pod(2, "Pending", attempt=1, deleting=later(9)),
-    pod(3, "Failed", attempt=1),
-    pod(4, "Running", attempt=0),
+    pod(0, "Failed", attempt=0, name="job-old-3"),
+    pod(0, "Running", attempt=0, name="job-old-4"),
 )
-SERVICES = tuple(service(f"job-worker-{index}") for index in range(6))
+SERVICES = (*(service(f"job-worker-{index}") for index in range(3)), *(service(f"job-old-{i}") for i in (3, 4, 5)))
 
 
 def cleaned(clean: Clean) -> Plan:
@@ -267,7 +290,7 @@ def cleaned(clean: Clean) -> Plan:
 def test_cleaning_nothing_takes_only_live_leftovers_and_what_belongs_to_the_job() -> None:
     plan = cleaned(Clean.NONE)
 
-    assert names(plan) == {"creates": [], "deletes": ["Pod job-worker-4", "PodGroup job"]}
+    assert names(plan) == {"creates": [], "deletes": ["Pod job-old-4", "PodGroup job"]}
     assert {"the job has succeeded"} == {one.why for one in plan.deletes}
 
 
@@ -276,11 +299,11 @@ def test_cleaning_the_unfinished_takes_live_pods_and_services_without_one() -> N
         "creates": [],
         "deletes": [
             "Pod job-worker-1",
-            "Pod job-worker-4",
+            "Pod job-old-4",
             "Service job-worker-1",
             "Service job-worker-2",
-            "Service job-worker-4",
-            "Service job-worker-5",
+            "Service job-old-4",
+            "Service job-old-5",
             "PodGroup job",
         ],
     }
@@ -292,12 +315,55 @@ def test_cleaning_all_takes_everything() -> None:
         "deletes": [
             "Pod job-worker-0",
             "Pod job-worker-1",
-            "Pod job-worker-3",
-            "Pod job-worker-4",
-            *(f"Service job-worker-{index}" for index in range(6)),
+            "Pod job-old-3",
+            "Pod job-old-4",
+            *(f"Service {one.metadata.name}" for one in SERVICES),
             "PodGroup job",
         ],
     }
+
+
+@pytest.mark.parametrize("clean", list(Clean))
+def test_what_belongs_to_the_job_stays_where_its_kind_says_so(clean: Clean) -> None:
+    ended = replace(over(clean=CleanUp(succeeded=clean)), dialect=Grouped(3))
+    others = (group(), group(name="other"), group(kind="ConfigMap"), group(name="x", deletion_timestamp=NOW))
+
+    plan = look(ended, extras=others)
+
+    assert names(plan) == {"creates": [], "deletes": ["PodGroup other", "ConfigMap job"]}
+    assert plan.patches == ()
+
+
+class Until(PlainDialect, frozen=True):
+    """A dialect whose config map lives as long as its job does, if the site says so."""
+
+    def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:
+        ended = job.ledger.outcome is not None and len(observed.extras) == 1 and site.domain == "here"
+        return () if ended else ({"apiVersion": "v1", "kind": "ConfigMap"},)
+
+
+def test_a_kind_is_told_of_the_end_when_it_says_what_stays() -> None:
+    ended = replace(over(), dialect=Until())
+
+    assert names(look(ended, extras=(group(kind="ConfigMap"),)))["deletes"] == []
+    assert names(look(ended, extras=(group(kind="ConfigMap"),), site=Site("here")))["deletes"] == ["ConfigMap job"]
+
+
+def test_a_job_whose_node_was_lost_may_have_a_clean_up_of_its_own() -> None:
+    lost = Failure("worker", 0, "job-worker-0", 1, NOW, Cause(Why.NODE_LOST, node="node-1"))
+    exit_ = replace(lost, cause=Cause(Why.EXIT, code=1))
+    clean = CleanUp(failed=Clean.NONE, lost=Clean.ALL)
+    one = pod(0, "Failed", attempt=1)
+
+    def cleaned_up(outcome: Outcome, clean: CleanUp) -> bool:
+        return bool(look(over(outcome, clean=clean), one).deletes)
+
+    assert cleaned_up(replace(FAILURE, failure=lost), clean)
+    assert not cleaned_up(replace(FAILURE, failure=exit_), clean)
+    assert not cleaned_up(FAILURE, clean)
+    assert not cleaned_up(replace(FAILURE, failure=lost), CleanUp(failed=Clean.ALL, lost=Clean.NONE))
+    assert cleaned_up(replace(FAILURE, failure=lost), CleanUp(failed=Clean.ALL))
+    assert not cleaned_up(replace(FAILURE, failure=lost, reason=Reason.DEADLINE), clean)
 
 
 @pytest.mark.parametrize("clean", list(Clean))
@@ -453,7 +519,7 @@ def test_what_is_wrong_is_cut_to_what_a_status_has_room_for() -> None:
     plan = look(job(invalid="x" * 5000))
 
     assert plan.status.ledger.outcome is not None
-    assert plan.status.ledger.outcome.message == "x" * 4000
+    assert plan.status.ledger.outcome.message == "x" * 4095 + "…"
 
 
 def test_a_job_that_runs_is_left_as_it_is_until_its_edit_is_mended() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from trainwright.core.nodes import UNREACHABLE, doubtful_until, lost, silent_since
-from trainwright.model.child import Condition, Node, NodeSpec, NodeStatus, Pod, Taint
+from trainwright.core.nodes import silent as silent_nodes
+from trainwright.model.child import Condition, Node, NodeSpec, NodeStatus, Observed, Pod, Taint
 from trainwright.model.meta import Meta
 from trainwright.model.site import Site
 from trainwright.testing.factories import NOW, later, node, pod
@@ -84,6 +85,31 @@ def test_a_node_is_lost_once_it_has_been_silent_for_the_grace(one: Pod, known: N
 
 def test_another_node_says_nothing_of_this_one() -> None:
     assert not lost(pod(), {"node-1": node(), "node-2": node("node-2", ready=False)}, GRACE, later(99))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        pytest.param(None, set(), id="where nodes are not known"),
+        pytest.param({"node-1": node(), "node-2": node("node-2")}, set(), id="all answer"),
+        pytest.param({"node-1": node(ready=False), "node-2": node("node-2")}, {"node-1"}, id="one does not"),
+        pytest.param({"node-1": node()}, {"node-2"}, id="one is gone"),
+        pytest.param({}, {"node-1", "node-2"}, id="all are gone"),
+        pytest.param(
+            {"node-1": node(), "node-2": node("node-2"), "node-3": node("node-3", ready=False)},
+            set(),
+            id="one of nobody's",
+        ),
+    ],
+)
+def test_the_nodes_of_a_job_that_do_not_answer(nodes: dict[str, Node] | None, expected: set[str]) -> None:
+    pods = (pod(0), pod(1, node="node-2"), pod(2, node=""))
+
+    assert expected == silent_nodes(Observed(pods=pods, nodes=nodes))
+
+
+def test_a_node_that_answers_has_not_fallen_silent() -> None:
+    assert silent_since(pod(), node(since=later(-9))) is None
 
 
 def test_the_taints_that_tell_of_a_silent_node() -> None:

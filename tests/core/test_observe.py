@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 from passes import lived, look, view
 
+from trainwright.core.conclude import conclude
 from trainwright.core.observe import Leftover
 from trainwright.model.cause import Cause, Why
-from trainwright.model.child import Pod
+from trainwright.model.child import Observed, Pod
 from trainwright.model.ledger import Ledger, RoleLedger
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, ROLE
+from trainwright.model.site import Site
 from trainwright.model.status import RoleSeen, Seen, State
-from trainwright.testing.factories import OWNER, UID, job, pod, role
+from trainwright.testing.factories import NOW, OWNER, UID, container, job, later, node, pod, role
 
 EXIT = Cause(Why.EXIT, code=1, container="main", reason="Error", node="node-1")
 
@@ -36,6 +38,7 @@ def test_replicas_are_in_document_order_and_by_index() -> None:
                 Seen(0, 0, State.SUCCEEDED, pods[2], Cause(Why.COMPLETED)),
                 Seen(1, 0, State.RUNNING, pods[0]),
             ),
+            running=1,
         ),
         RoleSeen("chief", (Seen(0, 0, State.STARTING, pods[1]),)),
     )
@@ -70,7 +73,7 @@ def test_a_pod_below_its_replicas_attempt_is_left_over_whatever_its_phase() -> N
 
     seen = view(job(role(replicas=2), ledger=stored), *pods)
 
-    assert (Seen(0, 1, State.RUNNING, pods[0]), Seen(1, 3, State.WAITING)) == seen.roles[0].replicas
+    assert (Seen(0, 1, State.RUNNING, pods[0]), Seen(1, 3, State.WAITING, old=pods[1])) == seen.roles[0].replicas
     assert (Leftover(pods[1], "worker", 1, "attempt 1 has been replaced by 3"),) == seen.leftovers
 
 
@@ -142,7 +145,8 @@ def test_a_pod_that_is_no_wanted_replica_is_left_over(one: Pod, index: int, why:
     seen = view(job(), one)
 
     assert (Leftover(one, one.metadata.labels[ROLE] if one.metadata.labels else "", index, why),) == seen.leftovers
-    assert (Seen(0, 0, State.WAITING),) == seen.roles[0].replicas
+    (replica,) = seen.roles[0].replicas
+    assert (replica.attempt, replica.state, replica.pod) == (0, State.WAITING, None)
 
 
 def test_a_pod_without_an_attempt_is_of_the_first() -> None:
@@ -158,6 +162,19 @@ def test_surplus_pods_are_listed_by_index() -> None:
         Leftover(pods[2], "worker", 2, "worker has 1 replicas"),
         Leftover(pods[0], "worker", 3, "worker has 1 replicas"),
     ] == list(view(job(), *pods).leftovers)
+
+
+def test_every_kind_of_leftover_is_found_in_one_pass() -> None:
+    pods = (pod(0), pod(1, attempt=1), pod(0, role="gone"), pod(2), pod(1, name="b"))
+
+    seen = view(job(role(replicas=2), ledger=Ledger(roles=(RoleLedger("worker", 1),))), *pods)
+
+    assert seen.leftovers == (
+        Leftover(pods[2], "gone", 0, "the job has no role gone"),
+        Leftover(pods[4], "worker", 1, "there is another pod for worker 1"),
+        Leftover(pods[3], "worker", 2, "worker has 2 replicas"),
+        Leftover(pods[0], "worker", 0, "attempt 0 has been replaced by 1"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,6 +209,53 @@ def test_foreign_pods_are_neither_seen_nor_touched() -> None:
     assert (seen.roles[0].replicas, seen.leftovers, seen.claims) == ((Seen(0, 0, State.WAITING),), (), ())
 
 
+def test_silent_nodes_are_noted_once_for_the_pass() -> None:
+    one = job(role(replicas=2))
+
+    assert view(one, pod(0), pod(1, node="node-2"), nodes={"node-1": node()}).silent == {"node-2"}
+    assert view(one, pod(0)).silent == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("phases", "running", "calm"),
+    [
+        pytest.param(("Running", "Running"), 2, True, id="all run"),
+        pytest.param(("Running", "Succeeded"), 1, False, id="one has ended"),
+        pytest.param(("Pending", "Pending"), 0, False, id="none runs"),
+    ],
+)
+@pytest.mark.parametrize("retries", ["", "0:1"])
+def test_a_role_is_calm_while_every_replica_runs(
+    phases: tuple[str, ...], running: int, calm: bool, retries: str
+) -> None:
+    one = job(role(replicas=2), ledger=Ledger(roles=(RoleLedger("worker", retries=retries),)))
+    pods = (pod(index, phase, attempt=1 if retries and not index else 0) for index, phase in enumerate(phases))
+
+    (seen,) = view(one, *pods).roles
+
+    assert (running, calm) == (seen.running, seen.calm)
+    assert seen.count(State.RUNNING) == running
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(pod(deleting=NOW), id="being deleted"),
+        pytest.param(pod(containers=(container(exit_code=0),)), id="its main container ended"),
+        pytest.param(pod(node="node-2"), id="its node is lost"),
+        pytest.param(pod(phase="Pending"), id="pending"),
+    ],
+)
+def test_the_short_way_for_pods_that_run_is_no_other_way(one: Pod) -> None:
+    worker = role(mains=frozenset({"main"}))
+    nodes = {"node-1": node()}
+
+    seen = view(job(worker), one, nodes=nodes, now=later(60)).roles[0].replicas[0]
+
+    assert (seen.state, seen.cause) == conclude(one, worker, Observed(nodes=nodes), Site(), later(60))
+    assert seen.state is not State.RUNNING
+
+
 def test_looking_again_keeps_what_was_stored() -> None:
     first = view(job(ledger=lived()), pod())
     raised = first.remember(lived(RoleLedger("worker", 1)))
@@ -199,7 +263,7 @@ def test_looking_again_keeps_what_was_stored() -> None:
     again = raised.again()
 
     assert again.stored is first.stored
-    assert (Seen(0, 1, State.WAITING),) == again.roles[0].replicas
+    assert (Seen(0, 1, State.WAITING, old=first.observed.pods[0]),) == again.roles[0].replicas
     assert [one.why for one in again.leftovers] == ["attempt 0 has been replaced by 1"]
 
 

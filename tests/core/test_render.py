@@ -48,10 +48,11 @@ def test_a_pod_has_its_name_owner_labels_and_attempt() -> None:
     )
 
 
-def test_a_pod_of_a_dialect_without_metadata() -> None:
-    site = Site(hosts={(Key("default", "job"), "job-worker-3"): "127.0.0.4"})
+SITE = Site(hosts={(Key("default", "job"), "job-worker-3"): "127.0.0.4"})
 
-    assert render.pod(job(dialect=Bare()), REPLICA, site) == Create(
+
+def test_a_pod_of_a_dialect_without_metadata() -> None:
+    assert render.pod(job(dialect=Bare()), REPLICA, SITE) == Create(
         {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -112,9 +113,9 @@ def test_a_service_is_headless_and_known_before_its_pod_is_ready() -> None:
 
 
 def test_a_dialect_has_the_last_word_on_a_service() -> None:
-    body = render.service(job(dialect=Bare()), REPLICA, Site()).body
+    body = render.service(job(dialect=Bare()), REPLICA, SITE).body
 
-    assert body["spec"] == {"clusterIP": "10.0.0.1", "publishNotReadyAddresses": True}
+    assert body["spec"] == {"clusterIP": "127.0.0.4", "publishNotReadyAddresses": True}
     assert body["metadata"]["annotations"] == {"a": "b"}
 
 

@@ -96,7 +96,8 @@ SUCCESS = Outcome(Result.SUCCEEDED, Reason.RULE, NOW, message="well done")
 FAILED = Outcome(Result.FAILED, Reason.RULE, NOW, message="too bad")
 UNRUN = lived(BOOK, times=Times(NOW, NOW), phase=Phase.PENDING)
 RESTARTED = lived(replace(BOOK, restarts={"Exit": 1, "Evicted": 1}), failures=(FAILURE,))
-ONCE = lived(replace(BOOK, restarts={"Exit": 1}), failures=(FAILURE,))
+ONCE = lived(replace(BOOK, restarts={"Exit": 1}), failures=(replace(FAILURE, index=1, pod="job-worker-1"),))
+TWICE = replace(RESTARTED, failures=(*ONCE.failures, FAILURE))
 AGAIN = Emit(Moment.RESTARTING, "restarting after job-worker-0 evicted by its node", warning=True)
 
 
@@ -107,9 +108,14 @@ AGAIN = Emit(Moment.RESTARTING, "restarting after job-worker-0 evicted by its no
         pytest.param(STORED, lived(phase=Phase.RESTARTING), (), id="a phase alone says nothing"),
         pytest.param(lived(phase=Phase.RESTARTING), STORED, (), id="it runs again, which is no news"),
         pytest.param(STORED, RESTARTED, (AGAIN,), id="restarts"),
-        pytest.param(ONCE, RESTARTED, (AGAIN,), id="one more restart"),
+        pytest.param(ONCE, TWICE, (AGAIN,), id="one more restart"),
         pytest.param(RESTARTED, replace(RESTARTED, resumes=0, ports={"a": 1}), (), id="no more restarts than before"),
-        pytest.param(STORED, lived(replace(BOOK, restarts={"Completed": 1})), (), id="a restart without a failure"),
+        pytest.param(
+            ONCE,
+            replace(ONCE, roles=(replace(BOOK, restarts={"Exit": 1, "Completed": 1}),)),
+            (Emit(Moment.RESTARTING, "restarting what had completed, as its policy says"),),
+            id="a restart without a failure",
+        ),
         pytest.param(
             STORED, lived(phase=Phase.SUSPENDED), (Emit(Moment.SUSPENDED, "job is suspended."),), id="it is suspended"
         ),

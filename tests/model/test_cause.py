@@ -4,7 +4,7 @@
 import msgspec
 import pytest
 
-from trainwright.model.cause import Cause, Why
+from trainwright.model.cause import Cause, Why, brief
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,26 @@ def test_a_cause_reads_as_one_phrase(cause: Cause, expected: str) -> None:
 @pytest.mark.parametrize("why", list(Why))
 def test_every_kind_of_cause_has_words(why: Why) -> None:
     assert str(Cause(why))
+
+
+@pytest.mark.parametrize(
+    ("text", "longest", "expected"),
+    [
+        pytest.param("", 5, "", id="nothing"),
+        pytest.param("abcde", 5, "abcde", id="as long as may be"),
+        pytest.param("abcdef", 5, "abcd…", id="longer"),
+        pytest.param("a\nb\tc", 9, "a\nb\tc", id="line ends and tabs stay"),
+        pytest.param("a\x00b\x1b[31mc\r", 20, "ab[31mc", id="control characters go"),
+        pytest.param("\u00e9\u4e2d", 9, "\u00e9\u4e2d", id="other scripts stay"),
+    ],
+)
+def test_a_text_is_kept_brief_and_printable(text: str, longest: int, expected: str) -> None:
+    assert expected == brief(text, longest)
+
+
+def test_a_message_is_kept_to_a_kilobyte() -> None:
+    assert brief("x" * 1025) == "x" * 1023 + "…"
+    assert brief("x" * 1024) == "x" * 1024
 
 
 def test_a_cause_is_stored_without_what_it_does_not_know() -> None:

@@ -6,11 +6,10 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from trainwright.model.cause import Cause, Why
+from trainwright.model.cause import LONGEST_MESSAGE, Cause, Why
 from trainwright.model.indexes import spell, spell_counts
 from trainwright.model.ledger import (
     KEPT_FAILURES,
-    LONGEST_MESSAGE,
     Failure,
     Hold,
     Ledger,

@@ -44,6 +44,8 @@ class View(Struct, frozen=True):
     claims: tuple[Patch, ...] = ()
     #: Nodes of its pods that do not answer now, lost or not yet.
     silent: frozenset[str] = frozenset()
+    #: Every replica runs: nothing has ended, nothing is missing. Most passes over most jobs are like that.
+    calm: bool = False
 
     @property
     def ledger(self) -> Ledger:
@@ -73,9 +75,10 @@ def observe(job: Job, observed: Observed, site: Site, now: Time) -> View:
         elif (patch := claims.claim(job, pod)) is not None:
             patches.append(patch)
     books = {book.name: book for book in job.ledger.roles}
-    roles = _Looker(observed, site, now, nodes.silent(observed), leftovers)
-    seen = tuple([roles.look(role, slots[role.name], books) for role in job.roles])
-    view = View(job, job.ledger, observed, site, now, seen, tuple(leftovers), tuple(patches), roles.silent)
+    looker = _Looker(observed, site, now, nodes.silent(observed), leftovers)
+    seen = tuple([looker.look(role, slots[role.name], books) for role in job.roles])
+    calm = all([role.running == len(role.replicas) for role in seen])  # noqa: C419 - a list is half the price here
+    view = View(job, job.ledger, observed, site, now, seen, tuple(leftovers), tuple(patches), looker.silent, calm)
     return view.remember(_rebuilt(job, books))
 
 

@@ -59,6 +59,8 @@ def present(role: RoleSeen) -> bool:
 def current(view: View) -> Phase:
     """The phase of a job that is neither suspended nor at its end."""
     before = view.ledger.phase
+    if view.calm:
+        return Phase.RUNNING
     if all(role.calm or all(up(seen) for seen in role.replicas) for role in view.roles):
         # All of them finished and no rule decided: nothing runs, so nothing has changed.
         return Phase.RUNNING if any(role.running for role in view.roles) else before

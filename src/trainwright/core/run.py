@@ -57,6 +57,8 @@ def _stuck(view: View) -> list[Delete]:
 
 
 def _pods(view: View, holds: dict[str, dict[int, Time]]) -> list[Create]:
+    if view.calm:
+        return []
     missing = [
         (role, seen)
         for role, group in _in_order(view)
@@ -142,12 +144,13 @@ def _wake(view: View, holds: dict[str, dict[int, Time]]) -> Time | None:
     """The next moment at which something changes by time alone."""
     times = [moment for held in holds.values() for moment in held.values()]
     times += [due for due in (deadline(view), start_deadline(view)) if due is not None]
-    times += _impatient(view)
+    if not view.calm:
+        times += _impatient(view)
     if view.silent:
         pods = [seen.pod for role in view.roles for seen in role.replicas if seen.pod is not None and not seen.final]
         doubt = removal.overdue_at(view, pods + [one.pod for one in view.leftovers])
         times += [doubt] if doubt is not None else []
-    return min((moment for moment in times if moment > view.now), default=None)
+    return min((moment for moment in times if moment > view.now), default=None) if times else None
 
 
 def _impatient(view: View) -> list[Time]:

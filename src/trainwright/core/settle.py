@@ -38,6 +38,8 @@ class Settled(Struct, frozen=True):
 
 def settle(view: View) -> Settled:
     """Split what has ended."""
+    if view.calm:
+        return Settled(view, {}, overspent=budget.overspent(view))
     ended = [
         Retry(role, seen, cause)
         for role, group in zip(view.job.roles, view.roles, strict=True)

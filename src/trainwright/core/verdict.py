@@ -78,19 +78,21 @@ def asked(view: View) -> Outcome | None:
 
 def deadline(view: View) -> Time | None:
     """When the job's time is up."""
-    limit, times = view.job.lifecycle.deadline, view.ledger.times
+    limit = view.job.lifecycle.deadline
     if limit is None:
         return None
+    times = view.ledger.times
     begun = times.started if limit.since is Since.STARTED else times.running
     return None if begun is None else after(begun, limit.seconds)
 
 
 def start_deadline(view: View) -> Time | None:
     """By when every replica must have run once; no longer asked once they have."""
-    seconds, begun = view.job.lifecycle.start_deadline, view.ledger.times.started
-    if seconds is None or begun is None or view.ledger.phase not in (Phase.PENDING, Phase.RESUMING):
+    seconds = view.job.lifecycle.start_deadline
+    if seconds is None or view.ledger.phase not in (Phase.PENDING, Phase.RESUMING):
         return None
-    return after(begun, seconds)
+    begun = view.ledger.times.started
+    return None if begun is None else after(begun, seconds)
 
 
 def _overdue(view: View, due: Time | None, reason: Reason, message: str) -> Outcome | None:

@@ -68,14 +68,14 @@ class Driver(World):
         loaded = self.load()
         self.job = self.seen_job = loaded.job
         plan = reconcile(loaded.job, self.observed(), self.site, self.clock)
-        self.rendered = GENERICJOB.render(loaded.wire, loaded.job, plan.status, self.clock)
+        self.rendered = GENERICJOB.render(loaded.status, loaded.job, plan.status, self.clock)
         self._hold(loaded, plan)
         return plan
 
     def _hold(self, loaded: Loaded, plan: Plan) -> None:
         """What is true of every status."""
         encoded = msgspec.json.encode(self.rendered)
-        again = GENERICJOB.render(loaded.wire, loaded.job, plan.status, self.clock)
+        again = GENERICJOB.render(loaded.status, loaded.job, plan.status, self.clock)
         assert msgspec.json.encode(again) == encoded
         assert len(encoded) < LARGEST_STATUS
         assert msgspec.json.decode(encoded, type=wire.GenericJobStatus).trainwright == plan.status.ledger

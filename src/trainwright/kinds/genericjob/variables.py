@@ -7,6 +7,7 @@ is not one of the five: the kubelet expands those.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -31,19 +32,28 @@ class Reference(Struct, frozen=True):
 
 def scan(text: str) -> Iterator[Reference]:
     """Every variable of ours in a text; `odd` ones look like ours but follow none of the five forms."""
+    return (part for part in _parts(text) if isinstance(part, Reference))
+
+
+@lru_cache(maxsize=256)
+def _parts(text: str) -> tuple[str | Reference, ...]:
+    """The text, split at its variables: once, however many replicas fill it in."""
+    parts: list[str | Reference] = []
+    end = 0
     for match in _VARIABLE.finditer(text):
-        if match.lastgroup is not None:
-            yield _reference(match)
+        if (form := match.lastgroup) is not None:
+            parts += [text[end : match.start()], _reference(match, form)]
+            end = match.end()
+    return (*parts, text[end:])
 
 
-def _reference(match: re.Match[str]) -> Reference:
-    groups = match.groupdict()
-    if groups["own"]:
-        return Reference(match[0], groups["own"])
-    if groups["host"]:
-        return Reference(match[0], "host", groups["host"], int(groups["rank"]))
-    asks = next(name for name in ("count", "port", "odd") if groups[name])
-    return Reference(match[0], asks, groups[asks])
+def _reference(match: re.Match[str], form: str) -> Reference:
+    """`form` is the last group that matched, and so tells which of the forms it is."""
+    if form == "own":
+        return Reference(match[0], match["own"])
+    if form == "rank":
+        return Reference(match[0], "host", match["host"], int(match["rank"]))
+    return Reference(match[0], form, match[form])
 
 
 class Facts(Struct, frozen=True):
@@ -58,13 +68,10 @@ class Facts(Struct, frozen=True):
 
 def fill(text: str, facts: Facts) -> str:
     """The text with its variables filled in; what cannot be is left as written."""
-    return _VARIABLE.sub(lambda match: _value(match, facts), text) if "$(" in text else text
+    return "".join([part if isinstance(part, str) else _value(part, facts) for part in _parts(text)])
 
 
-def _value(match: re.Match[str], facts: Facts) -> str:
-    if match.lastgroup is None:
-        return match[0]
-    ref = _reference(match)
+def _value(ref: Reference, facts: Facts) -> str:
     found: object = None
     match ref.asks:
         case "type":
@@ -75,7 +82,6 @@ def _value(match: re.Match[str], facts: Facts) -> str:
             found = facts.counts.get(ref.name)
         case "port":
             found = facts.ports.get(ref.name)
-        case "host":
-            known = facts.host is not None and ref.rank < facts.counts.get(ref.name, 0)
-            found = facts.host(ref.name, ref.rank) if facts.host is not None and known else None
+        case "host" if facts.host is not None and ref.rank < facts.counts.get(ref.name, 0):
+            found = facts.host(ref.name, ref.rank)
     return ref.text if found is None else str(found)
