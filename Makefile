@@ -25,6 +25,7 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.run  ## Measure the decision: see bench/README.md
 	$(BIN)/python bench/reconcile.py
+	$(BIN)/python bench/manifest.py
 
 mutate: $(VENV)/.dev  ## Mutation testing of core/: see docs/testing.md
 	$(BIN)/python tools/mutate.py
