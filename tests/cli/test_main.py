@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: S603, S607 - the command line is what is under test
+# ruff: noqa: S607 - the command line is what is under test
 """The way in: what is loaded, what is printed, which exit code, whatever happens."""
 
 import os

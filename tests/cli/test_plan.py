@@ -579,7 +579,7 @@ def test_variables_are_filled_in(capsys: Capture) -> None:
 
 def test_the_real_process_reads_standard_input() -> None:
     command = [sys.executable, "-m", "trainwright.cli.main", "plan", "-"]
-    done = subprocess.run(command, input=manifest(), capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(command, input=manifest(), capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("GenericJob default/job  (stdin)\n  Creates 2 pods\n")

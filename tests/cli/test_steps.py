@@ -15,7 +15,7 @@ STAGED = (factories.role("ps"), factories.role("worker", 2, stage=1, awaits_runn
 
 
 def story(job: Job) -> Story:
-    told = Story(KIND, None, job)
+    told = Story(KIND, job)
     told.begin()
     return told
 

@@ -9,7 +9,7 @@ import pytest
 from trainwright.crd.manifests import crd, crds
 from trainwright.crd.schema import schema
 from trainwright.kinds.base import Column, Kind
-from trainwright.kinds.genericjob.wire import GenericJob
+from trainwright.kinds.genericjob.wire import GenericJob, GenericJobStatus
 from trainwright.kinds.registry import KINDS
 
 
@@ -24,6 +24,7 @@ PLAIN = Kind(
     plural="things",
     short_names=(),
     wire=GenericJob,
+    status=GenericJobStatus,
     columns=(Column("Phase", "string", ".status.phase"), Column("Ready", "integer", ".status.ready", priority=1)),
     default=_never,
     check=_never,

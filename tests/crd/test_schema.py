@@ -277,7 +277,7 @@ OBJECTS: list[tuple[str, dict[str, Any], str | None]] = [
     ("1,025 ranks", job(failureRules=[{"worker": list(range(1025))}]), "spec.failureRules.0.worker"),
     ("port 0", job(service={"ports": [{"port": 0}]}), "spec.service.ports.0.port"),
     ("enabled as text", job(runMode={"pause": {"enabled": "yes"}}), "spec.runMode.pause.enabled"),
-    ("a phase that is none", job() | {"status": {"phase": "Fine"}}, "status.phase"),
+    ("a phase that is no text", job() | {"status": {"phase": 1}}, "status.phase"),
     (
         "a time that is none",
         job() | {"status": {"trainwright": {"times": {"ended": "x"}}}},

@@ -26,7 +26,7 @@ def commands() -> list[str]:
 
 @pytest.mark.parametrize("command", [line for line in commands() if line.startswith("trainwright ")])
 def test_a_command_shown_in_the_documents_works(command: str) -> None:
-    words = [sys.executable, "-m", "trainwright", *shlex.split(command.split(" | ")[0])[1:]]
+    words = [sys.executable, "-m", "trainwright", *shlex.split(command.split(" | ", maxsplit=1)[0])[1:]]
 
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 

@@ -72,6 +72,9 @@ def _counted(view: View, book: RoleLedger, retry: Retry) -> RoleLedger:
 
 def delay(book: RoleLedger, retry: Retry, now: Time) -> float:
     """1 s, doubling to 60 s with each restart of the same thing; forgiven after it ran well for a while."""
+    if retry.cause.why is Why.DELETED and retry.role.restart.scope is Scope.POD:
+        # It did nothing wrong, and is made again as soon as its name is free.
+        return 0.0
     pod = retry.seen.pod
     born = pod.status.start_time if pod is not None else None
     if born is not None and now >= after(born, FORGIVEN_AFTER):

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
+from trainwright.kinds import template
 from trainwright.kinds.decode import decode
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
@@ -148,6 +149,7 @@ def load(kind: Kind, document: Body) -> Loaded:
     if wire is not None:
         wire = kind.default(wire)
         problems = (*problems, *kind.check(wire))
+    problems = (*problems, *template.check_all(document))
     broken = wire is None or any(not problem.warning for problem in problems)
     job = invalid(kind, document, problems) if broken else kind.translate(wire)
     return Loaded(wire, job, problems, wire.status if wire is not None else _said(kind, document))

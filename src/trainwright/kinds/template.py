@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is wrong with a pod template, for any kind: its shape against `podtable`, then what one field asks of another.
 
-Called by each kind's checks. The template itself is never re-modelled: it is looked at, and goes to the pod as it is.
+`base.load` calls it for every kind, also where the rest of a manifest cannot be read: a mistake in a template should
+not hide behind one elsewhere. The template itself is never re-modelled: it is looked at, and goes to the pod as it is.
 """
 
 from collections.abc import Iterator
@@ -32,6 +33,25 @@ _SHARED = "/dev/shm"  # noqa: S108 - a path inside the pod
 #: So many known names are listed and searched for a near one: absurd templates must not cost minutes.
 _LISTED = 32
 _Place = tuple[str, Body]
+
+
+def check_all(document: Body) -> tuple[Problem, ...]:
+    """All problems of all templates of a manifest."""
+    found = _templates(document.get("spec"), "spec")
+    return tuple(problem for path, template in islice(found, MOST) for problem in check(template, path))
+
+
+def _templates(part: object, path: str) -> Iterator[_Place]:
+    """Every mapping called `template`, wherever the kind keeps it; manifests are not deep, the reader sees to that."""
+    if isinstance(part, dict):
+        for key, inner in part.items():
+            if key == "template" and isinstance(inner, dict):
+                yield under(path, key), inner
+            else:
+                yield from _templates(inner, under(path, key))
+    elif isinstance(part, list):
+        for index, inner in enumerate(part):
+            yield from _templates(inner, item(path, index))
 
 
 def check(template: Body, path: str) -> tuple[Problem, ...]:

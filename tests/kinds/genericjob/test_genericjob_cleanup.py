@@ -100,7 +100,6 @@ def test_a_replica_in_back_off_is_not_restarted_after_the_end() -> None:
     assert driver.pod("worker-1").status.phase == "Failed"
 
 
-@pytest.mark.xfail(strict=True, reason="a replica in back-off at the end is shown as Deleted although its pod is kept")
 def test_a_replica_in_back_off_at_the_end_is_shown_with_its_pod() -> None:
     assert phases(in_back_off_at_the_end().status)["worker-1"] == "Failed"
 

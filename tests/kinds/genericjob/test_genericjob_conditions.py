@@ -383,7 +383,6 @@ def test_unknown_replicas_do_not_hide_the_end() -> None:
     assert job.status["phase"] == "Succeeded"
 
 
-@pytest.mark.xfail(strict=True, reason="what failed before a pause is shown as an error while paused and resuming")
 def test_a_pause_forgets_old_errors() -> None:
     job = driver(limit=5).running()
     job.fail_and_restart("worker-1", 3)

@@ -79,7 +79,7 @@ def restart(role: Replicas, exit_codes: str) -> Restart:
         "Always": (FAILED_POD | NODE, None),
     }[role.restart]
     scope = {"All": Scope.JOB, "Replica": Scope.ROLE, "Pod": Scope.POD}[role.scope]
-    return Restart(causes, codes=listed, limit=role.limit, scope=scope)
+    return Restart(causes, codes=listed, limit=role.limit, scope=scope, shared=True)
 
 
 def ending(job: AITrainingJob) -> Ending | None:
@@ -93,7 +93,7 @@ def clean_up(job: AITrainingJob) -> CleanUp:
     level = Clean(job.clean_pod_policy)
     asked = ending(job)
     kept = asked is not None and asked.word in ("Failed", "Succeed")
-    return CleanUp(level, level, level if kept else Clean.ALL)
+    return CleanUp(level, level, level if kept else Clean.ALL, lost=Clean.ALL)
 
 
 def compiled(job: AITrainingJob) -> Job:

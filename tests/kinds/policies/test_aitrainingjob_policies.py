@@ -92,15 +92,15 @@ def test_the_defaults_compile_to_all_complete_and_any_fails() -> None:
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        ("Never", Restart(scope=Scope.JOB)),
-        ("OnFailure", Restart(FAILED_POD, scope=Scope.JOB)),
-        ("ExitCode", Restart(frozenset({Why.EXIT}), codes=((137, 137), (128, 128)), scope=Scope.JOB)),
-        ("OnNodeFail", Restart(NODE, scope=Scope.JOB)),
+        ("Never", Restart(scope=Scope.JOB, shared=True)),
+        ("OnFailure", Restart(FAILED_POD, scope=Scope.JOB, shared=True)),
+        ("ExitCode", Restart(frozenset({Why.EXIT}), codes=((137, 137), (128, 128)), scope=Scope.JOB, shared=True)),
+        ("OnNodeFail", Restart(NODE, scope=Scope.JOB, shared=True)),
         (
             "OnNodeFailWithExitCode",
-            Restart(frozenset({Why.EXIT, Why.NODE_LOST}), codes=((137, 137), (128, 128)), scope=Scope.JOB),
+            Restart(frozenset({Why.EXIT, Why.NODE_LOST}), codes=((137, 137), (128, 128)), scope=Scope.JOB, shared=True),
         ),
-        ("Always", Restart(FAILED_POD | NODE, scope=Scope.JOB)),
+        ("Always", Restart(FAILED_POD | NODE, scope=Scope.JOB, shared=True)),
     ],
 )
 def test_restart_policy_compiles(policy: str, expected: Restart) -> None:
@@ -109,7 +109,7 @@ def test_restart_policy_compiles(policy: str, expected: Restart) -> None:
 
 @pytest.mark.parametrize(("scope", "expected"), [("All", Scope.JOB), ("Replica", Scope.ROLE), ("Pod", Scope.POD)])
 def test_restart_scope_and_limit_compile(scope: str, expected: Scope) -> None:
-    assert restart(Replicas(scope=scope, limit=2), "") == Restart(limit=2, scope=expected)
+    assert restart(Replicas(scope=scope, limit=2), "") == Restart(limit=2, scope=expected, shared=True)
 
 
 @pytest.mark.parametrize(("text", "expected"), [("", ()), ("137", ((137, 137),)), (" 1 ,2", ((1, 1), (2, 2)))])
@@ -135,10 +135,10 @@ def test_annotations_compile(annotations: dict[str, str], expected: Ending | Non
 @pytest.mark.parametrize(
     ("policy", "annotation", "expected"),
     [
-        ("All", "", CleanUp(Clean.ALL, Clean.ALL, Clean.ALL)),
-        ("None", "", CleanUp(Clean.NONE, Clean.NONE, Clean.ALL)),
-        ("None", "Preempted", CleanUp(Clean.NONE, Clean.NONE, Clean.ALL)),
-        ("None", "Failed", CleanUp(Clean.NONE, Clean.NONE, Clean.NONE)),
+        ("All", "", CleanUp(Clean.ALL, Clean.ALL, Clean.ALL, lost=Clean.ALL)),
+        ("None", "", CleanUp(Clean.NONE, Clean.NONE, Clean.ALL, lost=Clean.ALL)),
+        ("None", "Preempted", CleanUp(Clean.NONE, Clean.NONE, Clean.ALL, lost=Clean.ALL)),
+        ("None", "Failed", CleanUp(Clean.NONE, Clean.NONE, Clean.NONE, lost=Clean.ALL)),
     ],
 )
 def test_clean_pod_policy_compiles(policy: str, annotation: str, expected: CleanUp) -> None:
@@ -319,11 +319,6 @@ def test_clean_pod_policy_after_each_end(policy: str, steps: list[Step], phase: 
     assert (verdict(world).phase, pods(world), services(world)) == (phase, left, left)
 
 
-@pytest.mark.xfail(
-    reason="the level of clean-up is chosen by how the job ended (succeeded, failed, ended), not by the cause of the "
-    "failure: a job that fails by its rule because a node was lost keeps its pods under `None`, where the reference "
-    "always removes them. Needed: `CleanUp.lost: Clean`, used when outcome.failure.cause.why is NODE_LOST"
-)
 def test_a_job_that_fails_by_a_lost_node_is_always_cleaned() -> None:
     world = tell(compiled(replace(trainers(), clean_pod_policy="None")), run, loses("trainer-1"), nodes=NODES)
 

@@ -144,11 +144,6 @@ def test_several_failures_in_one_look_are_one_restart_of_their_scope() -> None:
     assert world.job.ledger.roles[0].restarts == {"Exit": 1}
 
 
-@pytest.mark.xfail(
-    reason="core counts a restart on the role that caused it; the reference counts a restart of scope All on every "
-    "replica type (status.RestartCount, the pods' label and env, and the other types' restartLimit). Needed: count "
-    "over the whole scope in restart._counted, or `Restart.shared: bool` where only this kind wants it"
-)
 def test_a_restart_of_the_whole_job_counts_on_every_type() -> None:
     roles = {name: Replicas(1, restart="OnFailure", limit=1) for name in "ab"}
     world = tell(compiled(AITrainingJob(roles)), run, fails("a-0"), again)
@@ -157,13 +152,8 @@ def test_a_restart_of_the_whole_job_counts_on_every_type() -> None:
     assert counts == [("a", 1), ("b", 1)]
 
 
-@pytest.mark.xfail(
-    reason="a container that cannot be made is only reported: core treats Why.CREATE_ERROR as a cause of nothing, so "
-    "--creating-duration-period and --enable-creating-failed (reference section 10) have no place. Needed: "
-    "`Role.patience: float | None`, seconds of CREATE_ERROR since the pod's start after which the replica has ended"
-)
 def test_a_pod_whose_image_cannot_be_pulled_is_restarted_after_a_while() -> None:
-    role = factories.role("trainer", restart=Restart(frozenset({Why.CREATE_ERROR}), limit=1))
+    role = factories.role("trainer", restart=Restart(frozenset({Why.CREATE_ERROR}), limit=1), patience=15 * 60)
     stuck = factories.container(waiting="ImagePullBackOff")
     world = tell(
         factories.job(role),

@@ -272,11 +272,6 @@ class Addresses(PlainDialect, frozen=True):
         return ({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "job"}, "data": {}},)
 
 
-@pytest.mark.xfail(
-    reason="core removes every child of the job as a whole at its end (lifecycle._others), whatever the clean-up: "
-    "right for a PodGroup, wrong for the ConfigMap that kept pods still mount and that the reference keeps. Needed: a "
-    "lifetime on what Dialect.extras returns (with the pods | with the gang), or only Job.gang's object going early"
-)
 @pytest.mark.parametrize("policy", ["Never", "OnFailure"])
 def test_the_config_map_stays_with_pods_that_are_kept(policy: str) -> None:
     job = compiled(PaddleJob({"worker": 1}, clean_pod_policy=policy), dialect=Addresses())

@@ -72,11 +72,6 @@ def test_backoff_limit(limit: int | None, steps: list[Step], expected: Verdict) 
     assert verdict(world) == expected
 
 
-@pytest.mark.xfail(
-    reason="core forgets the in-place restarts of a pod that somebody deletes: only a replica that ends is counted "
-    "(restart._counted), so deleting a crashing pod gives the job a fresh budget. Needed: count IN_PLACE when a pod "
-    "of the current attempt is seen stopping"
-)
 def test_backoff_limit_outlives_a_deleted_pod() -> None:
     job = compiled(TFJob({"Worker": (2, "OnFailure")}, backoff_limit=3))
     world = tell(job, run, in_place("worker-1", 2), terminating("worker-1"), run, in_place("worker-1", 1))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that is wrong with a GenericJob beyond its shape, all at once. Called by `base.load` and the webhook.
 
-Shape (types, enums, ranges) is `decode`'s; the pod template's own fields are `template`'s; here is what one field
+Shape (types, enums, ranges) is `decode`'s, the pod template's own fields are `template`'s; here is what one field
 demands of another. What the original would only have tripped over later is refused here.
 """
 
@@ -9,7 +9,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from trainwright.kinds import template
 from trainwright.kinds.genericjob.rules import number
 from trainwright.kinds.genericjob.variables import Reference, scan
 from trainwright.kinds.genericjob.wire import FinishRule, GenericJob, GenericJobSpec, ReplicaSpec
@@ -52,7 +51,6 @@ def _replica_specs(job: GenericJob) -> Iterator[Problem]:
         path = f"spec.replicaSpecs[{position}]"
         yield from _longest(job, one, path)
         yield from _restart(one, path)
-        yield from template.check(one.template, f"{path}.template")
         yield from _variables(one.template, f"{path}.template", job.spec)
 
 
