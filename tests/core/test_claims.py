@@ -84,7 +84,6 @@ def test_a_pod_that_names_this_job_as_a_mere_owner_is_not_ours() -> None:
     assert not mine(job(), pod(owners=(replace(OWNER, controller=None),)))
 
 
-@pytest.mark.xfail(strict=True, reason="the old reference stays beside the new one: two of the same UID")
 def test_adopting_a_pod_that_names_this_job_as_a_mere_owner_leaves_one_reference() -> None:
     assert patched(ADOPTED, OURS) == claim(job(), pod(owners=(replace(OWNER, controller=None),)))
 

@@ -37,6 +37,18 @@ def unready(seconds: float | None, status: str = "Unknown") -> Condition:
         ),
         pytest.param(
             pod(),
+            silent(unready(-3), Condition("NetworkUnavailable", "True")),
+            later(-3),
+            id="another condition after it",
+        ),
+        pytest.param(
+            pod(),
+            silent(Condition("Ready", "True"), Condition("NetworkUnavailable", "False")),
+            None,
+            id="ready, and another condition after it",
+        ),
+        pytest.param(
+            pod(),
             silent(Condition("DiskPressure", "False", last_transition_time=later(-99)), unready(-3)),
             later(-3),
             id="only readiness counts",

@@ -155,6 +155,27 @@ def test_a_pod_without_an_attempt_is_of_the_first() -> None:
     assert (Seen(0, 0, State.RUNNING, one),) == view(job(), one).roles[0].replicas
 
 
+def test_what_has_ended_is_remembered_beside_a_pod_of_an_older_attempt() -> None:
+    stored = Ledger(roles=(RoleLedger("worker", 1, succeeded="0", failed="1"),))
+    pods = (pod(0), pod(1))
+
+    seen = view(job(role(replicas=2), ledger=stored), *pods)
+
+    assert seen.roles[0].replicas == (
+        Seen(0, 1, State.SUCCEEDED, final=True, old=pods[0]),
+        Seen(1, 1, State.FAILED, final=True, old=pods[1]),
+    )
+
+
+def test_a_replica_that_is_no_longer_wanted_leaves_an_attempt_above_its_pod() -> None:
+    stored = Ledger(roles=(RoleLedger("worker", 1, "1:4"),))
+
+    seen = view(job(role(replicas=0), ledger=stored), pod(0, attempt=1), pod(1, attempt=2), labelled("x", "1"))
+
+    assert (RoleLedger("worker", 1, "0:1,1:4"),) == seen.ledger.roles
+    assert len(seen.leftovers) == 3
+
+
 def test_surplus_pods_are_listed_by_index() -> None:
     pods = tuple(pod(index) for index in (3, 0, 2))
 

@@ -106,6 +106,12 @@ def test_a_replica_of_any_role_counts() -> None:
     assert current(view(given, pod(), pod(role="chief"))) is RUNNING
 
 
+def test_a_role_that_is_new_is_growth_and_no_restart() -> None:
+    one = job(role("chief"), role(), ledger=lived(RoleLedger("worker", reached=1)))
+
+    assert current(view(one, pod())) is RUNNING
+
+
 def test_a_role_of_none_is_always_up() -> None:
     given = job(role("chief", 0), role(), ledger=lived(RoleLedger("chief"), RoleLedger("worker"), phase=PENDING))
 
@@ -116,6 +122,12 @@ def test_growth_after_a_resume_is_no_restart() -> None:
     given = job(role(replicas=2), ledger=lived(RoleLedger("worker", 1, reached=1), resumes=1))
 
     assert look(given, pod(0, attempt=1)).status.ledger.phase is RUNNING
+
+
+def test_a_job_of_no_replicas_does_not_run() -> None:
+    plan = look(job(role(replicas=0)))
+
+    assert (plan.status.ledger.phase, plan.events) == (PENDING, ())
 
 
 def test_a_lost_node_is_a_restart_where_it_is_not_an_end() -> None:

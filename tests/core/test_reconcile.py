@@ -2,7 +2,6 @@
 """Whole lives of jobs, pass by pass, through the one function that decides."""
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -257,7 +256,6 @@ def test_a_job_is_removed_when_its_time_to_live_is_over() -> None:
     assert (world.clock, world.gone) == (later(30), True)
 
 
-@pytest.mark.xfail(strict=True, reason="an invalid job is not looked at again once it has failed: it is never removed")
 def test_an_invalid_job_lives_out_its_time_like_any_other() -> None:
     world = World(job(invalid="bad", lifecycle=Lifecycle(ttl=30)))
     assert world.step().wake == later(30)

@@ -4,6 +4,7 @@
 from datetime import datetime
 
 import pytest
+from msgspec.structs import replace
 from passes import ON_EXIT, lived, look, names, on, view
 
 from trainwright.core.budget import Retry
@@ -52,6 +53,28 @@ def test_a_replica_that_lasted_is_forgiven(born: datetime | None, expected: floa
     retry = Retry(role(restart=ON_EXIT), Seen(0, 9, State.FAILED, failed(attempt=9, started=born)), EXIT)
 
     assert expected == delay(RoleLedger("worker"), retry, NOW)
+
+
+@pytest.mark.parametrize(
+    ("scope", "expected"), [(Scope.POD, 0.0), (Scope.ROLE, 60.0), (Scope.JOB, 60.0)], ids=["pod", "role", "job"]
+)
+def test_a_pod_that_somebody_removed_did_nothing_wrong(scope: Scope, expected: float) -> None:
+    retry = Retry(role(restart=on(Why.DELETED, scope=scope)), Seen(0, 9, State.STOPPING), Cause(Why.DELETED))
+
+    assert expected == delay(RoleLedger("worker", restarts={"Exit": 9}), retry, NOW)
+
+
+def test_a_pod_that_somebody_removed_is_made_again_as_soon_as_its_name_is_free() -> None:
+    one = job(role(restart=ON_EXIT), ledger=lived(), lifecycle=Lifecycle(counts_in_place=True))
+    going = pod(deleting=later(30), containers=(Container("main", restart_count=2),))
+
+    plan = look(one, going)
+
+    assert plan.status.ledger.roles == (
+        RoleLedger("worker", retries="0:1", restarts={"Deleted": 1, "InPlace": 2}, reached=1),
+    )
+    assert (plan.creates, plan.deletes, plan.wake) == ((), (), None)
+    assert names(look(replace(one, ledger=plan.status.ledger))) == {"creates": ["Pod job-worker-0"], "deletes": []}
 
 
 def test_a_pass_without_restarts_is_left_as_it_is() -> None:
@@ -206,7 +229,6 @@ def test_the_event_of_a_restart_names_no_older_failure() -> None:
     assert plan.events == (Emit(Moment.RESTARTING, "restarting what had completed, as its policy says"),)
 
 
-@pytest.mark.xfail(strict=True, reason="failures that are over for good come first on record, and the first is named")
 def test_the_event_of_a_restart_names_what_is_restarted() -> None:
     one = job(
         role(replicas=2, restart=on(Why.EXIT, codes=((1, 1),))),

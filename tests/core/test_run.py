@@ -214,7 +214,6 @@ def test_a_service_on_its_way_out_is_waited_for() -> None:
     assert names(plan) == {"creates": [], "deletes": []}
 
 
-@pytest.mark.xfail(strict=True, reason="the pod's name is taken for the service's: made and removed in every pass")
 def test_an_adopted_pod_of_another_name_leaves_its_service_alone() -> None:
     plan = look(job(role(service=True), ledger=lived()), pod(name="hand-made"), services=(service("job-worker-0"),))
 

@@ -51,6 +51,16 @@ def test_a_rule_without_words_is_one_of_the_rules() -> None:
     )
 
 
+def test_a_rule_is_kept_as_far_as_a_ledger_has_room_for_it() -> None:
+    one = job(success=All((Atom("worker", (0,), SUCCEEDED),), "x" * 5000), ledger=lived())
+
+    found = verdict(one, pod(phase="Succeeded"))
+
+    assert found is not None
+    assert found.rule == "x" * 4095 + "…"
+    assert found.message == "rule " + "x" * 4090 + "…"
+
+
 def test_failure_keeps_the_rule_the_replica_and_its_failure() -> None:
     given = job(failure=AnyOf((Atom("worker", Which.SOME, FAILED),), "any worker"), ledger=lived())
 

@@ -23,6 +23,12 @@ class Retry(Struct, frozen=True, gc=False):
     cause: Cause
 
     @property
+    def scope(self) -> Scope:
+        """What the restart takes along: the role's scope, except for a removal that its policy does not answer."""
+        rule = self.role.restart
+        return Scope.POD if self.cause.why is Why.DELETED and not rule.answers_removal else rule.scope
+
+    @property
     def free(self) -> bool:
         """It does not use up any budget."""
         return self.cause.why in self.role.restart.uncounted
@@ -51,8 +57,7 @@ def split(ledger: Ledger, ended: list[Retry]) -> tuple[list[Retry], list[Retry]]
 
 def covers(retry: Retry, role: Role) -> bool:
     """Whether this restart takes the role's replicas along anyway."""
-    scope = retry.role.restart.scope
-    return scope is Scope.JOB or (scope is Scope.ROLE and retry.role.name == role.name)
+    return retry.scope is Scope.JOB or (retry.scope is Scope.ROLE and retry.role.name == role.name)
 
 
 def _answers(one: Retry) -> bool:

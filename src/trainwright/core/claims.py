@@ -33,12 +33,16 @@ def claim(job: Job, pod: Pod) -> Patch | None:
     controller = pod.metadata.controller
     complete = labels.get(JOB_UID) == job.uid and ROLE in labels and INDEX in labels and ATTEMPT in labels
     if complete and controller is None:
-        owners = (*(pod.metadata.owner_references or ()), job.owner)
-        return _owners(pod, owners, "adopted: it carries this job's UID and nobody controls it")
+        return _owners(
+            pod, (*_others(job, pod), job.owner), "adopted: it carries this job's UID and nobody controls it"
+        )
     if not complete and controller is not None and controller.uid == job.uid:
-        owners = tuple(owner for owner in pod.metadata.owner_references or () if owner.uid != job.uid)
-        return _owners(pod, owners, "released: its labels no longer name a replica of this job")
+        return _owners(pod, _others(job, pod), "released: its labels no longer name a replica of this job")
     return None
+
+
+def _others(job: Job, pod: Pod) -> tuple[Owner, ...]:
+    return tuple(owner for owner in pod.metadata.owner_references or () if owner.uid != job.uid)
 
 
 def _owners(pod: Pod, owners: tuple[Owner, ...], why: str) -> Patch:

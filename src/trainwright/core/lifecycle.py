@@ -37,7 +37,8 @@ def begin(view: View) -> View:
 
 def unfit(view: View) -> Plan | None:
     """A manifest that cannot be run: a new job fails, any other is left as it is until the edit is mended."""
-    if not view.job.invalid:
+    before = view.stored.outcome
+    if not view.job.invalid or (before is not None and before.reason is Reason.INVALID):
         return None
     if view.stored.phase is not Phase.NEW:
         return report.close(view.remember(view.stored), Actions())

@@ -4,6 +4,11 @@
 from trainwright.model.job import Job
 
 
+def stem(job: Job, role: str) -> str:
+    """What the names of a role's replicas begin with; the index follows."""
+    return f"{job.key.name}-{role.lower()}-".replace("/", "-")
+
+
 def child(job: Job, role: str, index: int) -> str:
     """The name of a replica's pod and service."""
-    return f"{job.key.name}-{role.lower()}-{index}".replace("/", "-")
+    return f"{stem(job, role)}{index}"

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from trainwright.core.observe import View
 from trainwright.model.action import Create, Delete, Emit, Moment, Patch, Plan, Write
 from trainwright.model.cause import brief
+from trainwright.model.indexes import members
 from trainwright.model.ledger import Ledger, Phase, RoleLedger
 from trainwright.model.rule import Result
 from trainwright.model.status import Status
@@ -83,8 +84,9 @@ def _events(view: View) -> list[Emit]:
 
 
 def _restarting(before: Ledger, after: Ledger) -> Emit:
-    """Names the first failure that is new; a restart of what had succeeded has none."""
-    new = [failure for failure in after.failures if failure not in before.failures]
+    """Names the first failure that is answered; a restart of what had succeeded has none."""
+    over = {(role.name, index) for role in after.roles if role.failed for index in members(role.failed)}
+    new = [one for one in after.failures if one not in before.failures and (one.role, one.index) not in over]
     if not new:
         return Emit(Moment.RESTARTING, "restarting what had completed, as its policy says")
     return Emit(Moment.RESTARTING, brief(f"restarting after {new[0].pod} {new[0].cause}"), warning=True)

@@ -48,12 +48,12 @@ def _raised(view: View, ledger: Ledger, retry: Retry) -> Ledger:
 
 
 def _reaches(retry: Retry, book: RoleLedger) -> bool:
-    return retry.role.restart.scope is Scope.JOB or book.name == retry.role.name
+    return retry.scope is Scope.JOB or book.name == retry.role.name
 
 
 def _anew(book: RoleLedger, retry: Retry, replicas: int, until: Time) -> RoleLedger:
     """The role's book with the replicas that the restart reaches starting anew after the back-off."""
-    if retry.role.restart.scope is Scope.POD:
+    if retry.scope is Scope.POD:
         return attempts.hold(attempts.retry(book, [retry.seen.index]), [retry.seen.index], until)
     return attempts.hold(attempts.next_epoch(book), range(replicas), until)
 
@@ -65,19 +65,19 @@ def _counted(view: View, book: RoleLedger, retry: Retry) -> RoleLedger:
         return book
     # The pods go, and the kubelet's own counts go with them: keep those.
     group = next(group for group in view.roles if group.name == book.name)
-    going = [retry.seen] if retry.role.restart.scope is Scope.POD else group.replicas
+    going = [retry.seen] if retry.scope is Scope.POD else group.replicas
     lost = sum(budget.in_place(seen.pod) for seen in going if seen.pod is not None)
     return attempts.count(book, Why.IN_PLACE, lost) if lost else book
 
 
 def delay(book: RoleLedger, retry: Retry, now: Time) -> float:
     """1 s, doubling to 60 s with each restart of the same thing; forgiven after it ran well for a while."""
-    if retry.cause.why is Why.DELETED and retry.role.restart.scope is Scope.POD:
+    if retry.cause.why is Why.DELETED and retry.scope is Scope.POD:
         # It did nothing wrong, and is made again as soon as its name is free.
         return 0.0
     pod = retry.seen.pod
     born = pod.status.start_time if pod is not None else None
     if born is not None and now >= after(born, FORGIVEN_AFTER):
         return FIRST_DELAY
-    tries = retry.seen.attempt - book.epoch if retry.role.restart.scope is Scope.POD else sum(book.restarts.values())
+    tries = retry.seen.attempt - book.epoch if retry.scope is Scope.POD else sum(book.restarts.values())
     return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(tries, 16))

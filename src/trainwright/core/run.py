@@ -7,7 +7,7 @@ A stale pod that has ended stays until its replica's back-off is over, for its l
 
 from trainwright.core import attempts, removal, render
 from trainwright.core.conclude import impatient_at
-from trainwright.core.names import child
+from trainwright.core.names import child, stem
 from trainwright.core.observe import Leftover, View
 from trainwright.core.phases import up
 from trainwright.core.report import Actions
@@ -104,10 +104,8 @@ def _services(view: View) -> tuple[list[Create], list[Delete]]:
     wanted: dict[str, tuple[Role, Seen]] = {}
     for role, group in zip(view.job.roles, view.roles, strict=True):
         if role.service:
-            for seen in group.replicas:
-                # A pod bears the name already, and a thousand names take their time to spell.
-                name = child(view.job, role.name, seen.index) if seen.pod is None else seen.pod.metadata.name
-                wanted[name] = (role, seen)
+            begins = stem(view.job, role.name)
+            wanted |= {f"{begins}{seen.index}": (role, seen) for seen in group.replicas}
     if present.keys() == wanted.keys():
         return [], []
     missing = [wanted[name] for name in wanted if name not in present]

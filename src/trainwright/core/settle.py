@@ -17,7 +17,7 @@ from trainwright.core.observe import View
 from trainwright.core.rules import Tally
 from trainwright.model.cause import Cause, Why
 from trainwright.model.indexes import members, spell
-from trainwright.model.job import Job, Role, Scope
+from trainwright.model.job import Job, Role
 from trainwright.model.ledger import KEPT_FAILURES, Failure, Ledger, RoleLedger
 from trainwright.model.status import RoleSeen, Seen, State
 from trainwright.model.units import Time, whole
@@ -71,7 +71,7 @@ def _taken(view: View, role: Role, seen: Seen) -> bool:
     """
     if seen.state is State.STOPPING:
         return view.job.lifecycle.counts_in_place and seen.pod is not None and budget.in_place(seen.pod) > 0
-    if seen.state is not State.WAITING or role.restart.scope is Scope.POD or Why.DELETED not in role.restart.causes:
+    if seen.state is not State.WAITING or not role.restart.answers_removal:
         return False
     return seen.index < attempts.of_role(view.ledger, role.name).reached
 

@@ -59,7 +59,12 @@ class Restart(Struct, frozen=True, gc=False):
     @property
     def uncounted(self) -> frozenset[Why]:
         """What never uses up a budget; a pod that somebody removed is made again as a matter of course."""
-        return self.free | {Why.DELETED} if self.scope is Scope.POD else self.free
+        return self.free if self.answers_removal else self.free | {Why.DELETED}
+
+    @property
+    def answers_removal(self) -> bool:
+        """A pod that somebody removed takes its scope along: its peers hold its old address."""
+        return self.scope is not Scope.POD and Why.DELETED in self.causes
 
 
 class Elastic(Struct, frozen=True, gc=False):

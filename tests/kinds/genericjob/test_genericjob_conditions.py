@@ -374,6 +374,26 @@ def test_the_phase_is_unknown_when_no_replica_can_be_reached() -> None:
     assert job.go()["phase"] == "Running"
 
 
+@pytest.mark.parametrize("resumes", [False, True], ids=["pending", "resuming"])
+def test_the_phase_is_unknown_before_all_have_run_too(resumes: bool) -> None:
+    job = driver(runMode={"pause": {"enabled": resumes}})
+    job.go()
+    job.pause(enabled=False)
+    assert job.go()["phase"] == ("Resuming" if resumes else "Pending")
+    for rank in range(4):
+        job.change(f"demo-worker-{rank}", phase="Unknown")
+
+    assert job.go()["phase"] == "Unknown"
+
+
+def test_a_condition_of_the_original_is_not_left_as_it_was() -> None:
+    """It said that the job is paused; the job is new to us, and it runs."""
+    job = driver()
+    job.document["status"] = {"conditions": [{"type": "Paused", "status": "True"}]}
+
+    assert conditions(job.go())[-1] == RESUMED
+
+
 def test_unknown_replicas_do_not_hide_the_end() -> None:
     job = driver().running()
     for rank in range(1, 4):

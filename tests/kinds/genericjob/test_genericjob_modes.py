@@ -405,6 +405,17 @@ def test_a_wrong_shape_is_reported_too(runs: bool) -> None:
     status = driver.go()
 
     assert status["phase"] == ("Running" if runs else "Failed")
+    assert condition(status, "ReplicaFailure")[2].startswith("spec.cleanUpPolicy: ")
+    assert len(driver.names()) == (4 if runs else 0)
+
+
+def test_an_edit_that_cannot_be_applied_does_not_hide_what_became_of_a_finished_job() -> None:
+    driver = Driver(manifest(successRules=[{"worker": [0]}])).running()
+    before = driver.end("worker-0")
+    driver.edit(successRules=GHOST)
+    status = driver.go()
+
+    assert (status["aggregate"], status["tasks"]) == (before["aggregate"], before["tasks"])
 
 
 def test_an_edit_that_cannot_be_applied_leaves_a_finished_job_alone() -> None:

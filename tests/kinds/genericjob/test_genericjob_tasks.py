@@ -19,6 +19,7 @@ from genericjob_driver import (
 from trainwright.core.reconcile import reconcile
 from trainwright.kinds.base import load
 from trainwright.kinds.genericjob import GENERICJOB, wire
+from trainwright.kinds.genericjob.status import MOST_CONTAINERS, MOST_REPLICAS, _chosen
 from trainwright.model.cause import LONGEST_MESSAGE, Cause, Why, brief
 from trainwright.model.child import Container, Observed, Pod, PodSpec, PodStatus
 from trainwright.model.indexes import spell, spell_counts
@@ -26,6 +27,7 @@ from trainwright.model.job import Body
 from trainwright.model.ledger import KEPT_FAILURES, Failure, Hold, Ledger, Phase, RoleLedger
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, KIND, ROLE, Meta
 from trainwright.model.site import Site
+from trainwright.model.status import Seen, State
 from trainwright.testing import factories
 from trainwright.testing.factories import NOW, UID, later
 
@@ -219,6 +221,40 @@ def test_of_a_huge_job_those_in_trouble_are_listed_first() -> None:
     assert status["aggregate"] == aggregate(running=299, failed=1)
 
 
+def test_which_of_a_huge_job_are_listed() -> None:
+    """Failed, unknown, pending, creating, running, succeeded, deleted; of each the lowest ranks."""
+    spread = {"Failed": 40, "Unknown": 40, "Pending": 40, "Creating": 40, "Running": 40, "Succeeded": 40, "Deleted": 60}
+    wanted = [phase for phase, times in spread.items() for _ in range(times)]
+    rules = [{"worker": [160]}]
+    job = Driver(manifest(replicas(count=300), successRules=rules, failureRules=rules))
+    job.go()
+    for rank, phase in enumerate(wanted):
+        name = f"demo-worker-{rank}"
+        if phase != "Creating":
+            job.bind(name)
+        if phase in ("Succeeded", "Deleted"):
+            job.exit(name)
+        elif phase not in ("Creating", "Pending"):
+            job.change(name, phase=phase)
+    job.go()
+    for rank in range(240, 300):
+        job.vanish(f"demo-worker-{rank}")
+    status = job.go()
+
+    assert status["aggregate"] == {phase.lower(): times for phase, times in spread.items()}
+    assert list(phases(status).items()) == [(f"worker-{rank}", wanted[rank]) for rank in range(256)]
+
+
+@pytest.mark.parametrize("worst", ["Failed", "Unknown", "Pending", "Creating"])
+def test_trouble_is_listed_before_what_runs_well(worst: str) -> None:
+    """Whatever its rank; and worse trouble before lesser."""
+    words = ["Deleted", "Succeeded", "Running", "Creating", "Pending", "Unknown", "Failed"]
+    better = words[words.index(worst) - 1]
+    lines = {"worker": [(Seen(rank, 0, State.RUNNING), better if rank < 256 else worst) for rank in range(258)]}
+
+    assert _chosen(lines) == {("worker", rank) for rank in (*range(254), 256, 257)}
+
+
 # -- ten thousand replicas in the worst state there is -----------------------------------------------------------------
 
 COUNT = 10_000
@@ -243,8 +279,11 @@ def _pod(rank: int, attempt: int, phase: str) -> Pod:
     )
 
 
-def huge(letter: str = "x", base: int = 10) -> tuple[Body, Observed]:
-    """Neighbours always differ: succeeded, failed, held back; each with its own number of tries, `base` and up."""
+def huge(letter: str = "x", base: int = 10, deciding: int = 0) -> tuple[Body, Observed]:
+    """Neighbours always differ: succeeded, failed, held back; each with its own number of tries, `base` and up.
+
+    `deciding`: the job's failure rule names so many of those that have failed.
+    """
     tries = {rank: base + rank % 2 for rank in range(COUNT)}
     succeeded, failed, held = ([*range(start, COUNT, 3)] for start in range(3))
     cause = Cause(
@@ -268,7 +307,7 @@ def huge(letter: str = "x", base: int = 10) -> tuple[Body, Observed]:
     failures = (Failure(TYPE, rank, f"{JOB}-{TYPE}-{rank}", base, NOW, cause) for rank in failed[-KEPT_FAILURES:])
     ledger = Ledger(Phase.RUNNING, 1, (book,), failures=tuple(failures))
     spec = replicas(TYPE, COUNT, restartPolicy={"policy": "OnFailure", "limit": 100_000})
-    rules = {"successRules": [{TYPE: [2]}], "failureRules": [{TYPE: [2]}]}
+    rules = {"successRules": [{TYPE: [2]}], "failureRules": [{TYPE: failed[-deciding:] if deciding else [2]}]}
     document = manifest(spec, name=JOB, **rules) | {"status": {"trainwright": msgspec.to_builtins(ledger)}}
     pods = [_pod(rank, tries[rank], "Succeeded") for rank in succeeded]
     pods += [_pod(rank, tries[rank], "Failed") for rank in failed]
@@ -296,12 +335,33 @@ def test_ten_thousand_replicas_in_the_worst_state_keep_a_small_status(letter: st
     assert status["phase"] == "Running"
     assert status["aggregate"] == aggregate(succeeded=3334, failed=3333, creating=3333)
     assert restart_count(status, TYPE) == 70_000
-    assert len(status["tasks"][0]["replicas"]) == 256
+    assert len(status["tasks"][0]["replicas"]) == MOST_REPLICAS
     assert {one["phase"] for one in status["tasks"][0]["replicas"]} == {"Failed"}
-    assert sum(len(one["containers"]) for one in status["tasks"][0]["replicas"]) == 512
+    assert sum(len(one["containers"]) for one in status["tasks"][0]["replicas"]) == MOST_CONTAINERS
     assert msgspec.json.decode(encoded, type=wire.GenericJobStatus).trainwright == plan.status.ledger
     assert load(GENERICJOB, document | {"status": status}).errors == ()
     assert len(encoded) < LARGEST_STATUS
+
+
+@pytest.mark.parametrize(
+    ("letter", "base"),
+    [
+        pytest.param("x", 10, id="plain messages"),
+        pytest.param("\N{CJK UNIFIED IDEOGRAPH-4E2D}", 10, id="messages in Chinese"),
+        pytest.param("x", 100, id="hundreds of disruptions each"),
+        pytest.param("\N{CJK UNIFIED IDEOGRAPH-4E2D}", 100, id="both"),
+    ],
+)
+def test_so_it_does_when_the_longest_rule_ends_the_job(letter: str, base: int) -> None:
+    document, observed = huge(letter, base, 1024)
+    loaded = load(GENERICJOB, document)
+    plan = reconcile(loaded.job, observed, Site(), NOW)
+    status = GENERICJOB.render(loaded.status, loaded.job, plan.status, NOW)
+
+    assert status["phase"] == "Failed"
+    assert status["aggregate"] == aggregate(succeeded=3334, failed=3333, deleted=3333)
+    assert load(GENERICJOB, document | {"status": status}).errors == ()
+    assert len(msgspec.json.encode(status)) < LARGEST_STATUS
 
 
 def test_a_huge_status_is_rendered_the_same_twice() -> None:

@@ -14,7 +14,7 @@ from trainwright.kinds.genericjob.conditions import conditions
 from trainwright.kinds.genericjob.wire import Aggregate, GenericJobStatus, ReplicaStatus
 from trainwright.model.child import Container, Pod
 from trainwright.model.job import Body, Job
-from trainwright.model.ledger import Ledger, Phase, RoleLedger
+from trainwright.model.ledger import Ledger, Phase, Reason, RoleLedger
 from trainwright.model.status import RoleSeen, Seen, Status
 from trainwright.model.units import Time
 
@@ -30,7 +30,7 @@ PHASES = {
 }
 #: How many replicas, and containers in all, are listed one by one.
 MOST_REPLICAS = 256
-MOST_CONTAINERS = 512
+MOST_CONTAINERS = 256
 _URGENCY = {"Failed": 0, "Unknown": 1, "Pending": 2, "Creating": 3, "Running": 4, "Succeeded": 5, "Deleted": 6}
 
 Line = tuple[Seen, str]
@@ -38,7 +38,8 @@ Line = tuple[Seen, str]
 
 def render(before: GenericJobStatus | None, job: Job, status: Status, now: Time) -> Body:
     """The whole `status`."""
-    if job.invalid and before is not None and status.ledger.outcome is None:
+    outcome = status.ledger.outcome
+    if job.invalid and before is not None and (outcome is None or outcome.reason is not Reason.INVALID):
         return _unapplied(before, job, status, now)
     lines = {role.name: [(seen, replica_phase(seen, status.ledger)) for seen in role.replicas] for role in status.roles}
     counts = Counter(phase.lower() for group in lines.values() for _, phase in group)
