@@ -77,6 +77,31 @@ def test_a_pod_below_its_replicas_attempt_is_left_over_whatever_its_phase() -> N
     assert (Leftover(pods[1], "worker", 1, "attempt 1 has been replaced by 3"),) == seen.leftovers
 
 
+def test_a_pod_that_runs_is_stale_all_the_same_where_its_index_was_retried() -> None:
+    stored = Ledger(roles=(RoleLedger("worker", 1, "0:1"),))
+    one = pod(attempt=1)
+
+    seen = view(job(ledger=stored), one)
+
+    assert seen.roles == (RoleSeen("worker", (Seen(0, 2, State.WAITING, old=one),)),)
+    assert (Leftover(one, "worker", 0, "attempt 1 has been replaced by 2"),) == seen.leftovers
+
+
+@pytest.mark.parametrize(
+    ("book", "state"),
+    [
+        pytest.param(RoleLedger("worker", succeeded="0"), State.SUCCEEDED, id="succeeded"),
+        pytest.param(RoleLedger("worker", failed="0"), State.FAILED, id="failed"),
+    ],
+)
+def test_a_pod_that_still_runs_changes_nothing_of_what_is_remembered(book: RoleLedger, state: State) -> None:
+    one = pod()
+
+    seen = view(job(ledger=Ledger(roles=(book,))), one)
+
+    assert (RoleSeen("worker", (Seen(0, 0, state, one, final=True),)),) == seen.roles
+
+
 def test_pods_above_the_stored_attempt_are_believed() -> None:
     stored = Ledger(roles=(RoleLedger("worker", 1, "1:2"),))
     pods = (pod(0, attempt=5), pod(1, attempt=3), pod(2, attempt=2))

@@ -3,6 +3,7 @@
 killed between any two writes; repeated and delayed events; clocks that jump. The invariants hold in all of them.
 """
 
+import os
 from typing import Any
 
 import msgspec
@@ -26,6 +27,8 @@ from trainwright.testing import factories
 from trainwright.testing.factories import job, later, role
 from trainwright.testing.world import Note, World
 
+#: `WORLDS=2000 make test` looks longer than usual.
+EXAMPLES = int(os.environ.get("WORLDS", "150"))
 CAUSES = [Why.EXIT, Why.COMPLETED, Why.DISRUPTED, Why.NODE_LOST, Why.EVICTED, Why.REJECTED, Why.DELETED]
 FREE = frozenset({Why.DISRUPTED, Why.NODE_LOST, Why.DELETED})
 
@@ -177,6 +180,26 @@ class Worlds(RuleBasedStateMachine):
         self.step()
         self.world.wait(seconds)
         self.world.reap()
+        self.world.catch_up()
+        self.step()
+
+    @rule(position=st.integers(0, 8))
+    def a_collection(self, position: int) -> None:
+        """A replica succeeds, the operator notices, and its pod is collected."""
+        self.exit(position, 0)
+        self.world.catch_up()
+        self.step()
+        self.vanish(position)
+        self.world.catch_up()
+        self.step()
+
+    @rule()
+    def a_pause(self) -> None:
+        """Suspended and resumed, perhaps before everything has gone."""
+        self.suspend(True)
+        self.world.catch_up()
+        self.step()
+        self.suspend(False)
         self.world.catch_up()
         self.step()
 
@@ -332,6 +355,12 @@ class Worlds(RuleBasedStateMachine):
         assert (outcome is not None) == (self.world.job.ledger.phase in FINAL)
 
     @invariant()
+    def a_pause_forgets(self) -> None:
+        ledger = self.world.job.ledger
+        if ledger.phase is Phase.SUSPENDED:
+            assert not any(book.succeeded or book.failed or book.reached for book in ledger.roles)
+
+    @invariant()
     def attempts_only_grow(self) -> None:
         for part in self.world.job.roles:
             book = attempts.of_role(self.world.job.ledger, part.name)
@@ -418,7 +447,7 @@ class Worlds(RuleBasedStateMachine):
 
 
 Worlds.TestCase.settings = settings(
-    max_examples=int(__import__("os").environ.get("N", "150")),
+    max_examples=EXAMPLES,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

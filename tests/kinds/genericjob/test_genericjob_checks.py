@@ -283,6 +283,11 @@ def test_what_is_said_of_a_manifest(case: str) -> None:
         pytest.param({"replicaSpecs": [replicas("-a")]}, "spec.replicaSpecs[0].type", id="a dash first"),
         pytest.param({"replicaSpecs": [{"type": "worker"}]}, "spec.replicaSpecs[0].template", id="no template"),
         pytest.param({"replicaSpecs": [replicas(pod={"containers": []})]}, f"{POD}.containers", id="no container"),
+        pytest.param(
+            {"replicaSpecs": [replicas(pod={"containers": [container(args=["$(rank)", 5])]})]},
+            f"{POD}.containers[0].args[1]",
+            id="a number among the arguments",
+        ),
         pytest.param({"service": {"ports": [{"name": "a"}]}}, "spec.service.ports[0].port", id="a port without number"),
         pytest.param({"service": {"ports": [{"port": 0}]}}, "spec.service.ports[0].port", id="port 0"),
         pytest.param({"runMode": {"pause": {"enabled": "yes"}}}, "spec.runMode.pause.enabled", id="yes is no boolean"),

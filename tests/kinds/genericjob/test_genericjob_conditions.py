@@ -298,6 +298,19 @@ def test_what_became_of_a_failed_replica_is_still_told_after_the_clean_up() -> N
     assert before[-1] == in_pod("exited with error code 7")
 
 
+def test_trouble_at_the_end_is_still_told_after_the_clean_up() -> None:
+    """Nothing but the condition itself remembers it."""
+    job = driver(cleanUpPolicy="All")
+    job.go()
+    job.containers("demo-worker-2", factories.container(waiting="ImagePullBackOff"))
+    job.start("demo-worker-0")
+    before = conditions(job.end("worker-0"))
+    job.reap()
+
+    assert before[-1] == in_pod("cannot be created: ImagePullBackOff", "worker-2")
+    assert (conditions(job.go()), job.names()) == (before, [])
+
+
 def test_times_move_only_with_the_status() -> None:
     """Initialized keeps its time; what changes at the end has the time of the end; nothing moves afterwards."""
     job = driver()

@@ -176,9 +176,13 @@ def test_paused_means_deleted_or_being_deleted() -> None:
 def test_what_was_paused_is_still_told() -> None:
     driver = paused()
 
-    assert driver.status["tasks"][1]["replicas"][0] == {
-        "name": "demo-worker-0",
-        "uid": "uid-2",
+    assert [[one["uid"] for one in task["replicas"]] for task in driver.status["tasks"]] == [
+        ["uid-1"],
+        ["uid-2", "uid-3"],
+    ]
+    assert driver.status["tasks"][0]["replicas"][0] == {
+        "name": "demo-master-0",
+        "uid": "uid-1",
         "phase": "Deleted",
         "containers": [{"name": "main", "state": "Running"}],
     }
