@@ -58,9 +58,9 @@ MESSAGES = {
     "rank-out-of-range": "spec.failureRules[0].worker: there is no rank 2: worker has 2 replicas, counted from 0",
     "replica-specs-mapping": ":6: error: document 1 (GenericJob default/broken): spec.replicaSpecs: expected a list, "
     "found a mapping with 1 key",
-    "replicas-negative": "spec.replicaSpecs[0].replicas: expected a whole number from 0 to 100000, found the number -1",
+    "replicas-negative": "spec.replicaSpecs[0].replicas: expected a whole number from 0 to 10000, found the number -1",
     "replicas-text": ":8: error: document 1 (GenericJob default/broken): spec.replicaSpecs[0].replicas: expected a whole "
-    "number from 0 to 100000, found the text '4'; write it without quotes",
+    "number from 0 to 10000, found the text '4'; write it without quotes",
     "restart-policy": "expected one of Always, Never, OnFailure, found the text 'OnFailed'; did you mean `OnFailure`?",
     "same-type-twice": "replica type 'worker' is given 2 times; each may be given once",
     "second-document": ":23: error: document 2 (GenericJob default/other): spec.service.ports[0].port: expected a whole "

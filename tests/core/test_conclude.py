@@ -411,7 +411,14 @@ SILENT = {"node-1": node(ready=False)}
         pytest.param(pod(phase="Succeeded"), SILENT, 60, COMPLETED, id="it had succeeded"),
         pytest.param(pod(phase="Failed", code=3), SILENT, 60, failed(exited(3, reason="Error")), id="it had failed"),
         pytest.param(pod(deleting=NOW), SILENT, 60, STOPPING, id="being deleted"),
-        pytest.param(pod(containers=(container(exit_code=0),)), SILENT, 60, LOST, id="before its containers are asked"),
+        pytest.param(pod(containers=(container(exit_code=0),)), SILENT, 60, COMPLETED, id="what counts had succeeded"),
+        pytest.param(pod(containers=(container(exit_code=1),)), SILENT, 60, LOST, id="what counts had failed"),
+        pytest.param(
+            pod(deleting=NOW, containers=(container(exit_code=0),)), {}, 0, COMPLETED, id="deleted after it succeeded"
+        ),
+        pytest.param(
+            pod(deleting=NOW, containers=(container(exit_code=1),)), {}, 0, STOPPING, id="deleted, so it failed"
+        ),
     ],
 )
 def test_a_lost_node_takes_what_had_not_ended_with_it(

@@ -12,7 +12,7 @@ from trainwright.core import lifecycle
 from trainwright.core.render import digest
 from trainwright.model.action import Delete, Emit, Moment, Plan, Write
 from trainwright.model.cause import Cause, Why
-from trainwright.model.child import Observed, Pod, Service
+from trainwright.model.child import Container, Observed, Pod, Service
 from trainwright.model.job import Body, Clean, CleanUp, Deadline, Ending, Job, Lifecycle
 from trainwright.model.ledger import Failure, Hold, Ledger, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.meta import Meta
@@ -136,7 +136,7 @@ def suspended(**more: Any) -> Job:
 
 def test_a_suspended_job_loses_its_children_and_forgets_what_had_finished() -> None:
     book = RoleLedger("worker", 1, "0:2", {"Exit": 2}, "1", "", 2, (Hold(later(9), "0"),))
-    given = suspended(ledger=lived(book, ports={"a": 1}, generation=4))
+    given = replace(suspended(ledger=lived(book, ports={"a": 1}, generation=3)), generation=4)
     pods = (pod(0, attempt=3), pod(1, "Succeeded", attempt=1))
 
     plan = look(given, *pods, now=later(50.5), services=(service("job-worker-0"),), extras=(group(),))
@@ -155,6 +155,16 @@ def test_a_suspended_job_loses_its_children_and_forgets_what_had_finished() -> N
     assert plan.events == (Emit(Moment.SUSPENDED, "job is suspended."),)
     assert plan.status.cleaning
     assert plan.status.roles[0].count(State.WAITING) == 2
+
+
+def test_suspending_keeps_what_the_kubelet_counted() -> None:
+    lifecycle = Lifecycle(suspended=True, counts_in_place=True)
+    given = job(role(replicas=2), lifecycle=lifecycle, ledger=lived(RoleLedger("worker", reached=2)))
+    twice, once = (Container("main", restart_count=count) for count in (2, 1))
+
+    plan = look(given, pod(0, containers=(twice,)), pod(1, containers=(once,)))
+
+    assert plan.status.ledger.roles == (RoleLedger("worker", 1, restarts={"InPlace": 3}),)
 
 
 def test_what_a_kind_keeps_stays_while_suspended() -> None:

@@ -118,3 +118,9 @@ def test_any_text_is_read_without_an_error(text: str) -> None:
 
 def test_digits_of_other_scripts_are_not_of_the_form() -> None:
     assert members("\u0663,1") == {1}
+
+
+def test_ranges_are_read_for_as_many_indexes_as_there_can_be() -> None:
+    assert members(",".join(["0-99999"] * 16_384)) == frozenset(range(100_000))
+    assert members("0-99999,1") == frozenset(range(100_000))
+    assert members("5-3,1") == {1}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.model.units import after, quantity, rfc3339, whole
+from trainwright.model.units import after, moment, quantity, rfc3339, whole
 
 
 @pytest.mark.parametrize(
@@ -137,3 +137,17 @@ def test_rfc3339_is_how_kubernetes_writes_it() -> None:
     moment = datetime(2026, 11, 15, 20, 45, 0, 7, tzinfo=timezone(timedelta(hours=1)))
 
     assert rfc3339(moment) == "2026-11-15T19:45:00Z"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2021-01-18T02:36:31Z", datetime(2021, 1, 18, 2, 36, 31, tzinfo=UTC)),
+        ("2021-01-18T02:36:31", datetime(2021, 1, 18, 2, 36, 31, tzinfo=UTC)),
+        ("2021-01-18T10:36:31+08:00", datetime(2021, 1, 18, 2, 36, 31, tzinfo=UTC)),
+        ("yesterday", None),
+        ("", None),
+    ],
+)
+def test_moment_reads_what_is_a_time(text: str, expected: datetime | None) -> None:
+    assert moment(text) == expected

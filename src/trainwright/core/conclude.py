@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One pod → what it means for its replica, and why. Called by `observe` for every pod, so the healthy path is short.
 
-Order matters. 1 a pod that ended keeps its end, wherever its node went. 2 A pod that somebody is removing has not
-failed: a new one follows. 3 A lost node takes its pods with it. 4 The containers that count may have ended although
-others still run. 5 The phase.
+Order matters. 1 A pod that ended keeps its end, wherever its node went, and so do containers that count and succeeded
+although others still run. 2 A pod that somebody is removing has not failed: a new one follows. 3 A lost node takes its
+pods with it. 4 The containers that count may have failed although others still run. 5 The phase.
 """
 
 from datetime import timedelta
@@ -47,11 +47,14 @@ def conclude(pod: Pod, role: Role, observed: Observed, site: Site, now: Time) ->
     phase = pod.status.phase
     if phase in ("Succeeded", "Failed"):
         return _ended(pod, role)
+    end = _mains_ended(pod, role) if role.mains else None
+    if end is _SUCCEEDED:
+        return end
     if pod.metadata.deletion_timestamp is not None:
         return _STOPPING
     if observed.nodes is not None and nodes.lost(pod, observed.nodes, site, now):
         return State.LOST, Cause(Why.NODE_LOST, node=pod.spec.node_name)
-    if role.mains and (end := _mains_ended(pod, role)) is not None:
+    if end is not None:
         return end
     return _RUNNING if phase == "Running" else _starting(pod, role, now)
 

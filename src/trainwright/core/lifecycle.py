@@ -6,7 +6,7 @@ Each step takes the pass and answers with a plan, or with None where it has noth
 
 from msgspec.structs import replace
 
-from trainwright.core import attempts, phases, removal, render, report, verdict
+from trainwright.core import attempts, phases, removal, render, report, restart, verdict
 from trainwright.core.observe import View
 from trainwright.core.report import Actions
 from trainwright.model.action import Delete, Plan
@@ -52,15 +52,23 @@ def suspended(view: View) -> Plan | None:
         return None
     if (outcome := verdict.asked(view)) is not None:
         return finished(end(view, outcome))
-    ledger = view.ledger
-    if ledger.phase is not Phase.SUSPENDED:
-        books = tuple(attempts.next_epoch(book) for book in ledger.roles)
-        times = Times(accepted=ledger.times.accepted or whole(view.now))
-        view = view.remember(replace(ledger, phase=Phase.SUSPENDED, roles=books, times=times)).again()
+    if view.ledger.phase is not Phase.SUSPENDED:
+        view = _put_down(view)
     doomed = [(pod, "the job is suspended") for pod in _all_pods(view)]
     deletes = removal.of_pods(view, doomed) + _others(view, set(), "the job is suspended")
     wake = removal.overdue_at(view, (pod for pod, _ in doomed))
     return report.close(view, Actions(tuple(deletes), wake=wake, cleaning=bool(doomed)))
+
+
+def _put_down(view: View) -> View:
+    """Every replica starts anew some day; what the kubelet counted in its pods is kept."""
+    ledger = view.ledger
+    books = tuple(attempts.next_epoch(restart.kept_in_place(view, book)) for book in ledger.roles)
+    times = Times(accepted=ledger.times.accepted or whole(view.now))
+    generation = view.job.generation
+    return view.remember(
+        replace(ledger, phase=Phase.SUSPENDED, generation=generation, roles=books, times=times)
+    ).again()
 
 
 def end(view: View, outcome: Outcome) -> View:

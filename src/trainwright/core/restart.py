@@ -14,6 +14,7 @@ from trainwright.core.settle import Settled, kept
 from trainwright.model.cause import Why
 from trainwright.model.job import Scope
 from trainwright.model.ledger import Ledger, RoleLedger
+from trainwright.model.status import Seen
 from trainwright.model.units import Time, after
 
 FIRST_DELAY = 1.0
@@ -61,12 +62,15 @@ def _anew(book: RoleLedger, retry: Retry, replicas: int, until: Time) -> RoleLed
 def _counted(view: View, book: RoleLedger, retry: Retry) -> RoleLedger:
     if book.name == retry.role.name or retry.role.restart.shared:
         book = attempts.count(book, retry.cause.why)
+    return kept_in_place(view, book, retry.seen if retry.scope is Scope.POD else None)
+
+
+def kept_in_place(view: View, book: RoleLedger, one: Seen | None = None) -> RoleLedger:
+    """Pods of the role go (one, or all of them), and the kubelet's counts go with them: keep those."""
     if not view.job.lifecycle.counts_in_place:
         return book
-    # The pods go, and the kubelet's own counts go with them: keep those.
     group = next(group for group in view.roles if group.name == book.name)
-    going = [retry.seen] if retry.scope is Scope.POD else group.replicas
-    lost = sum(budget.in_place(seen.pod) for seen in going if seen.pod is not None)
+    lost = sum(budget.in_place(seen.pod) for seen in ([one] if one else group.replicas) if seen.pod is not None)
     return attempts.count(book, Why.IN_PLACE, lost) if lost else book
 
 

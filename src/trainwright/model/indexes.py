@@ -6,7 +6,7 @@ Read and written by `core.attempts`; text that is not of the form reads as empty
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 #: No index is larger: a range in a status that is not ours must not fill the memory.
@@ -14,12 +14,17 @@ LARGEST = 99_999
 _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?(?::([0-9]{1,9}))?")
 
 
-def _runs(text: str) -> Iterable[tuple[int, int, int]]:
+def _runs(text: str) -> Iterator[tuple[int, int, int]]:
+    """First, last and count of each range, for as many indexes as there can be: a status may not be ours."""
+    room = LARGEST + 1
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
         if match is not None:
-            first, last, count = match.groups()
-            yield int(first), min(int(last or first), LARGEST), int(count or 1)
+            first, last, count = int(match[1]), min(int(match[2] or match[1]), LARGEST), int(match[3] or 1)
+            room -= max(last - first + 1, 0)
+            if room < 0:
+                return
+            yield first, last, count
 
 
 @lru_cache(maxsize=128)

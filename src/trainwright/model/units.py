@@ -24,7 +24,7 @@ def quantity(value: object) -> Decimal | None:
         return None
     if isinstance(value, int) and value.bit_length() > 192:
         return None
-    text = str(value).strip()
+    text = str(value)
     match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
         return None
@@ -38,16 +38,29 @@ def quantity(value: object) -> Decimal | None:
         return None
 
 
-def whole(moment: Time) -> Time:
-    """The moment as Kubernetes writes it: UTC, whole seconds."""
-    return moment.astimezone(UTC).replace(microsecond=0)
+#: Before everything: for what has no time of its own.
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def after(moment: Time, seconds: float) -> Time:
+def whole(time: Time) -> Time:
+    """The time as Kubernetes writes it: UTC, whole seconds."""
+    return time.astimezone(UTC).replace(microsecond=0)
+
+
+def after(time: Time, seconds: float) -> Time:
     """That many seconds later."""
-    return moment + timedelta(seconds=seconds)
+    return time + timedelta(seconds=seconds)
 
 
-def rfc3339(moment: Time) -> str:
+def rfc3339(time: Time) -> str:
     """`2026-11-15T19:45:00Z`."""
-    return whole(moment).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return whole(time).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def moment(text: str) -> Time | None:
+    """The time that such a text names, if it does."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -48,6 +48,35 @@ CASES: dict[str, tuple[Body, list[Problem]]] = {
         [error("metadata.name", "'7up' starts with a digit, which the names of services may not")],
     ),
     "the same name without services": (manifest(name="7up"), []),
+    "as many replicas as a job may have": (manifest(replicas("a", 5_000), replicas("b", 5_000)), []),
+    "more replicas than a job may have": (
+        manifest(replicas("a", 5_000), replicas("b", 5_001)),
+        [error("spec.replicaSpecs", "a job may have 10000 replicas; this one has 10001")],
+    ),
+    "a nested variable": (
+        with_text("$(service.worker[$(rank)].host)", service={}),
+        [
+            warning(
+                f"{POD}.containers[0].args[0]",
+                f"$(service.worker[$(rank)].host) is left as it is; variables are written {FORMS} and cannot be nested",
+            )
+        ],
+    ),
+    "variables of run modes": (
+        manifest(
+            runMode={
+                "debug": {"replicaSpecs": [{"type": "worker", "command": ["a", "$(replicas[x])"]}]},
+                "pause": {
+                    "resumeSpecs": [{"type": "worker", "command": ["$(replicas[y])"], "args": ["$(replicas[z])"]}]
+                },
+            }
+        ),
+        [
+            no_type("spec.runMode.debug.replicaSpecs[0].command[1]", "x"),
+            no_type("spec.runMode.pause.resumeSpecs[0].command[0]", "y"),
+            no_type("spec.runMode.pause.resumeSpecs[0].args[0]", "z"),
+        ],
+    ),
     "names of 63 characters": (manifest(name=LONG[1:]), []),
     "names of 64 characters": (
         manifest(name=LONG),

@@ -123,8 +123,43 @@ def test_nothing_is_decided_under_an_edit_that_cannot_be_applied() -> None:
     assert driver.go()["phase"] == "Succeeded"
 
 
-def test_a_status_of_the_original_is_taken_for_that_of_a_new_job() -> None:
-    document: Any = manifest() | {"status": {"phase": "Succeeded", "conditions": [], "tasks": []}}
+ENDED = {"type": "Completed", "status": "True", "lastTransitionTime": "2021-01-18T02:36:31Z"}
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+@pytest.mark.parametrize(
+    ("conditions", "at"),
+    [
+        ([ENDED], "2021-01-18T02:36:31Z"),
+        ([], "1970-01-01T00:00:00Z"),
+        ([ENDED | {"lastTransitionTime": "x"}], "1970-01-01T00:00:00Z"),
+    ],
+    ids=["with its time", "without a time", "with a time that is none"],
+)
+def test_a_job_that_ended_under_the_original_stays_ended(phase: str, conditions: list[Any], at: str) -> None:
+    document: Any = manifest() | {"status": {"phase": phase, "conditions": conditions, "tasks": []}}
+    driver = Driver(document)
+    status = driver.go()
+
+    assert (status["phase"], driver.names()) == (phase, [])
+    assert status["trainwright"]["outcome"] == {
+        "result": phase,
+        "reason": "External",
+        "at": at,
+        "message": "ended under another controller",
+    }
+
+
+def test_a_job_that_ended_under_the_original_and_is_younger_than_its_conditions_has_its_birth_for_an_end() -> None:
+    document: Any = manifest() | {"status": {"phase": "Failed"}}
+    document["metadata"]["creationTimestamp"] = "2026-01-02T03:04:05Z"
+
+    assert Driver(document).go()["trainwright"]["times"] == {"ended": "2026-01-02T03:04:05Z"}
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Unknown", ""])
+def test_a_job_that_had_not_ended_under_the_original_is_begun_anew(phase: str) -> None:
+    document: Any = manifest() | {"status": {"phase": phase, "conditions": [], "tasks": []}}
     driver = Driver(document)
 
     assert (driver.go()["phase"], driver.names()) == ("Pending", FOUR)

@@ -16,7 +16,9 @@ from trainwright.kinds.genericjob.dialect import GANG_API, GenericDialect
 from trainwright.kinds.genericjob.status import render
 from trainwright.kinds.genericjob.wire import DebugMode, GenericJob, GenericJobStatus, PauseMode
 from trainwright.model.job import Gang, Job, Lifecycle, Role
-from trainwright.model.ledger import Ledger
+from trainwright.model.ledger import Ledger, Outcome, Phase, Reason, Times
+from trainwright.model.rule import Result
+from trainwright.model.units import BEGINNING, moment
 
 Mode = TypeVar("Mode", DebugMode, PauseMode)
 
@@ -63,9 +65,21 @@ def translate(job: GenericJob) -> Job:
             clean=rules.clean_up(spec),
         ),
         gang=Gang(GANG_API) if dialect.scheduler is not None else None,
-        ledger=job.status.trainwright if job.status is not None else Ledger(),
+        ledger=_ledger(job),
         deleting=meta.deletion_timestamp is not None,
     )
+
+
+def _ledger(job: GenericJob) -> Ledger:
+    """What is remembered; a job that ended under another controller stays ended."""
+    status = job.status
+    if status is None or status.trainwright.phase is not Phase.NEW or status.phase not in ("Succeeded", "Failed"):
+        return status.trainwright if status is not None else Ledger()
+    ends = [one.last_transition_time for one in status.conditions or () if one.type == "Completed"]
+    at = moment(ends[0]) if ends else None
+    at = at or job.metadata.creation_timestamp or BEGINNING
+    outcome = Outcome(Result(status.phase), Reason.EXTERNAL, at, message="ended under another controller")
+    return Ledger(Phase(status.phase), outcome=outcome, times=Times(ended=at))
 
 
 GENERICJOB = Kind(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from trainwright.kinds.genericjob.rules import number
 from trainwright.kinds.genericjob.variables import Reference, scan
-from trainwright.kinds.genericjob.wire import FinishRule, GenericJob, GenericJobSpec, ReplicaSpec
+from trainwright.kinds.genericjob.wire import MOST_REPLICAS, FinishRule, GenericJob, GenericJobSpec, ReplicaSpec
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
 
@@ -45,13 +45,16 @@ def _name(job: GenericJob) -> Iterator[Problem]:
 def _replica_specs(job: GenericJob) -> Iterator[Problem]:
     specs = job.spec.replica_specs
     yield from _unique("spec.replicaSpecs", [one.type for one in specs], "replica type")
-    if not sum(one.replicas for one in specs):
+    total = sum(one.replicas for one in specs)
+    if not total:
         yield Problem("spec.replicaSpecs", "every type has 0 replicas; a job needs at least one")
+    if total > MOST_REPLICAS:
+        yield Problem("spec.replicaSpecs", f"a job may have {MOST_REPLICAS} replicas; this one has {total}")
     for position, one in enumerate(specs):
         path = f"spec.replicaSpecs[{position}]"
         yield from _longest(job, one, path)
         yield from _restart(one, path)
-        yield from _variables(one.template, f"{path}.template", job.spec)
+        yield from _bad_references(_texts(one.template, f"{path}.template"), job.spec)
 
 
 def _longest(job: GenericJob, one: ReplicaSpec, path: str) -> Iterator[Problem]:
@@ -122,11 +125,24 @@ def _run_mode(spec: GenericJobSpec) -> Iterator[Problem]:
         )
     if mode.debug is not None and mode.pause is not None and mode.debug.enabled and mode.pause.enabled:
         yield Problem("spec.runMode", "both pause and debug are enabled; the job stays paused", warning=True)
+    yield from _bad_references(_mode_texts(spec), spec)
 
 
-def _variables(body: Body, path: str, spec: GenericJobSpec) -> Iterator[Problem]:
-    """References in command, args and env that point at nothing."""
-    for where, text in _texts(body, path):
+def _mode_texts(spec: GenericJobSpec) -> Iterator[tuple[str, str]]:
+    """The commands that a run mode puts in place of the template's."""
+    mode = spec.run_mode
+    debug = enumerate(mode.debug.replica_specs if mode is not None and mode.debug is not None else ())
+    resume = enumerate(mode.pause.resume_specs if mode is not None and mode.pause is not None else ())
+    lists = [(f"spec.runMode.debug.replicaSpecs[{i}].command", one.command) for i, one in debug]
+    for i, one in resume:
+        path = f"spec.runMode.pause.resumeSpecs[{i}]"
+        lists += [(f"{path}.command", one.command), (f"{path}.args", one.args)]
+    return ((f"{path}[{place}]", word) for path, words in lists for place, word in enumerate(words))
+
+
+def _bad_references(texts: Iterable[tuple[str, str]], spec: GenericJobSpec) -> Iterator[Problem]:
+    """Variables that point at nothing."""
+    for where, text in texts:
         for ref in scan(text):
             if (problem := _reference(where, ref, spec)) is not None:
                 yield problem
@@ -168,5 +184,6 @@ def _reference(path: str, ref: Reference, spec: GenericJobSpec) -> Problem | Non
             return Problem(path, f"{ref.text}: spec.service has no port of that name", nearest(ref.name, names))
     if ref.asks == "odd":
         forms = "$(service.TYPE[RANK].host), $(service.port[NAME]) or $(replicas[TYPE])"
-        return Problem(path, f"{ref.text} is left as it is; variables are written {forms}", warning=True)
+        nested = " and cannot be nested" if ref.text.count("$(") > 1 else ""
+        return Problem(path, f"{ref.text} is left as it is; variables are written {forms}{nested}", warning=True)
     return None

@@ -17,7 +17,7 @@ _VARIABLE = re.compile(
     r"|\$\(replicas\[(?P<count>[^\[\]()]+)\]\)"
     r"|\$\(service\.(?P<host>[^\[\]().]+)\[(?P<rank>[0-9]{1,7})\]\.host\)"
     r"|\$\(service\.port\[(?P<port>[^\[\]()]+)\]\)"
-    r"|(?P<odd>\$\((?:service\.|replicas\[)[^()]*\))"
+    r"|(?P<odd>\$\((?:service\.|replicas\[)(?:[^()]|\$\([^()]*\))*\))"
 )
 
 

@@ -14,6 +14,8 @@ from trainwright.model.meta import ObjectMeta
 
 Policy = Literal["Always", "OnFailure", "Never"]
 CleanUpPolicy = Literal["None", "Unfinished", "All"]
+#: Replicas of a job in all: what its status must remember of them stays within what an API server stores.
+MOST_REPLICAS = 10_000
 Count = Annotated[int, Meta(ge=0, le=100_000)]
 TypeName = Annotated[
     str,
@@ -103,7 +105,7 @@ class RunMode(Spec, frozen=True):
 class T9kScheduler(Spec, frozen=True):
     """Queue and priority of the job's PodGroup."""
 
-    queue: Annotated[str, Meta(max_length=253)] = ""
+    queue: Annotated[str, Meta(max_length=63, description="Becomes a label of the pods.")] = ""
     priority: Annotated[int, Meta(ge=0, le=100)] = 0
 
 
@@ -125,7 +127,7 @@ class ReplicaSpec(Spec, frozen=True):
 
     type: TypeName
     template: dict[str, Any]
-    replicas: Count = 1
+    replicas: Annotated[int, Meta(ge=0, le=MOST_REPLICAS)] = 1
     restart_policy: RestartPolicy = RestartPolicy()
 
 
