@@ -298,7 +298,8 @@ class Worlds(RuleBasedStateMachine):
     def foreign_pod(self, position: int, ours: bool) -> None:
         """Somebody else's pod takes a name that we want, perhaps even with our labels on it."""
         address = ("Pod", f"job-worker-{position}")
-        if address not in self.world.truth and not self.foreign:
+        if not self.foreign:
+            self.world.truth.pop(address, None)
             owner = Owner("apps/v1", "ReplicaSet", "other", "other-uid", controller=True)
             pod = factories.pod(position, owners=(owner,), uid="foreign")
             pod = pod if ours else replace(pod, metadata=replace(pod.metadata, labels=None))
@@ -329,7 +330,16 @@ class Worlds(RuleBasedStateMachine):
         phase = self.world.job.ledger.phase
         if phase is not self.phase:
             assert phase in MOVES[self.phase], f"{self.phase} -> {phase}"
+            if phase is Phase.SUSPENDED:
+                self.check_everything_is_stale()
             self.phase = phase
+
+    def check_everything_is_stale(self) -> None:
+        """No pod from before a pause can be taken for one from after it."""
+        for part in self.world.job.roles:
+            book = attempts.of_role(self.world.job.ledger, part.name)
+            for index in range(5):
+                assert attempts.attempt(book, index) > self.attempts.get((part.name, index), -1)
 
     @invariant()
     def one_pod_per_replica(self) -> None:
@@ -418,10 +428,11 @@ class Worlds(RuleBasedStateMachine):
             self.complete()
 
     def leaving(self, mine: list[Pod]) -> list[str]:
-        """Nothing of a live job lingers for ever, not even on a node that is lost."""
+        """No pod of a live job that should run lingers for ever, not even on a node that is lost."""
         if self.world.job.ledger.outcome is not None:
             return []
-        return [pod.metadata.name for pod in mine if pod.metadata.deletion_timestamp is not None]
+        going = [pod for pod in mine if pod.metadata.deletion_timestamp is not None]
+        return [pod.metadata.name for pod in going if pod.status.phase != "Succeeded"]
 
     def cleaned(self, outcome: Outcome, mine: list[Pod]) -> None:
         clean = self.world.job.lifecycle.clean
