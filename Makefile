@@ -12,7 +12,7 @@ help:            ## List what can be made
 
 run: $(VENV)/.run  ## Validate and plan the examples offline
 	$(BIN)/trainwright validate $(JOBS)
-	$(BIN)/trainwright plan examples/genericjob/basic.yaml
+	$(BIN)/trainwright plan $(JOBS)
 
 test: check      ## All gates: ruff, mypy, import contracts, pytest
 	$(BIN)/pytest -n auto --dist worksteal

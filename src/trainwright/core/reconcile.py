@@ -5,7 +5,7 @@ The engines call this whenever something about a job has changed and carry the p
 `kinds` make the job from a manifest and render the status that comes out. Everything that decides is called from here.
 """
 
-from trainwright.core import lifecycle, report, restart, run, settle, verdict
+from trainwright.core import elastic, lifecycle, report, restart, run, settle, verdict
 from trainwright.core.observe import View, observe
 from trainwright.model.action import Plan
 from trainwright.model.child import Observed
@@ -16,7 +16,7 @@ from trainwright.model.units import Time
 
 def reconcile(job: Job, observed: Observed, site: Site, now: Time) -> Plan:
     """What should exist, and what to report, given what is."""
-    view = observe(job, observed, site, now)
+    view = observe(elastic.bounded(job), observed, site, now)
     # The order is the meaning; the first that answers wins.
     return (
         lifecycle.deleted(view)  # 1 being deleted: children follow by their owner

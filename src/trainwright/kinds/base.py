@@ -5,7 +5,7 @@ The engines call `load` on what the API server sends and `render` on what `core`
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -28,13 +28,6 @@ class Column(Struct, frozen=True):
     type: str
     path: str
     priority: int = 0
-
-
-class Manifest(Protocol):
-    """What every wire type has."""
-
-    @property
-    def metadata(self) -> ObjectMeta: ...  # noqa: D102
 
 
 class Kind(Struct, frozen=True, kw_only=True):
