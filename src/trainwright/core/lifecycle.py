@@ -12,9 +12,10 @@ from trainwright.core.report import Actions
 from trainwright.model.action import Delete, Plan
 from trainwright.model.cause import Why, brief
 from trainwright.model.child import Pod
-from trainwright.model.job import Clean
+from trainwright.model.job import Clean, Role
 from trainwright.model.ledger import LONGEST_TEXT, Ledger, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.rule import Result
+from trainwright.model.status import RoleSeen
 from trainwright.model.units import after, whole
 
 
@@ -144,16 +145,17 @@ def _lived_out(view: View, outcome: Outcome, actions: Actions, doomed: list[tupl
 def advance(view: View) -> View:
     """The ledger of a live job moves on: its phase, what has been reached, holds that are over."""
     ledger = view.ledger
-    books = tuple([_advanced(view, position, book) for position, book in enumerate(ledger.roles)])
-    if books != ledger.roles:
-        ledger = replace(ledger, roles=books)
+    roles = view.job.roles
+    for place, book in enumerate(ledger.roles):
+        if book.holds or book.reached < roles[place].replicas:
+            new = _advanced(view, roles[place], view.roles[place], book)
+            ledger = replace(ledger, roles=(*ledger.roles[:place], new, *ledger.roles[place + 1 :]))
     if ledger.generation != view.job.generation:
         ledger = replace(ledger, generation=view.job.generation)
     return _phase(view.remember(ledger))
 
 
-def _advanced(view: View, position: int, book: RoleLedger) -> RoleLedger:
-    role, group = view.job.roles[position], view.roles[position]
+def _advanced(view: View, role: Role, group: RoleSeen, book: RoleLedger) -> RoleLedger:
     if book.holds:
         book = attempts.release(book, view.now)
     if book.reached < role.replicas and phases.present(group):

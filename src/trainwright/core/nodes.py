@@ -21,7 +21,7 @@ def silent(observed: Observed) -> frozenset[str]:
         return frozenset()
     names = {pod.spec.node_name for pod in observed.pods}
     names.discard("")
-    return frozenset([name for name in names if not _ready(known.get(name))])
+    return frozenset([name for name in names if (node := known.get(name)) is None or not _ready(node)])
 
 
 def lost(pod: Pod, known: Mapping[str, Node], site: Site, now: Time) -> bool:
@@ -30,15 +30,15 @@ def lost(pod: Pod, known: Mapping[str, Node], site: Site, now: Time) -> bool:
     if not name:
         return False
     node = known.get(name)
-    if _ready(node):
+    if node is not None and _ready(node):
         return False
     silent = silent_since(pod, node)
     return silent is not None and now >= after(silent, site.node_grace)
 
 
-def _ready(node: Node | None) -> bool:
+def _ready(node: Node) -> bool:
     """It says so itself; kubelets write that condition last."""
-    for condition in reversed((node.status.conditions or ()) if node is not None else ()):
+    for condition in reversed(node.status.conditions or ()):
         if condition.type == "Ready":
             return condition.status == "True"
     return False
@@ -56,7 +56,7 @@ def silent_since(pod: Pod, node: Node | None) -> Time | None:
 def doubtful_until(pod: Pod, known: Mapping[str, Node], site: Site) -> Time | None:
     """When a node that is silent now will count as lost, if it stays silent."""
     node = known.get(pod.spec.node_name)
-    if not pod.spec.node_name or _ready(node):
+    if not pod.spec.node_name or (node is not None and _ready(node)):
         return None
     silent = silent_since(pod, node)
     return None if silent is None else after(silent, site.node_grace)

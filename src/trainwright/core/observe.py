@@ -31,7 +31,7 @@ class Leftover(Struct, frozen=True, gc=False):
     why: str
 
 
-class View(Struct, frozen=True):
+class View(Struct, frozen=True, gc=False):
     """One pass over one job. `job.ledger` is the working copy, `stored` is what the job came with."""
 
     job: Job
@@ -62,6 +62,7 @@ class View(Struct, frozen=True):
 
 
 Slots = dict[int, tuple[int, Pod]]
+RUNNING = State.RUNNING
 
 
 def observe(job: Job, observed: Observed, site: Site, now: Time) -> View:
@@ -90,10 +91,10 @@ def _place(pod: Pod, slots: dict[str, Slots], leftovers: list[Leftover]) -> None
     slot = slots.get(role)
     if slot is None:
         leftovers.append(Leftover(pod, role, index, f"the job has no role {role}"))
-    elif index not in slot:
-        slot[index] = (attempt, pod)
-    else:
-        older, newer = sorted(((attempt, pod), slot[index]), key=lambda found: found[0])
+        return
+    other = slot.setdefault(index, (attempt, pod))
+    if other[1] is not pod:
+        older, newer = sorted(((attempt, pod), other), key=lambda found: found[0])
         slot[index] = newer
         leftovers.append(Leftover(older[1], role, index, f"there is another pod for {role} {index}"))
 
@@ -110,7 +111,7 @@ def _rebuilt(job: Job, books: dict[str, RoleLedger]) -> Ledger:
     return job.ledger if wanted == job.ledger.roles else replace(job.ledger, roles=wanted)
 
 
-class _Looker(Struct, frozen=True):
+class _Looker(Struct, frozen=True, gc=False):
     """What every replica of a pass is looked at with."""
 
     observed: Observed
@@ -129,15 +130,8 @@ class _Looker(Struct, frozen=True):
         if book.reached > role.replicas or book.succeeded or book.failed:
             book = attempts.resize(book, role.replicas)
         books[role.name] = book
-        plain = not (book.retries or book.succeeded or book.failed)
-        seen: list[Seen] = []
-        for index in range(role.replicas):
-            found = slot.get(index)
-            if plain and found is not None and found[0] == book.epoch and self._runs(found[1], role):
-                seen.append(Seen(index, book.epoch, State.RUNNING, found[1]))
-            else:
-                seen.append(self._replica(role, book, index, found))
-        return RoleSeen(role.name, tuple(seen), [one.state for one in seen].count(State.RUNNING))
+        replicas = [self._replica(role, book, index, slot.get(index)) for index in range(role.replicas)]
+        return RoleSeen(role.name, tuple(replicas), sum([one.state is RUNNING for one in replicas]))
 
     def _shrink(self, role: Role, slot: Slots, book: RoleLedger) -> RoleLedger:
         """Replicas that are no longer wanted go; should one come back, it is a new one, and its old pod is stale."""
@@ -147,17 +141,21 @@ class _Looker(Struct, frozen=True):
         current = [index for index, (found, _) in surplus if index >= 0 and found >= attempts.attempt(book, index)]
         return attempts.retry(book, current) if current else book
 
-    def _runs(self, pod: Pod, role: Role) -> bool:
-        """The dull case, which `conclude` would find as well, only not as fast."""
-        return (
-            pod.status.phase == "Running"
-            and pod.metadata.deletion_timestamp is None
-            and not role.mains
-            and pod.spec.node_name not in self.silent
-        )
-
     def _replica(self, role: Role, book: RoleLedger, index: int, found: tuple[int, Pod] | None) -> Seen:
         """One replica: its pod if that is of the current attempt, else what is remembered of it."""
+        if found is not None and found[0] == book.epoch and not (book.retries or book.succeeded or book.failed):
+            pod = found[1]
+            # The dull case, which `conclude` would find as well, only not as fast.
+            if (
+                pod.status.phase == "Running"
+                and pod.metadata.deletion_timestamp is None
+                and pod.spec.node_name not in self.silent
+                and not role.mains
+            ):
+                return Seen(index, book.epoch, RUNNING, pod)
+        return self._unusual(role, book, index, found)
+
+    def _unusual(self, role: Role, book: RoleLedger, index: int, found: tuple[int, Pod] | None) -> Seen:
         current = attempts.attempt(book, index)
         pod = old = None
         state, cause = State.WAITING, None

@@ -18,7 +18,7 @@ from trainwright.model.status import Status
 from trainwright.model.units import Time
 
 
-class Actions(Struct, frozen=True):
+class Actions(Struct, frozen=True, gc=False):
     """What a step wants done."""
 
     deletes: tuple[Delete, ...] = ()

@@ -101,17 +101,22 @@ def _replica(job: Job, role: Role, seen: Seen) -> Replica:
 def _services(view: View) -> tuple[list[Create], list[Delete]]:
     """One service per replica, where the role has them; none for what is no longer wanted."""
     present = {service.metadata.name: service for service in view.observed.services}
-    wanted: dict[str, tuple[Role, Seen]] = {}
-    for role, group in zip(view.job.roles, view.roles, strict=True):
+    wanted: set[str] = set()
+    for role in view.job.roles:
         if role.service:
             begins = stem(view.job, role.name)
-            wanted |= {f"{begins}{seen.index}": (role, seen) for seen in group.replicas}
-    if present.keys() == wanted.keys():
+            wanted.update([f"{begins}{index}" for index in range(role.replicas)])
+    if present.keys() == wanted:
         return [], []
-    missing = [wanted[name] for name in wanted if name not in present]
-    surplus = [present[name] for name in sorted(present.keys() - wanted.keys()) if not removal.going(present[name])]
+    missing = [
+        _replica(view.job, role, seen)
+        for role, group in zip(view.job.roles, view.roles, strict=True)
+        if role.service
+        for seen in group.replicas
+    ]
+    surplus = [present[name] for name in sorted(present.keys() - wanted) if not removal.going(present[name])]
     return (
-        [render.service(view.job, _replica(view.job, role, seen), view.site) for role, seen in missing],
+        [render.service(view.job, replica, view.site) for replica in missing if replica.name not in present],
         [removal.of_service(service, "no replica of this name is wanted") for service in surplus],
     )
 
@@ -140,6 +145,9 @@ def _extras(view: View) -> tuple[list[Create], list[Patch], list[Delete]]:
 
 def _wake(view: View, holds: dict[str, dict[int, Time]]) -> Time | None:
     """The next moment at which something changes by time alone."""
+    life = view.job.lifecycle
+    if view.calm and not (holds or view.silent or life.deadline or life.start_deadline is not None):
+        return None
     times = [moment for held in holds.values() for moment in held.values()]
     times += [due for due in (deadline(view), start_deadline(view)) if due is not None]
     if not view.calm:

@@ -25,7 +25,7 @@ from trainwright.model.units import Time, whole
 _ENDED = (State.FAILED, State.LOST, State.SUCCEEDED)
 
 
-class Settled(Struct, frozen=True):
+class Settled(Struct, frozen=True, gc=False):
     """The pass with what is over remembered, the tallies for the rules, and the retries."""
 
     view: View

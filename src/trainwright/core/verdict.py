@@ -18,7 +18,9 @@ from trainwright.model.units import Time, after, whole
 
 def decide(settled: Settled) -> Outcome | None:
     """The outcome, if there is one now."""
-    view = settled.view
+    view, life = settled.view, settled.view.job.lifecycle
+    if view.calm and not (life.ending or life.deadline or life.start_deadline is not None or settled.overspent):
+        return None
     anything = any(tally.succeeded or tally.failed for tally in settled.tallies.values())
     success = judge(view.job.success, settled.tallies) if anything else None
     if success is not None and success.truth is Truth.YES:

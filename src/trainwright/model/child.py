@@ -195,7 +195,7 @@ class Refusal(Struct, frozen=True, gc=False):
     message: str
 
 
-class Observed(Struct, frozen=True):
+class Observed(Struct, frozen=True, gc=False):
     """What one job has in the world. `nodes` is None where nodes are not known: then no node is ever judged."""
 
     pods: tuple[Pod, ...] = ()
