@@ -6,7 +6,7 @@ Run: python tools/statemachine.py   (a test compares the page with what this pri
 
 from pathlib import Path
 
-from trainwright.core import conclude, restart
+from trainwright.core import attempts, conclude, restart
 from trainwright.core.phases import MOVES
 from trainwright.kinds.genericjob import status
 from trainwright.model.cause import Why
@@ -96,7 +96,7 @@ CAUSES = {
 
 def _causes() -> str:
     rows = [f"| {why.value} | {CAUSES[why]} |" for why in Why]
-    delays = f"{restart.FIRST_DELAY:g} s, doubling to {restart.LONGEST_DELAY:g} s"
+    delays = f"{attempts.FIRST_DELAY:g} s, doubling to {attempts.LONGEST_DELAY:g} s"
     forgiven = f"{restart.FORGIVEN_AFTER / 60:g} minutes"
     return (
         "## Why a replica ended\n\n| cause | means |\n|---|---|\n" + "\n".join(rows) + "\n\n"

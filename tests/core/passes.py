@@ -12,7 +12,7 @@ from trainwright.model.job import Body, Job, Replica, Restart, Scope
 from trainwright.model.ledger import Ledger, Phase, RoleLedger, Times
 from trainwright.model.meta import DIGEST, ObjectMeta
 from trainwright.model.site import Site
-from trainwright.testing.factories import NOW, PlainDialect
+from trainwright.testing.factories import NOW, OWNER, PlainDialect
 
 #: Failures of a container are tried again without end.
 ON_EXIT = Restart(frozenset({Why.EXIT}))
@@ -78,5 +78,6 @@ def group(digest: str = "", *, name: str = "job", kind: str = "PodGroup", **more
     """A pod group that exists, made from what has this digest."""
     phase = more.pop("phase", None)
     annotations = {DIGEST: digest} if digest else None
+    more.setdefault("owner_references", (OWNER,))
     meta = ObjectMeta(name, "default", f"uid-{name}", annotations=annotations, **more)
     return Extra(kind, meta, GroupStatus(phase) if phase is not None else None)

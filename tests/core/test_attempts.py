@@ -150,6 +150,28 @@ def test_a_hold_is_over_in_its_own_second(now: datetime, held: dict[int, datetim
     assert RoleLedger("w", holds=kept) == attempts.release(HELD, now)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "holds"),
+    [
+        pytest.param(59.999, True, id="within the longest back-off"),
+        pytest.param(60, True, id="the longest back-off"),
+        pytest.param(60.001, False, id="a moment beyond it"),
+        pytest.param(86400, False, id="a day ahead"),
+    ],
+)
+def test_a_hold_further_ahead_than_any_back_off_is_over(seconds: float, holds: bool) -> None:
+    sound, odd = Hold(later(1), "0"), Hold(later(seconds), "1-2")
+    book = RoleLedger("w", 2, holds=(sound, odd))
+
+    wrong = {1: later(seconds), 2: later(seconds)} if holds else {}
+    assert {0: later(1)} | wrong == attempts.held(book, NOW)
+    assert RoleLedger("w", 2, holds=(sound, odd) if holds else (sound,)) == attempts.release(book, NOW)
+
+
+def test_the_shortest_and_the_longest_back_off() -> None:
+    assert (attempts.FIRST_DELAY, attempts.LONGEST_DELAY) == (1.0, 60.0)
+
+
 def test_a_release_of_nothing_is_the_same_book() -> None:
     assert attempts.release(HELD, NOW) is HELD
 

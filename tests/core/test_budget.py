@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from passes import lived, on, view
 
-from trainwright.core.budget import Retry, covers, in_place, overspent, split, within_backoff_limit
+from trainwright.core.budget import Along, Retry, in_place, overspent, split, within_backoff_limit
 from trainwright.model.cause import Cause, Why
 from trainwright.model.child import Container, Pod
 from trainwright.model.job import Job, Lifecycle, Restart, Role, Scope
@@ -148,7 +148,48 @@ def test_a_restart_of_the_whole_job_takes_other_roles_along_beside_their_budget(
 def test_what_a_restart_takes_along(scope: Scope, same: bool, other: bool) -> None:
     worker = role(restart=on(Why.EXIT, scope=scope))
 
-    assert (same, other) == (covers(ended(worker), worker), covers(ended(worker), role("chief")))
+    along = Along()
+    assert worker not in along
+
+    along.add(ended(worker))
+
+    assert (same, other) == (worker in along, role("chief") in along)
+
+
+def test_what_restarts_take_along_only_grows() -> None:
+    worker, chief, ps = (
+        role(name, restart=on(Why.EXIT, scope=scope))
+        for name, scope in (("worker", Scope.ROLE), ("chief", Scope.JOB), ("ps", Scope.POD))
+    )
+    along = Along()
+    steps = []
+    for one in (ps, worker, ps, chief, ps):
+        along.add(ended(one))
+        steps.append((worker in along, chief in along, ps in along))
+
+    assert steps == [
+        (False, False, False),
+        (True, False, False),
+        (True, False, False),
+        (True, True, True),
+        (True, True, True),
+    ]
+
+
+def test_a_removal_that_the_policy_does_not_answer_takes_nothing_along() -> None:
+    worker = role(restart=on(Why.EXIT, scope=Scope.JOB))
+    along = Along()
+
+    along.add(ended(worker, why=Why.DELETED))
+
+    assert worker not in along
+
+
+def test_what_is_over_takes_nothing_along() -> None:
+    chief = role("chief", restart=on(Why.EXIT, scope=Scope.JOB, limit=0))
+    worker = role(restart=on(Why.EXIT, limit=0))
+
+    assert chosen(Ledger(), ended(chief), ended(worker)) == ([], [0, 1])
 
 
 def limited(

@@ -53,8 +53,13 @@ def concluded(
         pytest.param(pod(phase="Failed"), failed(Cause(Why.REJECTED, node="node-1")), id="failed without a word"),
         pytest.param(
             pod(phase="Failed", reason="UnexpectedAdmissionError", message="no GPU", node=""),
-            failed(Cause(Why.REJECTED, reason="UnexpectedAdmissionError", message="no GPU")),
+            failed(Cause(Why.DISRUPTED, reason="UnexpectedAdmissionError", message="no GPU")),
             id="refused by its node",
+        ),
+        pytest.param(
+            pod(phase="Failed", reason="SysctlForbidden", message="no", node=""),
+            failed(Cause(Why.REJECTED, reason="SysctlForbidden", message="no")),
+            id="refused for what it is",
         ),
         pytest.param(
             pod(phase="Failed", reason="Evicted", message="memory", code=137),
@@ -87,12 +92,28 @@ def test_phase_and_reason(one: Pod, expected: tuple[State, Cause | None]) -> Non
     assert expected == concluded(one)
 
 
-@pytest.mark.parametrize("reason", ["NodeShutdown", "Terminated", "Shutdown", "Preempting", "NodeLost", "NodeAffinity"])
+BY_THE_NODE = [
+    "NodeShutdown",
+    "Terminated",
+    "Shutdown",
+    "Preempting",
+    "NodeLost",
+    "NodeAffinity",
+    "NodePorts",
+    "OutOfcpu",
+    "OutOfmemory",
+    "OutOfephemeral-storage",
+    "OutOfpods",
+    "UnexpectedAdmissionError",
+]
+
+
+@pytest.mark.parametrize("reason", BY_THE_NODE)
 def test_these_pod_reasons_are_the_nodes_doing(reason: str) -> None:
     expected = failed(Cause(Why.DISRUPTED, reason=reason, node="node-1"))
 
     assert expected == concluded(pod(phase="Failed", reason=reason, code=1))
-    assert len(DISRUPTIONS) == 6
+    assert set(BY_THE_NODE) == DISRUPTIONS
 
 
 @pytest.mark.parametrize(
@@ -394,6 +415,60 @@ def test_a_pod_that_is_being_deleted_has_failed_only_if_it_had_before(
     assert expected == concluded(one)
 
 
+@pytest.mark.parametrize(
+    ("containers", "more", "expected"),
+    [
+        pytest.param((ended(0, -0.001),), {"deleting": later(30), "grace": 30}, COMPLETED, id="a moment before"),
+        pytest.param((ended(0, 0),), {"deleting": later(30), "grace": 30}, STOPPING, id="in the moment it was asked"),
+        pytest.param((ended(0, 10),), {"deleting": later(30), "grace": 30}, STOPPING, id="it saved its work and went"),
+        pytest.param((ended(0, -0.001),), {"deleting": NOW}, COMPLETED, id="no grace, a moment before"),
+        pytest.param((ended(0, 0),), {"deleting": NOW}, STOPPING, id="no grace, in that moment"),
+        pytest.param((ended(0, -0.001),), {"deleting": NOW, "grace": 0}, COMPLETED, id="grace of 0, a moment before"),
+        pytest.param((ended(0, 0),), {"deleting": NOW, "grace": 0}, STOPPING, id="grace of 0, in that moment"),
+        pytest.param((ended(0, None),), {"deleting": NOW}, COMPLETED, id="nobody knows when"),
+        pytest.param((ended(0, 10),), {}, COMPLETED, id="nobody deletes it"),
+    ],
+)
+@pytest.mark.parametrize("counts", [False, True], ids=["the whole pod", "the containers that count"])
+def test_a_pod_that_is_being_deleted_has_succeeded_only_if_it_had_before(
+    counts: bool, containers: tuple[Container, ...], more: dict[str, Any], expected: tuple[State, Cause | None]
+) -> None:
+    if counts:
+        one = pod(containers=(*containers, SIDECAR), **more)
+        assert expected == concluded(one, role(mains=frozenset({"main"})))
+    else:
+        assert expected == concluded(pod(phase="Succeeded", containers=containers, **more))
+
+
+@pytest.mark.parametrize(
+    ("inits", "containers", "expected"),
+    [
+        pytest.param((), (ended(0, -9), ended(0, -1, "b")), COMPLETED, id="both before"),
+        pytest.param((), (ended(0, -9), ended(0, 5, "b")), STOPPING, id="the last one after"),
+        pytest.param((), (ended(0, 5), ended(0, -9, "b")), STOPPING, id="the last one after, listed first"),
+        pytest.param((), (ended(0, None), ended(0, -1, "b")), COMPLETED, id="one before, one nobody knows"),
+        pytest.param((), (ended(0, None), ended(0, 0, "b")), STOPPING, id="one after, one nobody knows"),
+        pytest.param((ended(0, -9, "i"),), (ended(0, 0),), STOPPING, id="an init container long before"),
+    ],
+)
+def test_a_pod_that_is_being_deleted_has_succeeded_when_its_last_container_had(
+    inits: tuple[Container, ...], containers: tuple[Container, ...], expected: tuple[State, Cause | None]
+) -> None:
+    assert expected == concluded(pod(phase="Succeeded", deleting=NOW, inits=inits, containers=containers))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [(-9, -1, COMPLETED), (-9, 0, STOPPING), (0, -9, STOPPING), (None, -1, COMPLETED), (None, None, COMPLETED)],
+)
+def test_of_two_containers_that_count_the_last_decides(
+    first: float | None, second: float | None, expected: tuple[State, Cause | None]
+) -> None:
+    one = pod(deleting=NOW, containers=(ended(0, first), ended(0, second, "b"), SIDECAR))
+
+    assert expected == concluded(one, role(mains=frozenset({"main", "b"})))
+
+
 LOST = (State.LOST, Cause(Why.NODE_LOST, node="node-1"))
 SILENT = {"node-1": node(ready=False)}
 
@@ -406,7 +481,7 @@ SILENT = {"node-1": node(ready=False)}
         pytest.param(pod(), SILENT, 59.999, RUNNING, id="silent within the grace"),
         pytest.param(pod(), SILENT, 60, LOST, id="silent for the grace"),
         pytest.param(pod(phase="Pending"), SILENT, 60, LOST, id="not yet running"),
-        pytest.param(pod(), {}, 60, LOST, id="gone"),
+        pytest.param(pod(), {}, 1e6, RUNNING, id="a node that nobody knows is not judged"),
         pytest.param(pod(node=""), {}, 1e6, RUNNING, id="not put anywhere"),
         pytest.param(pod(phase="Succeeded"), SILENT, 60, COMPLETED, id="it had succeeded"),
         pytest.param(pod(phase="Failed", code=3), SILENT, 60, failed(exited(3, reason="Error")), id="it had failed"),
@@ -435,7 +510,8 @@ def test_a_lost_node_takes_what_had_not_ended_with_it(
         pytest.param(
             pod(phase="Failed", conditions=(replace(TARGET, message="x" * 100_000),)), id="disrupted by condition"
         ),
-        pytest.param(pod(phase="Failed", reason="OutOfcpu", message="x" * 100_000), id="rejected"),
+        pytest.param(pod(phase="Failed", reason="OutOfcpu", message="x" * 100_000), id="refused by its node"),
+        pytest.param(pod(phase="Failed", reason="SysctlForbidden", message="x" * 100_000), id="rejected"),
         pytest.param(
             pod(phase="Pending", containers=(container(waiting="ErrImagePull", message="x" * 100_000),)),
             id="create error",

@@ -19,7 +19,7 @@ from trainwright.model.meta import Meta
 from trainwright.model.rule import NEVER, Result
 from trainwright.model.site import Site
 from trainwright.model.status import State, Status
-from trainwright.testing.factories import NOW, PlainDialect, job, later, node, pod, role, service
+from trainwright.testing.factories import NOW, OWNER, PlainDialect, job, later, node, pod, role, service
 
 SUSPEND = Lifecycle(suspended=True)
 
@@ -200,7 +200,7 @@ def test_a_pod_that_turns_up_while_suspended_goes() -> None:
 
 
 def test_services_and_extras_on_their_way_out_are_waited_for() -> None:
-    going = Service(Meta("s", "default", "u", deletion_timestamp=NOW))
+    going = Service(Meta("s", "default", "u", owner_references=(OWNER,), deletion_timestamp=NOW))
 
     assert look(suspended(), services=(going,), extras=(group(deletion_timestamp=NOW),)).deletes == ()
 
@@ -268,6 +268,61 @@ def test_an_end_from_outside_reaches_a_suspended_job() -> None:
     )
     assert plan.status.ledger.phase is Phase.FAILED
     assert names(plan) == {"creates": [], "deletes": ["Pod job-worker-0"]}
+
+
+CLEAN = CleanUp(succeeded=Clean.ALL)
+
+
+def test_a_job_whose_work_is_done_when_it_is_to_be_suspended_has_succeeded() -> None:
+    given = job(
+        role(replicas=2),
+        lifecycle=Lifecycle(suspended=True, clean=CLEAN),
+        ledger=lived(RoleLedger("worker", succeeded="0", reached=2)),
+    )
+
+    plan = look(given, pod(1, "Succeeded"), now=later(7.5))
+
+    assert plan.status.ledger == lived(
+        RoleLedger("worker", succeeded="0-1", reached=2),
+        phase=Phase.SUCCEEDED,
+        outcome=Outcome(Result.SUCCEEDED, Reason.RULE, later(7), message="the rules fulfilled by worker 0"),
+        times=Times(NOW, NOW, NOW, later(7)),
+    )
+    assert names(plan) == {"creates": [], "deletes": ["Pod job-worker-1"]}
+    assert plan.events == (Emit(Moment.SUCCEEDED, "the rules fulfilled by worker 0"),)
+    assert plan.write is Write.NOW
+
+
+@pytest.mark.parametrize(
+    ("phase", "pods"),
+    [
+        pytest.param(Phase.RUNNING, (pod(0, "Succeeded"), pod(1)), id="one still runs"),
+        pytest.param(Phase.RUNNING, (pod(0), pod(1)), id="all still run"),
+        pytest.param(Phase.RUNNING, (pod(0, "Succeeded"), pod(1, "Failed", code=1)), id="one failed"),
+        pytest.param(Phase.RUNNING, (), id="all are gone"),
+        pytest.param(Phase.SUSPENDED, (pod(0, "Succeeded"), pod(1, "Succeeded")), id="suspended before"),
+    ],
+)
+def test_a_job_whose_work_is_not_done_when_it_is_to_be_suspended_is(phase: Phase, pods: tuple[Pod, ...]) -> None:
+    given = job(role(replicas=2), lifecycle=SUSPEND, ledger=lived(RoleLedger("worker", reached=2), phase=phase))
+
+    plan = look(given, *pods)
+
+    assert (plan.status.ledger.phase, plan.status.ledger.outcome) == (Phase.SUSPENDED, None)
+    assert (plan.status.ledger.failures, plan.status.ledger.roles[0].restarts) == ((), {})
+    assert len(plan.deletes) == len(pods)
+
+
+@pytest.mark.parametrize(
+    ("phase", "reason"), [(Phase.RUNNING, Reason.RULE), (Phase.SUSPENDED, Reason.EXTERNAL)], ids=["begins", "before"]
+)
+def test_success_comes_before_an_end_from_outside_where_a_suspension_begins(phase: Phase, reason: Reason) -> None:
+    both = Lifecycle(suspended=True, ending=Ending("Preempted", "make room"))
+
+    plan = look(job(lifecycle=both, ledger=lived(phase=phase)), pod(phase="Succeeded"))
+
+    assert plan.status.ledger.outcome is not None
+    assert plan.status.ledger.outcome.reason is reason
 
 
 # -- ended -------------------------------------------------------------------------------------------------------------
@@ -484,9 +539,18 @@ def test_a_pod_that_stays_has_no_need_of_its_node() -> None:
 def test_a_pod_to_clean_up_on_a_lost_node_goes_by_force() -> None:
     given = over(clean=CleanUp(succeeded=Clean.ALL))
 
-    plan = look(given, pod(1, attempt=1), nodes={}, now=later(60))
+    plan = look(given, pod(1, attempt=1), nodes={"node-1": node(ready=False)}, now=later(60))
 
     assert plan.deletes == (Delete("Pod", "job-worker-1", "job-worker-1-1", "the job has succeeded", force=True),)
+
+
+def test_a_pod_to_clean_up_on_a_node_that_nobody_knows_goes_as_any_other() -> None:
+    given = over(clean=CleanUp(succeeded=Clean.ALL))
+
+    plan = look(given, pod(1, attempt=1), nodes={}, now=later(1e6))
+
+    assert plan.deletes == (Delete("Pod", "job-worker-1", "job-worker-1-1", "the job has succeeded"),)
+    assert plan.wake is None
 
 
 @pytest.mark.parametrize("phase", ["Running", "Failed", "Succeeded"])
@@ -541,6 +605,39 @@ def test_a_job_that_runs_is_left_as_it_is_until_its_edit_is_mended() -> None:
     assert Plan(Status(ledger, plan.status.roles, invalid="bad")) == plan
 
 
+@pytest.mark.parametrize(
+    "ledger",
+    [
+        pytest.param(Ledger(), id="new"),
+        pytest.param(lived(), id="running"),
+        pytest.param(lived(phase=Phase.SUSPENDED), id="suspended"),
+        pytest.param(lived(phase=Phase.SUCCEEDED, outcome=SUCCESS), id="succeeded"),
+    ],
+)
+def test_a_job_whose_state_cannot_be_read_is_left_alone(ledger: Ledger) -> None:
+    life = Lifecycle(suspended=True, ttl=0, clean=CleanUp(Clean.ALL, Clean.ALL, Clean.ALL))
+    given = job(role(service=True), ledger=ledger, invalid="status: bad", unreadable=True, lifecycle=life)
+
+    plan = look(
+        given,
+        pod(0, "Failed", code=1),
+        pod(3),
+        services=(service("job-worker-0"), service("s")),
+        extras=(group(),),
+        now=later(99),
+    )
+
+    assert plan.empty
+    assert Plan(Status(ledger, plan.status.roles, invalid="status: bad")) == plan
+    assert plan.status.ledger is ledger
+
+
+def test_only_what_cannot_be_read_keeps_a_new_job_from_failing_as_invalid() -> None:
+    phases = [look(job(invalid="bad", unreadable=flag)).status.ledger.phase for flag in (True, False)]
+
+    assert phases == [Phase.NEW, Phase.FAILED]
+
+
 # -- deleted -----------------------------------------------------------------------------------------------------------
 
 
@@ -555,6 +652,6 @@ def test_a_job_that_runs_is_left_as_it_is_until_its_edit_is_mended() -> None:
     ],
 )
 def test_a_job_that_is_being_deleted_does_nothing_more(given: Job) -> None:
-    plan = look(given, pod(0, "Failed", code=1), pod(1, owners=()), services=(service("s"),), now=later(9), site=Site())
+    plan = look(given, pod(0, "Failed", code=1), pod(7, owners=()), services=(service("s"),), now=later(9), site=Site())
 
     assert Plan(Status(given.ledger, plan.status.roles, invalid=given.invalid)) == plan

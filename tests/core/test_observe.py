@@ -228,7 +228,7 @@ def test_every_kind_of_leftover_is_found_in_one_pass() -> None:
     [
         pytest.param(0, 1, 1, id="the later has the higher attempt"),
         pytest.param(1, 0, 0, id="the earlier has the higher attempt"),
-        pytest.param(1, 1, 0, id="the earlier, where they are equal"),
+        pytest.param(1, 1, 1, id="the larger UID, where they are equal"),
     ],
 )
 def test_of_two_pods_for_one_replica_the_highest_attempt_stays(first: int, second: int, stays: int) -> None:
@@ -240,7 +240,23 @@ def test_of_two_pods_for_one_replica_the_highest_attempt_stays(first: int, secon
     assert (Leftover(pods[1 - stays], "worker", 0, "there is another pod for worker 0"),) == seen.leftovers
 
 
-def test_an_adopted_pod_counts_under_any_name() -> None:
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["listed in order", "listed the other way round"])
+def test_of_two_pods_of_one_attempt_the_same_one_stays_however_they_are_listed(order: tuple[int, int]) -> None:
+    pods = (pod(name="b", uid="uid-1"), pod(name="a", uid="uid-2"))
+
+    seen = view(job(), *(pods[place] for place in order))
+
+    assert seen.roles[0].replicas[0].pod is pods[1]
+    assert (Leftover(pods[0], "worker", 0, "there is another pod for worker 0"),) == seen.leftovers
+
+
+def test_the_attempt_comes_before_the_uid() -> None:
+    pods = (pod(attempt=1, uid="uid-1"), pod(attempt=0, uid="uid-2"))
+
+    assert view(job(), *pods).roles[0].replicas[0].pod is pods[0]
+
+
+def test_a_pod_of_ours_counts_under_any_name() -> None:
     plan = look(job(), pod(name="hand-made"))
 
     assert plan.status.roles[0].count(State.RUNNING) == 1
@@ -253,12 +269,27 @@ def test_foreign_pods_are_neither_seen_nor_touched() -> None:
     seen = view(job(), foreign)
 
     assert (seen.roles[0].replicas, seen.leftovers, seen.claims) == ((Seen(0, 0, State.WAITING),), (), ())
+    assert seen.foreign == ("job-worker-0",)
+
+
+def test_pods_that_are_not_ours_or_not_yet_are_noted_by_name_in_order() -> None:
+    other = type(OWNER)("v1", "X", "x", "x", controller=True)
+    pods = (pod(2, owners=(other,)), pod(0), pod(1, owners=()), pod(name="a", labels={}))
+
+    seen = view(job(role(replicas=3)), *pods)
+
+    assert seen.foreign == ("job-worker-2", "job-worker-1", "a")
+    assert [patch.name for patch in seen.claims] == ["job-worker-1"]
+    assert view(job(), pod()).foreign == ()
 
 
 def test_silent_nodes_are_noted_once_for_the_pass() -> None:
     one = job(role(replicas=2))
 
-    assert view(one, pod(0), pod(1, node="node-2"), nodes={"node-1": node()}).silent == {"node-2"}
+    nodes = {"node-1": node(), "node-2": node("node-2", ready=False)}
+
+    assert view(one, pod(0), pod(1, node="node-2"), nodes=nodes).silent == {"node-2"}
+    assert view(one, pod(0), pod(1, node="node-3"), nodes=nodes).silent == frozenset()
     assert view(one, pod(0)).silent == frozenset()
 
 
@@ -294,7 +325,7 @@ def test_a_role_is_calm_while_every_replica_runs(
 )
 def test_the_short_way_for_pods_that_run_is_no_other_way(one: Pod) -> None:
     worker = role(mains=frozenset({"main"}))
-    nodes = {"node-1": node()}
+    nodes = {"node-1": node(), "node-2": node("node-2", ready=False)}
 
     seen = view(job(worker), one, nodes=nodes, now=later(60)).roles[0].replicas[0]
 

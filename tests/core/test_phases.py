@@ -132,6 +132,12 @@ def test_a_job_of_no_replicas_does_not_run() -> None:
 
 def test_a_lost_node_is_a_restart_where_it_is_not_an_end() -> None:
     given = job(role(replicas=2), ledger=lived(RoleLedger("worker", reached=2)))
-    seen = view(given, pod(0), pod(1, node="node-2"), nodes={"node-2": node("node-2")}, now=later(60))
+    seen = view(
+        given,
+        pod(0),
+        pod(1, node="node-2"),
+        nodes={"node-1": node(ready=False), "node-2": node("node-2")},
+        now=later(60),
+    )
 
     assert current(seen) is RESTARTING

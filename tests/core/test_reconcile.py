@@ -2,6 +2,7 @@
 """Whole lives of jobs, pass by pass, through the one function that decides."""
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -10,9 +11,10 @@ from passes import ON_EXIT, lived, look, names, on
 from trainwright.core.reconcile import reconcile
 from trainwright.model.action import Emit, Moment, Write
 from trainwright.model.cause import Why
-from trainwright.model.child import Observed, Pod
+from trainwright.model.child import Observed, Pod, Service
 from trainwright.model.job import Clean, CleanUp, Deadline, Ending, Job, Lifecycle, Scope
 from trainwright.model.ledger import Ledger, Phase, Reason, RoleLedger
+from trainwright.model.meta import Meta, Owner
 from trainwright.model.rule import Atom, Result
 from trainwright.model.site import Site
 from trainwright.testing.factories import NOW, job, later, pod, role
@@ -99,9 +101,23 @@ def test_an_invalid_manifest_comes_before_what_it_asks_for() -> None:
 
 
 def test_a_suspended_job_is_not_judged_by_what_its_pods_did() -> None:
-    plan = look(job(ledger=lived(), lifecycle=Lifecycle(suspended=True, deadline=Deadline(0))), pod(phase="Succeeded"))
+    ledger = lived(RoleLedger("worker"), phase=Phase.SUSPENDED)
+    given = job(ledger=ledger, lifecycle=Lifecycle(suspended=True, deadline=Deadline(0)))
 
-    assert (plan.status.ledger.phase, plan.status.ledger.outcome) == (Phase.SUSPENDED, None)
+    for phase in ("Succeeded", "Failed"):
+        plan = look(given, pod(phase=phase, code=0))
+
+        assert (plan.status.ledger, plan.write) == (ledger, Write.NOT)
+        assert names(plan) == {"creates": [], "deletes": ["Pod job-worker-0"]}
+
+
+def test_a_job_that_is_being_suspended_is_judged_by_success_alone() -> None:
+    given = job(ledger=lived(), lifecycle=Lifecycle(suspended=True, deadline=Deadline(0), backoff_limit=0))
+
+    assert look(given, pod(phase="Succeeded")).status.ledger.phase is Phase.SUCCEEDED
+    for one in (pod(), pod(phase="Failed", code=1), pod(phase="Pending")):
+        plan = look(given, one)
+        assert (plan.status.ledger.phase, plan.status.ledger.outcome) == (Phase.SUSPENDED, None)
 
 
 def test_suspending_and_resuming_runs_everything_anew() -> None:
@@ -274,8 +290,32 @@ def test_a_foreign_pod_of_our_name_is_reported_and_never_touched() -> None:
     plan = world.step()
 
     assert world.truth[("Pod", "job-worker-0")] is foreign
-    assert plan.status.refused == {"job-worker-0": "AlreadyExists: the name is taken by somebody else's"}
+    assert plan.status.refused == {"job-worker-0": "AlreadyExists: a pod that is not this job's has its name"}
     assert plan.creates == ()
+
+
+@pytest.mark.parametrize("owners", [None, (replace(job().owner, uid="other"),)], ids=["nobody's", "somebody else's"])
+def test_a_foreign_service_of_our_name_is_reported_never_touched_and_asked_for_again(
+    owners: tuple[Owner, ...] | None,
+) -> None:
+    world = World(job(role(service=True)))
+    foreign = Service(Meta("job-worker-0", "default", "foreign", owner_references=owners))
+    world.step()
+    world.catch_up()
+    del world.cache[("Service", "job-worker-0")]
+    world.truth[("Service", "job-worker-0")] = foreign
+
+    world.step()
+    world.wait(29.999)
+    early = world.look()
+    world.wait(0.001)
+    due = world.look()
+
+    refused = {"job-worker-0": "AlreadyExists: somebody else's has its name"}
+    assert (early.status.refused, early.creates, early.wake) == (refused, (), later(30))
+    assert (due.status.refused, due.wake) == (refused, None)
+    assert names(due) == {"creates": ["Service job-worker-0"], "deletes": []}
+    assert world.truth[("Service", "job-worker-0")] is foreign
 
 
 PHASES = ("Pending", "Running", "Succeeded", "Failed")

@@ -10,13 +10,13 @@ from passes import lived, look, view
 from trainwright.core.report import Actions, close
 from trainwright.model.action import Create, Delete, Emit, Moment, Patch, Plan, Write
 from trainwright.model.cause import Cause, Why
-from trainwright.model.child import Refusal
+from trainwright.model.child import Pod, Refusal
 from trainwright.model.job import Gang
 from trainwright.model.ledger import Failure, Hold, Ledger, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.rule import Result
 from trainwright.model.site import Site
 from trainwright.model.status import Status
-from trainwright.testing.factories import NOW, job, later, pod
+from trainwright.testing.factories import NOW, OWNER, job, later, pod, role
 
 BOOK = RoleLedger("worker", reached=1)
 STORED = lived(BOOK)
@@ -170,6 +170,48 @@ def test_refusals_are_shown_by_name() -> None:
 
     assert plan.status.refused == {"a": "Forbidden: quota", "b": "Invalid: name"}
     assert plan.write is Write.NOT
+
+
+TAKEN = "AlreadyExists: a pod that is not this job's has its name"
+FOREIGN = (replace(OWNER, uid="other"),)
+
+
+@pytest.mark.parametrize(
+    ("pods", "refusals", "expected"),
+    [
+        pytest.param((pod(0),), (), {}, id="nobody's name is taken"),
+        pytest.param((pod(0), pod(1, owners=FOREIGN)), (), {"job-worker-1": TAKEN}, id="one is"),
+        pytest.param(
+            (pod(1, owners=FOREIGN), pod(0, owners=FOREIGN)),
+            (),
+            {"job-worker-0": TAKEN, "job-worker-1": TAKEN},
+            id="two are",
+        ),
+        pytest.param((pod(0), pod(2, owners=FOREIGN)), (), {}, id="a name that no replica bears"),
+        pytest.param(
+            (pod(0), pod(1, name="x"), pod(1, owners=FOREIGN, uid="y")), (), {}, id="a replica that has its pod"
+        ),
+        pytest.param(
+            (pod(0), pod(1, owners=FOREIGN)),
+            (Refusal("job", "Forbidden", "quota"), Refusal("job-worker-1", "AlreadyExists", "somebody's")),
+            {"job": "Forbidden: quota", "job-worker-1": TAKEN},
+            id="beside what the engine was told",
+        ),
+    ],
+)
+def test_names_that_foreign_pods_bear_are_shown(
+    pods: tuple[Pod, ...], refusals: tuple[Refusal, ...], expected: dict[str, str]
+) -> None:
+    plan = look(job(role(replicas=2), ledger=lived(RoleLedger("worker", reached=2))), *pods, refusals=refusals)
+
+    assert expected == plan.status.refused
+    assert list(expected) == list(plan.status.refused)
+
+
+def test_a_replica_that_is_done_has_no_need_of_its_name() -> None:
+    ledger = lived(RoleLedger("worker", succeeded="1", reached=2))
+
+    assert look(job(role(replicas=2), ledger=ledger), pod(0), pod(1, owners=FOREIGN)).status.refused == {}
 
 
 def test_a_wake_alone_is_an_empty_plan() -> None:

@@ -13,8 +13,9 @@ from trainwright.core.settle import settle
 from trainwright.model.action import Delete, Emit, Moment, Write
 from trainwright.model.cause import Cause, Why
 from trainwright.model.child import Container, Pod
+from trainwright.model.indexes import counts
 from trainwright.model.job import Lifecycle, Scope
-from trainwright.model.ledger import Failure, Hold, Phase, RoleLedger
+from trainwright.model.ledger import KEPT_FAILURES, Failure, Hold, Phase, RoleLedger
 from trainwright.model.rule import NEVER
 from trainwright.model.status import Seen, State
 from trainwright.testing.factories import NOW, container, job, later, pod, role
@@ -347,3 +348,99 @@ def test_the_kubelets_own_restarts_are_kept_of_every_pod_that_goes(scope: Scope)
     plan = look(given, pod(0, "Failed", containers=TWICE), pod(1, containers=(Container("main", restart_count=5),)))
 
     assert plan.status.ledger.roles[0].restarts == {"Exit": 1, "InPlace": 7}
+
+
+# -- many at once ------------------------------------------------------------------------------------------------------
+
+
+def test_two_thousand_that_fail_together_are_counted_and_held_as_one_group() -> None:
+    given = job(role(replicas=2000, restart=ON_EXIT), ledger=lived(RoleLedger("worker", 3, reached=2000)))
+
+    plan = look(given, *(failed(index, 3) for index in range(2000)))
+
+    (book,) = plan.status.ledger.roles
+    assert (book.restarts, book.holds, book.epoch) == ({"Exit": 2000}, (Hold(later(1), "0-1999"),), 3)
+    assert counts(book.retries) == dict.fromkeys(range(2000), 1)
+    assert [one.index for one in plan.status.ledger.failures] == list(range(2000 - KEPT_FAILURES, 2000))
+    assert (plan.creates, plan.deletes, plan.wake) == ((), (), later(1))
+
+
+def test_replicas_of_one_role_are_held_by_their_delay_and_counted_by_their_cause() -> None:
+    restart = on(Why.EXIT, Why.EVICTED)
+    given = job(
+        role(replicas=5, restart=restart),
+        ledger=lived(RoleLedger("worker", retries="1:2,3:2", restarts={"Exit": 4}, reached=5)),
+    )
+    pods = (failed(0), failed(1, 2), pod(2, "Failed", reason="Evicted"), failed(3, 2), pod(4))
+
+    plan = look(given, *pods)
+
+    assert plan.status.ledger.roles == (
+        RoleLedger(
+            "worker",
+            retries="0:1,1:3,2:1,3:3",
+            restarts={"Exit": 7, "Evicted": 1},
+            reached=5,
+            holds=(Hold(later(1), "0,2"), Hold(later(4), "1,3")),
+        ),
+    )
+
+
+def test_the_kubelets_own_restarts_are_kept_of_each_of_many() -> None:
+    given = job(
+        role(replicas=3, restart=ON_EXIT),
+        ledger=lived(RoleLedger("worker", reached=3)),
+        lifecycle=Lifecycle(counts_in_place=True),
+    )
+
+    plan = look(given, *(pod(index, "Failed", containers=TWICE) for index in (0, 2)), pod(1))
+
+    assert plan.status.ledger.roles[0].restarts == {"Exit": 2, "InPlace": 4}
+
+
+CHIEF = role("chief", restart=on(Why.EXIT, scope=Scope.JOB))
+WORKER = role("worker", 2, restart=ON_EXIT)
+
+
+def test_single_replicas_before_a_restart_of_the_job_in_one_pass() -> None:
+    given = job(WORKER, CHIEF, ledger=lived(RoleLedger("worker", reached=2), RoleLedger("chief", reached=1)))
+
+    plan = look(given, failed(0), pod(1), failed(role="chief"))
+
+    # The worker pays for its own failure, and then starts anew with all the others.
+    assert plan.status.ledger.roles == (
+        RoleLedger("worker", 2, restarts={"Exit": 1}, holds=(Hold(later(1), "0-1"),)),
+        RoleLedger("chief", 1, restarts={"Exit": 1}, holds=(Hold(later(1), "0"),)),
+    )
+    assert [one.pod for one in plan.status.ledger.failures] == ["job-worker-0", "job-chief-0"]
+
+
+def test_single_replicas_after_a_restart_of_the_job_in_one_pass() -> None:
+    given = job(CHIEF, WORKER, ledger=lived(RoleLedger("chief", reached=1), RoleLedger("worker", reached=2)))
+
+    plan = look(given, failed(0), pod(1), failed(role="chief"))
+
+    # The job takes the worker along, which pays nothing.
+    assert plan.status.ledger.roles == (
+        RoleLedger("chief", 1, restarts={"Exit": 1}, holds=(Hold(later(1), "0"),)),
+        RoleLedger("worker", 1, holds=(Hold(later(1), "0-1"),)),
+    )
+    assert [one.pod for one in plan.status.ledger.failures] == ["job-chief-0", "job-worker-0"]
+
+
+def test_single_replicas_beside_a_restart_of_another_role() -> None:
+    chief = role("chief", 2, restart=on(Why.EXIT, scope=Scope.ROLE))
+    books = (RoleLedger("chief", reached=2), RoleLedger("worker", reached=2))
+
+    for roles, ledger in (((chief, WORKER), books), ((WORKER, chief), books[::-1])):
+        plan = look(
+            job(*roles, ledger=lived(*ledger)), failed(0), pod(1), failed(1, role="chief"), pod(0, role="chief")
+        )
+
+        assert {book.name: book for book in plan.status.ledger.roles} == {
+            "chief": RoleLedger("chief", 1, restarts={"Exit": 1}, holds=(Hold(later(1), "0-1"),)),
+            "worker": RoleLedger(
+                "worker", retries="0:1", restarts={"Exit": 1}, reached=2, holds=(Hold(later(1), "0"),)
+            ),
+        }
+        assert [book.name for book in plan.status.ledger.roles] == [one.name for one in roles]

@@ -10,13 +10,13 @@ from passes import Bare, Grouped, group, lived, look, names, on, waiting
 from trainwright.core.render import digest, extra
 from trainwright.model.action import Delete, Patch, Write
 from trainwright.model.cause import Why
-from trainwright.model.child import Observed, Pod
+from trainwright.model.child import Extra, Observed, Pod, Refusal
 from trainwright.model.job import Body, Deadline, Gang, Job, Lifecycle, Role
 from trainwright.model.ledger import Hold, Ledger, Phase, RoleLedger, Times
 from trainwright.model.meta import DIGEST, Key, Meta, Owner
 from trainwright.model.rule import NEVER
 from trainwright.model.site import Site
-from trainwright.testing.factories import NOW, PlainDialect, container, job, later, node, pod, role, service
+from trainwright.testing.factories import NOW, OWNER, PlainDialect, container, job, later, node, pod, role, service
 
 FOREIGN = Owner("v1", "Other", "other", "other", controller=True)
 
@@ -206,15 +206,15 @@ def test_services_are_one_per_replica_of_a_role_that_has_them(
 
 
 def test_a_service_on_its_way_out_is_waited_for() -> None:
-    going = type(service("x"))(Meta("job-worker-0", "default", "u", deletion_timestamp=NOW))
-    surplus = type(service("x"))(Meta("x", "default", "u", deletion_timestamp=NOW))
+    going = type(service("x"))(Meta("job-worker-0", "default", "u", owner_references=(OWNER,), deletion_timestamp=NOW))
+    surplus = type(service("x"))(Meta("x", "default", "u", owner_references=(OWNER,), deletion_timestamp=NOW))
 
     plan = look(job(role(service=True), ledger=lived()), pod(), services=(going, surplus))
 
     assert names(plan) == {"creates": [], "deletes": []}
 
 
-def test_an_adopted_pod_of_another_name_leaves_its_service_alone() -> None:
+def test_a_pod_of_ours_of_another_name_leaves_its_service_alone() -> None:
     plan = look(job(role(service=True), ledger=lived()), pod(name="hand-made"), services=(service("job-worker-0"),))
 
     assert names(plan) == {"creates": [], "deletes": []}
@@ -319,8 +319,99 @@ def test_pods_of_a_gang_are_made_once_it_is_admitted(
     assert services + ["Pod job-worker-0", "Pod job-worker-1"] * admitted == made(plan)
 
 
+@pytest.mark.parametrize("gangs", [(), ("gang/v2", "other/v1")], ids=["none", "others"])
+@pytest.mark.parametrize(
+    "extras",
+    [
+        pytest.param((), id="missing"),
+        pytest.param((group("old"),), id="out of step"),
+        pytest.param((group(name="surplus"), group(name="job", kind="ConfigMap")), id="too many"),
+    ],
+)
+def test_extras_are_left_alone_where_the_gangs_api_is_out_of_sight(
+    extras: tuple[Extra, ...], gangs: tuple[str, ...]
+) -> None:
+    one = job(role(service=True), dialect=Grouped(2), gang=GATE, ledger=waiting())
+
+    plan = look(one, extras=extras, site=Site(gangs=frozenset(gangs)))
+
+    assert names(plan) == {"creates": ["Service job-worker-0", "Pod job-worker-0"], "deletes": []}
+    assert plan.patches == ()
+
+
+def test_extras_of_a_gang_are_kept_in_step_where_its_api_is_in_sight() -> None:
+    one = job(role(replicas=2), dialect=Grouped(2), gang=GATE, ledger=lived(RoleLedger("worker", reached=2)))
+
+    plan = look(one, *PODS, extras=(group("old"), group(name="surplus")), site=HERE)
+
+    assert [patch.name for patch in plan.patches] == ["job"]
+    assert names(plan) == {"creates": [], "deletes": ["PodGroup surplus"]}
+
+
 def test_a_gang_that_does_not_exist_yet_admits_nothing() -> None:
     assert made(look(job(dialect=Grouped(2), gang=GATE), site=HERE)) == ["PodGroup job"]
+
+
+# -- what was refused --------------------------------------------------------------------------------------------------
+
+
+def refused(name: str, retry_at: datetime | None) -> Refusal:
+    return Refusal(name, "Forbidden", "quota", retry_at)
+
+
+@pytest.mark.parametrize(
+    ("refusals", "creates", "wake"),
+    [
+        pytest.param((), ["PodGroup job", "Pod job-worker-0", "Pod job-worker-1"], None, id="nothing"),
+        pytest.param(
+            (refused("job-worker-0", None),),
+            ["PodGroup job", "Pod job-worker-0", "Pod job-worker-1"],
+            None,
+            id="at any time again",
+        ),
+        pytest.param(
+            (refused("job-worker-0", NOW),),
+            ["PodGroup job", "Pod job-worker-0", "Pod job-worker-1"],
+            None,
+            id="now again",
+        ),
+        pytest.param(
+            (refused("job-worker-0", later(0.001)),), ["PodGroup job", "Pod job-worker-1"], later(0.001), id="not yet"
+        ),
+        pytest.param(
+            (refused("job", later(9)), refused("job-worker-1", later(5))), ["Pod job-worker-0"], later(5), id="two"
+        ),
+        pytest.param(
+            (refused("job", later(9)), refused("job-worker-1", NOW)),
+            ["Pod job-worker-0", "Pod job-worker-1"],
+            later(9),
+            id="one of two",
+        ),
+    ],
+)
+def test_what_was_refused_is_not_made_before_its_time(
+    refusals: tuple[Refusal, ...], creates: list[str], wake: datetime | None
+) -> None:
+    plan = look(job(role(replicas=2), dialect=Grouped(2), ledger=waiting()), refusals=refusals)
+
+    assert (creates, wake) == (made(plan), plan.wake)
+
+
+def test_a_service_that_was_refused_is_not_made_before_its_time() -> None:
+    one = job(role(replicas=2, service=True), ledger=lived(RoleLedger("worker", reached=2)))
+
+    plan = look(one, *PODS, refusals=(refused("job-worker-0", later(30)),))
+
+    assert (made(plan), plan.wake) == (["Service job-worker-1"], later(30))
+
+
+@pytest.mark.parametrize(("held", "wake"), [(9, 7), (6, 6)], ids=["before a hold is over", "after"])
+def test_a_refusal_wakes_among_the_other_moments(held: float, wake: float) -> None:
+    book = RoleLedger("worker", retries="1:1", holds=(Hold(later(held), "1"),))
+
+    plan = look(job(role(replicas=2), ledger=lived(book)), refusals=(refused("job-worker-0", later(7)),))
+
+    assert (plan.creates, plan.wake) == ((), later(wake))
 
 
 # -- what is left over -------------------------------------------------------------------------------------------------
@@ -495,6 +586,17 @@ def test_a_pod_that_cannot_start_is_tried_again_where_its_policy_says_so() -> No
     )
 
 
+@pytest.mark.parametrize(("seconds", "creates"), [(60, []), (60.001, ["Pod job-worker-0"])], ids=["sound", "wrong"])
+def test_a_hold_that_a_wrong_clock_wrote_holds_nothing_back(seconds: float, creates: list[str]) -> None:
+    hold = Hold(later(seconds), "0")
+
+    plan = look(job(ledger=lived(RoleLedger("worker", 1, holds=(hold,)))))
+
+    assert creates == made(plan)
+    assert plan.status.ledger.roles[0].holds == (() if creates else (hold,))
+    assert plan.wake == (None if creates else later(seconds))
+
+
 def test_a_hold_that_is_over_before_a_node_is_lost_wakes_first() -> None:
     book = RoleLedger("worker", retries="1:1", holds=(Hold(later(3), "1"),))
 
@@ -503,6 +605,13 @@ def test_a_hold_that_is_over_before_a_node_is_lost_wakes_first() -> None:
 
 def test_a_node_that_nobody_watches_wakes_nobody() -> None:
     assert look(job(ledger=lived()), pod(), nodes=None).wake is None
+
+
+def test_a_node_that_nobody_knows_wakes_nobody_and_loses_nothing() -> None:
+    plan = look(job(ledger=lived()), pod(), nodes={"node-2": node("node-2")}, now=later(1e6))
+
+    assert plan.empty
+    assert plan.wake is None
 
 
 def test_a_job_at_rest_has_an_empty_plan() -> None:

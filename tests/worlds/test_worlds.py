@@ -287,6 +287,11 @@ class Worlds(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(["node-1", "node-2"]))
     def remove_node(self, node: str) -> None:
+        """An engine keeps a node that was removed as silent since; one that it does not know at all is not judged."""
+        self.world.lose_node(node)
+
+    @rule(node=st.sampled_from(["node-1", "node-2"]))
+    def forget_node(self, node: str) -> None:
         if self.world.nodes is not None:
             self.world.nodes = {name: known for name, known in self.world.nodes.items() if name != node}
 

@@ -12,8 +12,10 @@ from msgspec.structs import replace
 from trainwright.model.cause import Why
 from trainwright.model.indexes import counts, members, spell, spell_counts
 from trainwright.model.ledger import Hold, Ledger, RoleLedger
-from trainwright.model.units import Time
+from trainwright.model.units import Time, after
 
+FIRST_DELAY = 1.0
+LONGEST_DELAY = 60.0
 #: More groups of replicas in back-off than this are merged: the durable state stays bounded.
 MOST_HOLDS = 32
 
@@ -73,14 +75,19 @@ def hold(role: RoleLedger, indexes: Iterable[int], until: Time) -> RoleLedger:
 
 def held(role: RoleLedger, now: Time) -> dict[int, Time]:
     """The replicas that must wait, and until when."""
-    return {index: one.until for one in role.holds if one.until > now for index in members(one.indexes)}
+    return {index: one.until for one in role.holds if _holds(one, now) for index in members(one.indexes)}
 
 
 def release(role: RoleLedger, now: Time) -> RoleLedger:
     """Forget holds that are over."""
-    if all(one.until > now for one in role.holds):
+    if all(_holds(one, now) for one in role.holds):
         return role
-    return replace(role, holds=tuple(one for one in role.holds if one.until > now))
+    return replace(role, holds=tuple(one for one in role.holds if _holds(one, now)))
+
+
+def _holds(one: Hold, now: Time) -> bool:
+    """Not over yet; one that lies much further ahead than any back-off was written by a clock that was wrong."""
+    return now < one.until <= after(now, 2 * LONGEST_DELAY)
 
 
 def resize(role: RoleLedger, replicas: int) -> RoleLedger:

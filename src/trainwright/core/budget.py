@@ -34,30 +34,41 @@ class Retry(Struct, frozen=True, gc=False):
         return self.cause.why in self.role.restart.uncounted
 
 
+class Along:
+    """Which roles the restarts so far take along anyway: a scope that restarts costs once, however many have ended."""
+
+    def __init__(self) -> None:
+        self.everything = False
+        self.roles: set[str] = set()
+
+    def add(self, retry: Retry) -> None:
+        """This restart takes its scope along."""
+        self.everything |= retry.scope is Scope.JOB
+        if retry.scope is Scope.ROLE:
+            self.roles.add(retry.role.name)
+
+    def __contains__(self, role: Role) -> bool:
+        return self.everything or role.name in self.roles
+
+
 def split(ledger: Ledger, ended: list[Retry]) -> tuple[list[Retry], list[Retry]]:
     """To be tried again, and over for good: in index order, for as long as each role's budget lasts."""
     retries: list[Retry] = []
     finals: list[Retry] = []
     spent: dict[str, int] = {}
+    along = Along()
     for one in ended:
         role = one.role
         if role.name not in spent:
             spent[role.name] = attempts.restarts(attempts.of_role(ledger, role.name), role.restart.uncounted)
-        along = any(covers(earlier, role) for earlier in retries)
-        if not _answers(one):
-            finals.append(one)
-        elif along or one.free or role.restart.limit is None or spent[role.name] < role.restart.limit:
-            # A restart of a whole scope costs once, however many of it have ended.
-            spent[role.name] += not (along or one.free)
+        gratis = one.free or role in along
+        if _answers(one) and (gratis or role.restart.limit is None or spent[role.name] < role.restart.limit):
+            spent[role.name] += not gratis
             retries.append(one)
+            along.add(one)
         else:
             finals.append(one)
     return retries, finals
-
-
-def covers(retry: Retry, role: Role) -> bool:
-    """Whether this restart takes the role's replicas along anyway."""
-    return retry.scope is Scope.JOB or (retry.scope is Scope.ROLE and retry.role.name == role.name)
 
 
 def _answers(one: Retry) -> bool:
@@ -79,15 +90,14 @@ def within_backoff_limit(view: View, retries: list[Retry]) -> tuple[tuple[Retry,
     if limit is None or not retries:
         return tuple(retries), None
     room = limit - _spent(view)
-    allowed: list[Retry] = []
-    for one in retries:
-        along = any(covers(earlier, one.role) for earlier in allowed)
-        if not (along or one.free):
+    along = Along()
+    for place, one in enumerate(retries):
+        if not (one.free or one.role in along):
             if room <= 0:
-                return tuple(allowed), one
+                return tuple(retries[:place]), one
             room -= 1
-        allowed.append(one)
-    return tuple(allowed), None
+        along.add(one)
+    return tuple(retries), None
 
 
 def overspent(view: View) -> bool:

@@ -34,7 +34,23 @@ CREATE_ERRORS = frozenset(
     }
 )
 #: Pod reasons that say the node, not the pod, was the matter.
-DISRUPTIONS = frozenset({"NodeShutdown", "Terminated", "Shutdown", "Preempting", "NodeLost", "NodeAffinity"})
+DISRUPTIONS = frozenset(
+    {
+        "NodeShutdown",
+        "Terminated",
+        "Shutdown",
+        "Preempting",
+        "NodeLost",
+        # Its node would not admit it, and nothing ran:
+        "NodeAffinity",
+        "NodePorts",
+        "OutOfcpu",
+        "OutOfmemory",
+        "OutOfephemeral-storage",
+        "OutOfpods",
+        "UnexpectedAdmissionError",
+    }
+)
 
 _RUNNING: Conclusion = (State.RUNNING, None)
 _STARTING: Conclusion = (State.STARTING, None)
@@ -61,20 +77,28 @@ def conclude(pod: Pod, role: Role, observed: Observed, site: Site, now: Time) ->
 
 def _ended(pod: Pod, role: Role) -> Conclusion:
     if pod.status.phase == "Succeeded":
-        return _SUCCEEDED
-    if _removed_while_running(pod):
+        ends = [end for container, end in _ends(pod) if not role.mains or container.name in role.mains]
+        return _STOPPING if _fell_with_deletion(pod, ends, unsure=False) else _SUCCEEDED
+    if _fell_with_deletion(pod, [end for _, end in _ends(pod) if end.exit_code], unsure=True):
         return _STOPPING
     return State.FAILED, _cause(pod, role)
 
 
-def _removed_while_running(pod: Pod) -> bool:
-    """Whether the pod fell because it was being deleted: its containers ended only once deletion had been asked for."""
+def _fell_with_deletion(pod: Pod, ends: list[Terminated], *, unsure: bool) -> bool:
+    """Whether the pod ended because it was being deleted: its containers ended only once that had been asked for.
+
+    A program that saves its work on SIGTERM and exits with 0 has not done its work. `unsure`: what to say when no
+    container tells its time.
+    """
     deletion = pod.metadata.deletion_timestamp
     if deletion is None:
         return False
     asked = deletion - timedelta(seconds=pod.metadata.deletion_grace_period_seconds or 0)
-    ends = [end.finished_at for _, end in _ends(pod) if end.finished_at is not None and end.exit_code]
-    return not ends or min(ends) >= asked
+    times = [end.finished_at for end in ends if end.finished_at is not None]
+    if not times:
+        return unsure
+    # A failed pod fell when its first container did, a successful one when its last did.
+    return (min(times) if unsure else max(times)) >= asked
 
 
 def _cause(pod: Pod, role: Role) -> Cause:
@@ -134,7 +158,9 @@ def _mains_ended(pod: Pod, role: Role) -> Conclusion | None:
     ]
     if not mains or len(ends) < len(role.mains):
         return None
-    return _SUCCEEDED if not any(end.exit_code for end in ends) else (State.FAILED, _cause(pod, role))
+    if any(end.exit_code for end in ends):
+        return State.FAILED, _cause(pod, role)
+    return None if _fell_with_deletion(pod, ends, unsure=False) else _SUCCEEDED
 
 
 def _starting(pod: Pod, role: Role, now: Time) -> Conclusion:

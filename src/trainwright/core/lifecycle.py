@@ -6,7 +6,7 @@ Each step takes the pass and answers with a plan, or with None where it has noth
 
 from msgspec.structs import replace
 
-from trainwright.core import attempts, phases, removal, render, report, restart, verdict
+from trainwright.core import attempts, phases, removal, render, report, restart, settle, verdict
 from trainwright.core.observe import View
 from trainwright.core.report import Actions
 from trainwright.model.action import Delete, Plan
@@ -41,8 +41,8 @@ def unfit(view: View) -> Plan | None:
     before = view.stored.outcome
     if not view.job.invalid or (before is not None and before.reason is Reason.INVALID):
         return None
-    if view.stored.phase is not Phase.NEW:
-        return report.close(view.remember(view.stored), Actions())
+    if view.stored.phase is not Phase.NEW or view.job.unreadable:
+        return report.close(replace(view.remember(view.stored), claims=()), Actions())
     outcome = Outcome(Result.FAILED, Reason.INVALID, whole(view.now), message=brief(view.job.invalid, LONGEST_TEXT))
     return finished(end(view, outcome))
 
@@ -51,10 +51,14 @@ def suspended(view: View) -> Plan | None:
     """No pod of a suspended job exists, and what had finished is forgotten: it starts anew when it resumes."""
     if not view.job.lifecycle.suspended:
         return None
-    if (outcome := verdict.asked(view)) is not None:
-        return finished(end(view, outcome))
+    outcome = verdict.asked(view)
     if view.ledger.phase is not Phase.SUSPENDED:
-        view = _put_down(view)
+        # Work that is done is done, also when it is suspended a moment later.
+        settled = settle.settle(view)
+        outcome = verdict.success(settled) or outcome
+        view = settled.view if outcome is not None else _put_down(view)
+    if outcome is not None:
+        return finished(end(view, outcome))
     doomed = [(pod, "the job is suspended") for pod in _all_pods(view)]
     deletes = removal.of_pods(view, doomed) + _others(view, set(), "the job is suspended")
     wake = removal.overdue_at(view, (pod for pod, _ in doomed))
@@ -64,7 +68,8 @@ def suspended(view: View) -> Plan | None:
 def _put_down(view: View) -> View:
     """Every replica starts anew some day; what the kubelet counted in its pods is kept."""
     ledger = view.ledger
-    books = tuple(attempts.next_epoch(restart.kept_in_place(view, book)) for book in ledger.roles)
+    pairs = zip(ledger.roles, view.roles, strict=True)
+    books = tuple(attempts.next_epoch(restart.kept_in_place(view, book, group.replicas)) for book, group in pairs)
     times = Times(accepted=ledger.times.accepted or whole(view.now))
     generation = view.job.generation
     return view.remember(
@@ -85,7 +90,8 @@ def finished(view: View) -> Plan | None:
     if outcome is None:
         return None
     level = _level(view, outcome)
-    doomed = [(pod, f"the job has {outcome.result.lower()}") for pod in _all_pods(view) if _goes(view, pod, level)]
+    stale = {one.pod.metadata.uid for one in view.leftovers}
+    doomed = [(pod, f"the job has {outcome.result.lower()}") for pod in _all_pods(view) if _goes(pod, level, stale)]
     deletes = removal.of_pods(view, doomed)
     gone = {pod.metadata.name for pod, _ in doomed}
     kept = {pod.metadata.name for pod in _all_pods(view)} - gone if level is not Clean.ALL else set()
@@ -105,10 +111,10 @@ def _level(view: View, outcome: Outcome) -> Clean:
     return clean.succeeded if outcome.result is Result.SUCCEEDED else clean.failed
 
 
-def _goes(view: View, pod: Pod, level: Clean) -> bool:
+def _goes(pod: Pod, level: Clean, stale: set[str]) -> bool:
     """Whether the clean-up takes this pod; a live pod of an old attempt goes in any case."""
     ended = pod.status.phase in ("Succeeded", "Failed")
-    if not ended and any(one.pod is pod for one in view.leftovers):
+    if not ended and pod.metadata.uid in stale:
         return True
     return level is Clean.ALL or (level is Clean.UNFINISHED and not ended)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """When a node is lost. Called by `conclude` for pods that have not ended, and by `run` to know when to look again.
 
-A node is lost when it has not been ready for longer than the grace, or is gone altogether. Where nodes are not known
-the callers never ask: an engine that could not list its nodes must not declare them all dead.
+A node is lost when it has not been ready for longer than the grace. One that nobody knows is not judged: an engine that
+has not listed its nodes must not declare them dead, and keeps one that was removed as not ready since it went.
 """
 
 from collections.abc import Mapping
@@ -20,20 +20,13 @@ def silent(observed: Observed) -> frozenset[str]:
     if known is None:
         return frozenset()
     names = {pod.spec.node_name for pod in observed.pods}
-    names.discard("")
-    return frozenset([name for name in names if (node := known.get(name)) is None or not _ready(node)])
+    return frozenset([name for name in names if (node := known.get(name)) is not None and not _ready(node)])
 
 
 def lost(pod: Pod, known: Mapping[str, Node], site: Site, now: Time) -> bool:
     """Whether this pod's node is lost to it."""
-    name = pod.spec.node_name
-    if not name:
-        return False
-    node = known.get(name)
-    if node is not None and _ready(node):
-        return False
-    silent = silent_since(pod, node)
-    return silent is not None and now >= after(silent, site.node_grace)
+    due = doubtful_until(pod, known, site)
+    return due is not None and now >= due
 
 
 def _ready(node: Node) -> bool:
@@ -44,10 +37,8 @@ def _ready(node: Node) -> bool:
     return False
 
 
-def silent_since(pod: Pod, node: Node | None) -> Time | None:
-    """Since when the node has not answered; a node nobody knows is counted from when the pod was put there."""
-    if node is None:
-        return pod.status.start_time or pod.metadata.creation_timestamp
+def silent_since(node: Node) -> Time | None:
+    """Since when the node has not answered."""
     times = [c.last_transition_time for c in node.status.conditions or () if c.type == "Ready" and c.status != "True"]
     times += [taint.time_added for taint in node.spec.taints or () if taint.key in UNREACHABLE]
     return min((moment for moment in times if moment is not None), default=node.metadata.creation_timestamp)
@@ -56,7 +47,7 @@ def silent_since(pod: Pod, node: Node | None) -> Time | None:
 def doubtful_until(pod: Pod, known: Mapping[str, Node], site: Site) -> Time | None:
     """When a node that is silent now will count as lost, if it stays silent."""
     node = known.get(pod.spec.node_name)
-    if not pod.spec.node_name or (node is not None and _ready(node)):
+    if node is None or _ready(node):
         return None
-    silent = silent_since(pod, node)
+    silent = silent_since(node)
     return None if silent is None else after(silent, site.node_grace)

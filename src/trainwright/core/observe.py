@@ -46,6 +46,8 @@ class View(Struct, frozen=True, gc=False):
     silent: frozenset[str] = frozenset()
     #: Every replica runs: nothing has ended, nothing is missing. Most passes over most jobs are like that.
     calm: bool = False
+    #: Names of pods that are not ours, or not yet.
+    foreign: tuple[str, ...] = ()
 
     @property
     def ledger(self) -> Ledger:
@@ -67,20 +69,36 @@ RUNNING = State.RUNNING
 
 def observe(job: Job, observed: Observed, site: Site, now: Time) -> View:
     """Classify every pod: replica, leftover, or not ours."""
+    observed = claims.owned(job, observed)
     slots: dict[str, Slots] = {role.name: {} for role in job.roles}
     leftovers: list[Leftover] = []
     patches: list[Patch] = []
+    foreign: list[str] = []
     for pod in observed.pods:
         if claims.mine(job, pod):
             _place(pod, slots, leftovers)
-        elif (patch := claims.claim(job, pod)) is not None:
+            continue
+        foreign.append(pod.metadata.name)
+        if (patch := claims.claim(job, pod)) is not None:
             patches.append(patch)
     books = {book.name: book for book in job.ledger.roles}
     looker = _Looker(observed, site, now, nodes.silent(observed), leftovers)
     seen = tuple([looker.look(role, slots[role.name], books) for role in job.roles])
     running = sum([role.running for role in seen])
     calm = running > 0 and running == sum([role.replicas for role in job.roles])
-    view = View(job, job.ledger, observed, site, now, seen, tuple(leftovers), tuple(patches), looker.silent, calm)
+    view = View(
+        job,
+        job.ledger,
+        observed,
+        site,
+        now,
+        seen,
+        tuple(leftovers),
+        tuple(patches),
+        looker.silent,
+        calm,
+        tuple(foreign),
+    )
     return view.remember(_rebuilt(job, books))
 
 
@@ -94,7 +112,8 @@ def _place(pod: Pod, slots: dict[str, Slots], leftovers: list[Leftover]) -> None
         return
     other = slot.setdefault(index, (attempt, pod))
     if other[1] is not pod:
-        older, newer = sorted(((attempt, pod), other), key=lambda found: found[0])
+        # By UID where nothing else tells them apart: the order in which they are listed must not decide.
+        older, newer = sorted(((attempt, pod), other), key=lambda found: (found[0], found[1].metadata.uid))
         slot[index] = newer
         leftovers.append(Leftover(older[1], role, index, f"there is another pod for {role} {index}"))
 

@@ -8,13 +8,14 @@ that succeeded) may ride along with the next write.
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trainwright.core.names import child
 from trainwright.core.observe import View
 from trainwright.model.action import Create, Delete, Emit, Moment, Patch, Plan, Write
 from trainwright.model.cause import brief
 from trainwright.model.indexes import members
 from trainwright.model.ledger import Ledger, Phase, RoleLedger
 from trainwright.model.rule import Result
-from trainwright.model.status import Status
+from trainwright.model.status import State, Status
 from trainwright.model.units import Time
 
 
@@ -31,7 +32,7 @@ class Actions(Struct, frozen=True, gc=False):
 
 def close(view: View, actions: Actions) -> Plan:
     """The plan of this pass."""
-    refused = _refused(view) if view.observed.refusals else {}
+    refused = _refused(view) if view.observed.refusals or view.foreign else {}
     status = Status(view.ledger, view.roles, refused, actions.cleaning, view.job.invalid)
     write = _write(view.stored, view.ledger)
     return Plan(
@@ -47,7 +48,19 @@ def close(view: View, actions: Actions) -> Plan:
 
 
 def _refused(view: View) -> dict[str, str]:
-    return {refusal.name: f"{refusal.reason}: {refusal.message}" for refusal in view.observed.refusals}
+    """What could not be made: what the engine was told, and names that somebody else's pods bear."""
+    told = {refusal.name: f"{refusal.reason}: {refusal.message}" for refusal in view.observed.refusals}
+    idle = view.job.deleting or view.job.lifecycle.suspended or view.ledger.outcome is not None
+    if not view.foreign or view.calm or idle:
+        return told
+    wanted = {
+        child(view.job, role.name, seen.index)
+        for role in view.roles
+        for seen in role.replicas
+        if seen.state is State.WAITING and not seen.final
+    }
+    taken = sorted(wanted.intersection(view.foreign) - {patch.name for patch in view.claims})
+    return told | dict.fromkeys(taken, "AlreadyExists: a pod that is not this job's has its name")
 
 
 def _write(stored: Ledger, ledger: Ledger) -> Write:

@@ -5,20 +5,22 @@ Only the ledger changes here. Raised attempts make the old pods stale, and `run`
 the status is stored first, a kill at any point loses neither the count nor the restart.
 """
 
+from collections import Counter
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from trainwright.core import attempts, budget
+from trainwright.core.attempts import FIRST_DELAY, LONGEST_DELAY
 from trainwright.core.budget import Retry
 from trainwright.core.observe import View
 from trainwright.core.settle import Settled, kept
 from trainwright.model.cause import Why
 from trainwright.model.job import Scope
-from trainwright.model.ledger import Ledger, RoleLedger
+from trainwright.model.ledger import RoleLedger
 from trainwright.model.status import Seen
 from trainwright.model.units import Time, after
 
-FIRST_DELAY = 1.0
-LONGEST_DELAY = 60.0
 #: A replica that lasted this long had a fresh start: its next delay is the first one again.
 FORGIVEN_AFTER = 600.0
 
@@ -29,48 +31,62 @@ def again(settled: Settled) -> View:
     if not settled.retries:
         return view
     ledger = kept(view.ledger, view.job, list(settled.retries), view.now)
-    done: list[Retry] = []
-    for retry in settled.retries:
-        if not any(budget.covers(earlier, retry.role) for earlier in done):
-            ledger = _raised(view, ledger, retry)
-            done.append(retry)
-    return view.remember(ledger).again()
+    single, wide = _sorted(settled.retries)
+    books = {book.name: book for book in ledger.roles}
+    for name, group in single.items():
+        books[name] = _retried(view, books[name], group)
+    counted = {(name, retry.seen.index) for name, group in single.items() for retry in group}
+    for retry in wide:
+        _restarted(view, books, retry, counted)
+    return view.remember(replace(ledger, roles=tuple(books.values()))).again()
 
 
-def _raised(view: View, ledger: Ledger, retry: Retry) -> Ledger:
-    """One restart: counted on the role that caused it, attempts raised over its whole scope."""
-    until = after(view.now, delay(attempts.of_role(ledger, retry.role.name), retry, view.now))
-    sizes = {role.name: role.replicas for role in view.job.roles}
-    books = [
-        _counted(view, _anew(book, retry, sizes[book.name], until), retry) if _reaches(retry, book) else book
-        for book in ledger.roles
-    ]
-    return replace(ledger, roles=tuple(books))
+def _sorted(retries: tuple[Retry, ...]) -> tuple[dict[str, list[Retry]], list[Retry]]:
+    """Those of single replicas, by role, and those of whole scopes; without what an earlier scope takes along."""
+    single: dict[str, list[Retry]] = {}
+    wide: list[Retry] = []
+    along = budget.Along()
+    for retry in retries:
+        if retry.role not in along:
+            if retry.scope is Scope.POD:
+                single.setdefault(retry.role.name, []).append(retry)
+            else:
+                wide.append(retry)
+            along.add(retry)
+    return single, wide
 
 
-def _reaches(retry: Retry, book: RoleLedger) -> bool:
-    return retry.scope is Scope.JOB or book.name == retry.role.name
+def _retried(view: View, book: RoleLedger, group: list[Retry]) -> RoleLedger:
+    """Single replicas of one role: all at once, for a thousand may fail together."""
+    holds: dict[float, list[int]] = {}
+    for retry in group:
+        holds.setdefault(delay(book, retry, view.now), []).append(retry.seen.index)
+    book = attempts.retry(book, [retry.seen.index for retry in group])
+    for seconds, indexes in holds.items():
+        book = attempts.hold(book, indexes, after(view.now, seconds))
+    for why, times in Counter(retry.cause.why for retry in group).items():
+        book = attempts.count(book, why, times)
+    return kept_in_place(view, book, [retry.seen for retry in group])
 
 
-def _anew(book: RoleLedger, retry: Retry, replicas: int, until: Time) -> RoleLedger:
-    """The role's book with the replicas that the restart reaches starting anew after the back-off."""
-    if retry.scope is Scope.POD:
-        return attempts.hold(attempts.retry(book, [retry.seen.index]), [retry.seen.index], until)
-    return attempts.hold(attempts.next_epoch(book), range(replicas), until)
+def _restarted(view: View, books: dict[str, RoleLedger], cause: Retry, counted: set[tuple[str, int]]) -> None:
+    """A whole scope: counted on the role that caused it, or on all of them, where they share their budgets."""
+    until = after(view.now, delay(books[cause.role.name], cause, view.now))
+    for role, group in zip(view.job.roles, view.roles, strict=True):
+        if cause.scope is Scope.JOB or role.name == cause.role.name:
+            book = attempts.hold(attempts.next_epoch(books[role.name]), range(role.replicas), until)
+            if role.name == cause.role.name or cause.role.restart.shared:
+                book = attempts.count(book, cause.cause.why)
+            going = [seen for seen in group.replicas if (role.name, seen.index) not in counted]
+            books[role.name] = kept_in_place(view, book, going)
+            counted |= {(role.name, seen.index) for seen in going}
 
 
-def _counted(view: View, book: RoleLedger, retry: Retry) -> RoleLedger:
-    if book.name == retry.role.name or retry.role.restart.shared:
-        book = attempts.count(book, retry.cause.why)
-    return kept_in_place(view, book, retry.seen if retry.scope is Scope.POD else None)
-
-
-def kept_in_place(view: View, book: RoleLedger, one: Seen | None = None) -> RoleLedger:
-    """Pods of the role go (one, or all of them), and the kubelet's counts go with them: keep those."""
+def kept_in_place(view: View, book: RoleLedger, going: Iterable[Seen]) -> RoleLedger:
+    """Pods of the role go, and the kubelet's counts go with them: keep those."""
     if not view.job.lifecycle.counts_in_place:
         return book
-    group = next(group for group in view.roles if group.name == book.name)
-    lost = sum(budget.in_place(seen.pod) for seen in ([one] if one else group.replicas) if seen.pod is not None)
+    lost = sum(budget.in_place(seen.pod) for seen in going if seen.pod is not None)
     return attempts.count(book, Why.IN_PLACE, lost) if lost else book
 
 

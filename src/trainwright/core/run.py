@@ -5,6 +5,8 @@ A replica is made when nothing bears its name, its back-off is over, the roles b
 A stale pod that has ended stays until its replica's back-off is over, for its log; one that still lives goes at once.
 """
 
+from msgspec.structs import replace
+
 from trainwright.core import attempts, removal, render
 from trainwright.core.conclude import impatient_at
 from trainwright.core.names import child, stem
@@ -29,7 +31,17 @@ def run(view: View) -> Actions:
         deletes = _leftovers(view, holds) + _stuck(view) + deletes
     made, surplus = _services(view)
     creates = creates + made + _pods(view, holds)
-    return Actions(tuple(deletes + surplus), tuple(creates), tuple(patches), _wake(view, holds))
+    actions = Actions(tuple(deletes + surplus), tuple(creates), tuple(patches), _wake(view, holds))
+    return _after_refusals(view, actions) if view.observed.refusals else actions
+
+
+def _after_refusals(view: View, actions: Actions) -> Actions:
+    """What was refused is not asked for again before its time."""
+    refused = [one for one in view.observed.refusals if one.retry_at is not None and one.retry_at > view.now]
+    later = {(one.kind, one.name): one.retry_at for one in refused}
+    creates = tuple(create for create in actions.creates if (create.body["kind"], create.name) not in later)
+    wakes = [moment for moment in (actions.wake, *later.values()) if moment is not None]
+    return replace(actions, creates=creates, wake=min(wakes, default=None))
 
 
 def _holds(view: View) -> dict[str, dict[int, Time]]:
@@ -123,6 +135,10 @@ def _services(view: View) -> tuple[list[Create], list[Delete]]:
 
 def _extras(view: View) -> tuple[list[Create], list[Patch], list[Delete]]:
     """Children of the whole job: made, kept in step by their digest, removed when no longer wanted."""
+    gang = view.job.gang
+    if gang is not None and gang.api not in view.site.gangs:
+        # It may only be out of sight: what is there stays there.
+        return [], [], []
     bodies = view.job.dialect.extras(view.job, view.observed, view.site)
     if not bodies and not view.observed.extras:
         return [], [], []

@@ -16,6 +16,12 @@ from trainwright.model.rule import Result
 from trainwright.model.units import Time, after, whole
 
 
+def success(settled: Settled) -> Outcome | None:
+    """The success that is there now."""
+    judged = judge(settled.view.job.success, settled.tallies)
+    return _outcome(settled.view, Result.SUCCEEDED, Reason.RULE, judged) if judged.truth is Truth.YES else None
+
+
 def decide(settled: Settled) -> Outcome | None:
     """The outcome, if there is one now."""
     view, life = settled.view, settled.view.job.lifecycle

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trainwright.kinds import template
 from trainwright.kinds.decode import decode
@@ -86,37 +87,28 @@ class _Nothing:
         return ()
 
 
-class _Stored(Struct, frozen=True):
-    """The little of a broken manifest that is still needed to say so."""
-
-    class Inner(Struct, frozen=True):
-        trainwright: Ledger = Ledger()
-
-    metadata: ObjectMeta
-    status: Inner = Inner()
-
-
-def invalid(kind: Kind, document: Body, problems: tuple[Problem, ...]) -> Job:
+def invalid(kind: Kind, document: Body, problems: tuple[Problem, ...], ledger: Ledger | None) -> Job:
     """A job that stands for a manifest which cannot be run: it will only ever report why."""
     try:
-        stored = msgspec.convert(document, _Stored, strict=False)
+        meta = msgspec.convert(document.get("metadata"), ObjectMeta, strict=False)
     except msgspec.ValidationError:
-        meta = document.get("metadata")
-        meta = meta if isinstance(meta, dict) else {}
-        name, namespace, uid = (str(meta.get(word, "")) for word in ("name", "namespace", "uid"))
-        stored = _Stored(ObjectMeta(name=name, namespace=namespace, uid=uid))
+        given = document.get("metadata")
+        given = given if isinstance(given, dict) else {}
+        name, namespace, uid = (str(given.get(word, "")) for word in ("name", "namespace", "uid"))
+        meta = ObjectMeta(name=name, namespace=namespace, uid=uid)
     return Job(
-        key=key_of(stored.metadata),
-        uid=stored.metadata.uid,
+        key=key_of(meta),
+        uid=meta.uid,
         kind=kind.singular,
-        owner=owner_of(kind, stored.metadata),
-        generation=stored.metadata.generation,
+        owner=owner_of(kind, meta),
+        generation=meta.generation,
         roles=(),
         success=NEVER,
         failure=NEVER,
         dialect=_Nothing(),
-        ledger=stored.status.trainwright,
-        deleting=stored.metadata.deletion_timestamp is not None,
+        ledger=ledger or Ledger(),
+        unreadable=ledger is None,
+        deleting=meta.deletion_timestamp is not None,
         invalid="; ".join(str(problem) for problem in problems if not problem.warning),
     )
 
@@ -138,19 +130,36 @@ class Loaded(Struct, frozen=True):
 
 def load(kind: Kind, document: Body) -> Loaded:
     """Decode, default, check, translate. Never raises: what is wrong is in `problems`, and the job says so too."""
-    wire, problems = decode(kind.wire, document)
+    wire, problems = decode(kind.wire, {key: part for key, part in document.items() if key != "status"})
+    said, ledger = _said(kind, document.get("status"))
+    if ledger is None:
+        problems = (*problems, Problem("status.trainwright", "cannot be read; it was written by another version"))
     if wire is not None:
-        wire = kind.default(wire)
+        wire = kind.default(replace(wire, status=said))
         problems = (*problems, *kind.check(wire))
     problems = (*problems, *template.check_all(document))
     broken = wire is None or any(not problem.warning for problem in problems)
-    job = invalid(kind, document, problems) if broken else kind.translate(wire)
-    return Loaded(wire, job, problems, wire.status if wire is not None else _said(kind, document))
+    job = invalid(kind, document, problems, ledger) if broken else kind.translate(wire)
+    return Loaded(wire, job, problems, said)
 
 
-def _said(kind: Kind, document: Body) -> Any:
-    """The stored status of a manifest whose shape is wrong elsewhere."""
+def _said(kind: Kind, status: object) -> tuple[Any, Ledger | None]:
+    """The stored status as far as it can be read, and the ledger in it; None for a ledger that is there and cannot be.
+
+    Nobody writes a status by hand. What another controller or version left there must neither make a job invalid nor
+    make it start anew.
+    """
+    if not isinstance(status, dict) or not status:
+        return None, Ledger()
     try:
-        return msgspec.convert(document.get("status"), kind.status | None)
+        ledger = msgspec.convert(status.get("trainwright") or {}, Ledger)
+    except msgspec.ValidationError:
+        return _read(kind, {key: part for key, part in status.items() if key != "trainwright"}), None
+    return _read(kind, status) or _read(kind, {key: status[key] for key in ("trainwright",) if key in status}), ledger
+
+
+def _read(kind: Kind, status: Body) -> Any:
+    try:
+        return msgspec.convert({key: part for key, part in status.items() if part is not None}, kind.status)
     except msgspec.ValidationError:
         return None

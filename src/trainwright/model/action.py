@@ -67,7 +67,13 @@ class Emit(Struct, frozen=True, gc=False):
 
 
 class Write(StrEnum):
-    """Whether the status must be stored: at once, along with the next write (or after a while), or not at all."""
+    """Whether the ledger must be stored: at once, along with the next write (or after a while), or not at all.
+
+    The kind's own status is rendered after each pass and may differ although the ledger does not (an image cannot be
+    pulled, a pod was cleaned up): an engine compares it with what is stored, and writes phase and conditions at once,
+    counts with the next write or after a while. Until it has written what may wait, it passes its own latest ledger to
+    `reconcile`, not the stored one.
+    """
 
     NOW = "Now"
     LATER = "Later"
@@ -90,5 +96,5 @@ class Plan(Struct, frozen=True, gc=False):
 
     @property
     def empty(self) -> bool:
-        """Nothing to write."""
+        """Nothing to do, and no ledger to write; the rendered status may still differ from the stored one."""
         return self.write is Write.NOT and not (self.patches or self.deletes or self.creates or self.remove_job)

@@ -188,15 +188,21 @@ class Lease(Wire, frozen=True, gc=False):
 
 
 class Refusal(Struct, frozen=True, gc=False):
-    """A child that could not be created: the engine tried, and this was the answer."""
+    """A child that could not be created: the answer that the engine got, and when it may be tried again."""
 
     name: str
     reason: str
     message: str
+    retry_at: datetime | None = None
+    kind: str = "Pod"
 
 
 class Observed(Struct, frozen=True, gc=False):
-    """What one job has in the world. `nodes` is None where nodes are not known: then no node is ever judged."""
+    """What one job has in the world.
+
+    `nodes` is None where nodes are not known: then no node is ever judged. A node that was removed stays among them, as
+    not ready since it was seen to go, for as long as pods are on it.
+    """
 
     pods: tuple[Pod, ...] = ()
     services: tuple[Service, ...] = ()

@@ -186,3 +186,5 @@ class Job(Struct, frozen=True, kw_only=True):
     deleting: bool = False
     #: What is wrong with a manifest that got this far; such a job is never run.
     invalid: str = ""
+    #: Its stored state cannot be read, so nothing is known of what it has come to: nothing is touched.
+    unreadable: bool = False

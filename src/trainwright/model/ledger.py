@@ -96,7 +96,7 @@ class Outcome(Wire, frozen=True, gc=False):
 
 
 class Times(Wire, frozen=True, gc=False):
-    """When the job was accepted, started (again, after a resume), first ran as a whole, was last in doubt, ended."""
+    """When the job was accepted, was started (again, after a resume), first ran as a whole, and ended."""
 
     accepted: datetime | None = None
     started: datetime | None = None

@@ -108,7 +108,7 @@ def pod(index: int = 0, phase: str = "Running", **more: Any) -> Pod:
 
 def service(name: str) -> Service:
     """A service of `job()`."""
-    return Service(Meta(name, "default", f"service-{name}"))
+    return Service(Meta(name, "default", f"service-{name}", owner_references=(OWNER,)))
 
 
 def node(name: str = "node-1", *, ready: bool = True, since: datetime = NOW) -> Node:

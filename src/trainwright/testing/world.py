@@ -36,6 +36,8 @@ from trainwright.model.site import Site
 from trainwright.testing import factories
 
 GRACE = 30
+#: How long a refused create is not tried again.
+REFUSED = 30
 Child = Pod | Service | Extra
 Address = tuple[str, str]
 
@@ -66,7 +68,7 @@ class World:
         self.cache: dict[Address, Child] = {}
         self.notes: list[Note] = []
         self.tombstones: set[str] = set()
-        self.refusals: dict[str, Refusal] = {}
+        self.refusals: dict[Address, Refusal] = {}
         self.job, self.version = job, 1
         self.seen_job, self.seen_version = job, 1
         self.gone = False
@@ -171,14 +173,16 @@ class World:
             self._taken(address, existing)
             return
         self.made += 1
-        self.refusals.pop(name, None)
+        self.refusals.pop(address, None)
         self._set(address, self._born(create, f"uid-{self.made}"), ours=True)
 
     def _taken(self, address: Address, existing: Child) -> None:
         """409: one GET tells whose it is. A foreign object is reported; ours, or one on its way out, is now seen."""
         owner = existing.metadata.controller
-        if owner is not None and owner.uid != self.job.uid and existing.metadata.deletion_timestamp is None:
-            self.refusals[address[1]] = Refusal(address[1], "AlreadyExists", "the name is taken by somebody else's")
+        if (owner is None or owner.uid != self.job.uid) and existing.metadata.deletion_timestamp is None:
+            until = self.clock + timedelta(seconds=REFUSED)
+            said = "somebody else's has its name"
+            self.refusals[address] = Refusal(address[1], "AlreadyExists", said, until, address[0])
         self.cache[address] = existing
 
     def _born(self, create: Create, uid: str) -> Child:
@@ -295,7 +299,8 @@ class World:
         if self.nodes is None or not node:
             return False
         known = self.nodes.get(node)
-        return known is None or any(c.status != "True" for c in known.status.conditions or ())
+        # Pods of a node that does not exist are collected by the cluster itself.
+        return known is not None and any(c.status != "True" for c in known.status.conditions or ())
 
     def lose_node(self, name: str) -> None:
         """A node falls silent."""

@@ -254,8 +254,8 @@ def test_an_init_container_that_fails() -> None:
             id="preempted",
         ),
         pytest.param(
-            {"reason": "OutOfcpu", "message": "no cpu left"},
-            "failed before any container ran (OutOfcpu: no cpu left)",
+            {"reason": "DeadlineExceeded", "message": "too long"},
+            "failed before any container ran (DeadlineExceeded: too long)",
             id="rejected",
         ),
         pytest.param({}, "failed before any container ran", id="without a word"),
@@ -281,7 +281,7 @@ def test_a_name_that_is_taken() -> None:
     stranger = Owner("apps/v1", "ReplicaSet", "other", "other-uid", controller=True)
     job.truth["Pod", "demo-worker-2"] = factories.pod(name="demo-worker-2", owners=(stranger,), labels={})
 
-    message = "demo-worker-2 could not be created: AlreadyExists: the name is taken by somebody else's"
+    message = "demo-worker-2 could not be created: AlreadyExists: a pod that is not this job's has its name"
     assert conditions(job.go())[-1] == ("ReplicaFailure", "True", "ErrorInPod", message)
     assert job.status["aggregate"]["creating"] == 4
     assert job.pods()["demo-worker-2"].metadata.controller == stranger

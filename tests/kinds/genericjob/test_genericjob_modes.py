@@ -6,9 +6,15 @@ from typing import Any
 import pytest
 from genericjob_driver import Driver, aggregate, condition, container, manifest, phases, replicas, restart_count
 
+from trainwright.core.reconcile import reconcile
 from trainwright.kinds.base import load
 from trainwright.kinds.genericjob import GENERICJOB
+from trainwright.model.child import Observed
 from trainwright.model.job import Body
+from trainwright.model.ledger import Ledger
+from trainwright.model.site import Site
+from trainwright.testing import factories
+from trainwright.testing.factories import NOW
 
 PROBES: Body = {"livenessProbe": {}, "readinessProbe": {}, "startupProbe": {}}
 MAIN = container(
@@ -436,3 +442,50 @@ def test_a_foreign_phase_does_not_make_the_job_invalid() -> None:
     document = manifest() | {"status": {"phase": "Initializing"}}
 
     assert load(GENERICJOB, document).errors == ()
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"phase": "Running", "conditions": [{"type": "Running", "status": "True", "message": "x" * 5000}]},
+        {"phase": 7},
+        {"conditions": "none"},
+        {"tasks": [{"replicas": 3}]},
+        ["nothing"],
+        None,
+    ],
+    ids=["a long message", "a number", "text", "another shape", "a list", "null"],
+)
+def test_what_others_left_in_the_status_is_no_mistake_of_the_user(status: Any) -> None:
+    loaded = load(GENERICJOB, manifest() | {"status": status})
+
+    assert (loaded.errors, loaded.job.ledger) == ((), Ledger())
+
+
+@pytest.mark.parametrize(
+    "ledger",
+    [
+        {"phase": "Dreaming"},
+        {"phase": "Running", "failures": [{"role": "worker", "cause": {"why": "Tired"}}]},
+        {"roles": "all of them"},
+        7,
+    ],
+    ids=["a phase of tomorrow", "a cause of tomorrow", "another shape", "a number"],
+)
+def test_a_state_that_cannot_be_read_is_left_alone_and_told(ledger: Any) -> None:
+    """A rolled back operator must neither fail the jobs of its successor nor start them anew."""
+    document = manifest() | {"status": {"phase": "Running", "trainwright": ledger}}
+    loaded = load(GENERICJOB, document)
+    pods = tuple(factories.pod(rank, owners=(loaded.job.owner,)) for rank in range(4))
+
+    plan = reconcile(loaded.job, Observed(pods=pods), Site(), NOW)
+    status = GENERICJOB.render(loaded.status, loaded.job, plan.status, NOW)
+
+    assert loaded.job.unreadable
+    assert (plan.empty, plan.wake, plan.events) == (True, None, ())
+    assert (status["phase"], "trainwright" in status) == ("Running", False)
+    assert condition(status, "ReplicaFailure") == (
+        "True",
+        "ErrorInPod",
+        "status.trainwright: cannot be read; it was written by another version",
+    )

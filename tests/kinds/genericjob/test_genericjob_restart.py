@@ -240,7 +240,8 @@ def test_disruptions_are_counted_apart() -> None:
     ("status", "counted"),
     [
         pytest.param({"reason": "Evicted"}, True, id="evicted for what it used itself"),
-        pytest.param({"reason": "UnexpectedAdmissionError"}, True, id="not admitted by its node"),
+        pytest.param({"reason": "DeadlineExceeded"}, True, id="past a deadline of its own"),
+        pytest.param({"reason": "UnexpectedAdmissionError"}, False, id="not admitted by its node"),
         pytest.param({"conditions": (Condition("DisruptionTarget", "False"),)}, True, id="no longer a target"),
         pytest.param({"conditions": (Condition("DisruptionTarget", "True"),)}, False, id="a target"),
         pytest.param({"reason": "Preempting"}, False, id="preempted by its node"),
@@ -254,12 +255,24 @@ def test_which_ends_without_an_exit_code_count(status: Any, counted: bool) -> No
     assert restart_count(job.status) == (1 if counted else None)
 
 
-def test_a_pod_that_finished_while_it_was_being_deleted_has_finished() -> None:
+def test_a_pod_that_finished_before_it_was_deleted_has_finished() -> None:
     job = driver(5)
     job.exit("demo-worker-3", 0)
+    job.wait(1)
     job.delete(("Pod", "demo-worker-3"))
 
     assert job.go()["phase"] == "Succeeded"
+
+
+def test_a_pod_that_saves_its_work_when_it_is_deleted_has_not_finished() -> None:
+    job = driver(5)
+    job.delete(("Pod", "demo-worker-3"))
+    job.wait(5)
+    job.exit("demo-worker-3", 0)
+
+    job.settle()
+
+    assert (job.status["phase"], job.status["aggregate"]) == ("Running", aggregate(creating=1, running=3))
 
 
 @pytest.mark.parametrize("writes", range(6))

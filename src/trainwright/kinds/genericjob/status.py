@@ -39,8 +39,10 @@ Line = tuple[Seen, str]
 def render(before: GenericJobStatus | None, job: Job, status: Status, now: Time) -> Body:
     """The whole `status`."""
     outcome = status.ledger.outcome
-    if job.invalid and before is not None and (outcome is None or outcome.reason is not Reason.INVALID):
-        return _unapplied(before, job, status, now)
+    if job.unreadable or (
+        job.invalid and before is not None and (outcome is None or outcome.reason is not Reason.INVALID)
+    ):
+        return _unapplied(before or GenericJobStatus(), job, status, now)
     lines = {role.name: [(seen, replica_phase(seen, status.ledger)) for seen in role.replicas] for role in status.roles}
     counts = Counter(phase.lower() for group in lines.values() for _, phase in group)
     aggregate = Aggregate(**counts)
@@ -56,6 +58,9 @@ def render(before: GenericJobStatus | None, job: Job, status: Status, now: Time)
 def _unapplied(before: GenericJobStatus, job: Job, status: Status, now: Time) -> Body:
     """An edit that cannot be applied: everything stays as it was told, and one condition says what is wrong."""
     told: Body = msgspec.to_builtins(before)
+    if job.unreadable:
+        # What cannot be read is not ours to write over.
+        told.pop("trainwright", None)
     return told | {"conditions": conditions(before.conditions, job, status, now)}
 
 
