@@ -139,10 +139,15 @@ def test_a_pass_claims_and_concludes_nothing_from_what_is_not_yet_ours(
         pytest.param(LABELS | {INDEX: "12"}, "job-worker-12", True, id="the index decides"),
         pytest.param(LABELS | {ROLE: "Chief"}, "job-chief-0", True, id="the role in lower case"),
         pytest.param(LABELS | {ROLE: "Chief"}, "job-worker-0", False, id="another role's"),
+        pytest.param(LABELS | {ROLE: "gone"}, "job-gone-0", False, id="a role that the job does not have"),
+        pytest.param(LABELS | {INDEX: "00"}, "job-worker-00", False, id="an index that is not spelled so"),
+        pytest.param(LABELS | {INDEX: "x"}, "job-worker-x", False, id="an index that is none"),
+        pytest.param(LABELS | {INDEX: "1" * 8}, "job-worker-" + "1" * 8, False, id="an index that nobody has"),
+        pytest.param(LABELS | {INDEX: "1" * 7}, "job-worker-" + "1" * 7, True, id="the longest index"),
     ],
 )
 def test_only_a_pod_that_bears_its_replicas_name_is_adopted(labels: dict[str, str], name: str, adopted: bool) -> None:
-    patch = claim(job(), pod(labels=labels, name=name, owners=()))
+    patch = claim(job(role(), role("Chief")), pod(labels=labels, name=name, owners=()))
 
     assert [ADOPTED] * adopted == ([] if patch is None else [patch.why])
 

@@ -530,3 +530,18 @@ def test_who_ended_first_is_told_by_the_moment_not_by_its_spelling() -> None:
     first = Container("b", state=ContainerState(terminated=Terminated(2, finished_at=later(-1).astimezone(east))))
 
     assert failed(exited(2, "b")) == concluded(pod(phase="Failed", containers=(ended(1, 0, "a"), first)))
+
+
+@pytest.mark.parametrize(("main", "expected"), [(-9, COMPLETED), (2, STOPPING)], ids=["before", "after"])
+def test_a_sidecar_that_ends_with_the_deletion_does_not_undo_a_success(main: int, expected: Any) -> None:
+    one = pod(
+        phase="Succeeded",
+        deleting=later(30),
+        grace=30,
+        containers=(
+            container("main", exit_code=0, finished_at=later(main)),
+            container("side", exit_code=0, finished_at=later(2)),
+        ),
+    )
+
+    assert expected == concluded(one, role(mains=frozenset({"main"})))

@@ -655,3 +655,10 @@ def test_a_job_that_is_being_deleted_does_nothing_more(given: Job) -> None:
     plan = look(given, pod(0, "Failed", code=1), pod(7, owners=()), services=(service("s"),), now=later(9), site=Site())
 
     assert Plan(Status(given.ledger, plan.status.roles, invalid=given.invalid)) == plan
+
+
+@pytest.mark.parametrize("given", [{"unreadable": True}, {"ledger": lived()}], ids=["unreadable", "an edit"])
+def test_a_job_that_cannot_be_read_adopts_and_releases_nothing(given: dict[str, Any]) -> None:
+    plan = look(job(invalid="bad", **given), pod(owners=()), pod(1, labels={"trainwright.dev/kind": "example"}))
+
+    assert plan.empty

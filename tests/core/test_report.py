@@ -11,7 +11,7 @@ from trainwright.core.report import Actions, close
 from trainwright.model.action import Create, Delete, Emit, Moment, Patch, Plan, Write
 from trainwright.model.cause import Cause, Why
 from trainwright.model.child import Pod, Refusal
-from trainwright.model.job import Gang
+from trainwright.model.job import Gang, Job, Lifecycle
 from trainwright.model.ledger import Failure, Hold, Ledger, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.rule import Result
 from trainwright.model.site import Site
@@ -224,3 +224,29 @@ def test_nothing_is_told_without_a_status_to_speak_of() -> None:
     plan = close(seen.remember(seen.stored), Actions())
 
     assert (plan.write, plan.events) == (Write.NOT, ())
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        pytest.param(job(ledger=lived(phase=Phase.PENDING)), True, id="a live job"),
+        pytest.param(job(ledger=lived(), deleting=True), False, id="one that is being deleted"),
+        pytest.param(
+            job(ledger=lived(phase=Phase.SUSPENDED), lifecycle=Lifecycle(suspended=True)), False, id="suspended"
+        ),
+        pytest.param(
+            job(ledger=lived(phase=Phase.FAILED, outcome=Outcome(Result.FAILED, Reason.RULE, NOW))), False, id="ended"
+        ),
+    ],
+)
+def test_a_name_that_is_taken_is_told_where_it_is_wanted(given: Job, told: bool) -> None:
+    plan = look(given, pod(owners=(), labels={}))
+
+    text = "AlreadyExists: a pod that is not this job's has its name"
+    assert plan.status.refused == ({"job-worker-0": text} if told else {})
+
+
+def test_a_name_whose_pod_is_being_adopted_is_not_taken() -> None:
+    plan = look(job(ledger=lived(phase=Phase.PENDING)), pod(owners=()))
+
+    assert (plan.status.refused, [patch.name for patch in plan.patches]) == ({}, ["job-worker-0"])

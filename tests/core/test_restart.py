@@ -444,3 +444,19 @@ def test_single_replicas_beside_a_restart_of_another_role() -> None:
             ),
         }
         assert [book.name for book in plan.status.ledger.roles] == [one.name for one in roles]
+
+
+def test_a_pod_that_goes_alone_and_with_its_job_in_one_pass_is_counted_once() -> None:
+    given = job(
+        role("chief", restart=on(Why.EXIT)),
+        role("worker", restart=on(Why.EXIT, scope=Scope.JOB)),
+        ledger=lived(RoleLedger("chief", reached=1), RoleLedger("worker", reached=1)),
+        lifecycle=Lifecycle(counts_in_place=True, backoff_limit=100),
+    )
+
+    plan = look(given, pod(0, "Failed", role="chief", containers=TWICE), pod(0, "Failed", containers=TWICE))
+
+    assert [book.restarts for book in plan.status.ledger.roles] == [
+        {"Exit": 1, "InPlace": 2},
+        {"Exit": 1, "InPlace": 2},
+    ]

@@ -355,8 +355,8 @@ def test_a_gang_that_does_not_exist_yet_admits_nothing() -> None:
 # -- what was refused --------------------------------------------------------------------------------------------------
 
 
-def refused(name: str, retry_at: datetime | None) -> Refusal:
-    return Refusal(name, "Forbidden", "quota", retry_at)
+def refused(name: str, at: datetime | None, kind: str = "Pod") -> Refusal:
+    return Refusal(name, "Forbidden", "exceeded quota", at, kind)
 
 
 @pytest.mark.parametrize(
@@ -379,10 +379,13 @@ def refused(name: str, retry_at: datetime | None) -> Refusal:
             (refused("job-worker-0", later(0.001)),), ["PodGroup job", "Pod job-worker-1"], later(0.001), id="not yet"
         ),
         pytest.param(
-            (refused("job", later(9)), refused("job-worker-1", later(5))), ["Pod job-worker-0"], later(5), id="two"
+            (refused("job", later(9), "PodGroup"), refused("job-worker-1", later(5))),
+            ["Pod job-worker-0"],
+            later(5),
+            id="two",
         ),
         pytest.param(
-            (refused("job", later(9)), refused("job-worker-1", NOW)),
+            (refused("job", later(9), "PodGroup"), refused("job-worker-1", NOW)),
             ["Pod job-worker-0", "Pod job-worker-1"],
             later(9),
             id="one of two",
@@ -400,9 +403,15 @@ def test_what_was_refused_is_not_made_before_its_time(
 def test_a_service_that_was_refused_is_not_made_before_its_time() -> None:
     one = job(role(replicas=2, service=True), ledger=lived(RoleLedger("worker", reached=2)))
 
-    plan = look(one, *PODS, refusals=(refused("job-worker-0", later(30)),))
+    plan = look(one, *PODS, refusals=(refused("job-worker-0", later(30), "Service"),))
 
     assert (made(plan), plan.wake) == (["Service job-worker-1"], later(30))
+
+
+def test_a_refused_service_does_not_hold_its_pod_back() -> None:
+    plan = look(job(role(service=True), ledger=waiting()), refusals=(refused("job-worker-0", later(30), "Service"),))
+
+    assert (made(plan), plan.wake) == (["Pod job-worker-0"], later(30))
 
 
 @pytest.mark.parametrize(("held", "wake"), [(9, 7), (6, 6)], ids=["before a hold is over", "after"])
@@ -586,7 +595,7 @@ def test_a_pod_that_cannot_start_is_tried_again_where_its_policy_says_so() -> No
     )
 
 
-@pytest.mark.parametrize(("seconds", "creates"), [(60, []), (60.001, ["Pod job-worker-0"])], ids=["sound", "wrong"])
+@pytest.mark.parametrize(("seconds", "creates"), [(120, []), (120.001, ["Pod job-worker-0"])], ids=["sound", "wrong"])
 def test_a_hold_that_a_wrong_clock_wrote_holds_nothing_back(seconds: float, creates: list[str]) -> None:
     hold = Hold(later(seconds), "0")
 

@@ -19,7 +19,7 @@ from trainwright.model.cause import Why
 from trainwright.model.child import Pod, Service
 from trainwright.model.job import Clean, CleanUp, Deadline, Ending, Lifecycle, Restart, Role, Scope, Since
 from trainwright.model.ledger import Outcome, Phase
-from trainwright.model.meta import ATTEMPT, INDEX, ROLE, Owner
+from trainwright.model.meta import ATTEMPT, INDEX, ROLE, Meta, Owner
 from trainwright.model.rule import All, Atom, Result, Rule, Which
 from trainwright.model.rule import Any as AnyOf
 from trainwright.model.status import State
@@ -122,6 +122,7 @@ class Worlds(RuleBasedStateMachine):
         self.attempts: dict[tuple[str, int], int] = {}
         self.counted: dict[str, int] = {}
         self.foreign: list[Pod] = []
+        self.foreign_services: list[Service] = []
         self.done: set[tuple[str, int, int]] = set()
         self.may_end = ending
 
@@ -312,6 +313,17 @@ class Worlds(RuleBasedStateMachine):
             self.world.truth[address] = pod
             self.world.notes.append(Note(address, pod))
 
+    @rule(position=st.integers(0, 3))
+    def foreign_service(self, position: int) -> None:
+        """Somebody else's service takes a name that we want."""
+        address = ("Service", f"job-worker-{position}")
+        if address not in self.world.truth:
+            owner = Owner("apps/v1", "ReplicaSet", "other", "other-uid", controller=True)
+            service = Service(Meta(address[1], "default", f"foreign-{position}", owner_references=(owner,)))
+            self.world.truth[address] = service
+            self.world.notes.append(Note(address, service))
+            self.foreign_services.append(service)
+
     # -- edits ---------------------------------------------------------------------------------------------------
 
     @rule(suspended=mostly(False, st.just(True)))
@@ -405,11 +417,8 @@ class Worlds(RuleBasedStateMachine):
 
     @invariant()
     def foreign_pods_are_left_alone(self) -> None:
-        for pod in self.foreign:
-            assert (
-                self.world.truth.get(("Pod", pod.metadata.name)) in (pod, None) or pod not in self.world.truth.values()
-            )
-            assert not any(delete.uid == pod.metadata.uid for delete in self.world.look().deletes)
+        for child in (*self.foreign, *self.foreign_services):
+            assert self.world.gone or child in self.world.truth.values()
 
     # -- when the world stops changing ---------------------------------------------------------------------------
 
@@ -417,6 +426,7 @@ class Worlds(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         world = self.world
+        self.foreign_services_go()
         world.settle()
         self.outcome_is_final()
         if world.gone:
@@ -432,6 +442,15 @@ class Worlds(RuleBasedStateMachine):
         else:
             self.complete()
 
+    def foreign_services_go(self) -> None:
+        """What is refused is asked for again and again, so there would be no rest while they stay."""
+        for service in self.foreign_services:
+            address = ("Service", service.metadata.name)
+            if self.world.truth.get(address) is service:
+                del self.world.truth[address]
+                self.world.notes.append(Note(address, None))
+        self.foreign_services.clear()
+
     def leaving(self, mine: list[Pod]) -> list[str]:
         """No pod of a live job that should run lingers for ever, not even on a node that is lost."""
         if self.world.job.ledger.outcome is not None:
@@ -445,6 +464,7 @@ class Worlds(RuleBasedStateMachine):
         if outcome.reason in ("Deadline", "StartDeadline", "External"):
             level = clean.ended
         services = [child for child in self.world.truth.values() if isinstance(child, Service)]
+        services = [service for service in services if service not in self.foreign_services]
         if level is Clean.ALL:
             assert not mine
             assert not services
