@@ -18,9 +18,10 @@ import trainwright
 from trainwright.core.reconcile import reconcile
 from trainwright.kinds.base import load
 from trainwright.kinds.genericjob import GENERICJOB
+from trainwright.model.cause import Why
 from trainwright.model.child import Node, Observed, Pod, Service
-from trainwright.model.job import Job
-from trainwright.model.ledger import Ledger
+from trainwright.model.job import Job, Restart
+from trainwright.model.ledger import Ledger, Phase, RoleLedger
 from trainwright.model.site import Site
 from trainwright.testing import factories
 
@@ -158,6 +159,19 @@ def growth() -> None:
         row(f"steady state, {size:,} pods, per pod", decide * 1e6 / size, "µs", decide, decode)
 
 
+def storm() -> None:
+    """Every pod of a job fails at once, and each may be restarted: still linear."""
+    restart = Restart(frozenset({Why.EXIT}))
+    for size in (100, 1000) if QUICK else (100, 1000, 10000):
+        books = (RoleLedger("worker", reached=size),)
+        job = factories.job(factories.role("worker", size, restart=restart), ledger=Ledger(Phase.RUNNING, roles=books))
+        failed = Observed(tuple(factories.pod(index, "Failed", code=1) for index in range(size)))
+        raw = settled(size)[2]
+        decode = cpu(lambda raw=raw: [msgspec.json.decode(one, type=Pod) for one in raw], 1)  # type: ignore[misc]
+        decide = cpu(lambda job=job, failed=failed: reconcile(job, failed, SITE, NOW), 1)  # type: ignore[misc]
+        row(f"all of {size:,} pods fail at once, per pod", decide * 1e6 / size, "µs", decide, decode)
+
+
 def row(what: str, value: float, unit: str, cost: float, floor: float, target: str = "") -> None:
     """One line of the table."""
     print(f"{what:44} {value:9.2f} {unit:3} {cost / floor:7.3f} x decode  {target}", flush=True)
@@ -166,5 +180,5 @@ def row(what: str, value: float, unit: str, cost: float, floor: float, target: s
 if __name__ == "__main__":
     print(f"trainwright {trainwright.__version__}, msgspec {msgspec.__version__}, Python {platform.python_version()}")
     print(f"a pod is {len(settled(1)[2][0]):,} bytes on the wire; CPU time, smallest of several runs\n")
-    for part in (steady, planning, growth, many):
+    for part in (steady, planning, growth, storm, many):
         part()
