@@ -32,7 +32,8 @@ The first that answers wins (`core/reconcile.py`):
 1. The job is being deleted: nothing is made any more, children follow by their owner.
 2. The manifest cannot be run: a new job fails; one that was accepted before is left as it is until the edit is mended.
 3. The outcome was decided earlier: clean up, live out the time to live. An outcome never changes.
-4. Suspension is asked for: every pod goes, what had finished is forgotten.
+4. Suspension is asked for: every pod goes, what had finished is forgotten. Unless the success rule is fulfilled at that
+   very moment: work that is done is done.
 5. The success rule is fulfilled. Success is judged before failure, in every kind: work that is done is done.
 6. Somebody asked for the end.
 7. The deadline has passed; then the start deadline.

@@ -28,6 +28,7 @@ PLAIN = Kind(
     columns=(Column("Phase", "string", ".status.phase"), Column("Ready", "integer", ".status.ready", priority=1)),
     default=_never,
     check=_never,
+    check_edit=lambda *_: (),
     translate=_never,
     render=_never,
 )

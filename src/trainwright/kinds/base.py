@@ -47,6 +47,8 @@ class Kind(Struct, frozen=True, kw_only=True):
     default: Callable[[Any], Any]
     #: Everything that is wrong, and everything that looks wrong, in document order.
     check: Callable[[Any], tuple[Problem, ...]]
+    #: What an edit may not change: (stored, edited) -> problems.
+    check_edit: Callable[[Any, Any], tuple[Problem, ...]]
     #: The defaulted, checked manifest in the one model.
     translate: Callable[[Any], Job]
     #: The status in this kind's words: (stored status, job, conclusion, now) -> the `status` object.

@@ -463,3 +463,31 @@ def test_no_spec_makes_load_stumble(spec: Body) -> None:
 
     assert bool(loaded.errors) == bool(loaded.job.invalid)
     assert msgspec.json.encode([str(problem) for problem in loaded.problems])
+
+
+RESUME = [{"type": "worker", "command": ["a"]}]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "allowed"),
+    [
+        pytest.param({}, {}, True, id="nothing"),
+        pytest.param({}, {"pause": {"enabled": True}}, True, id="paused without settings"),
+        pytest.param({"pause": {"enabled": True}}, {"debug": {"enabled": True}}, True, id="pause taken away"),
+        pytest.param(
+            {"pause": {"resumeSpecs": RESUME}}, {"pause": {"enabled": True, "resumeSpecs": RESUME}}, True, id="kept"
+        ),
+        pytest.param({}, {"pause": {"resumeSpecs": RESUME}}, False, id="added"),
+        pytest.param({"pause": {"resumeSpecs": RESUME}}, {}, False, id="removed"),
+        pytest.param(
+            {"pause": {"resumeSpecs": RESUME}}, {"pause": {"resumeSpecs": [{"type": "worker"}]}}, False, id="changed"
+        ),
+    ],
+)
+def test_resume_settings_cannot_be_changed(before: Body, after: Body, allowed: bool) -> None:
+    stored, edited = (load(GENERICJOB, manifest(runMode=mode)).wire for mode in (before, after))
+
+    found = GENERICJOB.check_edit(stored, edited)
+
+    said = error("spec.runMode.pause.resumeSpecs", "cannot be changed after the job was created")
+    assert found == (() if allowed else (said,))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from trainwright.kinds.base import Column, Kind, key_of, owner_of
 from trainwright.kinds.genericjob import rules
 from trainwright.kinds.genericjob.cel import RULES
-from trainwright.kinds.genericjob.checks import check
+from trainwright.kinds.genericjob.checks import check, check_edit
 from trainwright.kinds.genericjob.dialect import GANG_API, GenericDialect
 from trainwright.kinds.genericjob.status import render
 from trainwright.kinds.genericjob.wire import DebugMode, GenericJob, GenericJobStatus, PauseMode
@@ -99,6 +99,7 @@ GENERICJOB = Kind(
     ),
     default=default,
     check=check,
+    check_edit=check_edit,
     translate=translate,
     render=render,
     cel=RULES,

@@ -11,7 +11,14 @@ from collections.abc import Iterable, Iterator
 
 from trainwright.kinds.genericjob.rules import number
 from trainwright.kinds.genericjob.variables import Reference, scan
-from trainwright.kinds.genericjob.wire import MOST_REPLICAS, FinishRule, GenericJob, GenericJobSpec, ReplicaSpec
+from trainwright.kinds.genericjob.wire import (
+    MOST_REPLICAS,
+    FinishRule,
+    GenericJob,
+    GenericJobSpec,
+    ReplicaSpec,
+    ResumeSpec,
+)
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
 
@@ -30,6 +37,18 @@ def check(job: GenericJob) -> tuple[Problem, ...]:
         *_run_mode(spec),
         *_replica_specs(job),
     )
+
+
+def check_edit(stored: GenericJob, edited: GenericJob) -> tuple[Problem, ...]:
+    """What may not be changed once the job exists; the CRD refuses the same."""
+    if _resume_specs(stored.spec) == _resume_specs(edited.spec):
+        return ()
+    return (Problem("spec.runMode.pause.resumeSpecs", "cannot be changed after the job was created"),)
+
+
+def _resume_specs(spec: GenericJobSpec) -> tuple[ResumeSpec, ...]:
+    pause = spec.run_mode.pause if spec.run_mode is not None else None
+    return pause.resume_specs if pause is not None else ()
 
 
 def _name(job: GenericJob) -> Iterator[Problem]:
