@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from trainwright.manifest import Document
 from trainwright.model.problem import Problem
 
 State = Literal["valid", "invalid", "skipped"]
@@ -26,6 +27,20 @@ class Remark(Struct, frozen=True, rename="camel", omit_defaults=True):
 
     def __str__(self) -> str:
         return str(Problem(self.path, self.message, self.nearest)) if self.path else self.message
+
+
+def remarks(document: Document, problems: Iterable[Problem], *, strict: bool = False) -> tuple[Remark, ...]:
+    """Problems with the lines they are on; to the strict a warning is an error."""
+    return tuple(
+        Remark(
+            "warning" if one.warning and not strict else "error",
+            one.path,
+            one.message,
+            one.nearest,
+            document.line(one.path),
+        )
+        for one in problems
+    )
 
 
 class Finding(Struct, frozen=True, rename="camel", omit_defaults=True):

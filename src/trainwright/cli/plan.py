@@ -11,7 +11,7 @@ import click
 
 from trainwright.cli import output, preview
 from trainwright.cli.files import documents
-from trainwright.cli.output import Finding, Remark, State
+from trainwright.cli.output import Finding, State
 from trainwright.cli.subject import subject_of
 from trainwright.errors import UsageError
 from trainwright.kinds.base import load
@@ -73,10 +73,7 @@ def _plan(document: Document, form: str, namespace: str) -> State:
 
 def _tell(document: Document, state: State, subject: str, problems: tuple[Problem, ...]) -> None:
     """Problems as `validate` words them, on standard error: standard output is the plan's."""
-    remarks = tuple(
-        Remark("warning" if one.warning else "error", one.path, one.message, one.nearest, document.line(one.path))
-        for one in problems
-    )
+    remarks = output.remarks(document, problems)
     finding = Finding(document.file, document.number, state, subject, document.line(""), remarks)
     for line in output.lines(finding):
         click.echo(line, err=True)

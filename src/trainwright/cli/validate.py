@@ -15,7 +15,6 @@ from trainwright.cli.output import Finding, Remark
 from trainwright.cli.subject import subject_of
 from trainwright.kinds.base import load
 from trainwright.manifest import Document, MalformedError
-from trainwright.model.problem import Problem
 
 
 @click.command("validate")
@@ -66,13 +65,7 @@ def _examine(file: str, *, strict: bool) -> Iterator[Finding]:
 def _judge(document: Document, *, strict: bool) -> Finding:
     subject = subject_of(document.body)
     problems = subject.problems if subject.kind is None else load(subject.kind, document.body).problems
-    remarks = tuple(_remark(document, problem, strict=strict) for problem in problems)
+    remarks = output.remarks(document, problems, strict=strict)
     bad = any(remark.severity == "error" for remark in remarks)
     state: output.State = "invalid" if bad else "skipped" if subject.beside else "valid"
     return Finding(document.file, document.number, state, subject.name, document.line(""), remarks)
-
-
-def _remark(document: Document, problem: Problem, *, strict: bool) -> Remark:
-    severity: Literal["error", "warning"] = "warning" if problem.warning and not strict else "error"
-    line = document.line(problem.path)
-    return Remark(severity, problem.path, problem.message, problem.nearest, line)
