@@ -3,9 +3,11 @@
 
     TrainwrightError
     ├── ManifestError        text that cannot be read as manifests at all      exit code 2
+    │   └── MalformedError   the same, with its file and line (`manifest.text`)
     └── UsageError           a command line that asks for the impossible       exit code 2
 
-The command line turns each into one line on stderr and its exit code; nothing else catches them.
+The command line turns each into one line on stderr and its exit code. Only `validate` catches one itself: a file that
+cannot be read must not keep it from the next.
 """
 
 

@@ -17,7 +17,7 @@ from trainwright.model.units import Time, after, whole
 
 
 def success(settled: Settled) -> Outcome | None:
-    """The success that is there now."""
+    """Success alone; a suspension asks for it before it puts a job down."""
     judged = judge(settled.view.job.success, settled.tallies)
     return _outcome(settled.view, Result.SUCCEEDED, Reason.RULE, judged) if judged.truth is Truth.YES else None
 
@@ -28,26 +28,25 @@ def decide(settled: Settled) -> Outcome | None:
     if view.calm and not (life.ending or life.deadline or life.start_deadline is not None or settled.overspent):
         return None
     anything = any(tally.succeeded or tally.failed for tally in settled.tallies.values())
-    success = judge(view.job.success, settled.tallies) if anything else None
-    if success is not None and success.truth is Truth.YES:
-        return _outcome(view, Result.SUCCEEDED, Reason.RULE, success)
+    judged = judge(view.job.success, settled.tallies) if anything else None
+    if judged is not None and judged.truth is Truth.YES:
+        return _outcome(view, Result.SUCCEEDED, Reason.RULE, judged)
     return (
         asked(view)
         or _overdue(view, deadline(view), Reason.DEADLINE, "it was active longer than its deadline")
         or _overdue(view, start_deadline(view), Reason.START_DEADLINE, "not every replica had started in time")
-        or (_failed(settled, success) if success is not None else None)
+        or (_failed(settled, judged) if judged is not None else None)
         or _spent(settled)
     )
 
 
-def _failed(settled: Settled, success: Judgement) -> Outcome | None:
+def _failed(settled: Settled, hope: Judgement) -> Outcome | None:
+    """A failure rule first, since a user wrote it; then that there is no hope of success."""
     view = settled.view
     judged = judge(view.job.failure, settled.tallies)
     if judged.truth is Truth.YES:
         return _outcome(view, Result.FAILED, Reason.RULE, judged)
-    if success.truth is Truth.NO:
-        return _outcome(view, Result.FAILED, Reason.UNREACHABLE, success)
-    return None
+    return _outcome(view, Result.FAILED, Reason.UNREACHABLE, hope) if hope.truth is Truth.NO else None
 
 
 def _outcome(view: View, result: Result, reason: Reason, judged: Judgement) -> Outcome:

@@ -19,7 +19,7 @@ from genericjob_driver import (
 from trainwright.core.reconcile import reconcile
 from trainwright.kinds.base import load
 from trainwright.kinds.genericjob import GENERICJOB, wire
-from trainwright.kinds.genericjob.status import MOST_CONTAINERS, MOST_REPLICAS, _chosen
+from trainwright.kinds.genericjob.status import MOST_CONTAINERS, MOST_LISTED, _chosen
 from trainwright.model.cause import LONGEST_MESSAGE, Cause, Why, brief
 from trainwright.model.child import Container, Observed, Pod, PodSpec, PodStatus
 from trainwright.model.indexes import spell, spell_counts
@@ -335,7 +335,7 @@ def test_ten_thousand_replicas_in_the_worst_state_keep_a_small_status(letter: st
     assert status["phase"] == "Running"
     assert status["aggregate"] == aggregate(succeeded=3334, failed=3333, creating=3333)
     assert restart_count(status, TYPE) == 70_000
-    assert len(status["tasks"][0]["replicas"]) == MOST_REPLICAS == 256
+    assert len(status["tasks"][0]["replicas"]) == MOST_LISTED == 256
     assert {one["phase"] for one in status["tasks"][0]["replicas"]} == {"Failed"}
     assert sum(len(one["containers"]) for one in status["tasks"][0]["replicas"]) == MOST_CONTAINERS == 256
     assert msgspec.json.decode(encoded, type=wire.GenericJobStatus).trainwright == plan.status.ledger

@@ -29,7 +29,7 @@ PHASES = {
     Phase.FAILED: "Failed",
 }
 #: How many replicas, and containers in all, are listed one by one.
-MOST_REPLICAS = 256
+MOST_LISTED = 256
 MOST_CONTAINERS = 256
 _URGENCY = {"Failed": 0, "Unknown": 1, "Pending": 2, "Creating": 3, "Running": 4, "Succeeded": 5, "Deleted": 6}
 
@@ -113,8 +113,8 @@ def _tasks(stored: GenericJobStatus | None, job: Job, status: Status, lines: dic
 def _chosen(lines: dict[str, list[Line]]) -> set[tuple[str, int]]:
     """Which replicas are listed: all of a usual job; of a huge one those in trouble first, then the lowest ranks."""
     every = [(name, seen.index, phase) for name, group in lines.items() for seen, phase in group]
-    if len(every) > MOST_REPLICAS:
-        every = sorted(every, key=lambda line: (_URGENCY[line[2]], line[1]))[:MOST_REPLICAS]
+    if len(every) > MOST_LISTED:
+        every = sorted(every, key=lambda line: (_URGENCY[line[2]], line[1]))[:MOST_LISTED]
     return {(name, index) for name, index, _ in every}
 
 
