@@ -17,6 +17,7 @@ from trainwright.core.phases import FINAL, MOVES
 from trainwright.model.action import Plan
 from trainwright.model.cause import Why
 from trainwright.model.child import Pod, Service
+from trainwright.model.indexes import members
 from trainwright.model.job import Clean, CleanUp, Deadline, Ending, Lifecycle, Restart, Role, Scope, Since
 from trainwright.model.ledger import Outcome, Phase
 from trainwright.model.meta import ATTEMPT, INDEX, ROLE, Meta, Owner
@@ -104,6 +105,7 @@ class Worlds(RuleBasedStateMachine):
         ends=st.tuples(mostly(None, rules(Result.SUCCEEDED)), mostly(None, rules(Result.FAILED))),
         nodes=mostly(("node-1", "node-2"), st.just(())),
         ending=mostly(False, st.just(True)),
+        defers=st.booleans(),
     )
     def begin(
         self,
@@ -112,11 +114,12 @@ class Worlds(RuleBasedStateMachine):
         ends: tuple[Rule | None, Rule | None],
         nodes: tuple[str, ...],
         ending: bool,
+        defers: bool,
     ) -> None:
         given: dict[str, Any] = {
             name: rule for name, rule in zip(("success", "failure"), ends, strict=True) if rule is not None
         }
-        self.world = World(job(*parts, lifecycle=lifecycle, **given), nodes=nodes)
+        self.world = World(job(*parts, lifecycle=lifecycle, **given), nodes=nodes, defers=defers)
         self.outcome = None
         self.phase = Phase.NEW
         self.attempts: dict[tuple[str, int], int] = {}
@@ -142,8 +145,10 @@ class Worlds(RuleBasedStateMachine):
                 replica = (labels[ROLE], int(labels[INDEX]))
                 assert replica not in held, "created during its back-off"
                 assert (*replica, int(labels[ATTEMPT])) not in self.done, "a finished replica was run again"
-        if dies_after is None and self.world.job.ledger == plan.status.ledger:
+        if dies_after is None and self.world.seen_job.ledger == plan.status.ledger:
             self.note_finished(plan)
+        elif dies_after is not None:
+            self.forget_what_was_not_stored()
         self.check_moves()
 
     def note_finished(self, plan: Plan) -> None:
@@ -152,6 +157,11 @@ class Worlds(RuleBasedStateMachine):
             if Why.COMPLETED not in part.restart.causes:
                 done = [one for one in group.replicas if one.state is State.SUCCEEDED and one.index < part.replicas]
                 self.done |= {(part.name, one.index, one.attempt) for one in done}
+
+    def forget_what_was_not_stored(self) -> None:
+        """A new operator knows what the job and its pods say; of a pod collected before that was stored, nothing."""
+        stored = {(book.name, index) for book in self.world.job.ledger.roles for index in members(book.succeeded)}
+        self.done = {one for one in self.done if one[:2] in stored}
 
     @rule(times=st.integers(1, 3))
     def look(self, times: int) -> None:
@@ -207,6 +217,7 @@ class Worlds(RuleBasedStateMachine):
     @rule()
     def restart_operator(self) -> None:
         self.world.restart_operator()
+        self.forget_what_was_not_stored()
 
     @rule(position=st.integers(0, 20), times=st.integers(1, 3))
     def deliver(self, position: int, times: int) -> None:

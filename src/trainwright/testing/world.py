@@ -3,7 +3,8 @@
 
 Tests and `trainwright plan` drive it: change the world (`start`, `exit`, `vanish`, `lose_node` …), let the operator
 look (`step`, or `step(dies_after=n)`), move the `clock`. The operator reads only its cache; watch events reach that
-when `deliver` says so, its own writes at once. What it stores goes through JSON, as on a real server.
+when `deliver` says so, its own writes at once. What it stores goes through JSON, as on a real server. With `defers` it
+keeps what need not be stored at once to itself, and loses that when it dies.
 """
 
 from collections.abc import Callable
@@ -60,7 +61,11 @@ class Note(Struct, frozen=True):
 class World:
     """One job and its children. `truth` is what the API server has, `cache` what the operator has seen of it."""
 
-    def __init__(self, job: Job, *, site: Site | None = None, nodes: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, job: Job, *, site: Site | None = None, nodes: tuple[str, ...] = (), defers: bool = False
+    ) -> None:
+        self.defers = defers
+        self.pending: Ledger | None = None
         self.site = site or Site()
         self.clock = factories.NOW
         self.nodes: dict[str, Node] | None = {name: factories.node(name) for name in nodes} or None
@@ -102,7 +107,7 @@ class World:
         except DiedError:
             self.restart_operator()
         except StaleError:
-            self.seen_job, self.seen_version = self.job, self.version
+            self._see_job()
         return plan
 
     def carry_out(self, plan: Plan, dies_after: int | None = None) -> None:
@@ -115,7 +120,10 @@ class World:
 
     def _writes(self, plan: Plan) -> list[Callable[[], None]]:
         writes: list[Callable[[], None]] = []
-        if plan.write is not Write.NOT:
+        if plan.write is Write.LATER and self.defers:
+            self.pending = plan.status.ledger
+            self.seen_job = replace(self.seen_job, ledger=self.pending)
+        elif plan.write is not Write.NOT:
             writes.append(partial(self._store, plan.status.ledger))
         writes += [partial(self._patch, patch) for patch in plan.patches]
         writes += [partial(self._delete, delete) for delete in plan.deletes]
@@ -126,7 +134,8 @@ class World:
         """A new operator lists everything."""
         self.cache = dict(self.truth)
         self.notes.clear()
-        self.seen_job, self.seen_version = self.job, self.version
+        self.pending = None
+        self._see_job()
         self.refusals.clear()
 
     def deliver(self, position: int = 0) -> None:
@@ -141,7 +150,12 @@ class World:
         """Every watch event arrives, and so does the job."""
         while self.notes:
             self.deliver()
-        self.seen_job, self.seen_version = self.job, self.version
+        self._see_job()
+
+    def _see_job(self) -> None:
+        """The job as it is stored, with what the operator has concluded since and may still write."""
+        self.seen_job = self.job if self.pending is None else replace(self.job, ledger=self.pending)
+        self.seen_version = self.version
 
     def _see(self, address: Address, child: Child | None) -> None:
         """Into the cache; an object that our own delete has removed is not revived by an older event."""
@@ -158,7 +172,8 @@ class World:
         self.writes.append("status")
         ledger = msgspec.json.decode(msgspec.json.encode(ledger), type=Ledger)
         self.job, self.version = replace(self.job, ledger=ledger), self.version + 1
-        self.seen_job, self.seen_version = self.job, self.version
+        self.pending = None
+        self._see_job()
 
     def edit(self, **changes: Any) -> None:
         """Somebody edits the job's spec."""
