@@ -21,7 +21,13 @@ class Site(Struct, frozen=True):
     linger: float = 30.0
     #: Host of a replica's name, where names do not resolve (process runtime); empty: the name itself.
     hosts: Mapping[tuple[Key, str], str] = {}
+    #: Port of a replica in place of the one its kind would hand out, where replicas share one machine's ports.
+    ports: Mapping[tuple[Key, str, int], int] = {}
 
     def host(self, job: Key, name: str) -> str:
         """How others reach the replica called `name`."""
         return self.hosts.get((job, name), name) if self.hosts else name
+
+    def port(self, job: Key, name: str, port: int) -> int:
+        """At which port others reach the replica called `name`, where its kind hands out `port`."""
+        return self.ports.get((job, name, port), port) if self.ports else port

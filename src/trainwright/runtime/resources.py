@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The resources we read and write, as values. Used wherever a `Cluster` is asked for something."""
+
+from trainwright.kinds.base import Kind
+from trainwright.kinds.registry import KINDS
+from trainwright.model.child import ConfigMap, Event, Extra, Lease, Node, Pod, Service
+from trainwright.runtime.ports import Resource
+
+PODS = Resource("", "v1", "pods", "Pod", Pod)
+SERVICES = Resource("", "v1", "services", "Service", Service)
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", ConfigMap)
+SECRETS = Resource("", "v1", "secrets", "Secret")
+CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+EVENTS = Resource("", "v1", "events", "Event", Event)
+NODES = Resource("", "v1", "nodes", "Node", Node, namespaced=False)
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Lease)
+POD_GROUPS = Resource("scheduler.tensorstack.dev", "v1beta1", "podgroups", "PodGroup", Extra)
+#: Which host, and which ports, stand for a replica's name where names do not resolve: `local.addresses`.
+ADDRESSES = Resource("trainwright.dev", "v1", "addresses", "Address")
+
+
+def jobs_of(kind: Kind) -> Resource:
+    """The resource of a kind; its objects are read whole, by `kinds.base.load`."""
+    return Resource(kind.group, kind.version, kind.plural, kind.name)
+
+
+JOBS: dict[str, Resource] = {kind.singular: jobs_of(kind) for kind in KINDS}
+RESOURCES: tuple[Resource, ...] = (
+    PODS,
+    SERVICES,
+    CONFIG_MAPS,
+    SECRETS,
+    CLAIMS,
+    EVENTS,
+    NODES,
+    LEASES,
+    POD_GROUPS,
+    ADDRESSES,
+    *JOBS.values(),
+)
+_BY_NAME = {(resource.api_version, resource.kind): resource for resource in RESOURCES}
+_BY_KIND = {resource.kind: resource for resource in RESOURCES}
+BY_ID = {resource.id: resource for resource in RESOURCES}
+
+
+def resource_of(api_version: str, kind: str) -> Resource | None:
+    """The resource that a manifest is of."""
+    return _BY_NAME.get((api_version, kind))
+
+
+def child_resource(kind: str) -> Resource:
+    """The resource of a child, by the kind that a plan calls it."""
+    return _BY_KIND[kind]
