@@ -130,7 +130,7 @@ class Cluster(Protocol):
         grace: int | None = None,
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> Any:
-        """Delete an object. Returns it as it now is if it lingers (a grace period, finalizers), None once it is gone."""
+        """Delete an object. Returns it as it now is if it lingers (grace period, finalizers), None once it is gone."""
         ...
 
 

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""THE LOOP: key → view → kind → reconcile → executor → status. One controller drives jobs of all kinds.
+
+Informers keep the `view` in step and put jobs into the queue; `_pass` looks at one. It decides nothing: what should
+happen is in the plan that `core.reconcile` returns. Engines make a controller and `run` it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import datetime
+
+from trainwright.core.reconcile import reconcile
+from trainwright.errors import ApiError, ConflictError
+from trainwright.kinds.registry import KINDS
+from trainwright.model.action import Plan
+from trainwright.model.job import Body
+from trainwright.model.site import Site
+from trainwright.runtime.executor import Executor
+from trainwright.runtime.ports import Clock, Cluster
+from trainwright.runtime.publisher import Publisher
+from trainwright.runtime.queue import Queue
+from trainwright.runtime.recorder import Recorder
+from trainwright.runtime.settings import Settings
+from trainwright.runtime.telemetry import Telemetry
+from trainwright.runtime.track import Track
+from trainwright.runtime.view import View, Which
+
+_LOG = logging.getLogger(__name__)
+#: After a conflict the watch should wake us; if it lags, this does.
+_LATE = 1.0
+
+
+class Controller:
+    """Everything that one process needs to look after all jobs of a cluster."""
+
+    def __init__(
+        self, cluster: Cluster, clock: Clock, site: Callable[[], Site], settings: Settings | None = None
+    ) -> None:
+        self.telemetry = Telemetry()
+        self._settings = settings or Settings()
+        self._clock = clock
+        self._site = site
+        self._kinds = {kind.singular: kind for kind in KINDS}
+        self._queue: Queue[Which] = Queue(self.telemetry)
+        self._tracks: dict[Which, Track] = {}
+        self._uids: dict[str, Which] = {}
+        self._view = View(cluster, clock, self._settings.extras, self.telemetry)
+        self._executor = Executor(cluster, self._view, self._settings, self.telemetry)
+        recorder = Recorder(cluster, clock, self.telemetry)
+        self._publisher = Publisher(self._executor, recorder, self.telemetry, self._settings.count_delay)
+
+    async def run(self) -> None:
+        """Until cancelled. Nothing is looked at before everything has been listed once."""
+        informers = self._view.informers(self._queue.add, self._stir)
+        async with asyncio.TaskGroup() as group:
+            for informer in informers:
+                group.create_task(informer.run())
+            for informer in informers:
+                await informer.synced.wait()
+            for _ in range(self._settings.workers):
+                group.create_task(self._work())
+
+    def _stir(self, uids: set[str]) -> None:
+        """Children of these jobs have changed; more will, so wait a moment."""
+        for uid in uids:
+            which = self._uids.get(uid)
+            if which is not None:
+                self._tracks[which].period = 0.0
+                self._queue.add(which, self._settings.coalesce)
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            which = await self._queue.get()
+            began = loop.time()
+            try:
+                result = await self._attempt(which)
+            finally:
+                self._queue.done(which)
+            self.telemetry.passes[result] += 1
+            self.telemetry.took(loop.time() - began)
+
+    async def _attempt(self, which: Which) -> str:
+        """One pass, whatever comes of it; in a word."""
+        try:
+            await self._pass(which)
+        except ConflictError:
+            self._queue.add(which, _LATE)
+            return "conflict"
+        except ApiError as error:
+            _LOG.warning("pass to be repeated job=%s error=%s", which[1], error)
+            self._queue.add(which, max(self._pause(which), error.retry_after or 0.0))
+            return "retry"
+        except Exception:  # one job must not take the others along: it is counted, logged and tried again
+            _LOG.exception("pass failed job=%s", which[1])
+            self._queue.add(which, self._pause(which))
+            return "error"
+        return "done"
+
+    def _pause(self, which: Which) -> float:
+        track = self._tracks[which]
+        track.pause = min(max(track.pause * 2, self._settings.retry), self._settings.retry_most)
+        return track.pause
+
+    async def _pass(self, which: Which) -> None:
+        """Look at one job: decide, then do, in the order of `model.action`."""
+        document = self._view.job(which)
+        if document is None:
+            self._forget(which)
+            return
+        now = self._clock.now()
+        track = self._track(which, document)
+        track.expire(now)
+        loaded = track.load(document)
+        job = track.job(loaded)
+        plan = reconcile(job, self._view.observe(job, tuple(track.refusals.values())), self._site(), now)
+        due = await self._publisher.store(document, loaded, plan, track, now)
+        await self._executor.carry_out(job, plan, track, now)
+        await self._publisher.tell(job, track)
+        track.pause = 0.0
+        self._again(which, track, plan, due, now)
+
+    def _track(self, which: Which, document: Body) -> Track:
+        """What is remembered of this very object; another of its name is another job."""
+        uid: str = document["metadata"]["uid"]
+        track = self._tracks.get(which)
+        if track is None or track.uid != uid:
+            self._forget(which)
+            track = self._tracks[which] = Track(self._kinds[which[0]], uid)
+            self._uids[uid] = which
+        return track
+
+    def _forget(self, which: Which) -> None:
+        track = self._tracks.pop(which, None)
+        if track is not None:
+            self._uids.pop(track.uid, None)
+
+    def _again(self, which: Which, track: Track, plan: Plan, due: float | None, now: datetime) -> None:
+        """At the time the plan says, when a count is due, and now and then as a double check while it is unfinished."""
+        waits = [due] if due is not None else []
+        if plan.wake is not None:
+            waits.append(max((plan.wake - now).total_seconds(), 0.0))
+        if plan.status.ledger.outcome is None or not plan.empty:
+            settings = self._settings
+            quiet = plan.empty and track.period
+            track.period = min(track.period * 2, settings.resync_most) if quiet else settings.resync
+            waits.append(track.period)
+        if waits:
+            self._queue.add(which, min(waits))

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When the status of a job is written, and what people are told once it is. `controller` calls it in every pass.
+
+What was decided, phase and conditions go out at once; counts ride along, or follow some seconds after the last write.
+"""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from trainwright.kinds.base import Kind, Loaded
+from trainwright.kinds.registry import KINDS
+from trainwright.model.action import Plan, Write
+from trainwright.model.job import Body, Job
+from trainwright.runtime.executor import Executor
+from trainwright.runtime.recorder import Recorder
+from trainwright.runtime.telemetry import Telemetry
+from trainwright.runtime.track import Track
+
+#: Fields of a status that people and programs wait for; every other one is a count.
+_URGENT = ("phase", "conditions")
+
+
+class Publisher:
+    """Writes statuses and events."""
+
+    def __init__(self, executor: Executor, recorder: Recorder, telemetry: Telemetry, count_delay: float) -> None:
+        self._executor = executor
+        self._recorder = recorder
+        self._telemetry = telemetry
+        self._count_delay = count_delay
+        self._owned = {kind.singular: _fields(kind) for kind in KINDS}
+
+    async def store(self, document: Body, loaded: Loaded, plan: Plan, track: Track, now: datetime) -> float | None:
+        """Write the status if it must be written now; else in how many seconds, if at all."""
+        job = track.job(loaded)
+        rendered = track.kind.render(loaded.status, job, plan.status, now)
+        change = difference(document.get("status") or {}, rendered, self._owned[job.kind])
+        if not change:
+            track.pending = None
+            return None
+        waits = self._waits(track, now)
+        if plan.write is not Write.NOW and waits > 0 and not any(key in change for key in _URGENT):
+            track.pending = plan.status.ledger
+            track.untold += plan.events
+            return waits
+        await self._executor.store(job, document["metadata"]["resourceVersion"], change)
+        track.pending, track.written = None, now
+        track.untold += plan.events
+        self._count(job, plan)
+        return None
+
+    def _waits(self, track: Track, now: datetime) -> float:
+        if track.written is None:
+            return 0.0
+        return self._count_delay - (now - track.written).total_seconds()
+
+    def _count(self, job: Job, plan: Plan) -> None:
+        outcome = plan.status.ledger.outcome
+        if outcome is not None and job.ledger.outcome is None:
+            self._telemetry.outcomes[job.kind, outcome.result] += 1
+
+    async def tell(self, job: Job, track: Track) -> None:
+        """Events, once the status that they speak of is stored."""
+        if track.untold and track.pending is None:
+            untold, track.untold = track.untold, ()
+            for emit in untold:
+                await self._recorder.tell(job, emit)
+
+
+def _fields(kind: Kind) -> frozenset[str]:
+    """The status fields of a kind; the durable state is only ever written whole, never dropped."""
+    names = (field.encode_name for field in msgspec.structs.fields(kind.status))
+    return frozenset(name for name in names if name != "trainwright")
+
+
+def difference(before: Body, after: Body, owned: frozenset[str]) -> Body:
+    """The merge patch from the stored status to the rendered one. Fields that are not ours stay as they are."""
+    changed: Body = {key: _change(before.get(key), value) for key, value in after.items() if before.get(key) != value}
+    return changed | {key: None for key in before if key not in after and key in owned}
+
+
+def _change(before: Any, after: Any) -> Any:
+    """A merge patch keeps what it does not name, so what is gone is named as null."""
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return after
+    changed = {key: _change(before.get(key), value) for key, value in after.items() if before.get(key) != value}
+    return changed | {key: None for key in before if key not in after}

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events for people: `kubectl describe` and `trainwright events` show them. `executor` hands them over.
+
+An event that says how a job ended is tried until it is taken; any other may be lost with a server that does not answer.
+"""
+
+import asyncio
+import logging
+from itertools import count
+
+from trainwright.errors import ApiError
+from trainwright.model.action import Emit, Moment
+from trainwright.model.job import Body, Job
+from trainwright.model.units import Time, rfc3339
+from trainwright.runtime.ports import Clock, Cluster
+from trainwright.runtime.resources import EVENTS
+from trainwright.runtime.telemetry import Telemetry
+
+_LOG = logging.getLogger(__name__)
+_TERMINAL = (Moment.SUCCEEDED, Moment.FAILED)
+_TRIES = 8
+
+
+class Recorder:
+    """Writes events."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, telemetry: Telemetry) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._telemetry = telemetry
+        self._numbers = count(1)
+
+    async def tell(self, job: Job, emit: Emit) -> None:
+        """One event, sent."""
+        now = self._clock.now()
+        body = event(job, emit, now, f"{int(now.timestamp() * 1e6):x}{next(self._numbers):x}")
+        for attempt in range(_TRIES if emit.moment in _TERMINAL else 1):
+            if attempt:
+                await asyncio.sleep(0.1 * 2**attempt)
+            try:
+                await self._cluster.create(EVENTS, body)
+            except ApiError as error:
+                self._telemetry.writes["create", EVENTS.id, error.reason] += 1
+                _LOG.warning("event not taken job=%s reason=%s error=%s", job.key, emit.moment, error)
+            else:
+                self._telemetry.writes["create", EVENTS.id, "done"] += 1
+                return
+
+
+def event(job: Job, emit: Emit, now: Time, suffix: str) -> Body:
+    """The event as an API server takes it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{job.key.name[:200]}.{suffix}", "namespace": job.key.namespace},
+        "involvedObject": {
+            "apiVersion": job.owner.api_version,
+            "kind": job.owner.kind,
+            "namespace": job.key.namespace,
+            "name": job.key.name,
+            "uid": job.uid,
+        },
+        "type": "Warning" if emit.warning else "Normal",
+        "reason": str(emit.moment),
+        "message": emit.message,
+        "source": {"component": "trainwright"},
+        "firstTimestamp": rfc3339(now),
+        "lastTimestamp": rfc3339(now),
+        "count": 1,
+    }

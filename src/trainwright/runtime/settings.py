@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every knob of the machinery, with its default and the reason for it. Engines make one and hand it to `controller`."""
+
+from msgspec import Struct
+
+from trainwright.runtime.ports import Resource
+from trainwright.runtime.resources import POD_GROUPS
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """How the controller works; what it decides is not set here."""
+
+    #: Pod events of one job that come within this time lead to one pass: a job of 1,000 pods starts in bursts.
+    coalesce: float = 0.02
+    #: Passes that may be under way at once; one that waits for the API does not hold up the others.
+    workers: int = 16
+    #: Writes of one pass that are under way at once.
+    writes: int = 16
+    #: Counts are stored so long after the last write, unless something more important takes them along.
+    count_delay: float = 10.0
+    #: An unfinished job is looked at again after so long, and while nothing changes ever more rarely.
+    resync: float = 15.0
+    resync_most: float = 300.0
+    #: A pass that failed is repeated after so long, doubling.
+    retry: float = 0.2
+    retry_most: float = 30.0
+    #: What the API server refused is not asked for again before.
+    refused: float = 30.0
+    #: Children of whole jobs that exist in this place.
+    extras: tuple[Resource, ...] = (POD_GROUPS,)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the controller remembers of a job between two passes. All of it can be lost: it saves work, it decides nothing.
+
+What was concluded and may be stored later is here too; should the process die, it is concluded again.
+"""
+
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from trainwright.kinds.base import Kind, Loaded, load
+from trainwright.model.action import Emit
+from trainwright.model.child import Refusal
+from trainwright.model.job import Body, Job
+from trainwright.model.ledger import Ledger
+
+
+class Track:
+    """One job, from one pass to the next."""
+
+    def __init__(self, kind: Kind, uid: str) -> None:
+        self.kind = kind
+        self.uid = uid
+        #: A ledger that has not been stored yet, and what to tell people once it is.
+        self.pending: Ledger | None = None
+        self.untold: tuple[Emit, ...] = ()
+        #: Children that the API would not make, by kind and name.
+        self.refusals: dict[tuple[str, str], Refusal] = {}
+        #: When our last status write was.
+        self.written: datetime | None = None
+        #: Seconds to the next double check, and to the next try after a failed pass.
+        self.period = 0.0
+        self.pause = 0.0
+        self._version = ""
+        self._loaded: Loaded | None = None
+
+    def load(self, document: Body) -> Loaded:
+        """The job as it was last seen; read once per version."""
+        version: str = document["metadata"]["resourceVersion"]
+        if self._loaded is None or version != self._version:
+            self._loaded, self._version = load(self.kind, document), version
+        return self._loaded
+
+    def job(self, loaded: Loaded) -> Job:
+        """The job with what has been concluded of it since it was last stored."""
+        return loaded.job if self.pending is None else replace(loaded.job, ledger=self.pending)
+
+    def expire(self, now: datetime) -> None:
+        """A refusal whose time is over is forgotten: what it was about is asked for again, or no longer wanted."""
+        self.refusals = {
+            place: one for place, one in self.refusals.items() if one.retry_at is not None and one.retry_at > now
+        }

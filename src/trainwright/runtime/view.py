@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything the controller knows of its cluster: one cache and one informer per resource, and whom to wake.
+
+`controller` asks it for a job and for what that job has in the world; the informers call back when something changes.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from trainwright.kinds.registry import KINDS
+from trainwright.model.child import Extra, Observed, Refusal
+from trainwright.model.job import Body, Job
+from trainwright.model.meta import JOB_UID, KIND, Key
+from trainwright.runtime.cache import Cache
+from trainwright.runtime.informer import Informer
+from trainwright.runtime.nodes import Nodes
+from trainwright.runtime.ports import EVERYTHING, Clock, Cluster, Resource, Scope
+from trainwright.runtime.resources import CONFIG_MAPS, NODES, PODS, SERVICES, jobs_of
+from trainwright.runtime.telemetry import Telemetry
+
+#: Which job: the kind's lower-case name, namespace and name.
+Which = tuple[str, Key]
+_CHILDREN = Scope(labels=KIND)
+
+
+class View:
+    """The caches. `look` is called for jobs that changed themselves, `stir` for jobs whose children did."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, extras: tuple[Resource, ...], telemetry: Telemetry) -> None:
+        self._cluster = cluster
+        self._telemetry = telemetry
+        self.jobs = {kind.singular: Cache(jobs_of(kind)) for kind in KINDS}
+        self._pods, self._services = Cache(PODS), Cache(SERVICES)
+        self._extras = [Cache(msgspec.structs.replace(one, type=Extra)) for one in (CONFIG_MAPS, *extras)]
+        self._nodes = Nodes(Cache(NODES), clock)
+        self.children = {cache.resource.kind: cache for cache in (self._pods, self._services, *self._extras)}
+
+    def informers(self, look: Callable[[Which], None], stir: Callable[[set[str]], None]) -> list[Informer]:
+        """What keeps all this in step."""
+        return [
+            *(self._informer(cache, EVERYTHING, partial(_jobs, look, kind)) for kind, cache in self.jobs.items()),
+            *(self._informer(cache, _CHILDREN, lambda uids, _: stir(uids)) for cache in self.children.values()),
+            self._informer(self._nodes.cache, EVERYTHING, lambda _, keys: stir(self._shaken(keys))),
+        ]
+
+    def _informer(self, cache: Cache, scope: Scope, listener: Callable[[set[str], set[Key]], None]) -> Informer:
+        return Informer(self._cluster, cache, scope, listener, self._telemetry)
+
+    def _shaken(self, keys: set[Key]) -> set[str]:
+        """Nodes have changed: the jobs with pods on one that fell silent, went or came back."""
+        nodes = self._nodes.update(keys)
+        pods = [pod for pod in self._pods.items() if pod.spec.node_name in nodes] if nodes else []
+        return {uid for pod in pods if (uid := (pod.metadata.labels or {}).get(JOB_UID))}
+
+    def job(self, which: Which) -> Body | None:
+        """The job's document, as last seen."""
+        found: Body | None = self.jobs[which[0]].get(which[1])
+        return found
+
+    def observe(self, job: Job, refusals: tuple[Refusal, ...]) -> Observed:
+        """What one job has in the world."""
+        return Observed(
+            pods=self._pods.of(job.uid),
+            services=self._services.of(job.uid),
+            extras=tuple([extra for cache in self._extras for extra in cache.of(job.uid)]),
+            nodes=self._nodes.known,
+            refusals=refusals,
+        )
+
+
+def _jobs(look: Callable[[Which], None], kind: str, _uids: set[str], keys: set[Key]) -> None:
+    for key in keys:
+        look((kind, key))
