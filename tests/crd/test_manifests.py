@@ -31,6 +31,8 @@ PLAIN = Kind(
     check_edit=lambda *_: (),
     translate=_never,
     render=_never,
+    suspend=_never,
+    scale=_never,
 )
 OLDER = msgspec.structs.replace(PLAIN, version="v1", columns=())
 OTHER = msgspec.structs.replace(PLAIN, name="Other", plural="others", short_names=("o", "ot"))

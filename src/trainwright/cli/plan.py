@@ -4,7 +4,6 @@
 Reads and refuses like `validate`; `preview` finds out about one job, and says it in the form that was asked for.
 """
 
-import re
 from typing import Literal
 
 import click
@@ -12,14 +11,12 @@ import click
 from trainwright.cli import output, preview
 from trainwright.cli.files import documents
 from trainwright.cli.output import Finding, State
-from trainwright.cli.subject import subject_of
+from trainwright.cli.subject import check_namespace, placed, subject_of
 from trainwright.errors import UsageError
 from trainwright.kinds.base import load
 from trainwright.manifest import Document
-from trainwright.model.job import Body
 from trainwright.model.problem import Problem
 
-_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _FORMS = {"text": preview.as_text, "json": preview.as_json, "yaml": preview.as_yaml}
 
 
@@ -47,8 +44,7 @@ def command(files: tuple[str, ...], form: Literal["text", "json", "yaml"], names
       trainwright plan job.yaml
       trainwright plan -o json job.yaml | jq '.objects[] | select(.kind == "Pod") | .spec'
     """
-    if namespace and not _NAMESPACE.fullmatch(namespace):
-        raise UsageError(f"{namespace!r} cannot be a namespace: use lower-case letters, digits and dashes")
+    check_namespace(namespace)
     states = [_plan(document, form, namespace) for file in files for document in documents(file)]
     if set(states) == {"skipped"}:
         raise UsageError("there is no job in what was given")
@@ -62,7 +58,7 @@ def _plan(document: Document, form: str, namespace: str) -> State:
         state: State = "skipped" if subject.beside else "invalid"
         _tell(document, state, subject.name, subject.problems)
         return state
-    loaded = load(subject.kind, _placed(document, namespace))
+    loaded = load(subject.kind, placed(document, namespace))
     if loaded.problems:
         _tell(document, "invalid", subject.name, loaded.problems)
     if loaded.errors:
@@ -77,14 +73,3 @@ def _tell(document: Document, state: State, subject: str, problems: tuple[Proble
     finding = Finding(document.file, document.number, state, subject, document.line(""), remarks)
     for line in output.lines(finding):
         click.echo(line, err=True)
-
-
-def _placed(document: Document, namespace: str) -> Body:
-    """The manifest in the namespace that was asked for; like kubectl, not against its own word."""
-    meta = document.body.get("metadata")
-    if not namespace or not isinstance(meta, dict):
-        return document.body
-    own = meta.get("namespace") or namespace
-    if own != namespace:
-        raise UsageError(f"{document.file}: document {document.number} is for namespace {own!r}, not {namespace!r}")
-    return document.body | {"metadata": meta | {"namespace": namespace}}

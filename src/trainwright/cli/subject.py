@@ -1,13 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kind a document is of, who it is about, and what to say if it is none of ours. Called by `validate`."""
+"""Which kind a document is of, who it is about, and what to say if it is none of ours.
+
+Called by every command that reads manifests.
+"""
+
+import re
 
 from msgspec import Struct
 
+from trainwright.errors import UsageError
 from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS, find
+from trainwright.manifest import Document
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest, shown
 
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 #: Kubernetes' own objects that people keep in the same file as their job.
 _BESIDE = {
     "v1": "ConfigMap Endpoints LimitRange Namespace PersistentVolume PersistentVolumeClaim Pod ResourceQuota Secret "
@@ -80,3 +88,20 @@ def _word(value: object, otherwise: str) -> str:
     """A name as it can stand in a line of text, or something in its stead."""
     fit = isinstance(value, str) and value and value.isprintable() and len(value) <= 253
     return str(value) if fit else otherwise
+
+
+def check_namespace(namespace: str) -> None:
+    """Refuse what `--namespace` cannot be."""
+    if namespace and not _NAMESPACE.fullmatch(namespace):
+        raise UsageError(f"{namespace!r} cannot be a namespace: use lower-case letters, digits and dashes")
+
+
+def placed(document: Document, namespace: str) -> Body:
+    """The manifest in the namespace that was asked for; like kubectl, not against its own word."""
+    meta = document.body.get("metadata")
+    if not namespace or not isinstance(meta, dict):
+        return document.body
+    own = meta.get("namespace") or namespace
+    if own != namespace:
+        raise UsageError(f"{document.file}: document {document.number} is for namespace {own!r}, not {namespace!r}")
+    return document.body | {"metadata": meta | {"namespace": namespace}}

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kind is: a value made of identity, a wire type and four pure functions. `registry` holds one per kind.
+"""What a kind is: a value made of identity, a wire type and pure functions. `registry` holds one per kind.
 
-The engines call `load` on what the API server sends and `render` on what `core` concluded; `crd` reads the type.
+The engines call `load` on what the API server sends and `render` on what `core` concluded; `crd` reads the type; the
+command line asks for the edits.
 """
 
 from collections.abc import Callable
@@ -53,6 +54,10 @@ class Kind(Struct, frozen=True, kw_only=True):
     translate: Callable[[Any], Job]
     #: The status in this kind's words: (stored status, job, conclusion, now) -> the `status` object.
     render: Callable[[Any, Job, Status, Time], Body]
+    #: The merge patch that suspends a stored job (True) or lets it go on (False).
+    suspend: Callable[[Body, bool], Body]
+    #: The merge patch that gives a role of a stored job that many replicas, or what is wrong with asking for it.
+    scale: Callable[[Body, str, int], Body | Problem]
     #: CEL rules for the CRD's `spec`: (rule, message).
     cel: tuple[tuple[str, str], ...] = ()
 

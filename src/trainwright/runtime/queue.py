@@ -6,12 +6,15 @@ A key that is added while it is worked on comes again afterwards. Timers live he
 
 import asyncio
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Generic, TypeVar
 
 from trainwright.runtime.telemetry import Telemetry
 
 K = TypeVar("K")
+#: Timers that were overtaken may lie about; more of them than this, and than keys, are cleared away.
+_LITTER = 256
 
 
 class Queue(Generic[K]):
@@ -19,6 +22,7 @@ class Queue(Generic[K]):
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
+        #: When each key comes; -inf once it waits for a worker, so that no timer brings it a second time.
         self._due: dict[K, float] = {}
         self._heap: list[tuple[float, int, K]] = []
         self._ready: deque[K] = deque()
@@ -40,6 +44,8 @@ class Queue(Generic[K]):
             return
         self._count += 1
         heappush(self._heap, (at, self._count, key))
+        if len(self._heap) > 2 * len(self._due) + _LITTER:
+            self._clear_away()
         self._set_alarm()
 
     async def get(self) -> K:
@@ -61,11 +67,8 @@ class Queue(Generic[K]):
         if at is not None and at <= asyncio.get_running_loop().time():
             self._make_ready(key)
 
-    def drop(self, key: K) -> None:
-        """There is no such thing any more."""
-        self._due.pop(key, None)
-
     def _make_ready(self, key: K) -> None:
+        self._due[key] = -inf
         self._ready.append(key)
         self._telemetry.depth = len(self._ready)
         while self._idle:
@@ -73,6 +76,11 @@ class Queue(Generic[K]):
             if not turn.done():
                 turn.set_result(None)
                 return
+
+    def _clear_away(self) -> None:
+        """Drop the timers that were overtaken."""
+        self._heap = list({entry[2]: entry for entry in self._heap if self._due.get(entry[2]) == entry[0]}.values())
+        heapify(self._heap)
 
     def _set_alarm(self) -> None:
         first = self._heap[0][0]

@@ -13,6 +13,7 @@ from trainwright.kinds.genericjob import rules
 from trainwright.kinds.genericjob.cel import RULES
 from trainwright.kinds.genericjob.checks import check, check_edit
 from trainwright.kinds.genericjob.dialect import GANG_API, GenericDialect
+from trainwright.kinds.genericjob.edits import scale, suspend
 from trainwright.kinds.genericjob.status import render
 from trainwright.kinds.genericjob.wire import DebugMode, GenericJob, GenericJobStatus, PauseMode
 from trainwright.model.job import Gang, Job, Lifecycle, Role
@@ -102,5 +103,7 @@ GENERICJOB = Kind(
     check_edit=check_edit,
     translate=translate,
     render=render,
+    suspend=suspend,
+    scale=scale,
     cel=RULES,
 )

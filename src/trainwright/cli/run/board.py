@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of a run's jobs and replicas, and what is news about them. `session` feeds it what it watches.
+
+Every pod of the run passes here several times, so what does not show is thrown away early. `condition` reads a pod.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from heapq import nsmallest
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trainwright.cli.run.condition import condition
+from trainwright.cli.show.news import OVER, Happening, JobState, Replica
+from trainwright.kinds.base import Kind, load
+from trainwright.model.job import Body
+from trainwright.model.ledger import Ledger, Phase
+from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, ROLE, Key
+
+_URGENCY = {"Failed": 0, "Unknown": 0, "Terminating": 1, "Pending": 2, "Starting": 2, "Waiting": 3, "Running": 4}
+
+
+#: Which replica: job, role, index.
+At = tuple[Key, str, int]
+
+
+class Sheet(Struct):
+    """One job, and the latest that was seen of it."""
+
+    key: Key
+    kind: Kind
+    body: Body
+    roles: dict[str, int]
+    order: int
+    ledger: Ledger = Ledger()
+    deleted: bool = False
+    said: JobState | None = None
+
+
+class Board:
+    """The picture of a run."""
+
+    def __init__(self, jobs: Iterable[tuple[Kind, Body]]) -> None:
+        self._sheets: dict[Key, Sheet] = {}
+        self._by_uid: dict[str, Sheet] = {}
+        #: Jobs of which more is to come.
+        self._open: set[Key] = set()
+        for kind, body in jobs:
+            meta = body["metadata"]
+            key = Key(meta.get("namespace") or "default", meta["name"])
+            self._sheets[key] = Sheet(key, kind, body, _roles(kind, body), len(self._sheets))
+        self._open |= set(self._sheets)
+        self._spaces = len({key.namespace for key in self._sheets})
+        self._replicas: dict[At, Replica] = {}
+        self._pods: dict[Key, At] = {}
+        self._counts: dict[Key, Counter[str]] = {key: Counter() for key in self._sheets}
+        for sheet in self._sheets.values():
+            self._fill(sheet)
+
+    # -- what is fed to it -------------------------------------------------------------------------------------------
+
+    def job(self, body: Body, *, deleted: bool = False) -> JobState | None:
+        """A job has changed; what is to be told of it."""
+        meta = body["metadata"]
+        sheet = self._sheets.get(Key(meta.get("namespace", ""), meta["name"]))
+        if sheet is None:
+            return None
+        self._by_uid[meta["uid"]] = sheet
+        if meta.get("generation") != sheet.body["metadata"].get("generation"):
+            sheet.roles = _roles(sheet.kind, body)
+            self._fill(sheet)
+        sheet.body, sheet.deleted = body, deleted
+        sheet.ledger = msgspec.convert((body.get("status") or {}).get("trainwright") or {}, Ledger)
+        if deleted or sheet.ledger.outcome is not None:
+            self._open.discard(sheet.key)
+        return self._told(sheet)
+
+    def pod(self, pod: Body, *, deleted: bool = False) -> Replica | None:
+        """A pod has changed; what is to be told of its replica."""
+        meta = pod["metadata"]
+        labels = meta.get("labels") or {}
+        sheet = self._by_uid.get(labels.get(JOB_UID, "")) or self._owner(meta)
+        if sheet is None:
+            return None
+        at = (sheet.key, labels[ROLE], int(labels[INDEX]))
+        before = self._replicas.get(at)
+        attempt = int(labels.get(ATTEMPT) or 0)
+        if before is not None and before.uid not in ("", meta["uid"]) and (deleted or attempt < before.attempt):
+            return None  # a predecessor on its way out
+        new = self._gone(before) if deleted else self._read(pod, at, attempt)
+        if new is None or new == before:
+            return None
+        self._put(at, before, new)
+        self._pods[Key(sheet.key.namespace, new.pod)] = at
+        return new
+
+    def event(self, event: Body) -> Happening | None:
+        """Something was reported; whose it is, and what to tell."""
+        about = event.get("involvedObject") or {}
+        key = Key(about.get("namespace", ""), about.get("name", ""))
+        replica = self._replicas.get(self._pods[key]) if about.get("kind") == "Pod" and key in self._pods else None
+        key = replica.job if replica is not None else key
+        if key not in self._sheets:
+            return None
+        label = replica.label if replica is not None else key.name
+        warning = event.get("type") == "Warning"
+        return Happening(key, label, event.get("reason", ""), event.get("message", ""), warning)
+
+    # -- what is asked of it -----------------------------------------------------------------------------------------
+
+    def jobs(self) -> tuple[JobState, ...]:
+        """All jobs, in the order they were given."""
+        return tuple(self._state(sheet) for sheet in self._sheets.values())
+
+    def sheet(self, key: Key) -> Sheet:
+        """All of one job."""
+        return self._sheets[key]
+
+    def replicas(self, key: Key) -> list[Replica]:
+        """The replicas of one job."""
+        return [one for one in self._replicas.values() if one.job == key]
+
+    def replica(self, uid: str, role: str, index: int) -> Replica | None:
+        """The replica that a pod with these labels is of."""
+        sheet = self._by_uid.get(uid)
+        return self._replicas.get((sheet.key, role, index)) if sheet is not None else None
+
+    def pick(self, most: int) -> tuple[Replica, ...]:
+        """At most that many replicas: those in trouble first, then what is not over; listed in order."""
+        every = list(self._replicas.values())
+        chosen = every if len(every) <= most else nsmallest(most, every, key=_urgency)
+        return tuple(sorted(chosen, key=self._place))
+
+    def count(self) -> int:
+        """How many replicas there are in all."""
+        return len(self._replicas)
+
+    def alive(self) -> list[Replica]:
+        """Replicas that have a pod which is not over."""
+        return [one for one in self._replicas.values() if one.pod and not one.removed and one.phase not in OVER]
+
+    @property
+    def over(self) -> bool:
+        """Nothing more is to come of any job."""
+        return not self._open
+
+    # -- within ------------------------------------------------------------------------------------------------------
+
+    def _owner(self, meta: Body) -> Sheet | None:
+        """Whose a pod is that was seen before its job: the two are watched apart."""
+        names = [one.get("name", "") for one in meta.get("ownerReferences") or () if one.get("controller")]
+        return self._sheets.get(Key(meta.get("namespace", ""), names[0])) if names else None
+
+    def _fill(self, sheet: Sheet) -> None:
+        """A replica for every index that should be; those beyond stay only while they have a pod."""
+        for role, total in sheet.roles.items():
+            for index in range(total):
+                at = (sheet.key, role, index)
+                if at not in self._replicas:
+                    self._put(at, None, Replica(sheet.key, role, index, self._label(sheet, role, index)))
+        for at in [at for at in self._replicas if at[0] == sheet.key and at[2] >= sheet.roles.get(at[1], 0)]:
+            if not self._replicas[at].pod or self._replicas[at].removed:
+                self._drop(at)
+
+    def _label(self, sheet: Sheet, role: str, index: int) -> str:
+        name = f"{role}-{index}"
+        if len(self._sheets) == 1:
+            return name
+        return f"{sheet.key.name if self._spaces == 1 else sheet.key}/{name}"
+
+    def _read(self, pod: Body, at: At, attempt: int) -> Replica:
+        meta, seen = pod["metadata"], condition(pod)
+        return Replica(
+            *at,
+            self._label(self._sheets[at[0]], at[1], at[2]),
+            seen.phase,
+            meta["name"],
+            meta["uid"],
+            attempt,
+            pod["spec"].get("nodeName", ""),
+            attempt + seen.restarts,
+            seen.reason,
+            (pod.get("status") or {}).get("startTime") or meta.get("creationTimestamp", ""),
+        )
+
+    def _gone(self, before: Replica | None) -> Replica | None:
+        if before is None:
+            return None
+        if before.phase in OVER:
+            return replace(before, removed=True)
+        at = (before.job, before.role, before.index)
+        sheet = self._sheets[before.job]
+        if before.index >= sheet.roles.get(before.role, 0):
+            self._drop(at)
+            return None
+        return replace(before, phase="Waiting", node="", reason="its pod is gone", since="", removed=True)
+
+    def _put(self, at: At, before: Replica | None, new: Replica) -> None:
+        counts = self._counts[at[0]]
+        if before is not None:
+            counts[before.phase] -= 1
+        counts[new.phase] += 1
+        self._replicas[at] = new
+
+    def _drop(self, at: At) -> None:
+        self._counts[at[0]][self._replicas.pop(at).phase] -= 1
+
+    def _told(self, sheet: Sheet) -> JobState | None:
+        state = self._state(sheet)
+        before, sheet.said = sheet.said, state
+        if before is None:
+            return state
+        same = (before.phase, before.step, before.over, before.total) == (
+            state.phase,
+            state.step,
+            state.over,
+            state.total,
+        )
+        return None if same else state
+
+    def _state(self, sheet: Sheet) -> JobState:
+        status = sheet.body.get("status") or {}
+        ledger = sheet.ledger
+        return JobState(
+            sheet.key,
+            sheet.kind.name,
+            status.get("phase") or "Pending",
+            ledger.phase or Phase.PENDING,
+            sum(sheet.roles.values()),
+            {phase: number for phase, number in self._counts[sheet.key].items() if number},
+            sum(number for role in ledger.roles for number in role.restarts.values()),
+            ledger.outcome,
+            sheet.deleted,
+        )
+
+    def _place(self, one: Replica) -> tuple[int, int, int]:
+        sheet = self._sheets[one.job]
+        return sheet.order, list(sheet.roles).index(one.role) if one.role in sheet.roles else 99, one.index
+
+
+def _urgency(one: Replica) -> tuple[int, int]:
+    return _URGENCY.get(one.phase, 5), one.index
+
+
+def _roles(kind: Kind, body: Body) -> dict[str, int]:
+    return {role.name: role.replicas for role in load(kind, body).job.roles}

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a pod is, in one word and a reason, from the whole object. Called by `board` for every change of every pod."""
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from trainwright.model.job import Body
+
+#: Reasons that every pod has for a moment; not worth a word.
+_ORDINARY = frozenset({"ContainerCreating", "PodInitializing", "Completed", "Error", ""})
+_LONGEST = 300
+
+
+class Condition(Struct, frozen=True, gc=False):
+    """A pod's phase as we show it, why it is in it, and how often its containers were restarted in place."""
+
+    phase: str
+    reason: str = ""
+    restarts: int = 0
+
+
+def condition(pod: Body) -> Condition:
+    """Look at a pod."""
+    status = pod.get("status") or {}
+    phase = status.get("phase") or "Pending"
+    restarts = sum(one.get("restartCount", 0) for one in status.get("containerStatuses") or ())
+    if phase in ("Succeeded", "Failed"):
+        return Condition(phase, "" if phase == "Succeeded" else _brief(_end(status)), restarts)
+    if pod["metadata"].get("deletionTimestamp"):
+        return Condition("Terminating", "", restarts)
+    if phase == "Pending" and not pod["spec"].get("nodeName"):
+        return Condition("Pending", _brief(_unplaced(status)), restarts)
+    trouble = next(_waiting(status), "") or _explained(status)
+    if phase == "Pending":
+        return Condition("Starting", _brief(trouble or _initialising(pod, status)), restarts)
+    return Condition(phase, _brief(trouble or _unready(status)), restarts)
+
+
+def states(status: Body) -> Iterator[tuple[str, Body]]:
+    """Every container's name and state, init containers first."""
+    for group in ("initContainerStatuses", "containerStatuses"):
+        for one in status.get(group) or ():
+            yield one.get("name", ""), one.get("state") or {}
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL`."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def exit_text(ended: Body) -> str:
+    """`exit code 1`, `OOMKilled`, `killed by SIGKILL`."""
+    code, number, reason = ended.get("exitCode", 0), ended.get("signal") or 0, ended.get("reason", "")
+    if reason not in _ORDINARY:
+        return f"{reason} (exit code {code})"
+    return f"killed by {signal_name(number)}" if number else f"exit code {code}"
+
+
+def _end(status: Body) -> str:
+    ends = [(name, state["terminated"]) for name, state in states(status) if state.get("terminated")]
+    bad = [(name, ended) for name, ended in ends if ended.get("exitCode")]
+    if not bad:
+        return _explained(status)
+    name, ended = bad[0]
+    message = ended.get("message") or ""
+    text = exit_text(ended) + (f": {message}" if message else "")
+    return text if len(ends) == 1 else f"{name}: {text}"
+
+
+def _explained(status: Body) -> str:
+    return ": ".join(part for part in (status.get("reason"), status.get("message")) if part)
+
+
+def _unplaced(status: Body) -> str:
+    for one in status.get("conditions") or ():
+        if one.get("type") == "PodScheduled" and one.get("status") == "False":
+            return ": ".join(part for part in (one.get("reason"), one.get("message")) if part)
+    return ""
+
+
+def _waiting(status: Body) -> Iterator[str]:
+    for _, state in states(status):
+        waiting: Any = state.get("waiting") or {}
+        if waiting.get("reason", "") not in _ORDINARY:
+            yield ": ".join(part for part in (waiting["reason"], waiting.get("message")) if part)
+
+
+def _initialising(pod: Body, status: Body) -> str:
+    total = len(pod["spec"].get("initContainers") or ())
+    done = sum(1 for one in status.get("initContainerStatuses") or () if (one.get("state") or {}).get("terminated"))
+    return f"init {done} of {total} done" if total else ""
+
+
+def _unready(status: Body) -> str:
+    waits = [one for one in status.get("containerStatuses") or () if not one.get("ready") and _runs(one)]
+    return "not ready" if waits else ""
+
+
+def _runs(container: Body) -> bool:
+    return bool((container.get("state") or {}).get("running"))
+
+
+def _brief(text: str) -> str:
+    text = " ".join(text.split()) if "\n" in text else text
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

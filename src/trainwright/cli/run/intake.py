@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Manifests to what a run is made of: its jobs, and the objects beside them. Called by `command` before anything starts.
+
+Judges like `validate`, in the same words and with the same lines; whatever is wrong anywhere refuses the whole run.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import click
+from msgspec import Struct
+
+from trainwright.cli import output
+from trainwright.cli.files import documents
+from trainwright.cli.output import Finding, State
+from trainwright.cli.run.changes import Change, apply
+from trainwright.cli.state import VOLUMES
+from trainwright.cli.subject import placed, subject_of
+from trainwright.errors import UsageError
+from trainwright.kinds.base import Kind, Loaded, load
+from trainwright.manifest import Document
+from trainwright.model.job import Body
+from trainwright.model.meta import Key
+from trainwright.model.problem import Problem
+
+#: What is created beside jobs, first.
+_BESIDE = ("Secret", "ConfigMap", "PersistentVolumeClaim")
+
+
+class Task(Struct, frozen=True):
+    """One job to run."""
+
+    document: Document
+    kind: Kind
+    body: Body
+    loaded: Loaded
+
+    @property
+    def key(self) -> Key:
+        """Where it lives."""
+        return self.loaded.job.key
+
+
+class Intake(Struct, frozen=True):
+    """Everything that was given: all of it is valid."""
+
+    tasks: tuple[Task, ...]
+    beside: tuple[Body, ...]
+    #: What was left out.
+    skipped: tuple[str, ...] = ()
+
+
+class Refused(UsageError):  # noqa: N818 - it ends a command, it is no mistake of ours
+    """Problems were found and have been told."""
+
+
+def take(files: Iterable[str], namespace: str, changes: Iterable[Change]) -> Intake:
+    """Read and judge everything. Raises Refused once all problems are told."""
+    edits = tuple(changes)
+    tasks: list[Task] = []
+    beside: list[Body] = []
+    skipped: list[str] = []
+    bad = 0
+    for document in (each for file in files for each in documents(file)):
+        subject = subject_of(document.body)
+        if subject.kind is not None:
+            task = _task(document, subject.kind, namespace, edits)
+            bad += tell(document, subject.name, _judged(task, edits))
+            tasks.append(task)
+        elif not subject.beside:
+            bad += tell(document, subject.name, subject.problems)
+        elif document.body["kind"] in _BESIDE and document.body["apiVersion"] == "v1":
+            body = _named(placed(document, namespace))
+            bad += tell(document, subject.name, _nameless(body))
+            beside.append(body)
+        else:
+            skipped.append(subject.name)
+    if bad:
+        raise Refused(_count(bad))
+    _once(tasks, beside)
+    return Intake(tuple(tasks), tuple(beside), tuple(skipped))
+
+
+def _count(bad: int) -> str:
+    return f"nothing was started: {bad} mistake{'s' * (bad != 1)} in what was given"
+
+
+def _task(document: Document, kind: Kind, namespace: str, edits: tuple[Change, ...]) -> Task:
+    body = placed(document, namespace)
+    for change in edits:
+        body = apply(body, change)
+    return Task(document, kind, _named(body), load(kind, body))
+
+
+def _named(body: Body) -> Body:
+    """With its namespace written out: what is stored has one."""
+    meta = body.get("metadata")
+    return body | {"metadata": {"namespace": "default", **meta}} if isinstance(meta, dict) else body
+
+
+def _judged(task: Task, edits: tuple[Change, ...]) -> Iterator[Problem]:
+    """Its problems; what `--set` brought in may not even be doubtful."""
+    for problem in task.loaded.problems:
+        ours = problem.warning and any(change.path.startswith(problem.path) for change in edits)
+        yield Problem(problem.path, problem.message, problem.nearest) if ours and problem.path else problem
+    if task.key.namespace == VOLUMES:
+        yield Problem(
+            "metadata.namespace", f"{VOLUMES!r} cannot be the namespace of a local run: volumes are kept there"
+        )
+
+
+def _nameless(body: Body) -> Iterator[Problem]:
+    name = (body.get("metadata") or {}).get("name")
+    if not isinstance(name, str) or not name:
+        yield Problem("metadata.name", "missing; expected a name")
+
+
+def tell(document: Document, subject: str, problems: Iterable[Problem]) -> int:
+    """Problems as `validate` words them, on standard error; how many are errors."""
+    remarks = output.remarks(document, problems)
+    errors = sum(remark.severity == "error" for remark in remarks)
+    state: State = "invalid"
+    finding = Finding(document.file, document.number, state, subject, document.line(""), remarks)
+    for line in output.lines(finding):
+        click.echo(line, err=True)
+    return errors
+
+
+def _once(tasks: list[Task], beside: list[Body]) -> None:
+    """Names may not clash; of jobs not even across kinds, since a run's folder has the job's name."""
+    if not tasks:
+        raise UsageError("there is no job in what was given")
+    named = [("job", str(task.key)) for task in tasks]
+    named += [(body["kind"], f"{body['metadata']['namespace']}/{body['metadata']['name']}") for body in beside]
+    twice = next((one for place, one in enumerate(named) if one in named[:place]), None)
+    if twice is not None:
+        raise UsageError(f"{twice[0]} {twice[1]} is given twice; each name may be given once")

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node agent: one node of any cluster. Watches the pods that are bound to it; each gets a `worker`.
+
+The engine (or `main`, in a process of its own) makes one with a `Link` to a supervisor. Nothing here knows what is
+behind the `Cluster`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from trainwright.errors import ApiError
+from trainwright.local.agent.devices import Devices
+from trainwright.local.agent.follow import Follower
+from trainwright.local.agent.hosts import Hosts
+from trainwright.local.agent.link import Link
+from trainwright.local.agent.means import Means, Notices
+from trainwright.local.agent.node import Node
+from trainwright.local.agent.report import Reports
+from trainwright.local.agent.settings import Settings
+from trainwright.local.agent.worker import Worker
+from trainwright.model.job import Body
+from trainwright.model.meta import Key
+from trainwright.runtime.ports import Clock, Cluster, Happened, Page, Scope
+from trainwright.runtime.resources import PODS
+
+
+class Agent:
+    """Runs the pods of one node. `notify` is told what people should know, each thing once."""
+
+    def __init__(
+        self, cluster: Cluster, link: Link, clock: Clock, settings: Settings, notify: Callable[[str], None]
+    ) -> None:
+        notices = Notices(notify)
+        reports = Reports(cluster, settings.pace, notices.once)
+        hosts = Hosts(cluster, Path(settings.folder, "hosts"), settings.pace) if settings.sandboxed else None
+        devices = Devices(settings.devices)
+        self.means = Means(cluster, link, clock, settings, reports, devices, notices, hosts)
+        self.node = Node(cluster, clock, settings)
+        self._workers: dict[str, Worker] = {}
+        #: What is still to be cleared away of a pod that has gone, by its name: another of that name waits for it.
+        self._clearing: dict[Key, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        link.notice = notices.once
+        link.lost = self._lose
+
+    async def start(self) -> None:
+        """Register the node and begin to watch."""
+        await self.node.register()
+        means, settings = self.means, self.means.settings
+        if means.hosts is not None:
+            await means.hosts.start()
+        scope = Scope(fields=f"spec.nodeName={settings.node}")
+        follower = Follower(means.cluster, PODS.whole(), scope, settings.pace)
+        self._spawn(follower.run(self._listed, self._changed))
+        if settings.heartbeat:
+            self._spawn(self._beat(settings.heartbeat))
+
+    async def stop(self, grace: float = 0.0) -> None:
+        """Watch no more, and hang up. Pods that are not to outlive the agent have so much time to end."""
+        for task in [*self._tasks]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.means.settings.orphans == "end":
+            await self._retire(grace)
+        if self._clearing:
+            await asyncio.wait(self._clearing.values())
+        await self.means.reports.close()
+        if self.means.hosts is not None:
+            await self.means.hosts.close()
+        await self.means.link.close()
+
+    async def _retire(self, grace: float) -> None:
+        ending = {task for worker in self._workers.values() if (task := worker.retire(grace)) is not None}
+        if ending:
+            await asyncio.wait(ending)
+
+    def _spawn(self, what: "asyncio._CoroutineLike[None]") -> None:
+        task = asyncio.get_running_loop().create_task(what)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _listed(self, page: Page) -> None:
+        present = {pod["metadata"]["uid"] for pod in page.items}
+        for uid in [uid for uid in self._workers if uid not in present]:
+            self._remove(uid)
+        for pod in page.items:
+            self._put(pod)
+
+    def _changed(self, what: Happened, pod: Body, version: str) -> None:  # noqa: ARG002 - `follow` tells it
+        if what is Happened.DELETED:
+            self._remove(pod["metadata"]["uid"])
+        else:
+            self._put(pod)
+
+    def _put(self, pod: Body) -> None:
+        uid = pod["metadata"]["uid"]
+        worker = self._workers.get(uid)
+        if worker is not None:
+            worker.update(pod)
+        else:
+            key = Key(pod["metadata"].get("namespace", ""), pod["metadata"]["name"])
+            self._workers[uid] = Worker(pod, self.means, self._clearing.get(key))
+
+    def _remove(self, uid: str) -> None:
+        worker = self._workers.pop(uid, None)
+        task = worker.vanish() if worker is not None else None
+        if worker is None or task is None:
+            return
+        key = worker.charge.key
+        self._clearing[key] = task
+        task.add_done_callback(lambda done: self._clearing.get(key) is done and self._clearing.pop(key))
+
+    def _lose(self) -> None:
+        """The supervisor has gone: no pod runs any more, and none can."""
+        loss = self.means.link.loss
+        self.means.notices.once(f"node {self.means.settings.node} can run nothing any more: {loss}")
+        for worker in self._workers.values():
+            worker.lose(loss)
+        self._spawn(self._fail(loss))
+
+    async def _fail(self, loss: str) -> None:
+        with contextlib.suppress(ApiError):
+            await self.node.fail("SupervisorLost", loss)
+
+    async def _beat(self, seconds: float) -> None:
+        while self.means.link.alive:
+            await asyncio.sleep(seconds)
+            with contextlib.suppress(ApiError):
+                await self.node.beat()

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One pod in an agent's charge: its object, its containers, and the status that follows from them.
+
+`worker` leads it through its life; `start`, `stop` and `probes` do what they do to one container of it.
+"""
+
+import asyncio
+from typing import Any
+
+from trainwright.local.agent import fields, messages
+from trainwright.local.agent.container import Container
+from trainwright.local.agent.link import End
+from trainwright.local.agent.means import Means
+from trainwright.local.agent.report import Report
+from trainwright.local.agent.status import Facts, Over, compose
+from trainwright.model.job import Body
+from trainwright.model.meta import JOB_UID, PREFIX, Key
+from trainwright.model.units import rfc3339
+
+ADDRESS = f"{PREFIX}/address"
+_UNKNOWN = "The container could not be located when the pod was looked after again"
+_LONGEST_HOST = 63
+
+
+class Charge:
+    """A pod. `due` is when its containers are killed, once it is being ended."""
+
+    def __init__(self, pod: Body, means: Means) -> None:
+        meta, spec = pod["metadata"], pod["spec"]
+        self.pod = pod
+        self.means = means
+        self.uid: str = meta["uid"]
+        self.key = Key(meta.get("namespace", ""), meta["name"])
+        inits = spec.get("initContainers") or ()
+        self.inits = [Container(body, index, init=True) for index, body in enumerate(inits)]
+        self.mains = [
+            Container(body, index, init=False, alone=not inits) for index, body in enumerate(spec["containers"])
+        ]
+        self.policy: str = spec.get("restartPolicy") or "Always"
+        self.host = str(spec.get("hostname") or meta["name"])[:_LONGEST_HOST].rstrip("-.")
+        self.folder = f"{means.settings.folder}/pods/{self.uid}"
+        #: It has a folder of its own, which must go with it.
+        self.housed = False
+        #: The supervisor knows it.
+        self.opened = False
+        self.over: Over | None = None
+        self.final = False
+        self.due: float | None = None
+        self.held: tuple[str, ...] = ()
+        self.report = Report(self.key, self.uid, self._status)
+        self.ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+        self.started: str = (pod.get("status") or {}).get("startTime") or rfc3339(means.clock.now())
+        if (pod.get("status") or {}).get("containerStatuses"):
+            self._restore(pod["status"])
+
+    @property
+    def containers(self) -> list[Container]:
+        """All of them, in the order in which they begin."""
+        return [*self.inits, *self.mains] if self.inits else self.mains
+
+    @property
+    def networked(self) -> bool:
+        """It has a network of its own."""
+        return self.means.settings.sandboxed and not self.pod["spec"].get("hostNetwork")
+
+    @property
+    def address(self) -> str:
+        """The address that was reserved for it; this machine's own if it has none or shares its network."""
+        if self.pod["spec"].get("hostNetwork"):
+            return self.means.settings.address
+        reserved = (self.pod["metadata"].get("annotations") or {}).get(ADDRESS)
+        return str(reserved) if reserved else self.means.settings.address
+
+    @property
+    def grace(self) -> float:
+        """How long its containers have after SIGTERM."""
+        asked = self.pod["spec"].get("terminationGracePeriodSeconds")
+        return 30.0 if asked is None else float(asked)
+
+    @property
+    def job(self) -> str:
+        """What notices are about: the job, or the pod itself if it belongs to none."""
+        return str((self.pod["metadata"].get("labels") or {}).get(JOB_UID) or self.uid)
+
+    @property
+    def facts(self) -> fields.Facts:
+        """What its variables may refer to."""
+        settings = self.means.settings
+        allocatable = settings.capacity if settings.allocatable is None else settings.allocatable
+        return fields.Facts(settings.node, self.address, settings.address, allocatable)
+
+    def mark(self) -> None:
+        """Something about it has changed."""
+        self.means.reports.mark(self.report)
+
+    def finished(self, container: Container, end: End) -> None:
+        """A process of it has ended."""
+        reason = "OOMKilled" if end.oom else "Error" if end.code else "Completed"
+        words = messages.last(container, end, sandboxed=self.means.settings.sandboxed)
+        container.end(end, reason, words or container.why)
+        self.mark()
+
+    def hasten(self, due: float) -> None:
+        """Its containers are killed then, or earlier if that was said before."""
+        if self.due is None or due < self.due:
+            self.due = due
+            for container in self.containers:
+                container.kill_at(due, self.means.link)
+
+    def _status(self) -> dict[str, Any]:
+        facts = Facts(self.policy, self.started, self.address, self.means.settings.address, self.over, self.final)
+        known = [*((self.pod.get("status") or {}).get("conditions") or ()), *_ours(self.report.stored)]
+        now = rfc3339(self.means.clock.now())
+        return compose(facts, [one.seen for one in self.inits], [one.seen for one in self.mains], known, now)
+
+    def _restore(self, status: Body) -> None:
+        """Go on from what another agent has told of it: what it left running is lost."""
+        told = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+        by_name = {one["name"]: one for one in told}
+        for container in self.containers:
+            then = by_name.get(container.seen.name)
+            if then is None:
+                continue
+            seen, state = container.seen, then.get("state") or {}
+            seen.restarts, seen.last = then.get("restartCount", 0), then.get("lastState") or None
+            if "terminated" in state:
+                seen.state = state
+            elif "running" in state:
+                seen.id, container.started = then.get("containerID", ""), state["running"].get("startedAt", "")
+                end = End(code=137, at=self.means.clock.now().timestamp())
+                container.end(end, "ContainerStatusUnknown", _UNKNOWN)
+
+
+def _ours(stored: Body | None) -> list[Body]:
+    """The conditions that we wrote last: the watch may not have told them yet."""
+    if stored is None:
+        return []
+    kinds = ("Initialized", "ContainersReady", "Ready")
+    return [condition for condition in stored["conditions"] if condition["type"] in kinds]
+
+
+def loop_time() -> float:
+    """The loop's clock, by which everything here is due."""
+    return asyncio.get_running_loop().time()

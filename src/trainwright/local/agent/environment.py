@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The environment and the command line of a container, as a kubelet makes them. `worker` calls it; pure.
+
+Objects that `env` and `envFrom` refer to are looked up beforehand (`sources`) and handed in. Service variables
+(`FOO_SERVICE_HOST`) are not made: names resolve.
+"""
+
+import re
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from trainwright.local.agent import fields
+from trainwright.local.agent.refusals import Unconfigured, missing
+from trainwright.local.agent.sources import CONFIG_MAP, SECRET, Sources
+from trainwright.model.job import Body
+from trainwright.model.problem import nearest
+
+_REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
+_VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_PASSED = ("PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
+_NO_COMMAND = "missing; the image is not used, so its entrypoint is not known: name the program to run here"
+
+
+class Subject(Struct, frozen=True):
+    """The container that all this is about, and what surrounds it."""
+
+    pod: Body
+    container: Body
+    path: str
+    facts: fields.Facts
+    sources: Sources
+
+    @property
+    def namespace(self) -> str:
+        """Where its Secrets and ConfigMaps are."""
+        return str(self.pod["metadata"].get("namespace", ""))
+
+
+def passed(environ: Mapping[str, str]) -> dict[str, str]:
+    """What containers get of the engine's own environment."""
+    return {name: value for name, value in environ.items() if name in _PASSED or name.startswith("CUDA")}
+
+
+def expand(text: str, known: Mapping[str, str]) -> str:
+    """`$(NAME)` replaced by its value and `$$` by `$`; an unknown name stays as it is written."""
+    if "$" not in text:
+        return text
+    return _REFERENCE.sub(lambda match: "$" if match[1] else known.get(match[2], match[0]), text)
+
+
+def variables(subject: Subject) -> dict[str, str]:
+    """What `envFrom` and `env` define, in order: later ones may refer to and replace earlier ones."""
+    found: dict[str, str] = {}
+    for index, source in enumerate(subject.container.get("envFrom") or ()):
+        found.update(_all_of(subject, source, f"{subject.path}.envFrom[{index}]"))
+    for index, entry in enumerate(subject.container.get("env") or ()):
+        value = _value(subject, entry, index, found)
+        if value is not None:
+            found[entry["name"]] = value
+    return found
+
+
+def command(subject: Subject, known: Mapping[str, str]) -> list[str]:
+    """`command` and `args`, with the container's own variables in them."""
+    words = subject.container.get("command")
+    if not words:
+        raise Unconfigured(f"{subject.path}.command", _NO_COMMAND)
+    return [expand(str(word), known) for word in (*words, *(subject.container.get("args") or ()))]
+
+
+def _value(subject: Subject, entry: Body, index: int, known: Mapping[str, str]) -> str | None:
+    """None: an optional source is not there, and so the variable is not."""
+    written = entry.get("value")
+    if written:
+        return expand(str(written), known)
+    source = entry.get("valueFrom")
+    if not source:
+        return ""
+    path = f"{subject.path}.env[{index}].valueFrom"
+    match source:
+        case {"fieldRef": ref}:
+            return fields.of_pod(ref, subject.pod, subject.facts, f"{path}.fieldRef")
+        case {"resourceFieldRef": ref}:
+            return fields.of_resources(ref, subject.pod, subject.container, subject.facts, f"{path}.resourceFieldRef")
+        case {"secretKeyRef": ref}:
+            return _one_of(subject, SECRET, ref, f"{path}.secretKeyRef")
+        case {"configMapKeyRef": ref}:
+            return _one_of(subject, CONFIG_MAP, ref, f"{path}.configMapKeyRef")
+    known_words = "fieldRef, resourceFieldRef, secretKeyRef or configMapKeyRef"
+    raise Unconfigured(path, f"expected {known_words}, found {', '.join(source)}")
+
+
+def _one_of(subject: Subject, kind: str, ref: Body, path: str) -> str | None:
+    name, key = str(ref.get("name", "")), str(ref.get("key", ""))
+    found = subject.sources.get((kind, name))
+    if found is None:
+        if ref.get("optional"):
+            return None
+        raise missing(f"{path}.name", kind, name, subject.namespace)
+    data = found.get("data") or {}
+    if key in data:
+        return _text(kind, data[key])
+    if ref.get("optional"):
+        return None
+    has = ", ".join(sorted(data)) or "no keys"
+    raise Unconfigured(f"{path}.key", f"{kind} {name!r} has no key {key!r}; it has {has}", nearest(key, data))
+
+
+def _all_of(subject: Subject, source: Body, path: str) -> Iterator[tuple[str, str]]:
+    prefix = str(source.get("prefix") or "")
+    for kind, word in ((CONFIG_MAP, "configMapRef"), (SECRET, "secretRef")):
+        ref = source.get(word)
+        if ref is None:
+            continue
+        name = str(ref.get("name", ""))
+        found = subject.sources.get((kind, name))
+        if found is None and not ref.get("optional"):
+            raise missing(f"{path}.{word}.name", kind, name, subject.namespace)
+        for key, value in ((found or {}).get("data") or {}).items():
+            if _VARIABLE.fullmatch(prefix + key):
+                yield prefix + key, _text(kind, value)
+
+
+def _text(kind: str, value: str) -> str:
+    """A value as a variable holds it: text, and so what is no text in it is replaced."""
+    return b64decode(value).decode(errors="replace") if kind == SECRET else str(value)

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One hosts file per namespace, kept up to date while pods and services come and go. Only where pods are sandboxed.
+
+`start` asks for the file of a pod before its first container starts: by then it holds everything that was there before
+the pod. Files are bound into pods, so they are rewritten in place: another file of that name would not be seen there.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+
+from trainwright.errors import ApiError
+from trainwright.local.agent import names
+from trainwright.local.agent.follow import Follower
+from trainwright.local.agent.settings import Pace
+from trainwright.model.job import Body
+from trainwright.model.meta import PREFIX
+from trainwright.runtime.ports import EVERYTHING, Cluster, Happened, Page
+from trainwright.runtime.resources import PODS, SERVICES
+
+_ADDRESS = f"{PREFIX}/address"
+_Id = tuple[str, str]
+
+
+class Hosts:
+    """The files, below `folder`."""
+
+    def __init__(self, cluster: Cluster, folder: Path, pace: Pace) -> None:
+        self._cluster = cluster
+        self._folder = folder
+        self._pace = pace
+        self._pods: dict[_Id, names.Host] = {}
+        self._services: dict[_Id, names.Selection] = {}
+        #: How far what is known of the services goes.
+        self._version = 0
+        self._texts: dict[str, str] = {}
+        self._changed = True
+        self._last = -1.0
+        self._turn: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Begin to follow pods and services."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        pods = Follower(self._cluster, PODS.whole(), EVERYTHING, self._pace)
+        services = Follower(self._cluster, SERVICES.whole(), EVERYTHING, self._pace)
+        loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(pods.run(self._pods_listed, self._pod_changed)))
+        self._tasks.append(loop.create_task(services.run(self._services_listed, self._service_changed)))
+
+    async def close(self) -> None:
+        """Follow no more; the files stay as they are."""
+        tasks = [*self._tasks, *([self._turn] if self._turn is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def settled(self, pod: Body) -> str:
+        """The path of the pod's hosts file, once that holds all that was made before the pod came here."""
+        meta = pod["metadata"]
+        namespace = meta.get("namespace", "")
+        self._add_pod(pod)
+        if namespace not in self._texts:
+            self._texts[namespace] = ""
+            self._changed = True
+        needed = int(meta.get("resourceVersion") or 0)
+        while self._changed or self._version < needed:
+            await asyncio.shield(self._next(needed))
+        return str(self._folder / namespace)
+
+    def _next(self, needed: int = 0) -> "asyncio.Task[None]":
+        """The turn that is coming: changes within a few milliseconds are one."""
+        if self._turn is None or self._turn.done():
+            self._turn = asyncio.get_running_loop().create_task(self._write(needed))
+        return self._turn
+
+    async def _write(self, needed: int) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self._last + self._pace.debounce - loop.time()))
+        if self._version < needed:
+            await self._catch_up()
+        self._changed = False
+        self._last = loop.time()
+        for namespace, before in self._texts.items():
+            text = names.render(namespace, self._pods.values(), self._services.values())
+            if text != before:
+                rewrite(self._folder / namespace, text)
+                self._texts[namespace] = text
+
+    async def _catch_up(self) -> None:
+        """The watch of the services may be behind, or have nothing to tell: then only a list knows."""
+        try:
+            self._services_listed(await self._cluster.list(SERVICES.whole()))
+        except ApiError as error:
+            await asyncio.sleep(error.retry_after or self._pace.unavailable)
+
+    def _pods_listed(self, page: Page) -> None:
+        self._pods = {}
+        for pod in page.items:
+            self._add_pod(pod)
+        self._touch()
+
+    def _pod_changed(self, what: Happened, pod: Body, version: str) -> None:  # noqa: ARG002 - services need it
+        if what is not Happened.DELETED:
+            self._add_pod(pod)
+        elif self._pods.pop(_id(pod), None) is not None:
+            self._touch()
+
+    def _add_pod(self, pod: Body) -> None:
+        meta, spec = pod["metadata"], pod.get("spec") or {}
+        address = (meta.get("annotations") or {}).get(_ADDRESS)
+        if not address or spec.get("hostNetwork"):
+            return
+        labels = tuple((meta.get("labels") or {}).items())
+        where = _id(pod)
+        host = names.Host(*where, address, labels, spec.get("hostname") or "", spec.get("subdomain") or "")
+        if self._pods.get(where) != host:
+            self._pods[where] = host
+            self._touch()
+
+    def _services_listed(self, page: Page) -> None:
+        version = int(page.version or 0)
+        if version < self._version:
+            return
+        found = {_id(service): _selection(service) for service in page.items}
+        changed, self._services, self._version = found != self._services, found, version
+        if changed:
+            self._touch()
+
+    def _service_changed(self, what: Happened, service: Body, version: str) -> None:
+        if int(version) <= self._version:
+            return
+        self._version = int(version)
+        if what is Happened.DELETED:
+            self._services.pop(_id(service), None)
+        else:
+            self._services[_id(service)] = _selection(service)
+        self._touch()
+
+    def _touch(self) -> None:
+        self._changed = True
+        if self._texts:
+            self._next()
+
+
+def rewrite(path: Path, text: str) -> None:
+    """Put the text into the file as it is, without a moment at which the file is empty."""
+    data = text.encode()
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.pwrite(fd, data, 0)
+        os.ftruncate(fd, len(data))
+    finally:
+        os.close(fd)
+
+
+def _id(item: Body) -> _Id:
+    return item["metadata"].get("namespace", ""), item["metadata"]["name"]
+
+
+def _selection(service: Body) -> names.Selection:
+    return names.Selection(*_id(service), tuple(((service.get("spec") or {}).get("selector") or {}).items()))

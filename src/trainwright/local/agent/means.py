@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every worker of an agent shares. Made by `agent`, handed to each `charge`."""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from trainwright.local.agent.devices import Devices
+from trainwright.local.agent.hosts import Hosts
+from trainwright.local.agent.link import Link
+from trainwright.local.agent.report import Reports
+from trainwright.local.agent.settings import Settings
+from trainwright.runtime.ports import Clock, Cluster
+
+
+class Notices:
+    """Things people should be told once, not once per pod."""
+
+    def __init__(self, notify: Callable[[str], None]) -> None:
+        self._notify = notify
+        self._told: set[tuple[str, str]] = set()
+
+    def once(self, text: str, about: str = "") -> None:
+        """Tell it, unless it was told about that already."""
+        if (about, text) not in self._told:
+            self._told.add((about, text))
+            self._notify(text)
+
+
+class Means(Struct, frozen=True):
+    """The place an agent works in."""
+
+    cluster: Cluster
+    link: Link
+    clock: Clock
+    settings: Settings
+    reports: Reports
+    devices: Devices
+    notices: Notices
+    #: None where pods have no hosts file of their own.
+    hosts: Hosts | None = None

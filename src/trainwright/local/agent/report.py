@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing the status of pods: changes within a few milliseconds are one write, the newest is never lost.
+
+Workers `mark` a report when something changed and `store` it where it must be stored before they go on. One report is
+never written twice at once; an API that does not answer is asked again until the pod is gone.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from trainwright.errors import ApiError, ConflictError, NotFoundError, TooManyRequestsError, UnavailableError
+from trainwright.local.agent.settings import Pace
+from trainwright.model.job import Body
+from trainwright.model.meta import Key
+from trainwright.runtime.ports import Cluster
+from trainwright.runtime.resources import PODS
+
+_PODS = PODS.whole()
+
+
+class Report:
+    """What the store should know about one pod: `compose` says it when it is asked."""
+
+    __slots__ = ("compose", "dirty", "gone", "key", "lock", "stored", "uid")
+
+    def __init__(self, key: Key, uid: str, compose: Callable[[], Body]) -> None:
+        self.key = key
+        self.uid = uid
+        self.compose = compose
+        self.dirty = False
+        #: The object is not there any more: nothing is to be told.
+        self.gone = False
+        self.stored: Body | None = None
+        self.lock = asyncio.Lock()
+
+
+class Reports:
+    """All reports of an agent. `complain` hears of a status that the API will not take."""
+
+    def __init__(self, cluster: Cluster, pace: Pace, complain: Callable[[str], None]) -> None:
+        self._cluster = cluster
+        self._pace = pace
+        self._complain = complain
+        self._loop = asyncio.get_running_loop()
+        #: All wait equally long, so the first in is the first out, and one timer does for all.
+        self._queue: deque[tuple[float, Report]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def mark(self, report: Report) -> None:
+        """Something changed: it is written soon, with whatever else changes until then."""
+        if report.dirty or report.gone:
+            return
+        report.dirty = True
+        due = self._loop.time() + self._pace.debounce
+        self._queue.append((due, report))
+        if self._timer is None:
+            self._timer = self._loop.call_at(due, self._ring)
+
+    def _ring(self) -> None:
+        """Write what is due."""
+        self._timer = None
+        now = self._loop.time()
+        while self._queue:
+            due, report = self._queue[0]
+            if report.dirty and due > now:
+                self._timer = self._loop.call_at(due, self._ring)
+                return
+            self._queue.popleft()
+            if report.dirty:
+                task = self._loop.create_task(self.store(report))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def store(self, report: Report) -> None:
+        """Write it now, if there is anything new, and until it is written."""
+        async with report.lock:
+            wait = self._pace.unavailable
+            while not report.gone:
+                report.dirty = False
+                body = report.compose()
+                if body == report.stored:
+                    return
+                try:
+                    await self._write(report, body)
+                except (UnavailableError, TooManyRequestsError) as error:
+                    await asyncio.sleep(error.retry_after or wait)
+                    wait = min(2 * wait, self._pace.patience)
+                    continue
+                if not report.dirty:
+                    return
+
+    async def _write(self, report: Report, body: Body) -> None:
+        try:
+            await self._cluster.patch(_PODS, report.key, {"status": body}, uid=report.uid, status=True)
+        except NotFoundError:
+            report.gone = True
+        except ConflictError:
+            report.gone = await self._replaced(report)
+        except (UnavailableError, TooManyRequestsError):
+            raise
+        except ApiError as error:
+            self._complain(f"pod {report.key}: its status was refused: {error}")
+            report.stored = body
+        else:
+            report.stored = body
+
+    async def _replaced(self, report: Report) -> bool:
+        """Whether another pod bears that name now; else somebody else only wrote at the same time."""
+        try:
+            found = await self._cluster.get(_PODS, report.key)
+        except NotFoundError:
+            return True
+        report.dirty = True
+        return bool(found["metadata"]["uid"] != report.uid)
+
+    async def close(self) -> None:
+        """Write what is still to be written."""
+        if self._timer is not None:
+            self._timer.cancel()
+        reports = [report for _, report in self._queue if report.dirty]
+        self._queue.clear()
+        await asyncio.gather(*(self.store(report) for report in reports), *self._tasks)

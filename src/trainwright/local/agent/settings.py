@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a node agent is told when it starts: the engine makes it, every module here reads it.
+
+Times are Kubernetes' own unless a test says otherwise.
+"""
+
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+Runtime = Literal["sandbox", "process"]
+
+
+class Pace(Struct, frozen=True, kw_only=True):
+    """How long the agent waits before it does a thing (again), in seconds."""
+
+    #: Before a container's second restart; doubles with each further one up to `longest`.
+    backoff: float = 10.0
+    longest: float = 300.0
+    #: A container that ran so long begins with a short back-off again.
+    calm: float = 600.0
+    #: Before a container that cannot be configured is tried again.
+    retry: float = 3.0
+    #: Changes of a status within this time are one write.
+    debounce: float = 0.02
+    #: After an API that does not answer; doubles up to `patience`.
+    unavailable: float = 0.2
+    patience: float = 5.0
+    #: Seconds that a container gets after SIGTERM even if its preStop hook used up the grace period.
+    least_grace: float = 2.0
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """One node: its name, what it offers, where it keeps its files."""
+
+    node: str
+    runtime: Runtime
+    #: The folder of the run: logs, pods, hosts and nodes are below it.
+    folder: str
+    #: The folder of the PersistentVolumeClaims, which outlives runs.
+    volumes: str
+    #: Working directory of containers that name none.
+    cwd: str
+    #: Keep the files of pods that are gone.
+    keep: bool = False
+    #: This machine's own address, as pods are told it.
+    address: str = "127.0.0.1"
+    labels: dict[str, str] = field(default_factory=dict)
+    capacity: dict[str, str] = field(default_factory=dict)
+    #: None: everything.
+    allocatable: dict[str, str] | None = None
+    #: The GPUs of the node, as CUDA_VISIBLE_DEVICES names them.
+    devices: tuple[str, ...] = ()
+    #: Environment that every container starts from: see `environment.passed`.
+    passed: dict[str, str] = field(default_factory=dict)
+    #: Folders below /tmp that stay visible where /tmp is private to a pod.
+    visible: tuple[str, ...] = ()
+    #: A file of a log has so many bytes, and so many files are kept with the one that is written.
+    rotate: tuple[int, int] = (10 << 20, 5)
+    #: Seconds between signs of life on the node object; 0: none.
+    heartbeat: float = 0.0
+    #: What becomes of the pods when the agent dies.
+    orphans: Literal["end", "keep"] = "end"
+    #: The supervisor's `network`: subnet and, where several agents share one, its holder.
+    network: dict[str, Any] | None = None
+    #: Pods may reach what is outside this machine.
+    outside: bool = True
+    pace: Pace = Pace()
+
+    @property
+    def sandboxed(self) -> bool:
+        """Pods have a network, a file system and a process space of their own."""
+        return self.runtime == "sandbox"
+
+    def supervisor(self) -> dict[str, Any]:
+        """The configuration of this node's supervisor."""
+        return {
+            "folder": f"{self.folder}/nodes/{self.node}",
+            "runtime": self.runtime,
+            "orphans": self.orphans,
+            "network": self.network,
+            "outside": self.outside,
+            "rotate": list(self.rotate),
+        }

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting things: a pod's surroundings (`enter`), then its containers (`start`). `worker` calls both.
+
+What cannot be configured waits and is tried again; a program that cannot be run has ended, with the code a shell has
+for that.
+"""
+
+import asyncio
+import contextlib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trainwright.errors import ApiError
+from trainwright.local.agent import devices, environment, messages, sources, volumes
+from trainwright.local.agent.charge import ADDRESS, Charge
+from trainwright.local.agent.container import Container
+from trainwright.local.agent.link import Answer, End, Lost, Refused
+from trainwright.local.agent.refusals import CONFIG, CREATE, Unconfigured
+from trainwright.model.units import quantity
+
+_IMAGE = "image is not used by the {} runtime: commands run with this machine's programs"
+_SIDECAR = "Always is not supported: an init container must end before the next one begins"
+_CANNOT_RUN = (126, 127)
+
+
+async def enter(charge: Charge) -> None:
+    """Have the supervisor make what the pod's containers share."""
+    means, spec = charge.means, charge.pod["spec"]
+    if means.devices.all:
+        held = means.devices.take(charge.uid, devices.needed(spec))
+        if held is None:
+            wanted = f"{devices.needed(spec)} of {len(means.devices.all)}"
+            raise Unconfigured("spec.containers", f"the GPUs it asks for ({wanted}) are not free on this node")
+        charge.held = held
+    await means.link.call("open", **await _surroundings(charge))
+    charge.opened = True
+
+
+async def _surroundings(charge: Charge) -> dict[str, Any]:
+    settings, meta = charge.means.settings, charge.pod["metadata"]
+    shared: dict[str, Any] = {"pod": charge.uid, "host": charge.host, "address": charge.address}
+    if not settings.sandboxed:
+        return shared | {"network": "host", "hosts": None, "tmp": None, "shm": None, "keep": []}
+    if charge.networked and ADDRESS not in (meta.get("annotations") or {}):
+        raise Unconfigured(f'metadata.annotations["{ADDRESS}"]', "missing; no address was reserved for this pod")
+    hosts = charge.means.hosts
+    return shared | {
+        "network": "own" if charge.networked else "host",
+        "hosts": await hosts.settled(charge.pod) if hosts is not None else None,
+        "tmp": _folder(charge, "tmp"),
+        "shm": volumes.shared(charge.pod),
+        "keep": [settings.cwd, *settings.visible],
+    }
+
+
+def _folder(charge: Charge, name: str) -> str:
+    charge.housed = True
+    path = Path(charge.folder, name)
+    path.mkdir(parents=True, exist_ok=True)
+    return str(path)
+
+
+async def start(charge: Charge, container: Container) -> None:
+    """Have it started, however long it takes until it can be: `begun` and `ended` of the container tell the rest."""
+    while True:
+        try:
+            if not charge.opened:
+                await enter(charge)
+            request = await _request(charge, container)
+            break
+        except Lost:
+            raise
+        except Unconfigured as problem:
+            await _wait(charge, container, CONFIG, problem)
+        except (Refused, OSError, ApiError) as problem:
+            await _wait(charge, container, CREATE, problem)
+    _launch(charge, container, request)
+
+
+async def _wait(charge: Charge, container: Container, reason: str, problem: Exception) -> None:
+    if isinstance(problem, Unconfigured) and problem.kind:
+        with contextlib.suppress(ApiError):
+            await sources.advise(charge.means.cluster, charge.key.namespace, problem)
+    if container.wait(reason, str(problem)):
+        charge.mark()
+    await asyncio.sleep(charge.means.settings.pace.retry)
+
+
+async def _request(charge: Charge, container: Container) -> dict[str, Any]:
+    """What the supervisor is told about a container."""
+    body, settings = container.body, charge.means.settings
+    if container.init and body.get("restartPolicy") == "Always":
+        raise Unconfigured(f"{container.path}.restartPolicy", _SIDECAR)
+    wanted = sources.named(charge.pod, body)
+    found = await sources.fetch(charge.means.cluster, charge.key.namespace, wanted) if wanted else {}
+    subject = environment.Subject(charge.pod, body, container.path, charge.facts, found)
+    variables = environment.variables(subject)
+    argv = environment.command(subject, variables)
+    env = {**settings.passed, "HOSTNAME": charge.host}
+    if charge.means.devices.all:
+        env |= devices.variables(charge.pod["spec"], container.index, charge.held, init=container.init)
+    if body.get("image"):
+        charge.means.notices.once(_IMAGE.format(settings.runtime))
+    return {
+        "pod": charge.uid,
+        "argv": argv,
+        "env": env | variables,
+        "cwd": body.get("workingDir") or settings.cwd,
+        "log": _log(charge, container),
+        "mounts": await _mounts(charge, container, found, variables),
+        "limits": _limits(body),
+    }
+
+
+def _log(charge: Charge, container: Container) -> str:
+    """Where its log goes; the supervisor makes the folder."""
+    name = f"{charge.uid[:8]}-{container.seen.name}-{container.seen.restarts}.log"
+    container.log = f"{charge.means.settings.folder}/logs/{charge.key.name}/{name}"
+    return container.log
+
+
+async def _mounts(charge: Charge, container: Container, found: sources.Sources, variables: dict[str, str]) -> list[Any]:
+    settings = charge.means.settings
+    made: list[Any] = []
+    if container.body.get("volumeMounts"):
+        claims = f"{settings.volumes}/{charge.key.namespace}"
+        room = volumes.Room(charge.pod, charge.folder, claims, settings.sandboxed, found)
+        charge.housed = charge.housed or settings.sandboxed
+        wanted = await asyncio.to_thread(volumes.mounts, room, container.body, container.path, variables)
+        made = [msgspec.to_builtins(mount) for mount in wanted]
+    if settings.sandboxed:
+        target = str(container.body.get("terminationMessagePath") or messages.DEFAULT_PATH)
+        container.message = f"{_folder(charge, 'messages')}/{container.seen.name}-{container.seen.restarts}"
+        Path(container.message).touch()
+        made.append({"source": container.message, "target": target, "readonly": False, "tmpfs": None})
+    return made
+
+
+def _limits(body: dict[str, Any]) -> dict[str, float]:
+    limits = (body.get("resources") or {}).get("limits")
+    if not limits:
+        return {}
+    memory, cpu = quantity(limits.get("memory")), quantity(limits.get("cpu"))
+    found: dict[str, float] = {}
+    if memory:
+        found["memory"] = int(memory)
+    if cpu:
+        found["cpu"] = float(cpu)
+    return found
+
+
+def _launch(charge: Charge, container: Container, request: dict[str, Any]) -> None:
+    """Nobody waits for the answer here: it is the container's, also when its worker has been told to end meanwhile."""
+    link = charge.means.link
+    container.launch(f"{charge.uid}-{container.seen.name}-{container.seen.restarts}", charge.means.clock.now())
+    link.follow(container.id, partial(charge.finished, container))
+    answer = link.call("start", container=container.id, **request)
+    answer.add_done_callback(partial(_answered, charge, container))
+
+
+def _answered(charge: Charge, container: Container, answer: asyncio.Future[Answer]) -> None:
+    refusal = answer.exception()
+    if isinstance(refusal, Lost):
+        return  # the agent tells all its workers
+    if isinstance(refusal, Refused):
+        charge.means.link.unfollow(container.id)
+        code = refusal.code or 128
+        reason = "ContainerCannotRun" if code in _CANNOT_RUN else "StartError"
+        container.end(End(code=code, at=charge.means.clock.now().timestamp()), reason, str(refusal))
+    container.begin()
+    charge.mark()

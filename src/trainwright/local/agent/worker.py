@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One pod's life: init containers in order, then all containers, restarts with back-off, and its end.
+
+`agent` makes one per pod and tells it what the watch tells. A life is one task; a container has one of its own only
+where there are several or where somebody looks after it.
+"""
+
+import asyncio
+from pathlib import Path
+
+from trainwright.local.agent import probes, stop
+from trainwright.local.agent.charge import Charge, loop_time
+from trainwright.local.agent.container import Container
+from trainwright.local.agent.link import End
+from trainwright.local.agent.means import Means
+from trainwright.local.agent.start import start
+from trainwright.local.agent.status import Over
+from trainwright.local.supervisor import journal
+from trainwright.model.job import Body
+from trainwright.model.units import moment
+
+_OVERDUE = Over("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+_LOST = "SupervisorLost"
+
+
+class Worker:
+    """Looks after one pod until its object has gone. `before`: what still runs of an earlier pod of its name."""
+
+    def __init__(self, pod: Body, means: Means, before: asyncio.Task[None] | None = None) -> None:
+        self.charge = Charge(pod, means)
+        self._loop = asyncio.get_running_loop()
+        self._life: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._deleting = False
+        if not self.charge.ended:
+            self._life = self._loop.create_task(self._live(before))
+            self._set_deadline()
+        self.update(pod)
+
+    def update(self, pod: Body) -> None:
+        """The object is now this one."""
+        self.charge.pod = pod
+        meta = pod["metadata"]
+        if "deletionTimestamp" in meta:
+            self._deleting = True
+            self._end(float(meta.get("deletionGracePeriodSeconds") or 0))
+
+    def vanish(self) -> asyncio.Task[None] | None:
+        """The object has gone: nothing of the pod may stay. Returns what is still to be waited for."""
+        self.charge.report.gone = True
+        if not self.charge.ended:
+            self._end(0)
+        if not self.charge.housed and not self._busy():
+            return None
+        return self._loop.create_task(self._clear())
+
+    def retire(self, grace: float) -> asyncio.Task[None] | None:
+        """The agent ends: end the pod within so many seconds, but leave its object. What is to be waited for."""
+        if self.charge.ended:
+            return self._ending
+        self._end(grace)
+        return self._ending
+
+    def _busy(self) -> set[asyncio.Task[None]]:
+        return {task for task in (self._life, self._ending) if task is not None and not task.done()}
+
+    def lose(self, text: str) -> None:
+        """The supervisor has died and taken the pod's processes along; some ends it may still have written down."""
+        if self.charge.ended:
+            return
+        for task in (self._life, self._ending):
+            if task is not None:
+                task.cancel()
+        self.charge.opened = False
+        known = journal.read(str(Path(self.charge.means.link.folder, "journal")))
+        for container in self.charge.containers:
+            if not container.live:
+                continue
+            end = (known.get(container.id) or {}).get("ended")
+            if end is not None:
+                told = (end.get("code", 0), end.get("signal", 0), end.get("oom", False), end.get("at", 0))
+                self.charge.finished(container, End(container.id, *told))
+            else:
+                now = self.charge.means.clock.now().timestamp()
+                container.end(End(container.id, 137, 9, at=now), _LOST, text)
+        self._fail(Over(_LOST, text))
+        self._ending = self._loop.create_task(self._stop())
+
+    def _set_deadline(self) -> None:
+        seconds = self.charge.pod["spec"].get("activeDeadlineSeconds")
+        if seconds is None:
+            return
+        begun = moment(self.charge.started) or self.charge.means.clock.now()
+        passed = (self.charge.means.clock.now() - begun).total_seconds()
+        self._deadline = self._loop.call_later(max(0.0, float(seconds) - passed), self._overdue)
+
+    def _overdue(self) -> None:
+        if not self.charge.ended and self._ending is None:
+            self._fail(_OVERDUE)
+            self._end(self.charge.grace)
+
+    def _fail(self, over: Over) -> None:
+        self.charge.over = self.charge.over or over
+        self.charge.mark()
+
+    async def _live(self, before: asyncio.Task[None] | None) -> None:
+        try:
+            if before is not None:
+                await asyncio.wait({before})
+            await self._run()
+            await self._finish()
+        except Exception as error:  # a defect of ours must not leave a pod without an end
+            link = self.charge.means.link
+            if not link.alive:
+                self.lose(link.loss)
+                return
+            self._fail(Over("AgentError", f"the node agent failed at this pod: {error!r}"))
+            self._end(0)
+
+    async def _run(self) -> None:
+        """All containers, to their end."""
+        charge = self.charge
+        for container in charge.inits:
+            await self._keep(container, "Never" if charge.policy == "Never" else "OnFailure")
+            if container.seen.code:
+                return
+        if len(charge.mains) == 1:
+            await self._keep(charge.mains[0], charge.policy)
+            return
+        async with asyncio.TaskGroup() as group:
+            for container in charge.mains:
+                group.create_task(self._keep(container, charge.policy))
+
+    async def _keep(self, container: Container, policy: str) -> None:
+        """Keep a container running for as long as the policy wants it to."""
+        while True:
+            if container.seen.code is None:
+                await start(self.charge, container)
+                await self._accompany(container)
+            if policy == "Never" or (policy == "OnFailure" and not container.seen.code):
+                return
+            await self._back_off(container)
+            container.renew()
+
+    async def _accompany(self, container: Container) -> None:
+        """Until it has ended."""
+        if container.ended is None:
+            return
+        if not container.attended:
+            await container.ended
+            return
+        beside = self._loop.create_task(probes.attend(self.charge, container))
+        try:
+            await asyncio.wait({container.ended})
+        finally:
+            beside.cancel()
+
+    async def _back_off(self, container: Container) -> None:
+        """The first restart is at once; the next ones wait, each twice as long, until it has run for a while."""
+        pace, seen = self.charge.means.settings.pace, container.seen
+        if loop_time() - container.since >= pace.calm:
+            container.pause = 0.0
+        if container.pause:
+            key = self.charge.key
+            where = f"container={seen.name} pod={key.name}_{key.namespace}({self.charge.uid})"
+            seen.last = seen.state
+            container.wait("CrashLoopBackOff", f"back-off {_span(container.pause)} restarting failed {where}")
+            self.charge.mark()
+            await asyncio.sleep(container.pause)
+        container.pause = min(2 * container.pause, pace.longest) if container.pause else pace.backoff
+
+    def _end(self, grace: float) -> None:
+        """End everything within so many seconds."""
+        self.charge.hasten(loop_time() + grace)
+        if self._ending is None or self._ending.done():
+            self._ending = self._loop.create_task(self._stop())
+
+    async def _stop(self) -> None:
+        if self._life is not None and not self._life.done():
+            self._life.cancel()
+            await asyncio.wait({self._life})
+        if not self.charge.ended:
+            await stop.stop(self.charge)
+            self.charge.final = True
+            await self._finish()
+        if self._deleting:
+            await stop.remove(self.charge)
+
+    async def _finish(self) -> None:
+        """Nothing runs any more: say so, once nothing is left."""
+        await stop.close(self.charge)
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self.charge.ended = True
+        await self.charge.means.reports.store(self.charge.report)
+
+    async def _clear(self) -> None:
+        """After the object has gone: its processes, then its files."""
+        while tasks := self._busy():
+            await asyncio.wait(tasks)
+        await stop.clear(self.charge)
+
+
+def _span(seconds: float) -> str:
+    """`10s`, `2m40s`: as Go writes durations."""
+    minutes, rest = divmod(seconds, 60)
+    return f"{int(minutes)}m{rest:g}s" if minutes else f"{rest:g}s"

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler's picture of pods, nodes and groups, brought up to date by each event. `scheduler` reads and feeds it.
+
+Totals are kept, not counted anew: an event costs the same whether ten pods are bound or ten thousand. An event that is
+older than what is known, or tells it again, changes nothing, so answers to our own writes may enter at once.
+"""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from trainwright.local.claims import Claim, Group, Offer, Tally, claim, finished, going, group, offer
+from trainwright.model.job import Body
+from trainwright.model.meta import Key
+
+
+class Seat(Struct, frozen=True):
+    """A pod as it was last seen, and what it stands for in the totals."""
+
+    body: Body
+    claim: Claim
+    version: int
+    #: Where it is, or nothing.
+    node: str
+    #: It takes up room there.
+    holds: bool
+    #: It is one of its gang.
+    counts: bool
+
+
+class Board:
+    """What there is to place, and where."""
+
+    def __init__(self) -> None:
+        self.pending: dict[Key, Claim] = {}
+        self.offers: dict[str, Offer] = {}
+        self.groups: dict[Key, Group] = {}
+        self.tally = Tally()
+        self.nodes: dict[str, Body] = {}
+        #: Counts what may lead to another decision: pods to place, room that became free, other nodes or groups.
+        self.news = 0
+        self._seats: dict[Key, Seat] = {}
+
+    def seat(self, key: Key) -> Seat | None:
+        """A pod as it was last seen."""
+        return self._seats.get(key)
+
+    # -- pods -----------------------------------------------------------------------------------------------------
+
+    def pod(self, body: Body) -> None:
+        """A pod is new, or has changed."""
+        key, version = _key(body), int(body["metadata"].get("resourceVersion") or 0)
+        before = self._seats.get(key)
+        if before is not None and before.claim.uid != body["metadata"]["uid"]:
+            self._clear(key, before)
+            before = None
+        if before is not None and version <= before.version:
+            return
+        spec = body["spec"]
+        node = spec.get("nodeName") or ""
+        # What a pod asks for is fixed; only before it has a node may its gates still change.
+        known = before.claim if before is not None and (node or before.body["spec"] is spec) else claim(body)
+        over, leaves = finished(body), going(body)
+        self._replace(key, before, Seat(body, known, version, node, bool(node) and not over, bool(node) and not leaves))
+        if node or over or leaves:
+            self.pending.pop(key, None)
+        elif self.pending.get(key) is not known:
+            self.pending[key] = known
+            self.news += 1
+
+    def _replace(self, key: Key, before: Seat | None, after: Seat) -> None:
+        held = before is not None and before.holds
+        if before is not None and held and not (after.holds and after.node == before.node):
+            self.tally.release(before.claim, before.node)
+            self.news += 1
+            held = False
+        if after.holds and not held:
+            self.tally.take(after.claim, after.node)
+        counted = before is not None and before.counts
+        if after.counts != counted:
+            (self.tally.join if after.counts else self.tally.leave)(after.claim)
+        self._seats[key] = after
+
+    def pod_gone(self, body: Body) -> None:
+        """A pod is no more."""
+        key = _key(body)
+        before = self._seats.get(key)
+        if before is None or before.claim.uid != body["metadata"]["uid"]:
+            return
+        # A member that has done its work is not made again: the gang must not wait for it for ever.
+        done = (body.get("status") or {}).get("phase") == "Succeeded" and before.claim.group in self.groups
+        self._clear(key, before, stays=done)
+
+    def _clear(self, key: Key, seat: Seat, *, stays: bool = False) -> None:
+        if seat.holds:
+            self.tally.release(seat.claim, seat.node)
+        if not stays:
+            self.tally.leave(seat.claim)
+        elif seat.claim.group is not None:
+            self.tally.join(seat.claim)
+        self.pending.pop(key, None)
+        del self._seats[key]
+        self.news += 1
+
+    def pods_listed(self, bodies: Iterable[Body]) -> None:
+        """All pods there are."""
+        listed = {_key(body): body for body in bodies}
+        for key in [key for key in self._seats if key not in listed]:
+            self._clear(key, self._seats[key])
+        for body in listed.values():
+            self.pod(body)
+
+    # -- nodes and groups -----------------------------------------------------------------------------------------
+
+    def node(self, body: Body) -> None:
+        """A node is new, or has changed."""
+        name = body["metadata"]["name"]
+        self.nodes[name] = body
+        now = offer(body)
+        if self.offers.get(name) != now:
+            self.offers[name] = now
+            self.news += 1
+
+    def node_gone(self, body: Body) -> None:
+        """A node is no more; what was on it is still counted, until its pods go."""
+        self.nodes.pop(body["metadata"]["name"], None)
+        self.offers.pop(body["metadata"]["name"], None)
+        self.news += 1
+
+    def nodes_listed(self, bodies: Iterable[Body]) -> None:
+        """All nodes there are."""
+        self.nodes.clear()
+        self.offers.clear()
+        self.news += 1
+        for body in bodies:
+            self.node(body)
+
+    def group(self, body: Body) -> None:
+        """A pod group is new, or has changed."""
+        self.groups[_key(body)] = group(body)
+        self.news += 1
+
+    def group_gone(self, body: Body) -> None:
+        """A pod group is no more, and with it the memory of who was in it and is gone."""
+        self._forget(_key(body))
+
+    def groups_listed(self, bodies: Iterable[Body]) -> None:
+        """All pod groups there are."""
+        listed = {_key(body): group(body) for body in bodies}
+        for key in [key for key in self.groups if key not in listed]:
+            self._forget(key)
+        self.groups.update(listed)
+        self.news += 1
+
+    def _forget(self, key: Key) -> None:
+        self.groups.pop(key, None)
+        self.news += 1
+        members = self.tally.members.pop(key, set())
+        for name in members:
+            seat = self._seats.get(Key(key.namespace, name))
+            if seat is not None and seat.counts:
+                self.tally.join(seat.claim)
+
+
+def _key(body: Body) -> Key:
+    return Key(body["metadata"].get("namespace", ""), body["metadata"]["name"])

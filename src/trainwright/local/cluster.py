@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store as a `Cluster`: what the controller, the scheduler and the agents of this process talk to.
+
+Nothing waits here but a watch with nothing to tell, which the next write to its resource wakes.
+"""
+
+from asyncio import Future, get_running_loop
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from trainwright.local.metadata import key_of
+from trainwright.local.store import Store
+from trainwright.model.job import Body
+from trainwright.model.meta import Key
+from trainwright.runtime.ports import EVERYTHING, Change, Page, Propagation, Resource, Scope
+from trainwright.runtime.resources import PODS
+
+
+class LocalCluster:
+    """A `Cluster` on a store in the same process."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    async def list(self, resource: Resource, scope: Scope = EVERYTHING, *, not_older_than: str = "") -> Page:
+        """Everything in the scope."""
+        return self.store.page(resource, scope, not_older_than=not_older_than)
+
+    async def watch(
+        self, resource: Resource, scope: Scope = EVERYTHING, *, since: str
+    ) -> AsyncGenerator[tuple[Change, ...], None]:
+        """What happened after that version, in batches; with no version, all that is there first."""
+        watch = self.store.watch(resource, scope, since)
+        loop = get_running_loop()
+        try:
+            while True:
+                while batch := watch.take():
+                    yield batch
+                more: Future[None] = loop.create_future()
+                watch.wait(lambda more=more: more.done() or more.set_result(None))  # type: ignore[misc]
+                await more
+        finally:
+            watch.close()
+
+    async def get(self, resource: Resource, key: Key) -> Any:
+        """One object."""
+        return self._view(resource, self.store.get(resource, key))
+
+    async def create(self, resource: Resource, body: Body) -> Any:
+        """Make an object."""
+        return self._view(resource, self.store.create(resource, body))
+
+    async def patch(
+        self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
+    ) -> Any:
+        """Merge-patch an object, or its status alone."""
+        return self._view(resource, self.store.patch(resource, key, body, uid=uid, version=version, status=status))
+
+    async def delete(
+        self,
+        resource: Resource,
+        key: Key,
+        *,
+        uid: str = "",
+        grace: int | None = None,
+        propagation: Propagation = Propagation.BACKGROUND,
+    ) -> Any:
+        """Delete an object."""
+        left = self.store.delete(resource, key, uid=uid, grace=grace, propagation=propagation)
+        return None if left is None else self._view(resource, left)
+
+    async def bind(self, key: Key, node: str, *, uid: str = "", version: str = "") -> Any:
+        """Put a pod on a node: what the binding subresource of an API server does."""
+        return self._view(PODS, self.store.bind(key, node, uid=uid, version=version))
+
+    def _view(self, resource: Resource, body: Body) -> Any:
+        return body if resource.type is dict else self.store.view(resource, key_of(body), body)

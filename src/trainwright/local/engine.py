@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The embedded engine: a store, the controller, a scheduler and node agents, put together. `trainwright run` makes one.
+
+Each part is a client of the store and knows nothing of the others, as on a cluster. Everything about jobs goes through
+`engine.cluster`; other processes reach the same verbs at `engine.sock` in the run's folder.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+from trainwright.errors import EngineError
+from trainwright.kinds.genericjob.dialect import GANG_API
+from trainwright.local import admission
+from trainwright.local.addresses import Addresses
+from trainwright.local.cluster import LocalCluster
+from trainwright.local.fleet import Fleet
+from trainwright.local.scheduler import Scheduler
+from trainwright.local.server import serve
+from trainwright.local.settings import Settings as Settings
+from trainwright.local.store import Store
+from trainwright.model.site import Site
+from trainwright.runtime import settings as runtime
+from trainwright.runtime.clock import WallClock
+from trainwright.runtime.controller import Controller
+
+SOCKET = "engine.sock"
+#: A node whose agent has died is lost for certain: nobody needs to hope for it for as long as on a network.
+NODE_GRACE = 5.0
+LINGER = 5.0
+
+
+class Engine:
+    """One engine; `start` it, and `stop` it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._clock = WallClock()
+        self.store = Store(self._clock)
+        self.cluster = LocalCluster(self.store)
+        self._fleet = Fleet(self.cluster, self._clock, settings)
+        self._open = AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+        #: Set when a part of the engine has failed: whoever waits for a job waits for this as well.
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def runtime(self) -> str:
+        """`sandbox` or `process`."""
+        return self._fleet.runtime
+
+    @property
+    def choice(self) -> str:
+        """Why it is that one, in a sentence."""
+        return self._fleet.choice
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The nodes of this engine."""
+        return self._fleet.names
+
+    async def start(self) -> None:
+        """Everything up and ready. Raises EngineError."""
+        admission.install(self.store)
+        await self._fleet.prepare()
+        addresses = Addresses(self.store, self._fleet.subnet)
+        addresses.install()
+        verbs = {"metrics": self._metrics}
+        await self._open.enter_async_context(serve(self._settings.folder / SOCKET, self.cluster, verbs))
+        await self._fleet.start()
+        site = self._site(addresses)
+        settings = runtime.Settings(resync=self._settings.resync)
+        self._controller = Controller(self.cluster, self._clock, lambda: site, settings)
+        self._run(self._controller.run())
+        self._run(Scheduler(self.cluster, self.store.bind, self._clock).run())
+
+    async def stop(self, grace: float = 0.0) -> None:
+        """End whatever still runs, giving it so many seconds, and take everything down."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._fleet.stop(grace)
+        await self._open.aclose()
+
+    def _site(self, addresses: Addresses) -> Site:
+        """In the sandbox names resolve, and everything is as on a cluster; bare processes are told addresses."""
+        named = self._fleet.runtime == "sandbox"
+        return Site(
+            gangs=frozenset({GANG_API}),
+            node_grace=NODE_GRACE,
+            linger=LINGER,
+            hosts={} if named else addresses.hosts,
+            ports={} if named else addresses.ports,
+        )
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Parts of an engine run until they are stopped; one that ends by itself is a defect."""
+        if not task.cancelled() and not self.broken.done():
+            self.broken.set_exception(EngineError(f"a part of the engine has failed: {task.exception()!r}"))
+
+    async def _metrics(self, _request: dict[str, Any]) -> str:
+        return self._controller.telemetry.expose()

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nodes of an embedded engine: which runtime they have, and their agents. `engine` starts and stops them.
+
+One node is an agent in the engine's own process. Several are processes of their own (`crew`) that reach the store
+through its socket; one that is killed takes its pods along, as a machine would.
+"""
+
+import os
+import sys
+from contextlib import ExitStack, suppress
+
+from msgspec.structs import replace
+
+from trainwright.errors import EngineError
+from trainwright.local import machine
+from trainwright.local.agent.agent import Agent
+from trainwright.local.agent.environment import passed
+from trainwright.local.agent.link import Link
+from trainwright.local.agent.settings import Settings as Node
+from trainwright.local.crew import Crew
+from trainwright.local.settings import Settings
+from trainwright.local.subnets import lease
+from trainwright.runtime.ports import Clock, Cluster
+
+CHOSEN = "every pod has its own network, processes and mounts"
+PLAIN = "pods are plain processes that share this machine's network and files"
+
+
+class Fleet:
+    """All nodes of one engine."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, settings: Settings) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._settings = settings
+        shares = machine.share(machine.machine(settings.gpus), settings.nodes)
+        self._nodes = [_node(settings, f"node-{index}", share) for index, share in enumerate(shares)]
+        self._leases = ExitStack()
+        self._link: Link | None = None
+        self._agent: Agent | None = None
+        self._crew: Crew | None = None
+        self.runtime = settings.runtime
+        self.choice = ""
+        #: The addresses of pods, where they have some of their own.
+        self.subnet = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The nodes' names."""
+        return tuple(node.node for node in self._nodes)
+
+    async def prepare(self) -> None:
+        """Settle on a runtime: the sandbox if it works here, unless another one is asked for. Raises EngineError."""
+        if self._settings.runtime == "process":
+            await self._settle("process", PLAIN)
+            return
+        try:
+            await self._settle("sandbox", CHOSEN)
+        except EngineError as error:
+            if self._settings.runtime == "sandbox":
+                raise EngineError(f"the sandbox runtime does not work here: {error}") from None
+            await self._settle("process", f"{PLAIN}; the sandbox does not work here: {error}")
+
+    async def _settle(self, runtime: str, why: str) -> None:
+        if runtime == "sandbox" and sys.platform != "linux":
+            raise EngineError("it needs Linux")
+        self._leases.close()
+        network = None
+        if runtime == "sandbox":
+            leased = lease()
+            self._leases.callback(leased.close)
+            network = {"subnet": leased.subnet, "holder": None}
+        self._nodes = [replace(node, runtime=runtime, network=network) for node in self._nodes]
+        if len(self._nodes) == 1:
+            self._link = await Link.start(self._nodes[0].supervisor())
+        else:
+            self._crew = Crew(self._cluster, self._clock, self._settings)
+            await self._crew.prepare(network)
+        self.runtime, self.choice = runtime, why
+        self.subnet = network["subnet"] if network is not None else ""
+
+    async def start(self) -> None:
+        """Every node registered and ready for pods."""
+        if self._crew is not None:
+            await self._crew.start(self._nodes)
+        elif self._link is not None:
+            self._agent = Agent(self._cluster, self._link, self._clock, self._nodes[0], self._settings.notify)
+            for notice in self._link.ready.result()["notices"]:
+                self._settings.notify(notice)
+            await self._agent.start()
+
+    async def stop(self, grace: float) -> None:
+        """All nodes down, and nothing left of their pods."""
+        if self._agent is not None:
+            await self._agent.stop(grace)
+        elif self._link is not None:
+            await self._link.close()
+        if self._crew is not None:
+            await self._crew.stop(grace)
+        self._leases.close()
+
+
+def _node(settings: Settings, name: str, share: machine.Share) -> Node:
+    return Node(
+        node=name,
+        runtime="process",
+        folder=str(settings.folder),
+        volumes=str(settings.volumes),
+        cwd=str(settings.working),
+        keep=settings.keep,
+        capacity=share.capacity(),
+        devices=share.gpus,
+        passed=passed(os.environ),
+        visible=_visible(settings),
+    )
+
+
+def _visible(settings: Settings) -> tuple[str, ...]:
+    """What must not disappear with the machine's /tmp: where the user stands, and the Python that runs this."""
+    return tuple(dict.fromkeys(str(path) for path in (settings.working, sys.prefix, sys.base_prefix)))

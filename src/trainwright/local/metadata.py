@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an API server itself writes into `metadata`, and what it lets nobody write. Called by `store` for every write.
+
+Functions of bodies: whatever they are given stays as it is, and a new dict comes back.
+"""
+
+import os
+import re
+from datetime import datetime
+
+from trainwright.errors import ConflictError, InvalidError
+from trainwright.local.patches import same
+from trainwright.model.job import Body
+from trainwright.model.meta import Key
+from trainwright.runtime.ports import Resource
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+#: Written by the store alone: what a client says about them is passed over, or refused if it contradicts.
+_SERVERS = ("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "selfLink", "uid")
+_ALLOTTED = (*_SERVERS, "generation", "resourceVersion")
+_IMMUTABLE = ("name", "namespace", *_SERVERS)
+_FIXED = ("name", "namespace", *_ALLOTTED)
+_APART = ("metadata", "status")
+
+
+def stamp(moment: datetime) -> str:
+    """A time as Kubernetes writes it: seconds, UTC."""
+    return moment.isoformat(timespec="seconds")[:19] + "Z"
+
+
+def uid() -> str:
+    """A random UUID; a third of the time that `uuid.uuid4` takes."""
+    digits = os.urandom(16).hex()
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
+
+
+def born(resource: Resource, body: Body, now: datetime) -> Body:
+    """A new object: named, identified, at its first generation, without a version yet."""
+    _check_kind(resource, body)
+    given = body.get("metadata")
+    given = given if isinstance(given, dict) else {}
+    metadata = {key: value for key, value in given.items() if key not in _ALLOTTED}
+    metadata["name"] = _name(given)
+    _check_namespace(resource, metadata)
+    _check_owners(metadata)
+    metadata["uid"], metadata["generation"] = uid(), 1
+    metadata["creationTimestamp"] = stamp(now)
+    return {"apiVersion": resource.api_version, "kind": resource.kind} | body | {"metadata": metadata}
+
+
+def _check_kind(resource: Resource, body: Body) -> None:
+    for path, expected in (("apiVersion", resource.api_version), ("kind", resource.kind)):
+        found = body.get(path, expected)
+        if found != expected:
+            raise InvalidError(f"{path}: {found!r}; expected {expected!r}, as these are {resource.id}")
+
+
+def _name(metadata: Body) -> str:
+    name = metadata.get("name")
+    if not name and metadata.get("generateName"):
+        name = f"{metadata['generateName']}{uid()[:5]}"
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        expected = "expected lower-case letters, digits, `-` and `.`, with a letter or digit at both ends"
+        raise InvalidError(f"metadata.name: {name!r}; {expected}, at most 253")
+    return name
+
+
+def _check_namespace(resource: Resource, metadata: Body) -> None:
+    namespace = metadata.get("namespace")
+    if resource.namespaced and (not isinstance(namespace, str) or not _NAME.fullmatch(namespace)):
+        raise InvalidError(
+            f"metadata.namespace: {namespace!r}; expected the name of a namespace: {resource.id} have one"
+        )
+    if not resource.namespaced and namespace:
+        raise InvalidError(f"metadata.namespace: {namespace!r}; expected none: {resource.id} belong to no namespace")
+
+
+def _check_owners(metadata: Body) -> None:
+    owners = metadata.get("ownerReferences") or []
+    for index, owner in enumerate(owners):
+        if not isinstance(owner, dict) or not isinstance(owner.get("uid"), str):
+            raise InvalidError(
+                f"metadata.ownerReferences[{index}]: {owner!r}; expected a reference with the owner's uid"
+            )
+
+
+def key_of(body: Body) -> Key:
+    """How the store finds an object."""
+    metadata = body["metadata"]
+    return Key(metadata.get("namespace", ""), metadata["name"])
+
+
+def writable(resource: Resource, before: Body, asked: Body) -> Body:
+    """What is asked for without what only the store writes; InvalidError if it contradicts what cannot change."""
+    _check_kind(resource, {name: value for name in ("apiVersion", "kind") if (value := asked.get(name)) is not None})
+    part = {name: value for name, value in asked.items() if name not in _APART}
+    metadata = asked.get("metadata")
+    if isinstance(metadata, dict):
+        _check_metadata(before["metadata"], metadata)
+        part["metadata"] = {name: value for name, value in metadata.items() if name not in _FIXED}
+    return part
+
+
+def _check_metadata(have: Body, asked: Body) -> None:
+    for name in _IMMUTABLE:
+        if (value := asked.get(name)) is not None and value != have.get(name):
+            raise InvalidError(f"metadata.{name}: {value!r}; it is {have.get(name)!r} and cannot change")
+    _check_owners(asked)
+    added = set(asked.get("finalizers") or ()) - set(have.get("finalizers") or ())
+    if added and "deletionTimestamp" in have:
+        raise InvalidError(f"metadata.finalizers: {sorted(added)}; none can be added while the object is being deleted")
+
+
+def replaced(before: Body, part: Body) -> Body:
+    """The body of a PUT: what it says, and what only the store writes."""
+    have = before["metadata"]
+    metadata = {**part.get("metadata", {}), **{name: have[name] for name in _FIXED if name in have}}
+    status = {"status": before["status"]} if "status" in before else {}
+    return {"apiVersion": before["apiVersion"], "kind": before["kind"], **part, "metadata": metadata, **status}
+
+
+def check_version(what: str, have: Body, uid: str, version: str) -> None:
+    """ConflictError unless it is that very object, at that version."""
+    if uid and have["uid"] != uid:
+        raise ConflictError(f"{what}: its UID is {have['uid']}, not {uid}: another object of that name")
+    if version and have["resourceVersion"] != version:
+        raise ConflictError(
+            f"{what}: the object has been modified: it is at version {have['resourceVersion']}, not {version}"
+        )
+
+
+def respecified(before: Body, after: Body) -> bool:
+    """Whether anything but metadata and status differs."""
+    return any(
+        not same(before.get(part), after.get(part)) for part in before.keys() | after.keys() if part not in _APART
+    )

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a pod waits, in words that name what is missing. Pure; `placement` asks at the end of a pass.
+
+They end up in the pod's PodScheduled condition and so in front of a person, who wants to know two things: is it worth
+waiting, and if not, which number to change. `NEVER` opens the reasons of pods for which it is not.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from trainwright.local.claims import Claim
+from trainwright.local.requests import Amounts, needed, present, total
+from trainwright.local.room import Asks, Room
+from trainwright.local.terms import refusal
+
+NEVER = "can never fit: "
+
+
+def single(claim: Claim, room: Room) -> str:
+    """Why no node takes this pod now."""
+    if not room.offers:
+        return "0/0 nodes are available: no node has reported yet"
+    if claim.terms.unsupported:
+        return f"{claim.terms.unsupported} is not supported here"
+    never = impossible(claim.asks, {name: offer.total for name, offer in room.offers.items()})
+    if never:
+        return NEVER + never
+    return f"0/{len(room.offers)} nodes are available: {_now(claim, room)}"
+
+
+def impossible(asks: Asks, nodes: Mapping[str, Amounts]) -> str:
+    """What the nearest node has too little of even when it is empty; nothing if some node has it all."""
+    lacking = {name: _lacking(asks, has) for name, has in nodes.items()}
+    if not lacking or not all(lacking.values()):
+        return ""
+    name = min(lacking, key=lambda one: (_distance(lacking[one], nodes[one]), one))
+    missing = "; ".join(_has(one, amount, nodes[name].get(one, 0)) for one, amount in lacking[name])
+    return f"{'nearest is ' if len(nodes) > 1 else ''}{name}: {missing}"
+
+
+def _now(claim: Claim, room: Room) -> str:
+    """One node speaks for itself; of many, how many say what, and the nearest in full."""
+    lacking = {name: _lacking(claim.asks, room.free[name]) for name in room.open_to(claim.terms)}
+    closed = {name: refusal(claim.terms, offer.traits) for name, offer in room.offers.items() if name not in lacking}
+    full = ""
+    if lacking:
+        name = min(lacking, key=lambda one: (_distance(lacking[one], room.free[one]), one))
+        totals = room.offers[name].total
+        parts = (_free(one, amount, room.free[name].get(one, 0), totals.get(one, 0)) for one, amount in lacking[name])
+        full = f"{name}: {'; '.join(parts)}"
+    if len(room.offers) == 1:
+        return full or "".join(f"{name}: {why}" for name, why in closed.items())
+    counts = Counter(closed.values())
+    counts.update(f"too little {one}" for missing in lacking.values() for one, _ in missing)
+    listed = ", ".join(f"{count} {why}" for why, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+    return f"{listed}; nearest is {full}" if full else listed
+
+
+def gang(least: int, there: int, waiting: Sequence[Claim], room: Room) -> str:
+    """Why the pods of a gang wait: the same for each of them."""
+    head = f"gang needs {least} pods at once: "
+    if there + len(waiting) < least:
+        return f"{head}{there + len(waiting)} of them exist"
+    if not room.offers:
+        return f"{head}no node has reported yet"
+    for claim in waiting:
+        if impossible(claim.asks, {name: offer.total for name, offer in room.offers.items()}):
+            return NEVER + head + single(claim, room).removeprefix(NEVER)
+        if not room.open_to(claim.terms):
+            return head + single(claim, room)
+    return _together(head, waiting[: least - there], room)
+
+
+def _together(head: str, waiting: Sequence[Claim], room: Room) -> str:
+    """What they need in all; if that is there, it is only in the wrong pieces."""
+    asks = tuple(sorted(total(dict(claim.asks) for claim in waiting).items()))
+    has = total(offer.total for offer in room.offers.values())
+    never = _lacking(asks, has)
+    if never:
+        parts = (
+            f"{one}: needs {needed(one, n)} together, all nodes have {present(one, has.get(one, 0))}"
+            for one, n in never
+        )
+        return NEVER + head + "; ".join(parts)
+    usable = {name for claim in waiting for name in room.open_to(claim.terms)}
+    free = _positive(room.free[name] for name in sorted(usable))
+    parts = (
+        f"{one}: needs {needed(one, n)} together, {present(one, free.get(one, 0))} of {present(one, has[one])} is free"
+        for one, n in _lacking(asks, free)
+    )
+    return head + ("; ".join(parts) or "there is room for all, but not in pieces that fit each of them")
+
+
+def _positive(many: Iterable[Amounts]) -> Amounts:
+    return total({name: max(0, amount) for name, amount in one.items()} for one in many)
+
+
+def _lacking(asks: Asks, has: Mapping[str, int]) -> list[tuple[str, int]]:
+    return [(one, amount) for one, amount in asks if amount and has.get(one, 0) < amount]
+
+
+def _distance(lacking: Iterable[tuple[str, int]], has: Mapping[str, int]) -> float:
+    """How far a node is from having it: the share that is missing, over all that is."""
+    return sum(1 + (amount - has.get(one, 0)) / amount for one, amount in lacking)
+
+
+def _free(one: str, amount: int, free: int, in_all: int) -> str:
+    if in_all < amount:
+        return _has(one, amount, in_all)
+    return f"{one}: needs {needed(one, amount)}, {present(one, max(0, free))} of {present(one, in_all)} is free"
+
+
+def _has(one: str, amount: int, in_all: int) -> str:
+    has = f"has {present(one, in_all)}" if in_all else "has none"
+    return f"{one}: needs {needed(one, amount)}, this node {has}"

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives pods their nodes: watches pods, nodes and pod groups, asks `placement`, binds, and tells those who wait why.
+
+What comes in one burst is decided in one pass. A reason is written to a pod that has waited for a moment, and again
+when it has changed, but not for each pod that comes and goes before it: a thousand waiting pods must not cost a
+thousand writes whenever one of them gets its turn.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from trainwright.errors import ApiError, ConflictError, GoneError, NotFoundError
+from trainwright.local.board import Board
+from trainwright.local.claims import Claim
+from trainwright.local.placement import place
+from trainwright.model.job import Body
+from trainwright.model.meta import Key
+from trainwright.model.units import rfc3339
+from trainwright.runtime.ports import Change, Clock, Cluster, Happened, Resource
+from trainwright.runtime.resources import NODES, POD_GROUPS, PODS
+
+_LOG = logging.getLogger(__name__)
+#: Events that come within this time are one burst.
+COALESCE = 0.002
+#: So long a pod waits before its reason is written; most have their node by then.
+PATIENCE = 0.2
+#: Time for each reason that is written, besides: at most 200 a second.
+_PACE = 0.005
+#: So many pods are bound in one go; agents may begin with them before the next.
+_BATCH = 64
+#: A cluster that does not answer is asked again after so long.
+_AGAIN = 1.0
+
+
+class Bind(Protocol):
+    """How pods are put on nodes: `Store.bind`."""
+
+    def __call__(self, key: Key, node: str, *, uid: str = "") -> Body:
+        """Put a pod on a node; ConflictError if it is on another one or on its way out."""
+        ...
+
+
+class Scheduler:
+    """The loop around `place`."""
+
+    def __init__(self, cluster: Cluster, bind: Bind, clock: Clock) -> None:
+        self.board = Board()
+        self._cluster, self._bind, self._clock = cluster, bind, clock
+        self._changed, self._untold = asyncio.Event(), asyncio.Event()
+        self._decided = -1
+        self._waiting: tuple[tuple[Claim, str], ...] = ()
+        #: By UID: the reason that the pod has in its status.
+        self._told: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        board = self.board
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow(NODES, board.nodes_listed, board.node, board.node_gone))
+            group.create_task(self._follow(POD_GROUPS, board.groups_listed, board.group, board.group_gone))
+            group.create_task(self._follow(PODS, board.pods_listed, board.pod, board.pod_gone))
+            group.create_task(self._decide())
+            group.create_task(self._tell())
+
+    # -- watching -------------------------------------------------------------------------------------------------
+
+    async def _follow(
+        self,
+        resource: Resource,
+        listed: Callable[[Iterable[Body]], None],
+        seen: Callable[[Body], None],
+        gone: Callable[[Body], None],
+    ) -> None:
+        """List and watch, and again where the watch breaks off."""
+        whole = resource.whole()
+        while True:
+            try:
+                page = await self._cluster.list(whole)
+                listed(page.items)
+                self._look()
+                async for changes in self._cluster.watch(whole, since=page.version):
+                    _apply(changes, seen, gone)
+                    self._look()
+            except GoneError:
+                continue
+            except ApiError as error:
+                _LOG.warning("watch interrupted resource=%s error=%s", resource.id, error)
+                await asyncio.sleep(_AGAIN)
+
+    def _look(self) -> None:
+        """Wake the decision if there is anything to decide."""
+        if self.board.news != self._decided:
+            self._changed.set()
+
+    # -- deciding -------------------------------------------------------------------------------------------------
+
+    async def _decide(self) -> None:
+        board, loop, took = self.board, asyncio.get_running_loop(), 0.0
+        while True:
+            await self._changed.wait()
+            # The more there is to go through, the larger the bursts: a quarter of the time is enough for deciding.
+            await asyncio.sleep(max(COALESCE, 3 * took))
+            self._changed.clear()
+            self._decided, began = board.news, loop.time()
+            decisions = place(board.pending.values(), board.offers.values(), board.tally, board.groups)
+            self._waiting = decisions.waiting
+            if any(self._told.get(claim.uid) != reason for claim, reason in self._waiting):
+                self._untold.set()
+            took = loop.time() - began
+            for count, (claim, node) in enumerate(decisions.placed, 1):
+                self._place(claim, node)
+                if count % _BATCH == 0:
+                    await asyncio.sleep(0)
+
+    def _place(self, claim: Claim, node: str) -> None:
+        """The answer enters the picture at once; a pod that has become another meanwhile comes by the watch."""
+        try:
+            self.board.pod(self._bind(claim.key, node, uid=claim.uid))
+        except (ConflictError, NotFoundError) as error:
+            _LOG.info("pod not bound pod=%s node=%s error=%s", claim.key, node, error)
+
+    # -- telling --------------------------------------------------------------------------------------------------
+
+    async def _tell(self) -> None:
+        """Write their reasons to those who still wait."""
+        while True:
+            await self._untold.wait()
+            await asyncio.sleep(PATIENCE)
+            self._untold.clear()
+            waiting = self._waiting
+            self._told = {claim.uid: self._told[claim.uid] for claim, _ in waiting if claim.uid in self._told}
+            news = [(claim, why) for claim, why in waiting if self._told.get(claim.uid) != why]
+            for claim, why in news:
+                await self._explain(claim, why)
+            await asyncio.sleep(len(news) * _PACE)
+
+    async def _explain(self, claim: Claim, why: str) -> None:
+        seat = self.board.seat(claim.key)
+        if seat is None or claim.key not in self.board.pending or seat.claim.uid != claim.uid:
+            return
+        self._told[claim.uid] = why
+        conditions = unscheduled((seat.body.get("status") or {}).get("conditions") or (), why, self._clock)
+        body = {"status": {"conditions": conditions}}
+        try:
+            await self._cluster.patch(
+                PODS.whole(), claim.key, body, uid=claim.uid, version=str(seat.version), status=True
+            )
+        except ApiError as error:
+            # It has changed, so another pass follows, and with it another try.
+            _LOG.info("reason not written pod=%s error=%s", claim.key, error)
+            self._told.pop(claim.uid, None)
+
+
+def unscheduled(conditions: Iterable[Body], why: str, clock: Clock) -> list[Body]:
+    """A pod's conditions with the one that says why it has no node; the time is that of the first such word."""
+    before = [one for one in conditions if one.get("type") == "PodScheduled" and one.get("status") == "False"]
+    since = before[0].get("lastTransitionTime") if before else None
+    told = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": why,
+        "lastTransitionTime": since or rfc3339(clock.now()),
+    }
+    return [*(one for one in conditions if one.get("type") != "PodScheduled"), told]
+
+
+def _apply(changes: tuple[Change, ...], seen: Callable[[Body], None], gone: Callable[[Body], None]) -> None:
+    for change in changes:
+        if change.what is Happened.DELETED:
+            gone(change.item)
+        elif change.what is not Happened.BOOKMARK:
+            seen(change.item)

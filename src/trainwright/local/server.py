@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine's private socket: a cluster's verbs, and the engine's own, for other processes. `wire` has the language.
+
+The engine opens it with `serve`; node agents come with `client`, the command line with `portal`. Whoever can open the
+file may do everything, so its mode is 0600, and its folder's 0700 if it is made here.
+"""
+
+import asyncio
+import os
+import socket
+from asyncio import StreamReader, StreamWriter, Task
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trainwright.errors import ApiError, EngineError, InvalidError, NotFoundError, TrainwrightError
+from trainwright.local.cluster import LocalCluster
+from trainwright.local.verbs import Request, Verb, verbs, watch
+from trainwright.local.wire import Lines, connect, failure, short
+from trainwright.model.problem import nearest
+
+_LONGEST = 64 << 20
+_CHUNK = 1 << 18
+
+
+@asynccontextmanager
+async def serve(path: Path, cluster: LocalCluster, extra: Mapping[str, Verb] | None = None) -> AsyncIterator[None]:
+    """Listen at that path for as long as the context lasts; then every connection is cut and the file removed."""
+    known = {**verbs(cluster), **(extra or {})}
+    sessions: set[Task[None]] = set()
+
+    def welcome(reader: StreamReader, writer: StreamWriter) -> None:
+        task = asyncio.create_task(_Session(cluster, known, writer).run(reader))
+        sessions.add(task)
+        task.add_done_callback(sessions.discard)
+
+    server = await asyncio.start_unix_server(welcome, sock=_listen(path))
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        server.close()
+        await _end(sessions)
+
+
+async def _end(tasks: set[Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _listen(path: Path) -> socket.socket:
+    """A socket that is never open to others, in the place of one that nobody listens at any more."""
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if _answers(path):
+            raise EngineError(f"{path}: an engine listens there already")
+        path.unlink(missing_ok=True)
+        os.fchmod(listener.fileno(), 0o600)
+        with short(path) as address:
+            listener.bind(address)
+        path.chmod(0o600)
+    except OSError as error:
+        listener.close()
+        raise EngineError(f"{path}: cannot listen there: {error.strerror or error}") from None
+    except EngineError:
+        listener.close()
+        raise
+    return listener
+
+
+def _answers(path: Path) -> bool:
+    try:
+        connect(path).close()
+    except OSError:
+        return False
+    return True
+
+
+class _Session:
+    """One connection: requests are begun in the order they come in, and answered as they are done."""
+
+    def __init__(self, cluster: LocalCluster, known: Mapping[str, Verb], writer: StreamWriter) -> None:
+        self._cluster, self._known, self._writer = cluster, known, writer
+        self._tasks: set[Task[None]] = set()
+        self._watches: dict[Any, Task[None]] = {}
+
+    async def run(self, reader: StreamReader) -> None:
+        """Until the other side has gone."""
+        lines = Lines(_LONGEST)
+        try:
+            while data := await reader.read(_CHUNK):
+                for line in lines.feed(data):
+                    self._begin(line)
+        except (ConnectionError, EngineError):
+            pass  # It is gone, or sends what is no request: either way the connection ends here.
+        finally:
+            await _end(self._tasks)
+            self._writer.close()
+
+    def _begin(self, line: bytes) -> None:
+        try:
+            request = msgspec.json.decode(line, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            request = {"verb": None, "error": f"the request is not a JSON object: {error}"}
+        task = asyncio.create_task(self._answer(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if request.get("verb") == "watch":
+            name = request.get("id")
+            self._watches[name] = task
+            task.add_done_callback(lambda _: self._watches.pop(name, None))
+
+    async def _answer(self, request: Request) -> None:
+        try:
+            message = {"result": await self._do(request)}
+        except ApiError as error:
+            message = {"error": failure(error)}
+        except TrainwrightError as error:
+            message = {"error": failure(ApiError(str(error)))}
+        except ConnectionError:
+            return
+        except Exception as error:
+            asyncio.get_running_loop().call_exception_handler({"message": "a request failed", "exception": error})
+            message = {"error": failure(ApiError(f"the engine failed at it: {error!r}"))}
+        await self._send({"id": request.get("id"), **message})
+
+    async def _do(self, request: Request) -> Any:
+        verb = request.get("verb")
+        if verb == "watch":
+            return await self._watch(request)
+        if verb == "stop":
+            return self._stop(request)
+        if verb is None:
+            raise InvalidError(str(request.get("error", "the request has no verb")))
+        if verb not in self._known:
+            hint = nearest(str(verb), self._known)
+            raise NotFoundError(f"there is no verb {verb!r}" + (f"; did you mean `{hint}`?" if hint else ""))
+        return await self._known[verb](request)
+
+    async def _watch(self, request: Request) -> None:
+        async with aclosing(watch(self._cluster, request)) as batches:
+            async for batch in batches:
+                changes = [(change.what, change.version, change.item) for change in batch]
+                await self._send({"id": request.get("id"), "changes": changes})
+
+    def _stop(self, request: Request) -> None:
+        task = self._watches.get(request.get("watch"))
+        if task is not None:
+            task.cancel()
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        self._writer.write(msgspec.json.encode(message) + b"\n")
+        await self._writer.drain()

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run wants of its engine. `trainwright run` makes it; `engine` and `fleet` read it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What a run wants of its engine."""
+
+    #: The folder of this run; it exists.
+    folder: Path
+    #: Where the folders of PersistentVolumeClaims are; they outlive runs.
+    volumes: Path
+    #: Where commands run that name no working directory of their own.
+    working: Path
+    runtime: str = "auto"
+    nodes: int = 1
+    #: Pretend that there are so many GPUs.
+    gpus: int | None = None
+    #: Leave the files of pods where they are.
+    keep: bool = False
+    #: Seconds until an unfinished job is looked at again although nothing has happened.
+    resync: float = 15.0
+    notify: Callable[[str], None] = lambda _: None

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The objects of the embedded engine, in memory: the verbs of an API server, without its wire. `cluster` wraps it.
+
+One counter gives every write its version (`tables`); each resource has a log that watches read (`history`). Bodies are
+shared, never copied deep and never edited: a write makes new dicts along the changed path, and one that changes nothing
+is none. Nothing here waits, and nothing here is safe to be called from two threads.
+"""
+
+from typing import Any
+
+from trainwright.errors import AlreadyExistsError, ConflictError, UnavailableError
+from trainwright.local import metadata as rules
+from trainwright.local.history import Record, Watch, parse
+from trainwright.local.patches import merge, settle
+from trainwright.local.selectors import compiled
+from trainwright.local.tables import Hook, Table, Tables
+from trainwright.model.job import Body
+from trainwright.model.meta import Key
+from trainwright.runtime.ports import EVERYTHING, Clock, Page, Propagation, Resource, Scope
+from trainwright.runtime.resources import JOBS, PODS
+
+#: What a new object's status is, whatever its maker says.
+_FRESH: dict[str, Body] = {PODS.id: {"status": {"phase": "Pending"}}, **{job.id: {} for job in JOBS.values()}}
+
+
+class Store:
+    """Every object there is. Bodies that go in or come out must not be edited any more."""
+
+    def __init__(self, clock: Clock, *, history: int = 8192) -> None:
+        self._tables = Tables(clock, history)
+
+    @property
+    def version(self) -> str:
+        """The version of the last write."""
+        return str(self._tables.version)
+
+    def admit(self, resource: Resource, hook: Hook) -> None:
+        """Ask the hook about every new object, and every change that is not of the status alone."""
+        self._tables.of(resource).hooks.append(hook)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def get(self, resource: Resource, key: Key) -> Body:
+        """One object."""
+        return self._tables.of(resource).at(key).body
+
+    def list(self, resource: Resource, scope: Scope = EVERYTHING) -> tuple[tuple[Body, ...], str]:
+        """The whole objects of a scope in the order of their names, and the version a watch goes on from."""
+        return tuple([record.body for record in self._select(resource, scope)]), self.version
+
+    def page(self, resource: Resource, scope: Scope = EVERYTHING, *, not_older_than: str = "") -> Page:
+        """The same, decoded as the resource says."""
+        if not_older_than and parse(not_older_than) > self._tables.version:
+            message = f"too large resource version: {not_older_than}, the newest is {self.version}"
+            raise UnavailableError(message, retry_after=1)
+        return Page(tuple([record.decoded(resource) for record in self._select(resource, scope)]), self.version)
+
+    def view(self, resource: Resource, key: Key, body: Body) -> Any:
+        """An object of the store as the resource is read; decoded once for all who ask."""
+        record = self._tables.of(resource).objects.get(key)
+        return record.decoded(resource) if record is not None and record.body is body else resource.decode(body)
+
+    def watch(self, resource: Resource, scope: Scope = EVERYTHING, since: str = "") -> Watch:
+        """A cursor to what happens after that version; with none (or 0) it begins with all that is there, as added."""
+        log, test, version = self._tables.of(resource).log, compiled(scope), parse(since or "0")
+        if version:
+            return Watch(log, resource, test, version)
+        return Watch(log, resource, test, self._tables.version, self._select(resource, scope))
+
+    def _select(self, resource: Resource, scope: Scope) -> tuple[Record, ...]:
+        test, objects = compiled(scope), self._tables.of(resource).objects
+        keys = sorted(objects) if test is None else sorted([key for key in objects if test(objects[key].body)])
+        return tuple([objects[key] for key in keys])
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def create(self, resource: Resource, body: Body) -> Body:
+        """Make an object; the body names it and its namespace, or gives the beginning of a name."""
+        table = self._tables.of(resource)
+        body = rules.born(table.resource, body, self._tables.clock.now())
+        key = rules.key_of(body)
+        if key in table.objects:
+            raise AlreadyExistsError(f"{table.named(key)} already exists")
+        fresh = _FRESH.get(table.id)
+        if fresh is not None:
+            body.pop("status", None)
+            body.update(fresh)
+        for hook in table.hooks:
+            body = hook(None, body)
+        return self._tables.put(table, key, None, body, dict(body["metadata"]))
+
+    def patch(
+        self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
+    ) -> Body:
+        """Merge-patch an object without its status, or its status alone; ConflictError if it is another by now."""
+        table, before = self._expect(resource, key, body, uid, version)
+        if status:
+            part = {"status": body["status"]} if "status" in body else {}
+            return self._update(table, key, before, merge(before.body, part))
+        part = rules.writable(table.resource, before.body, body)
+        return self._respecify(table, key, before, merge(before.body, part))
+
+    def replace(
+        self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
+    ) -> Body:
+        """Put a whole object in the place of the old one, without its status, or its status alone."""
+        named = uid or (body.get("metadata") or {}).get("uid") or ""
+        table, before = self._expect(resource, key, body, named, version)
+        if status:
+            after = {**before.body, "status": body.get("status", {})}
+            return self._update(table, key, before, settle(before.body, after))
+        after = rules.replaced(before.body, rules.writable(table.resource, before.body, body))
+        return self._respecify(table, key, before, settle(before.body, after))
+
+    def bind(self, key: Key, node: str, *, uid: str = "", version: str = "") -> Body:
+        """Put a pod on a node; ConflictError if it is on another one or on its way out."""
+        table, before = self._expect(PODS, key, {}, uid, version)
+        body = before.body
+        placed = (body.get("spec") or {}).get("nodeName")
+        if placed == node:
+            return body
+        if "deletionTimestamp" in body["metadata"]:
+            raise ConflictError(f"{table.named(key)} is being deleted and cannot be put on a node")
+        if placed:
+            raise ConflictError(f'{table.named(key)} is already on node "{placed}"')
+        return self._respecify(table, key, before, _bound(body, node, rules.stamp(self._tables.clock.now())), hooks=())
+
+    def delete(
+        self,
+        resource: Resource,
+        key: Key,
+        *,
+        uid: str = "",
+        version: str = "",
+        grace: int | None = None,
+        propagation: Propagation = Propagation.BACKGROUND,
+    ) -> Body | None:
+        """Delete an object. Returns it as it now is if it lingers, None once it is gone."""
+        table, record = self._expect(resource, key, {}, uid, version)
+        self._tables.delete(table, key, grace, propagation)
+        left = table.objects.get(key)
+        return left.body if left and left.body["metadata"]["uid"] == record.body["metadata"]["uid"] else None
+
+    def _expect(self, resource: Resource, key: Key, body: Body, uid: str, version: str) -> tuple[Table, Record]:
+        """The object that a write is about, if it is the one the writer means."""
+        table = self._tables.of(resource)
+        record = table.at(key)
+        metadata = body.get("metadata")
+        stated = (metadata.get("resourceVersion") or "") if isinstance(metadata, dict) else ""
+        if uid or version or stated:
+            rules.check_version(table.named(key), record.body["metadata"], uid, version)
+            rules.check_version(table.named(key), record.body["metadata"], "", stated)
+        return table, record
+
+    def _update(self, table: Table, key: Key, before: Record, after: Body) -> Body:
+        return after if after is before.body else self._tables.put(table, key, before, after, dict(after["metadata"]))
+
+    def _respecify(
+        self, table: Table, key: Key, before: Record, after: Body, *, hooks: tuple[Hook, ...] | None = None
+    ) -> Body:
+        if after is before.body:
+            return after
+        for hook in table.hooks if hooks is None else hooks:
+            after = hook(before.body, after)
+        metadata = dict(after["metadata"])
+        if rules.respecified(before.body, after):
+            metadata["generation"] = metadata.get("generation", 0) + 1
+        return self._tables.put(table, key, before, after, metadata)
+
+
+def _bound(body: Body, node: str, now: str) -> Body:
+    """A pod on a node, and its condition that says so."""
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now}
+    others = [one for one in status.get("conditions") or () if one.get("type") != "PodScheduled"]
+    return {**body, "spec": {**spec, "nodeName": node}, "status": {**status, "conditions": [*others, scheduled]}}

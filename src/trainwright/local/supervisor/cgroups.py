@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory and CPU limits: a cgroup per container that asks for them, of version 1 or 2, below or beside our own.
+
+`containers` makes a `Group`, hands its `entries` to the runtime, and asks it at the end whether memory ran out.
+Where no group can be made, `Cgroups.refusal` says why, and containers run without limits.
+"""
+# pathlib would cost the supervisor a tenth of its start.
+# ruff: noqa: PTH102, PTH103, PTH106, PTH110, PTH112, PTH123, PTH208
+
+import contextlib
+import os
+from typing import Any
+
+_PERIOD = 100_000  # microseconds
+_SHORTEST = 1_000  # of CPU time in a period, the least that the kernel takes
+_WANTED = ("memory", "cpu")
+_NAME = "trainwright-"
+
+Mount = tuple[str, str, str, list[str]]  # root, mount point, type, options of the file system
+
+
+class Group:
+    """The cgroup of one container: one folder for each controller, in version 2 one for all."""
+
+    def __init__(self, folders: list[str]) -> None:
+        self.folders = folders
+        self.entries = tuple(_opened(f"{one}/cgroup.procs") for one in folders)
+
+    def add(self, pid: int) -> None:
+        """Put a running process in too; what it forks from now on is in as well."""
+        for entry in self.entries:
+            with contextlib.suppress(OSError):
+                os.write(entry, str(pid).encode())
+
+    def oom(self) -> bool:
+        """Whether the kernel has killed a process in it for want of memory."""
+        words = " ".join(_read(f"{one}/{name}") for one in self.folders for name in _OOM).split()
+        return "oom_kill" in words and words[words.index("oom_kill") + 1] != "0"
+
+    def kill(self) -> None:
+        """SIGKILL everything in it, where the kernel can (version 2)."""
+        for one in self.folders:
+            with contextlib.suppress(OSError):
+                _write(f"{one}/cgroup.kill", "1")
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for entry in self.entries:
+            os.close(entry)
+        self.entries = ()
+
+
+_OOM = ("memory.events", "memory.oom_control")
+
+
+class Cgroups:
+    """Finds the place for groups when it is made; makes its folder there only when the first is asked for."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self.version = "none"
+        self.refusal = "this system has no cgroups"
+        self._proc = proc
+        self._count = 0
+        self._places: dict[str, str] = {}  # by controller: the folder in which ours is, or will be
+        self._ready = False
+        self._leftover: list[str] = []
+        with contextlib.suppress(OSError, ValueError):
+            self._find(_mounts(_read(f"{proc}/self/mountinfo")), _own(_read(f"{proc}/self/cgroup")))
+
+    def group(self, limits: dict[str, Any]) -> Group:
+        """A new group with these limits. Raises OSError."""
+        if not self._ready:
+            self._prepare()
+        self._count += 1
+        wanted = [name for name in _WANTED if name in self._places and limits.get(name)]
+        folders = [*dict.fromkeys(f"{self._base(name)}/{self._count}" for name in wanted)]
+        made: list[str] = []
+        try:
+            for folder in folders:
+                os.mkdir(folder)
+                made.append(folder)
+            self._limit(limits)
+            return Group(folders)
+        except OSError:
+            self._leftover += made
+            self.tidy()
+            raise
+
+    def remove(self, group: Group) -> None:
+        """Take it away, now or, if something in it is still dying, with a later `tidy`."""
+        group.close()
+        self._leftover += group.folders
+        self.tidy()
+
+    def tidy(self) -> bool:
+        """Remove what could not be removed before. True: something is left."""
+        self._leftover = [folder for folder in self._leftover if not _removed(folder)]
+        return bool(self._leftover)
+
+    def close(self) -> None:
+        """Remove our own folder too."""
+        self.tidy()
+        for name in self._places:
+            _removed(self._base(name))
+
+    def _base(self, controller: str) -> str:
+        return f"{self._places[controller]}/{_NAME}{os.getpid()}"
+
+    def _find(self, mounts: list[Mount], own: dict[str, str]) -> None:
+        for name in _WANTED:
+            for root, point, kind, options in mounts:
+                if kind == "cgroup" and name in options and name in own:
+                    self._offer(name, "v1", _inside(root, point, own[name]))
+                elif kind == "cgroup2" and "" in own and name in _read(f"{point}/cgroup.controllers").split():
+                    self._offer(name, "v2", _spacious(point, _inside(root, point, own[""]), name))
+
+    def _offer(self, controller: str, version: str, folder: str | None) -> None:
+        if folder is None:
+            self.refusal = f"no cgroup of version 2 above ours shares out {controller}"
+        elif not os.access(folder, os.W_OK):
+            self.refusal = f"{folder} may not be written"
+        elif controller not in self._places:
+            self._places[controller] = folder
+            self.version, self.refusal = version, ""
+
+    def _prepare(self) -> None:
+        if not self._places:
+            raise OSError(self.refusal)
+        for folder in {*self._places.values()}:
+            _clear(folder, self._proc)
+        for name in self._places:
+            os.makedirs(self._base(name), exist_ok=True)
+        if self.version == "v2":
+            share = " ".join(f"+{name}" for name in self._places)
+            _write(f"{self._base(next(iter(self._places)))}/cgroup.subtree_control", share)
+        self._ready = True
+
+    def _limit(self, limits: dict[str, Any]) -> None:
+        memory, cpu = limits.get("memory"), limits.get("cpu")
+        if memory and "memory" in self._places:
+            _limit_memory(f"{self._base('memory')}/{self._count}", int(memory), self.version)
+        if cpu and "cpu" in self._places:
+            quota = max(_SHORTEST, int(float(cpu) * _PERIOD))
+            _limit_cpu(f"{self._base('cpu')}/{self._count}", quota, self.version)
+
+
+def _limit_memory(folder: str, size: int, version: str) -> None:
+    _write(f"{folder}/{'memory.max' if version == 'v2' else 'memory.limit_in_bytes'}", str(size))
+    extras = {"memory.swap.max": "0", "memory.oom.group": "1"} if version == "v2" else {}
+    for name, value in (extras or {"memory.memsw.limit_in_bytes": str(size)}).items():
+        with contextlib.suppress(OSError):  # a kernel without swap accounting
+            _write(f"{folder}/{name}", value)
+
+
+def _limit_cpu(folder: str, quota: int, version: str) -> None:
+    if version == "v2":
+        _write(f"{folder}/cpu.max", f"{quota} {_PERIOD}")
+        return
+    _write(f"{folder}/cpu.cfs_period_us", str(_PERIOD))
+    _write(f"{folder}/cpu.cfs_quota_us", str(quota))
+
+
+def _mounts(text: str) -> list[Mount]:
+    lines = [line.split() for line in text.splitlines() if " - cgroup" in line]
+    after = [(words, words.index("-")) for words in lines]
+    return [(words[3], words[4], words[at + 1], words[-1].split(",")) for words, at in after]
+
+
+def _own(text: str) -> dict[str, str]:
+    """By controller, the path of our cgroup; that of version 2 has no controller's name."""
+    parts = [line.split(":", 2) for line in text.splitlines()]
+    return {name: path for _, names, path in parts for name in names.split(",")}
+
+
+def _inside(root: str, point: str, own: str) -> str:
+    """The folder of a cgroup; in a container the mount may show only a part of the tree."""
+    below = own.removeprefix(root) if root != "/" and own.startswith(root) else own
+    folder = f"{point}/{below.strip('/')}".rstrip("/")
+    return folder if os.path.isdir(folder) else point
+
+
+def _spacious(point: str, own: str, controller: str) -> str | None:
+    """The nearest folder that shares the controller out to others: a group with processes in it may not (version 2)."""
+    folder = own
+    while folder.startswith(point):
+        shared = controller in _read(f"{folder}/cgroup.subtree_control").split()
+        if shared and os.access(f"{folder}/cgroup.procs", os.W_OK):
+            return folder
+        folder = folder.rpartition("/")[0]
+    return None
+
+
+def _clear(folder: str, proc: str) -> None:
+    """Remove what a supervisor that was killed has left; the kernel refuses where a process is still in it."""
+    for name in os.listdir(folder):
+        pid = name.removeprefix(_NAME)
+        if name == pid or not pid.isdigit() or os.path.exists(f"{proc}/{pid}"):
+            continue
+        old = f"{folder}/{name}"
+        for inner in os.listdir(old):
+            if inner.isdigit():
+                _removed(f"{old}/{inner}")
+        _removed(old)
+
+
+def _removed(folder: str) -> bool:
+    try:
+        os.rmdir(folder)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _opened(path: str) -> int:
+    """To be written; the kernel lets nobody make a file here, a tree of a test does."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _write(path: str, text: str) -> None:
+    file = _opened(path)
+    try:
+        os.write(file, text.encode())
+    finally:
+        os.close(file)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The containers: starting one, passing its output to its log, and telling how it ended. `control` calls it.
+
+An end is written to the journal; then what the process left is killed and its last words are read; then it is reaped;
+and only then the agent hears of it.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from trainwright.local.supervisor.cgroups import Cgroups, Group
+from trainwright.local.supervisor.children import End, reap
+from trainwright.local.supervisor.journal import Journal
+from trainwright.local.supervisor.launch import NOT_POSSIBLE
+from trainwright.local.supervisor.logs import Log
+from trainwright.local.supervisor.loop import Loop
+from trainwright.local.supervisor.pipes import Pipe
+from trainwright.local.supervisor.runtimes import Process, Refused, Runtime
+
+_TIDY = 0.1  # seconds until a cgroup that was busy is tried again
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+class Container:
+    """One that runs."""
+
+    __slots__ = ("group", "log", "name", "pipe", "pod", "process")
+
+    def __init__(self, name: str, pod: str, process: Process, pipe: Pipe, log: Log) -> None:
+        self.name, self.pod, self.process, self.pipe, self.log = name, pod, process, pipe, log
+        self.group: Group | None = None
+
+
+class Containers:
+    """All containers of this supervisor. `tell` sends an event to the agent."""
+
+    def __init__(self, loop: Loop, runtime: Runtime, journal: Journal, tell: Tell) -> None:
+        self.running: dict[str, Container] = {}
+        self.closing = False  # nothing is started any more
+        self.rotate: tuple[int, int]
+        self.cgroups = Cgroups()
+        self._by_pid: dict[int, Container] = {}
+        self._loop, self._runtime, self._journal, self._tell = loop, runtime, journal, tell
+        self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        self._unlimited = False
+        self._tidying = False
+
+    def start(self, request: dict[str, Any]) -> int:
+        """Start a container; its pid. Raises Refused."""
+        name = request["container"]
+        if name in self._journal.entries:
+            raise Refused(NOT_POSSIBLE, f'the container "{name}" was started before.')
+        if self.closing:
+            raise Refused(NOT_POSSIBLE, "the supervisor is about to end.")
+        group = self._group(request.get("limits") or {})
+        try:
+            container = self._spawned(request, group)
+        except BaseException:
+            if group is not None:
+                self._remove(group)
+            raise
+        self.running[name] = self._by_pid[container.process.pid] = container
+        self._journal.started(name, container.pod, container.process.pid)
+        return container.process.pid
+
+    def _spawned(self, request: dict[str, Any], group: Group | None) -> Container:
+        name, path = request["container"], request["log"]
+        pipe = Pipe(self._loop)
+        try:
+            stdio = (self._null, pipe.entry, pipe.entry)
+            process = self._runtime.spawn(request, stdio, group.entries if group is not None else ())
+        except BaseException:
+            pipe.close()
+            raise
+        log = Log(path, self.rotate, lambda why: self._notice(f"the log of {name} is cut short: {why} ({path})"))
+        pipe.open(log.write)
+        container = Container(name, request["pod"], process, pipe, log)
+        container.group = group
+        return container
+
+    def signal(self, name: str, number: int) -> None:
+        """Signal the main process; one that has ended hears nothing any more. Raises Refused."""
+        if name in self.running:
+            self.running[name].process.send(number)
+        elif name not in self._journal.entries:
+            raise Refused(NOT_POSSIBLE, f'there is no container "{name}".')
+
+    def kill(self, name: str) -> None:
+        """SIGKILL the whole tree, if it still runs."""
+        container = self.running.get(name)
+        if container is None:
+            return
+        if container.group is not None:
+            container.group.kill()
+        self._runtime.kill(name)
+
+    def kill_all(self) -> None:
+        """SIGKILL every tree."""
+        for name in [*self.running]:
+            self.kill(name)
+
+    def join(self, name: str, process: Process) -> None:
+        """A process that entered the container is limited like it."""
+        group = self.running[name].group
+        if group is not None:
+            group.add(process.pid)
+
+    def of(self, pod: str) -> list[str]:
+        """The containers of a pod that still run."""
+        return [name for name, container in self.running.items() if container.pod == pod]
+
+    def end(self, end: End) -> str | None:
+        """A child has ended. Which container it was the main process of, or None; only then it is reaped here."""
+        container = self._by_pid.pop(end.pid, None)
+        if container is None:
+            return None
+        del self.running[container.name]
+        oom = container.group is not None and container.group.oom()
+        how = {"code": end.code, "signal": end.signal, "oom": oom, "at": time.time()}
+        self._journal.ended(container.name, how)
+        self._runtime.ended(container.name)
+        container.pipe.drain()
+        container.log.close()
+        reap(end.pid)
+        container.process.close()
+        if container.group is not None:
+            container.group.kill()
+            self._remove(container.group)
+        self._tell({"event": "ended", "container": container.name, **how})
+        return container.name
+
+    def close(self) -> None:
+        """Give everything back; nothing runs any more."""
+        for container in self.running.values():
+            container.pipe.close()
+            container.log.close()
+            container.process.close()
+        os.close(self._null)
+        self.cgroups.close()
+
+    def _group(self, limits: dict[str, Any]) -> Group | None:
+        """A cgroup where limits are asked for and can be had; without, one notice is enough."""
+        if not limits.get("memory") and not limits.get("cpu"):
+            return None
+        try:
+            return self.cgroups.group(limits)
+        except OSError as error:
+            if not self._unlimited:
+                self._notice(f"memory and CPU limits are not enforced: {error.strerror or error}")
+            self._unlimited = True
+            return None
+
+    def _remove(self, group: Group) -> None:
+        self.cgroups.remove(group)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        if not self._tidying and self.cgroups.tidy():
+            self._tidying = True
+            self._loop.later(_TIDY, self._tidy_again)
+
+    def _tidy_again(self) -> None:
+        self._tidying = False
+        self._tidy()
+
+    def _notice(self, text: str) -> None:
+        self._tell({"event": "notice", "text": text})

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""System calls that Python 3.11 has no name for: namespaces, mounts, host name. Called by the sandbox's modules.
+
+Each raises OSError with the path concerned. ctypes calls the C library, so nothing is compiled or fetched.
+"""
+
+import ctypes
+import os
+
+NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
+FS = 0x200
+
+RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT = 1, 2, 4, 8, 32
+NOATIME, NODIRATIME, BIND, REC = 1 << 10, 1 << 11, 1 << 12, 1 << 14
+UNBINDABLE, PRIVATE, RELATIME = 1 << 17, 1 << 18, 1 << 21
+DETACH = 2
+
+_PDEATHSIG = 1
+_SIGKILL = 9
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_mount = _libc.mount
+_mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+
+
+def unshare(flags: int) -> None:
+    """Leave the namespaces named by `flags` for new ones."""
+    _checked(_libc.unshare(flags))
+
+
+def setns(fd: int, flags: int) -> None:
+    """Enter a namespace, or several of the process of a pidfd."""
+    _checked(_libc.setns(fd, flags))
+
+
+def mount(source: str, target: str, kind: str | None = None, flags: int = 0, options: str | None = None) -> None:
+    """Mount, bind or remount."""
+    data = None if options is None else os.fsencode(options)
+    name = None if kind is None else kind.encode()
+    _checked(_mount(os.fsencode(source), os.fsencode(target), name, flags, data), target)
+
+
+def unmount(target: str) -> None:
+    """Take it out of sight now; it goes when nothing uses it any more."""
+    _checked(_libc.umount2(os.fsencode(target), DETACH), target)
+
+
+def pivot(folder: str) -> None:
+    """Make a mounted folder the root of this mount namespace, and let go of the root before."""
+    os.chdir(folder)
+    _checked(_libc.pivot_root(b".", b"."), folder)  # the old root now lies on top of the new one
+    unmount(".")
+    os.chdir("/")
+
+
+def sethostname(name: str) -> None:
+    """Name the host of this UTS namespace."""
+    text = name.encode()
+    _checked(_libc.sethostname(text, len(text)), name)
+
+
+def die_with_parent() -> None:
+    """Be killed when the process that made this one ends, however it ends."""
+    _checked(_libc.prctl(_PDEATHSIG, _SIGKILL, 0, 0, 0))
+
+
+def _checked(result: int, path: str | None = None) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting one process, and saying in a sentence why one cannot be started. Both runtimes call it.
+
+`subprocess` does the work (vfork; it searches PATH in the child), so a thread that has entered a pod's namespaces may
+call this, and everything is looked up there. A shell comes between only to enter a cgroup or to take a terminal.
+"""
+# pathlib would cost the supervisor a tenth of its start.
+# ruff: noqa: PTH110, PTH112, PTH116, PTH123
+
+import errno
+import os
+import stat
+import subprocess
+
+from trainwright.local.supervisor.descriptors import usual
+from trainwright.local.supervisor.runtimes import Process, Refused, Stdio
+
+NOT_FOUND, NOT_EXECUTABLE, NOT_POSSIBLE = 127, 126, 128
+
+# The shell's own descriptors are the only ones that every sh can write to, so the cgroups come as stdin and stdout.
+_ENTER = {
+    1: 'echo 0 >&0; exec "$0" "$@" </dev/null',
+    2: 'echo 0 >&0; echo 0 >&1; exec "$0" "$@" </dev/null >&2',
+}
+_SHELL_SETS = ("PWD", "OLDPWD", "SHLVL")
+
+
+def launch(
+    argv: list[str],
+    env: dict[str, str],
+    cwd: str | None,
+    stdio: Stdio,
+    *,
+    entries: tuple[int, ...] = (),
+    tty: bool = False,
+) -> Process:
+    """Start it in a session of its own. Raises Refused.
+
+    `entries`: one or two open `cgroup.procs` to enter first; stdin is /dev/null then, and stdout the same as stderr.
+    `tty`: stdio is a terminal, which becomes the controlling one.
+    """
+    try:
+        if tty:
+            return _terminal(argv, env, cwd, stdio)
+        if entries:
+            return _limited(argv, env, cwd, stdio, entries)
+        return _spawned(argv, env, cwd, stdio)
+    except (OSError, ValueError, IndexError) as error:
+        raise _refusal(error, argv, env, cwd) from None
+
+
+def _terminal(argv: list[str], env: dict[str, str], cwd: str | None, stdio: Stdio) -> Process:
+    """A session leader that opens a terminal gets it as its own; /proc leads to it from any mount namespace."""
+    path = "/proc/self/fd/0" if os.path.isdir("/proc/self/fd") else f"'{os.ttyname(stdio[0])}'"
+    return _by_shell(f'exec "$0" "$@" <>{path} >&0 2>&1', argv, env, cwd, stdio)
+
+
+def _limited(argv: list[str], env: dict[str, str], cwd: str | None, stdio: Stdio, entries: tuple[int, ...]) -> Process:
+    if all(name.isidentifier() and name.isascii() for name in env):
+        stdin, stdout, stderr = (*entries, *stdio[len(entries) :])
+        return _by_shell(_ENTER[len(entries)], argv, env, cwd, (stdin, stdout, stderr))
+    process = _spawned(argv, env, cwd, stdio)  # a shell would lose such names: it enters a moment after its start
+    for entry in entries:
+        os.write(entry, str(process.pid).encode())
+    return process
+
+
+def _by_shell(script: str, argv: list[str], env: dict[str, str], cwd: str | None, stdio: Stdio) -> Process:
+    refusal = obstacle(argv, env, cwd)  # the shell could only say so in the log
+    if refusal is not None:
+        raise refusal
+    unset = "".join(f"unset {name}; " for name in _SHELL_SETS if name not in env)
+    return _spawned(["/bin/sh", "-c", unset + script, *argv], env, cwd, stdio)
+
+
+def _spawned(command: list[str], env: dict[str, str], cwd: str | None, stdio: Stdio) -> Process:
+    stdin, stdout, stderr = stdio
+    popen = subprocess.Popen(  # noqa: S603 - running what the manifest says is the purpose
+        command, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd, start_new_session=True
+    )
+    popen.returncode = 0  # the loop reaps it; Popen must neither wait nor warn
+    usual(popen.pid)
+    return Process(popen.pid)
+
+
+def obstacle(argv: list[str], env: dict[str, str], cwd: str | None) -> Refused | None:
+    """Why the command cannot run, as far as looking can tell."""
+    if not argv or not argv[0]:
+        return Refused(NOT_POSSIBLE, "the command is empty.")
+    if cwd is not None and not os.path.isdir(cwd):
+        what = "is not a directory" if os.path.exists(cwd) else "does not exist"
+        return Refused(NOT_POSSIBLE, f'the working directory "{cwd}" {what}.')
+    if "/" in argv[0]:
+        return _file_obstacle(argv[0], f"{cwd or '.'}/{argv[0]}" if argv[0][0] != "/" else argv[0])
+    return _search_obstacle(argv[0], os.get_exec_path(env))
+
+
+def _search_obstacle(name: str, folders: list[str]) -> Refused | None:
+    """As execvp: the first file that can be run; else the first that was found at all."""
+    found = None
+    for folder in folders:
+        refusal = _file_obstacle(f"{folder}/{name}", f"{folder}/{name}")
+        if refusal is None:
+            return None
+        if refusal.code != NOT_FOUND and found is None:
+            found = refusal
+    where = ":".join(folders)
+    return found or Refused(NOT_FOUND, f'"{name}": executable file not found in PATH ({where}).')
+
+
+def _file_obstacle(shown: str, path: str) -> Refused | None:
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return Refused(NOT_FOUND, f'"{shown}": no such file.')
+    except (OSError, ValueError) as error:
+        return Refused(NOT_EXECUTABLE, f'"{shown}": {_reason(error)}.')
+    if stat.S_ISDIR(mode):
+        return Refused(NOT_EXECUTABLE, f'"{shown}" is a directory, not a program.')
+    if not os.access(path, os.X_OK):
+        return Refused(NOT_EXECUTABLE, f'"{shown}" is not executable (mode {stat.S_IMODE(mode):04o}).')
+    return _script_obstacle(shown, path)
+
+
+def _script_obstacle(shown: str, path: str) -> Refused | None:
+    """A script whose interpreter is missing, which the kernel reports as if the script were."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            first = file.read(256)
+    except OSError:
+        return None  # may be run without being read
+    words = first.split(b"\n", 1)[0][2:].split() if first.startswith(b"#!") else []
+    if not words or os.access(words[0], os.X_OK):
+        return None
+    interpreter = os.fsdecode(words[0]).removesuffix("\r")
+    hint = " (its lines end in CR LF; save it with LF)" if words[0].endswith(b"\r") else ""
+    what = "cannot be run" if os.path.exists(interpreter) and not hint else "does not exist"
+    return Refused(
+        NOT_EXECUTABLE, f'"{shown}": its first line names the interpreter "{interpreter}", which {what}{hint}.'
+    )
+
+
+def _refusal(error: Exception, argv: list[str], env: dict[str, str], cwd: str | None) -> Refused:
+    seen = obstacle(argv, env, cwd)
+    if seen is not None:
+        return seen
+    number = getattr(error, "errno", None)
+    if number == errno.ENOEXEC:
+        text = f'"{argv[0]}": exec format error: neither a program for this machine nor a script that begins with "#!".'
+        return Refused(NOT_EXECUTABLE, text)
+    if number in {errno.EACCES, errno.EPERM} and getattr(error, "filename", None) != cwd:
+        return Refused(NOT_EXECUTABLE, f'"{argv[0]}" may not be executed here: {_reason(error)}.')
+    if number == errno.ENOENT:
+        return Refused(NOT_EXECUTABLE, f'"{argv[0]}" needs a loader (its ELF interpreter) that does not exist.')
+    return Refused(NOT_POSSIBLE, f'"{argv[0]}" cannot be started: {_reason(error)}.')
+
+
+def _reason(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error)
+    return text[:1].lower() + text[1:]

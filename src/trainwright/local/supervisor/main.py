@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The supervisor process: `main` is what the agent starts, with its configuration as the only argument.
+
+It builds the parts, says `ready`, and runs the loop until the agent hangs up (`orphans: end`) or SIGTERM; then nothing
+is left of it. With `orphans: keep` it goes on alone, until nothing has run for a while and nobody has come back.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from trainwright.local.supervisor import children, descriptors
+from trainwright.local.supervisor.containers import Containers
+from trainwright.local.supervisor.control import Control
+from trainwright.local.supervisor.execs import Execs
+from trainwright.local.supervisor.journal import Journal
+from trainwright.local.supervisor.logs import DEFAULT
+from trainwright.local.supervisor.loop import Loop
+from trainwright.local.supervisor.plain import Plain
+from trainwright.local.supervisor.runtimes import Refused, Runtime
+from trainwright.local.supervisor.service import Service
+from trainwright.local.supervisor.terminal import Entrance
+from trainwright.local.supervisor.wire import Lines
+
+_A_TURN = 64  # ends; as with requests, the logs want to be read in between
+_GRACE = 5.0  # seconds for processes to die of SIGKILL, when all must
+_LINGER = 600.0  # seconds alone with nothing to do
+_DEFECTS = 10  # notices of them
+_REMEMBERED = 50  # notices, for an agent that comes back
+
+
+class Supervisor:
+    """The parts, and what holds them together."""
+
+    def __init__(self, config: dict[str, Any], lines: Lines, runtime: Runtime) -> None:
+        self._config, self._runtime = config, runtime
+        self._notices = [*runtime.notices]
+        self._stopping = self._told_to = False
+        self._defects = 0
+        self._changed = True  # a child may have ended: look
+        self._loop = Loop(self._defect)
+        self._control = Control(self._loop, self._alone)
+        self._journal = Journal(f"{config['folder']}/journal")
+        self._containers = Containers(self._loop, runtime, self._journal, self._tell)
+        self._containers.rotate = tuple(config.get("rotate") or DEFAULT)
+        self._execs = Execs(self._loop, runtime, self._containers)
+        self._service = Service(runtime, self._containers, self._execs, self._journal)
+        self._service.register(self._control)
+        self._entrance = Entrance(self._loop, config["folder"], self._execs, self._attach)
+        self._loop.tasks.insert(0, self._ends)
+        self._attach(lines)
+
+    def run(self) -> None:
+        """Until all has ended; then clean up."""
+        self._wake = _signals(self._terminated)
+        self._loop.watch(self._wake.fileno(), self._woken)
+        self._loop.run()
+        self._runtime.stop()
+        deadline = time.monotonic() + _GRACE
+        while self._reaped() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        self._control.flush()
+        self._entrance.close()
+        self._containers.close()
+        self._journal.close()
+
+    def _attach(self, lines: Lines) -> None:
+        self._control.attach(lines)
+        cgroup, outside = self._containers.cgroups.version, self._runtime.outside
+        ready = {"event": "ready", "runtime": self._config["runtime"], "cgroup": cgroup, "outside": outside}
+        self._control.tell({**ready, "notices": self._notices})
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        if event["event"] == "notice":
+            self._notices = [*self._notices, event["text"]][-_REMEMBERED:]
+        self._control.tell(event)
+
+    def _defect(self, error: Exception) -> None:
+        sys.excepthook(type(error), error, error.__traceback__)
+        self._defects += 1
+        if self._defects <= _DEFECTS:
+            self._tell({"event": "notice", "text": f"the supervisor met a defect and goes on: {error!r}"})
+        else:
+            time.sleep(0.01)  # one that repeats may not take a whole CPU
+
+    def _alone(self) -> None:
+        """The agent has gone."""
+        if self._config.get("orphans") != "keep":
+            self._finish()
+        else:
+            self._loop.later(self._config.get("linger", _LINGER), self._linger)
+
+    def _linger(self) -> None:
+        if self._control.attached:
+            return
+        if self._containers.running:
+            self._loop.later(self._config.get("linger", _LINGER), self._linger)
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        """End everything, and then the loop."""
+        if not self._stopping:
+            self._stopping = self._containers.closing = True
+            self._loop.later(_GRACE, self._loop.stop)
+        self._containers.kill_all()
+
+    def _woken(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wake.recv(4096)
+        self._changed = True
+        if self._told_to:
+            self._finish()
+
+    def _terminated(self) -> None:
+        """SIGTERM, which may come in the middle of anything: `_woken` acts on it."""
+        self._told_to = True
+
+    def _ends(self) -> bool:
+        """Look after the children that have ended, some a turn."""
+        strange = False
+        for _ in range(_A_TURN if self._changed else 0):
+            end = _next()
+            if end is None:
+                self._changed = False
+                break
+            strange = not self._known(end) or strange
+        if strange:
+            self._runtime.orphaned()
+        if self._stopping and not self._containers.running:
+            self._loop.stop()
+        return self._changed
+
+    def _known(self, end: children.End) -> bool:
+        """Report an end; False if nobody knows the process."""
+        container = self._containers.end(end)
+        if container is not None:
+            self._service.ended(container)
+            return True
+        if self._execs.end(end):
+            return True
+        children.reap(end.pid)
+        return False
+
+    def _reaped(self) -> bool:
+        """Reap everything, after the loop. False: there is no child left."""
+        try:
+            end = children.ended()
+            while end is not None:
+                self._known(end)
+                end = children.ended()
+        except children.NoChildren:
+            return False
+        self._runtime.orphaned()
+        return True
+
+
+def _next() -> children.End | None:
+    try:
+        return children.ended()
+    except children.NoChildren:
+        return None
+
+
+def _signals(terminated: Callable[[], None]) -> socket.socket:
+    """Our signals; a socket that can be read after one. Handlers, not SIG_IGN: a new process would inherit that."""
+    ours, theirs = socket.socketpair()
+    for sock in (ours, theirs):
+        sock.setblocking(False)
+    signal.set_wakeup_fd(theirs.detach(), warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: terminated())
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    return ours
+
+
+def _runtime(config: dict[str, Any]) -> Runtime:
+    if config["runtime"] == "process":
+        return Plain(config)
+    if config["runtime"] != "sandbox":
+        raise Refused(128, f"expected the runtime `sandbox` or `process`, found {config['runtime']!r}.")
+    from trainwright.local.supervisor.sandbox import Sandbox  # noqa: PLC0415 - ctypes and more, for those who want it
+
+    return Sandbox(config)
+
+
+def main() -> None:
+    """Be a supervisor. The only argument is its configuration, as JSON."""
+    config = json.loads(sys.argv[1])
+    os.set_inheritable(config["fd"], False)
+    lines = Lines(socket.socket(fileno=config["fd"]))
+    try:
+        descriptors.more()
+        supervisor = Supervisor(config, lines, _runtime(config))
+    except Exception as error:
+        lines.send({"event": "failed", "text": f"{error or type(error).__name__}"})
+        lines.flush()
+        sys.exit(3)
+    supervisor.run()

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each request of the agent means: the verbs of the supervisor, for `control`. See `runtimes` for what is behind.
+
+Asking for what is done already is no error: an agent that was killed asks again.
+"""
+
+from typing import Any
+
+from trainwright.local.supervisor.containers import Containers
+from trainwright.local.supervisor.control import Control, Message, Reply
+from trainwright.local.supervisor.execs import Execs
+from trainwright.local.supervisor.journal import Journal
+from trainwright.local.supervisor.runtimes import Runtime
+
+_OK: dict[str, Any] = {"ok": True}
+
+
+class Service:
+    """Answers to the verbs; `ended` is called by `main` when a container's main process has ended."""
+
+    def __init__(self, runtime: Runtime, containers: Containers, execs: Execs, journal: Journal) -> None:
+        self._runtime, self._containers, self._execs, self._journal = runtime, containers, execs, journal
+        self._closing: dict[str, list[Reply]] = {}
+
+    def register(self, control: Control) -> None:
+        """Let the agent use the verbs."""
+        verbs = (self.open, self.start, self.signal, self.kill, self.exec, self.close, self.list, self.forget)
+        control.handlers = {verb.__name__: verb for verb in verbs}
+
+    def open(self, request: Message, _: Reply) -> Message:
+        """Make what the containers of a pod share."""
+        self._runtime.open(request)
+        return _OK
+
+    def start(self, request: Message, _: Reply) -> Message:
+        """Start a container."""
+        return {"ok": True, "pid": self._containers.start(request)}
+
+    def signal(self, request: Message, _: Reply) -> Message:
+        """Signal a container's main process."""
+        self._containers.signal(request["container"], int(request["signal"]))
+        return _OK
+
+    def kill(self, request: Message, _: Reply) -> Message:
+        """SIGKILL the whole tree of a container."""
+        self._containers.kill(request["container"])
+        return _OK
+
+    def exec(self, request: Message, reply: Reply) -> None:
+        """Run a command in a container; answered when it has ended."""
+        self._execs.run(request, reply)
+
+    def close(self, request: Message, reply: Reply) -> Message | None:
+        """Kill what is left of a pod and drop what its containers shared; answered when they have ended."""
+        pod = request["pod"]
+        left = self._containers.of(pod)
+        if not left:
+            self._runtime.close(pod)
+            return _OK
+        self._closing.setdefault(pod, []).append(reply)
+        for container in left:
+            self._containers.kill(container)
+        return None
+
+    def list(self, _: Message, __: Reply) -> Message:
+        """Every container whose end is not forgotten."""
+        return {"ok": True, "containers": [*self._journal.entries.values()]}
+
+    def forget(self, request: Message, _: Reply) -> Message:
+        """The agent has stored how a container ended. One that runs is not forgotten."""
+        if request["container"] not in self._containers.running:
+            self._journal.forget(request["container"])
+        return _OK
+
+    def ended(self, container: str) -> None:
+        """Its commands end with it, and a pod that waited for it can be closed."""
+        self._execs.leave(container)
+        for pod in [pod for pod in self._closing if not self._containers.of(pod)]:
+            self._runtime.close(pod)
+            for reply in self._closing.pop(pod):
+                reply(_OK)

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods, nodes and groups for the scheduler's tests, in one line each."""
+
+from typing import Any
+
+from trainwright.local.claims import GROUP_LABEL
+
+GPU = "nvidia.com/gpu"
+
+
+def node(
+    name: str = "node-0", *, ready: bool = True, labels: dict[str, str] | None = None, **has: Any
+) -> dict[str, Any]:
+    """A node with 2 CPUs, 4Gi and nothing else unless told; `gpu` is short for GPUs."""
+    given = {GPU if key == "gpu" else key: str(value) for key, value in has.items()}
+    conditions = [{"type": "Ready", "status": "True" if ready else "Unknown"}]
+    allocatable = {"cpu": "2", "memory": "4Gi", "pods": "1000"} | given
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels or {}},
+        "status": {"allocatable": allocatable, "capacity": allocatable, "conditions": conditions},
+    }
+
+
+def pod(name: str = "p", *, group: str = "", spec: dict[str, Any] | None = None, **asks: Any) -> dict[str, Any]:
+    """A pod that asks for what it is told to."""
+    requests = {GPU if key == "gpu" else key: value for key, value in asks.items()}
+    containers = [{"name": "main", "image": "x", "command": ["true"], "resources": {"requests": requests}}]
+    labels = {GROUP_LABEL: group} if group else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": labels},
+        "spec": {"containers": containers} | (spec or {}),
+    }
