@@ -5,6 +5,7 @@ The random world below has a server with a log, a watch that reads it late and n
 that may be of any age the contract allows, and answers to our own writes that arrive whenever they like.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,9 @@ from trainwright.model.meta import JOB_UID, Key, Meta
 from trainwright.runtime.cache import Cache
 from trainwright.runtime.ports import Change, Happened, Page
 from trainwright.runtime.resources import JOBS, PODS
+
+#: `WORLDS=2000 make test` looks longer than usual.
+EXAMPLES = int(os.environ.get("WORLDS", "150"))
 
 
 def pod(name: str = "a", version: int = 1, *, uid: str = "", job: str = "job", phase: str = "Pending") -> Pod:
@@ -382,5 +386,5 @@ class News(RuleBasedStateMachine):
         assert not self.cache._buried
 
 
-News.TestCase.settings = settings(max_examples=200, stateful_step_count=25, deadline=None)
+News.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=25, deadline=None)
 TestNews = News.TestCase

@@ -57,7 +57,7 @@ class Tail(Generic[Who]):
         if track is None:
             return []
         found: list[tuple[Who, str]] = []
-        track.final, behind = True, self.behind
+        track.final, behind, self.behind = True, self.behind, False
         if self._look(track, now, found):
             del self._tracks[path]
         self.behind = self.behind or behind

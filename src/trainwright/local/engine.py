@@ -6,6 +6,7 @@ Each part is a client of the store and knows nothing of the others, as on a clus
 """
 
 import asyncio
+import os
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
@@ -16,16 +17,18 @@ from trainwright.local import admission
 from trainwright.local.addresses import Addresses
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.fleet import Fleet
+from trainwright.local.pools import Hosts, Ports, Subnet, loopback, ranges
 from trainwright.local.scheduler import Scheduler
 from trainwright.local.server import serve
-from trainwright.local.settings import Settings as Settings
+from trainwright.local.settings import SOCKET, Settings
 from trainwright.local.store import Store
 from trainwright.model.site import Site
 from trainwright.runtime import settings as runtime
 from trainwright.runtime.clock import WallClock
 from trainwright.runtime.controller import Controller
 
-SOCKET = "engine.sock"
+__all__ = ["Engine", "Settings"]
+
 #: A node whose agent has died is lost for certain: nobody needs to hope for it for as long as on a network.
 NODE_GRACE = 5.0
 LINGER = 5.0
@@ -64,7 +67,7 @@ class Engine:
         """Everything up and ready. Raises EngineError."""
         admission.install(self.store)
         await self._fleet.prepare()
-        addresses = Addresses(self.store, self._fleet.subnet)
+        addresses = Addresses(self.store, self._pool(), Ports(ranges(), start=os.getpid()))
         addresses.install()
         verbs = {"metrics": self._metrics}
         await self._open.enter_async_context(serve(self._settings.folder / SOCKET, self.cluster, verbs))
@@ -82,6 +85,10 @@ class Engine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._fleet.stop(grace)
         await self._open.aclose()
+
+    def _pool(self) -> Hosts:
+        """Addresses for pods; two engines of one machine rarely share a part of the loopback range."""
+        return Subnet(self._fleet.subnet) if self._fleet.subnet else loopback(f"127.{1 + os.getpid() % 250}.0.0/16")
 
     def _site(self, addresses: Addresses) -> Site:
         """In the sandbox names resolve, and everything is as on a cluster; bare processes are told addresses."""

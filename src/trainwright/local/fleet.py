@@ -7,7 +7,7 @@ through its socket; one that is killed takes its pods along, as a machine would.
 
 import os
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 from msgspec.structs import replace
 
@@ -75,7 +75,7 @@ class Fleet:
             self._link = await Link.start(self._nodes[0].supervisor())
         else:
             self._crew = Crew(self._cluster, self._clock, self._settings)
-            await self._crew.prepare(network)
+            await self._crew.prepare(network["subnet"] if network is not None else "")
         self.runtime, self.choice = runtime, why
         self.subnet = network["subnet"] if network is not None else ""
 

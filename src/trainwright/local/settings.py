@@ -6,6 +6,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+#: In the folder of a run: where other processes reach its engine.
+SOCKET = "engine.sock"
+
 
 class Settings(Struct, frozen=True, kw_only=True):
     """What a run wants of its engine."""

@@ -2,7 +2,8 @@
 """List, then watch, then go on from where the watch broke off. Keeps a `Cache` in step and says what has changed.
 
 `controller` runs one per resource. A watch that the server has forgotten (410) begins with a new list, never older than
-our own writes; a server that does not answer is asked again, ever more rarely, with some jitter.
+our own writes or than what was told before; a server that does not answer is asked again, ever more rarely, with some
+jitter.
 """
 
 import asyncio
@@ -33,33 +34,40 @@ class Informer:
         self._telemetry = telemetry
         self._listener = listener
         self._since = ""
+        self._pause = _FIRST
 
     async def run(self) -> None:
         """Until cancelled."""
-        pause = _FIRST
+        loop = asyncio.get_running_loop()
         while True:
+            began = loop.time()
             try:
                 if not self._since:
                     await self._list()
-                pause = _FIRST
                 await self._watch()
             except GoneError:
                 self._since = ""
             except ApiError as error:
                 _LOG.warning("watch interrupted resource=%s error=%s", self.cache.resource.id, error)
-                await asyncio.sleep(pause * (0.5 + random()))  # noqa: S311 - jitter, not a secret
-                pause = min(pause * 2, _MOST)
+            if loop.time() - began > self._pause:
+                self._pause = _FIRST
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Even a server that ends every watch at once is not asked without pause."""
+        await asyncio.sleep(self._pause * (0.5 + random()))  # noqa: S311 - jitter, not a secret
+        self._pause = min(self._pause * 2, _MOST)
 
     async def _list(self) -> None:
-        page = await self._cluster.list(
-            self.cache.resource, self.scope, not_older_than=str(self.cache.newest) if self.cache.newest else ""
-        )
+        newest = self.cache.newest
+        page = await self._cluster.list(self.cache.resource, self.scope, not_older_than=str(newest) if newest else "")
         self._telemetry.lists[self.cache.resource.id] += 1
-        before = set(self.cache.keys())
+        before = dict(zip(self.cache.keys(), self.cache.items(), strict=True))
         jobs = self.cache.replace(page)
         self._since = page.version
         self.synced.set()
-        self._listener(jobs, before | set(self.cache.keys()))
+        keys = before.keys() | set(self.cache.keys())
+        self._listener(jobs, {key for key in keys if self.cache.get(key) is not before.get(key)})
 
     async def _watch(self) -> None:
         async for changes in self._cluster.watch(self.cache.resource, self.scope, since=self._since):
@@ -70,9 +78,15 @@ class Informer:
         keys: set[Key] = set()
         for change in changes:
             if change.what is not Happened.BOOKMARK:
-                jobs |= self.cache.apply(change)
                 meta = self.cache.resource.meta(change.item)
-                keys.add(Key(meta.namespace, meta.name))
+                key = Key(meta.namespace, meta.name)
+                before = self.cache.get(key)
+                jobs |= self.cache.apply(change)
+                # Our own writes come back here: they are no news.
+                if self.cache.get(key) is not before:
+                    keys.add(key)
         self._since = changes[-1].version
+        self._pause = _FIRST
         self._telemetry.changes[self.cache.resource.id] += len(changes)
-        self._listener(jobs, keys)
+        if jobs or keys:
+            self._listener(jobs, keys)

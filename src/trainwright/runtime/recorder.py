@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events for people: `kubectl describe` and `trainwright events` show them. `executor` hands them over.
 
-An event that says how a job ended is tried until it is taken; any other may be lost with a server that does not answer.
+An event that says how a job ended is tried until it is taken, or refused for good (a namespace that is going takes none);
+any other may be lost with a server that does not answer.
 """
 
 import asyncio
 import logging
 from itertools import count
 
-from trainwright.errors import ApiError
+from trainwright.errors import AlreadyExistsError, ApiError
 from trainwright.model.action import Emit, Moment
 from trainwright.model.job import Body, Job
 from trainwright.model.units import Time, rfc3339
@@ -19,6 +20,8 @@ from trainwright.runtime.telemetry import Telemetry
 _LOG = logging.getLogger(__name__)
 _TERMINAL = (Moment.SUCCEEDED, Moment.FAILED)
 _TRIES = 8
+#: A status from here on is the server's trouble and may pass, and so may 429.
+_SERVERS, _LATER = 500, 429
 
 
 class Recorder:
@@ -37,14 +40,22 @@ class Recorder:
         for attempt in range(_TRIES if emit.moment in _TERMINAL else 1):
             if attempt:
                 await asyncio.sleep(0.1 * 2**attempt)
-            try:
-                await self._cluster.create(EVENTS, body)
-            except ApiError as error:
-                self._telemetry.writes["create", EVENTS.id, error.reason] += 1
-                _LOG.warning("event not taken job=%s reason=%s error=%s", job.key, emit.moment, error)
-            else:
-                self._telemetry.writes["create", EVENTS.id, "done"] += 1
+            if await self._sent(body):
                 return
+
+    async def _sent(self, body: Body) -> bool:
+        """Send it once; whether there is no use in doing so again."""
+        result, over = "done", True
+        try:
+            await self._cluster.create(EVENTS, body)
+        except AlreadyExistsError as error:
+            # It was taken before, and that answer was lost.
+            result = error.reason
+        except ApiError as error:
+            _LOG.warning("event not taken name=%s reason=%s error=%s", body["metadata"]["name"], body["reason"], error)
+            result, over = error.reason, error.status < _SERVERS and error.status != _LATER
+        self._telemetry.writes["create", EVENTS.id, result] += 1
+        return over
 
 
 def event(job: Job, emit: Emit, now: Time, suffix: str) -> Body:

@@ -86,14 +86,14 @@ class Talk:
 class Supervised(Talk):
     """A supervisor and its first agent."""
 
-    def __init__(self, folder: Path, **config: Any) -> None:
+    def __init__(self, folder: Path, under: tuple[str, ...] = (), **config: Any) -> None:
         ours, theirs = socket.socketpair()
         super().__init__(ours)
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         whole = {"fd": theirs.fileno(), "folder": str(folder), "runtime": "process", "orphans": "end", **config}
         source = Path(trainwright.__file__).parents[1]
-        argv = [sys.executable, "-E", "-s", "-S", "-c", _CODE.format(str(source)), json.dumps(whole)]
+        argv = [*under, sys.executable, "-E", "-s", "-S", "-c", _CODE.format(str(source)), json.dumps(whole)]
         with theirs:
             self.process = subprocess.Popen(argv, pass_fds=(theirs.fileno(),), start_new_session=True)
         self._names = itertools.count(1)
@@ -155,8 +155,8 @@ class Supervised(Talk):
 
 
 @contextlib.contextmanager
-def supervised(folder: Path, **config: Any) -> Iterator[Supervised]:
-    one = Supervised(folder, **config)
+def supervised(folder: Path, under: tuple[str, ...] = (), **config: Any) -> Iterator[Supervised]:
+    one = Supervised(folder, under, **config)
     try:
         one.event("ready")
         one.call("open", pod="p1", host="p1", address="127.3.0.7", network="host", hosts=None, tmp=None)

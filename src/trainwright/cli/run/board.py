@@ -86,7 +86,7 @@ class Board:
             return None
         at = (sheet.key, labels[ROLE], int(labels[INDEX]))
         before = self._replicas.get(at)
-        attempt = int(labels.get(ATTEMPT) or 0)
+        attempt = attempt_of(pod)
         if before is not None and before.uid not in ("", meta["uid"]) and (deleted or attempt < before.attempt):
             return None  # a predecessor on its way out
         new = self._gone(before) if deleted else self._read(pod, at, attempt)
@@ -122,10 +122,11 @@ class Board:
         """The replicas of one job."""
         return [one for one in self._replicas.values() if one.job == key]
 
-    def replica(self, uid: str, role: str, index: int) -> Replica | None:
-        """The replica that a pod with these labels is of."""
-        sheet = self._by_uid.get(uid)
-        return self._replicas.get((sheet.key, role, index)) if sheet is not None else None
+    def who(self, pod: Body) -> Replica | None:
+        """The replica that a pod is of, as it now is."""
+        labels = pod["metadata"].get("labels") or {}
+        sheet = self._by_uid.get(labels.get(JOB_UID, "")) or self._owner(pod["metadata"])
+        return self._replicas.get((sheet.key, labels[ROLE], int(labels[INDEX]))) if sheet is not None else None
 
     def pick(self, most: int) -> tuple[Replica, ...]:
         """At most that many replicas: those in trouble first, then what is not over; listed in order."""
@@ -238,6 +239,11 @@ class Board:
     def _place(self, one: Replica) -> tuple[int, int, int]:
         sheet = self._sheets[one.job]
         return sheet.order, list(sheet.roles).index(one.role) if one.role in sheet.roles else 99, one.index
+
+
+def attempt_of(pod: Body) -> int:
+    """Which try at its replica a pod is."""
+    return int((pod["metadata"].get("labels") or {}).get(ATTEMPT) or 0)
 
 
 def _urgency(one: Replica) -> tuple[int, int]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifests to what a run is made of: its jobs, and the objects beside them. Called by `command` before anything starts.
+"""Manifests to what a run is made of: its jobs, and the objects beside them. `command` calls it before all else.
 
 Judges like `validate`, in the same words and with the same lines; whatever is wrong anywhere refuses the whole run.
 """

@@ -11,6 +11,7 @@ from trainwright.cli.show.clean import line as clean
 from trainwright.cli.show.news import Ending, Frame, Happening, JobState, Line, News, Replica
 from trainwright.cli.show.pen import Pen
 from trainwright.cli.show.summary import summary
+from trainwright.model.ledger import Phase
 
 
 class Lines:
@@ -52,7 +53,7 @@ class Lines:
         """The summary."""
         self._pen.write("\n".join(summary(endings, folder)) + "\n")
 
-    def close(self, patience: float) -> None:
+    def close(self, patience: float | None) -> None:
         """Write what is left."""
         self._pen.close(patience)
 
@@ -60,6 +61,10 @@ class Lines:
 def told(item: News) -> str:
     """What a line says of it; nothing, if it only passes through."""
     match item:
+        case JobState(step=Phase.SUSPENDED):
+            return f"{item.key.name}  {item.phase}  `trainwright resume {item.key.name}` lets it go on"
+        case JobState(deleted=True, outcome=None):
+            return f"{item.key.name}  deleted"
         case JobState():
             return f"{item.key.name}  {item.phase}" + (f"  {progress(item)}" if item.total and not item.over else "")
         case Replica(phase="Pending" | "Starting" | "Waiting", reason=""):

@@ -86,7 +86,7 @@ class Live:
         self._pen.write(self._erase(self._size()[0]) + _above(self._pending) + text + "\n")
         self._pending, self._shown = [], []
 
-    def close(self, patience: float) -> None:
+    def close(self, patience: float | None) -> None:
         """Write what is left."""
         self._pen.close(patience)
 

@@ -162,6 +162,6 @@ class View(Protocol):
         """The run is over."""
         ...
 
-    def close(self, patience: float) -> None:
+    def close(self, patience: float | None) -> None:
         """Write what is left, for as long as that may take."""
         ...

@@ -49,7 +49,7 @@ class Stream:
         """One object per job."""
         self._write([{"type": "end", **msgspec.to_builtins(one), "folder": folder} for one in endings])
 
-    def close(self, patience: float) -> None:
+    def close(self, patience: float | None) -> None:
         """Write what is left."""
         self._pen.close(patience)
 

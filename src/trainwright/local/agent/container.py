@@ -16,12 +16,13 @@ class Container:
 
     __slots__ = (
         "_timer",
+        "_waiting",
         "begun",
         "body",
-        "ended",
         "id",
         "index",
         "init",
+        "live",
         "log",
         "message",
         "path",
@@ -42,9 +43,11 @@ class Container:
         self.log = ""
         #: The file that its last words are expected in, where there is one.
         self.message = ""
-        #: Done when it is known whether the process of this time runs, and when that has ended.
+        #: It has a process, or is just getting one.
+        self.live = False
+        #: Done when it is known whether the process of this time runs.
         self.begun: asyncio.Future[None] | None = None
-        self.ended: asyncio.Future[None] | None = None
+        self._waiting: list[asyncio.Future[None]] = []
         #: How long the next restart waits.
         self.pause = 0.0
         #: When it was last started, by the loop's clock and by everybody's.
@@ -53,11 +56,6 @@ class Container:
         #: Why we end it, if it is us.
         self.why = ""
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def live(self) -> bool:
-        """It has a process, or is just getting one."""
-        return self.ended is not None and not self.ended.done()
 
     def wait(self, reason: str, message: str) -> bool:
         """It cannot be started now. Says whether that is news."""
@@ -70,7 +68,7 @@ class Container:
         loop = asyncio.get_running_loop()
         self.id, self.since, self.started, self.why = name, loop.time(), rfc3339(now), ""
         self.seen.id = f"trainwright://{name}"
-        self.begun, self.ended = loop.create_future(), loop.create_future()
+        self.begun, self.live = loop.create_future(), True
 
     def begin(self) -> None:
         """Its start was answered: it runs, unless it has ended already."""
@@ -104,8 +102,18 @@ class Container:
         self.seen.state = {"terminated": state}
         self.seen.ready = self.seen.started = False
         self.kill_at(None)
-        if self.ended is not None and not self.ended.done():
-            self.ended.set_result(None)
+        self.live = False
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def over(self) -> None:
+        """Until it has ended. Everybody waits by a future of their own: who is cancelled must not cancel the rest."""
+        if self.live:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            await future
 
     def renew(self) -> None:
         """It is about to be started once more."""

@@ -64,7 +64,7 @@ def _folder(charge: Charge, name: str) -> str:
 
 
 async def start(charge: Charge, container: Container) -> None:
-    """Have it started, however long it takes until it can be: `begun` and `ended` of the container tell the rest."""
+    """Have it started, however long it takes until it can be: the container's `begun` and `over` tell the rest."""
     while True:
         try:
             if not charge.opened:

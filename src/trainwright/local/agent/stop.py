@@ -5,7 +5,6 @@
 """
 
 import asyncio
-import contextlib
 import shutil
 import signal
 
@@ -33,14 +32,14 @@ async def halt(charge: Charge, container: Container, due: float) -> None:
         container.kill_at(due + pace.least_grace, link)
         await run_hook(charge, container, hook, f"{container.path}.lifecycle.preStop", due - loop_time())
         due = max(due, loop_time() + pace.least_grace)
-    if container.ended is None or container.ended.done():
+    if not container.live:
         return
     if charge.due is not None:
         due = min(due, max(charge.due, loop_time() + (pace.least_grace if hook else 0)))
     container.kill_at(due, link)
     if loop_time() < due:
         link.tell("signal", container=container.id, signal=_signal(container.body))
-    await asyncio.wait({container.ended})
+    await container.over()
 
 
 async def run_hook(charge: Charge, container: Container, hook: Body, path: str, patience: float) -> str:
@@ -68,14 +67,21 @@ def _signal(body: Body) -> int:
     return int(signal.Signals.__members__.get(str(name), signal.SIGTERM))
 
 
-async def close(charge: Charge) -> None:
-    """Leave nothing running, and give back what the pod held."""
+def close(charge: Charge) -> None:
+    """Give back what the pod held, once none of its containers runs. Requests are met in order: nobody need wait."""
+    link = charge.means.link
     if charge.opened:
         charge.opened = False
-        with contextlib.suppress(Refused):
-            await charge.means.link.call("close", pod=charge.uid)
+        link.tell("close", pod=charge.uid)
     if charge.held:
         charge.means.devices.free(charge.uid)
+
+
+def forget(charge: Charge) -> None:
+    """The ends of its containers are stored: the supervisor need not remember them."""
+    for container in charge.containers:
+        if container.id:
+            charge.means.link.tell("forget", container=container.id)
 
 
 async def remove(charge: Charge) -> None:

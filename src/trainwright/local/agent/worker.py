@@ -145,14 +145,12 @@ class Worker:
 
     async def _accompany(self, container: Container) -> None:
         """Until it has ended."""
-        if container.ended is None:
-            return
         if not container.attended:
-            await container.ended
+            await container.over()
             return
         beside = self._loop.create_task(probes.attend(self.charge, container))
         try:
-            await asyncio.wait({container.ended})
+            await container.over()
         finally:
             beside.cancel()
 
@@ -188,12 +186,13 @@ class Worker:
             await stop.remove(self.charge)
 
     async def _finish(self) -> None:
-        """Nothing runs any more: say so, once nothing is left."""
-        await stop.close(self.charge)
+        """Nothing runs any more: give back what it held, and say so."""
+        stop.close(self.charge)
         if self._deadline is not None:
             self._deadline.cancel()
         self.charge.ended = True
         await self.charge.means.reports.store(self.charge.report)
+        stop.forget(self.charge)
 
     async def _clear(self) -> None:
         """After the object has gone: its processes, then its files."""

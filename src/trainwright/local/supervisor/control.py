@@ -53,9 +53,7 @@ class Control:
         if self._lines is None:
             return
         waiting = not self._lines.flush()
-        if self._lines.closed:
-            self._gone()
-        elif waiting != self._writing:
+        if waiting != self._writing:
             self._writing = waiting
             self._loop.writing(self._lines.fileno(), self._receive, waiting)
 
@@ -105,7 +103,7 @@ class Control:
         except KeyError as error:
             reply({"error": f"the request lacks the field {error}.", "code": NOT_POSSIBLE})
         except Exception as error:  # one that fails is answered, and the others go on
-            reply({"error": f"{error or type(error).__name__}", "code": NOT_POSSIBLE})
+            reply({"error": str(error) or type(error).__name__, "code": NOT_POSSIBLE})
 
     def _handler(self, request: Message) -> Handler:
         verb = request.get("do")

@@ -7,6 +7,7 @@ call this, and everything is looked up there. A shell comes between only to ente
 # pathlib would cost the supervisor a tenth of its start.
 # ruff: noqa: PTH110, PTH112, PTH116, PTH123
 
+import contextlib
 import errno
 import os
 import stat
@@ -61,7 +62,8 @@ def _limited(argv: list[str], env: dict[str, str], cwd: str | None, stdio: Stdio
         return _by_shell(_ENTER[len(entries)], argv, env, cwd, (stdin, stdout, stderr))
     process = _spawned(argv, env, cwd, stdio)  # a shell would lose such names: it enters a moment after its start
     for entry in entries:
-        os.write(entry, str(process.pid).encode())
+        with contextlib.suppress(OSError):  # it has ended already
+            os.write(entry, str(process.pid).encode())
     return process
 
 
@@ -129,12 +131,13 @@ def _script_obstacle(shown: str, path: str) -> Refused | None:
             first = file.read(256)
     except OSError:
         return None  # may be run without being read
-    words = first.split(b"\n", 1)[0][2:].split() if first.startswith(b"#!") else []
-    if not words or os.access(words[0], os.X_OK):
+    line = first.split(b"\n", 1)[0].replace(b"\t", b" ") if first.startswith(b"#!") else b""
+    name = line[2:].strip(b" ").split(b" ", 1)[0]  # as the kernel does: a carriage return is part of the name
+    if not name or os.access(name, os.X_OK):
         return None
-    interpreter = os.fsdecode(words[0]).removesuffix("\r")
-    hint = " (its lines end in CR LF; save it with LF)" if words[0].endswith(b"\r") else ""
-    what = "cannot be run" if os.path.exists(interpreter) and not hint else "does not exist"
+    interpreter = os.fsdecode(name).removesuffix("\r")
+    hint = " (its lines end in CR LF; save it with LF)" if name.endswith(b"\r") else ""
+    what = "cannot be run" if os.path.exists(name) else "does not exist"
     return Refused(
         NOT_EXECUTABLE, f'"{shown}": its first line names the interpreter "{interpreter}", which {what}{hint}.'
     )

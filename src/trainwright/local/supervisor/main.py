@@ -200,7 +200,7 @@ def main() -> None:
         descriptors.more()
         supervisor = Supervisor(config, lines, _runtime(config))
     except Exception as error:
-        lines.send({"event": "failed", "text": f"{error or type(error).__name__}"})
+        lines.send({"event": "failed", "text": str(error) or type(error).__name__})
         lines.flush()
         sys.exit(3)
     supervisor.run()

@@ -64,12 +64,12 @@ class Lines:
     def flush(self) -> bool:
         """Send as much as the other side takes now. False: something is left."""
         try:
-            while self._out and not self.closed:
+            while self._out:
                 del self._out[: self.sock.send(self._out)]
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
-            self.closed = True
+            self._out.clear()  # it hears no more; what it said before is still to be read, and then its end
         return True
 
     def drop(self) -> None:

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts a run together: the view that was asked for, an engine with its settings, the last checks, a session.
+
+Called by `command` once the names are claimed. What the machine cannot do for a job is refused here, before the first
+object is created.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from trainwright.cli.run.intake import Intake, Refused, tell
+from trainwright.cli.run.record import Facts, Record
+from trainwright.cli.run.session import Order, Session
+from trainwright.cli.show.lines import Lines
+from trainwright.cli.show.news import View
+from trainwright.cli.show.pen import Pen
+from trainwright.cli.show.stream import Stream
+from trainwright.cli.state import VOLUMES, home
+from trainwright.local.engine import Engine, Settings
+from trainwright.local.preflight import check
+from trainwright.runtime.clock import WallClock
+from trainwright.runtime.resources import NODES
+
+_STDOUT = 1
+_LOG = "engine.log"
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What was asked for, besides the manifests."""
+
+    runtime: str = "auto"
+    timeout: float | None = None
+    grace: float | None = None
+    keep: bool = False
+    nodes: int = 1
+    gpus: int | None = None
+    resync: float = 15.0
+    output: Literal["auto", "live", "lines", "json"] = "auto"
+    logs: bool = True
+
+
+class Start(Struct, frozen=True):
+    """When a run began, by `time.monotonic` and by the clock, and what it is about."""
+
+    began: float
+    clock: WallClock
+    facts: Facts
+
+
+def drive(intake: Intake, record: Record, options: Options, start: Start) -> int:
+    """Run it; the exit code."""
+    logging.basicConfig(filename=record.folder / _LOG, delay=True, level=logging.WARNING)
+    return asyncio.run(_drive(intake, record, options, start))
+
+
+async def _drive(intake: Intake, record: Record, options: Options, start: Start) -> int:
+    notices = _Notices()
+    engine = Engine(
+        Settings(
+            folder=record.folder,
+            volumes=home() / VOLUMES,
+            working=Path.cwd(),
+            runtime=options.runtime,
+            nodes=options.nodes,
+            gpus=options.gpus,
+            keep=options.keep,
+            resync=options.resync,
+            notify=notices.tell,
+        )
+    )
+    view = _view(options, start, lambda: engine.runtime)
+
+    async def ready() -> None:
+        await _check(engine, intake)
+        notices.show(view.notice, f"runtime {engine.runtime}: {engine.choice}", *_left_out(intake))
+
+    order = Order(
+        intake=intake,
+        record=record,
+        view=view,
+        clock=start.clock,
+        facts=start.facts,
+        began=start.began,
+        timeout=options.timeout,
+        grace=options.grace,
+    )
+    return await Session(engine, order).run(ready)
+
+
+class _Notices:
+    """What the engine tells, each once; kept until there is a view to show it."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, None] = {}
+        self._show: Callable[[str], None] | None = None
+
+    def tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told[text] = None
+            if self._show is not None:
+                self._show(text)
+
+    def show(self, view: Callable[[str], None], *first: str) -> None:
+        for text in (*first, *self._told):
+            view(text)
+        self._show = view
+
+
+def _left_out(intake: Intake) -> list[str]:
+    return [f"skipped, since it has no meaning here: {', '.join(intake.skipped)}"] if intake.skipped else []
+
+
+def _view(options: Options, start: Start, runtime: Callable[[], str]) -> View:
+    sys.stdout.flush()
+    pen = Pen(_STDOUT, sys.stdout.encoding or "utf-8")
+    if options.output == "json":
+        return Stream(pen, start.clock.now, with_logs=options.logs)
+    terminal = os.isatty(_STDOUT) and os.environ.get("TERM") != "dumb"
+    if options.output == "live" or (options.output == "auto" and terminal):
+        from trainwright.cli.show.live import Live  # noqa: PLC0415 - rich, which only this view needs
+        from trainwright.cli.show.table import Moment  # noqa: PLC0415 - likewise
+
+        def moment() -> Moment:
+            return Moment(start.clock.now(), time.monotonic() - start.began, runtime())
+
+        return Live(pen, _STDOUT, moment, with_logs=options.logs)
+    return Lines(pen, lambda: time.monotonic() - start.began, with_logs=options.logs)
+
+
+async def _check(engine: Engine, intake: Intake) -> None:
+    """What this machine cannot do for a job. Raises Refused once all of it is told."""
+    nodes = (await engine.cluster.list(NODES.whole())).items
+    bad = 0
+    for task in intake.tasks:
+        problems = check(task.body, intake.beside, nodes, engine.runtime)
+        bad += tell(task.document, f"{task.kind.name} {task.key}", problems)
+    if bad:
+        raise Refused(f"nothing was started: {bad} thing{'s' * (bad != 1)} cannot be had here")

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is kept of a run, in its folder: `status.yaml`, `events.jsonl`, `replicas.jsonl` and `run.json`.
+
+`session` writes here as things happen; `get` and `logs` read it, also long after. A full disk ends no job: what cannot
+be kept is left out and `trouble` says so once. Room for the final status is set aside before the logs can take it.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from trainwright.cli.show.news import Ending
+from trainwright.model.job import Body
+
+STATUS = "status.yaml"
+EVENTS = "events.jsonl"
+REPLICAS = "replicas.jsonl"
+RUN = "run.json"
+_ROOM = ".room"
+_ROOM_SIZE = 128 * 1024
+
+
+class Pod(Struct, frozen=True, omit_defaults=True):
+    """One line of `replicas.jsonl`: a pod that was seen, and how to find its logs."""
+
+    job: str
+    replica: str
+    pod: str
+    uid: str
+    containers: tuple[str, ...]
+    attempt: int = 0
+    node: str = ""
+
+
+class Facts(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """`run.json`: what a run is about, and how it ended once it has."""
+
+    jobs: tuple[str, ...]
+    pid: int
+    started: str
+    runtime: str = ""
+    ended: str = ""
+    endings: tuple[Ending, ...] = ()
+
+
+class Record:
+    """Writes it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        #: The first thing that could not be kept, and why.
+        self.trouble = ""
+        self._lines: dict[str, list[Any]] = {EVENTS: [], REPLICAS: []}
+        self._reserve()
+
+    def note(self, file: str, item: Any) -> None:
+        """A line for `events.jsonl` or `replicas.jsonl`; it is written with the next `flush`."""
+        self._lines[file].append(item)
+
+    def flush(self) -> None:
+        """Write the lines that wait."""
+        for file, items in self._lines.items():
+            if items:
+                self._lines[file] = []
+                text = b"".join(msgspec.json.encode(item) + b"\n" for item in items)
+                self._write(file, text, os.O_APPEND)
+
+    def facts(self, facts: Facts) -> None:
+        """Write `run.json` anew."""
+        self._write(RUN, msgspec.json.encode(facts) + b"\n", os.O_TRUNC)
+
+    def close(self, jobs: Sequence[Body], facts: Facts) -> None:
+        """Write the final status of all jobs, into the room that was kept for it."""
+        with suppress(OSError):
+            (self.folder / _ROOM).unlink()
+        self._write(STATUS, as_yaml(jobs).encode(), os.O_TRUNC)
+        self.facts(facts)
+        self.flush()
+
+    def _reserve(self) -> None:
+        """Take the room. Where it cannot be had the disk is full already, which `facts` will find out."""
+        with suppress(OSError):
+            room = os.open(self.folder / _ROOM, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(room, 0, _ROOM_SIZE)
+            finally:
+                os.close(room)
+
+    def _write(self, file: str, data: bytes, how: int) -> None:
+        path = self.folder / file
+        try:
+            place = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(place, view) :]
+            finally:
+                os.close(place)
+        except OSError as error:
+            self.trouble = self.trouble or f"{path} could not be written: {error.strerror or error}"
+
+
+def as_yaml(bodies: Iterable[Body]) -> str:
+    """Objects as YAML documents."""
+    import yaml  # noqa: PLC0415 - a third of a command's start-up time
+
+    dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump_all(bodies, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
+    return text
+
+
+def pods(folder: Path) -> list[Pod]:
+    """The pods that a run has had, oldest first; a line that was cut off by a full disk is left out."""
+    found = []
+    with suppress(OSError):
+        for line in (folder / REPLICAS).read_bytes().splitlines():
+            with suppress(msgspec.DecodeError):
+                found.append(msgspec.json.decode(line, type=Pod))
+    return found
+
+
+def facts_of(folder: Path) -> Facts | None:
+    """What a run was about."""
+    try:
+        return msgspec.json.decode((folder / RUN).read_bytes(), type=Facts)
+    except (OSError, msgspec.DecodeError):
+        return None

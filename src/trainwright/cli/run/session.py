@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run, from the first object to the last log line: `command` makes a session, whose `run` is the exit code.
+
+It starts the engine, hands it the objects, has everything followed, and ends it all in good order, whatever the reason:
+the outcome, Ctrl-C, `--timeout`, a reader that went away, an engine that broke.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trainwright.cli.run.board import Board
+from trainwright.cli.run.ends import Ends
+from trainwright.cli.run.follow import Follower
+from trainwright.cli.run.intake import Intake, Task
+from trainwright.cli.run.record import Facts, Record
+from trainwright.cli.run.verdict import CODES, End, Scene, ending
+from trainwright.cli.run.watch import watch
+from trainwright.cli.show.news import Ending, View
+from trainwright.errors import NotFoundError, TrainwrightError
+from trainwright.local.engine import Engine
+from trainwright.model.meta import Key
+from trainwright.model.units import rfc3339
+from trainwright.runtime.ports import Clock, Propagation
+from trainwright.runtime.resources import CLAIMS, CONFIG_MAPS, EVENTS, PODS, SECRETS, jobs_of
+
+_BESIDE = {resource.kind: resource for resource in (SECRETS, CONFIG_MAPS, CLAIMS)}
+#: Seconds between two looks at the logs, and which share of that time a look may take.
+_LOOK = 0.08
+_EFFORT = 0.05
+#: What a pod is given to end where it does not say, and what everything around it may take beyond.
+_GRACE = 30.0
+_MARGIN = 10.0
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """What a run is made of."""
+
+    intake: Intake
+    record: Record
+    view: View
+    clock: Clock
+    facts: Facts
+    #: By `time.monotonic`.
+    began: float
+    timeout: float | None = None
+    grace: float | None = None
+
+
+class Session:
+    """A run that goes on."""
+
+    def __init__(self, engine: Engine, order: Order) -> None:
+        self._engine = engine
+        self._order = order
+        self._view = order.view
+        self._board = Board((task.kind, task.body) for task in order.intake.tasks)
+        self._follower = Follower(self._board, order.view, order.record)
+        self._ends = Ends()
+        #: Set whenever a job or a pod has changed.
+        self._changed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self, ready: Callable[[], Awaitable[None]]) -> int:
+        """The exit code. `ready` is called once the engine is up, and may still refuse the run."""
+        with self._ends.listening():
+            try:
+                if await self._start():
+                    await ready()
+                    await self._submit()
+                    await self._ends.over.wait()
+                    await self._wind_down()
+            finally:
+                await self._stop()
+            return await self._report()
+
+    # -- the way up --------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> bool:
+        """The engine, unless somebody changes their mind meanwhile."""
+        start = asyncio.create_task(self._engine.start())
+        over = asyncio.create_task(self._ends.over.wait())
+        await asyncio.wait({start, over}, return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        if not start.done():
+            start.cancel()
+            with suppress(asyncio.CancelledError):
+                await start
+            return False
+        await start
+        return True
+
+    async def _submit(self) -> None:
+        """Watch first, so that nothing is missed; then what jobs need, then the jobs."""
+        cluster = self._engine.cluster
+        follow = self._follower
+        kinds = {task.kind.singular: jobs_of(task.kind) for task in self._order.intake.tasks}
+        self._spawn(*(watch(cluster, resource, self._jobs) for resource in kinds.values()))
+        self._spawn(watch(cluster, PODS.whole(), self._pods), watch(cluster, EVENTS.whole(), follow.events))
+        self._spawn(self._look())
+        self._engine.broken.add_done_callback(self._broke)
+        self._order.record.facts(replace(self._order.facts, runtime=self._engine.runtime))
+        for body in self._order.intake.beside:
+            await cluster.create(_BESIDE[body["kind"]].whole(), body)
+        for task in self._order.intake.tasks:
+            self._jobs([(await cluster.create(jobs_of(task.kind), task.body), False)])
+        if self._order.timeout is not None:
+            asyncio.get_running_loop().call_later(self._order.timeout, self._ends.end, End.TIMED_OUT)
+
+    def _jobs(self, seen: list[Any]) -> None:
+        self._follower.jobs(seen)
+        self._changed.set()
+        if self._board.over:
+            self._ends.end(End.DONE)
+
+    def _pods(self, seen: list[Any]) -> None:
+        self._follower.pods(seen)
+        self._changed.set()
+
+    async def _look(self) -> None:
+        while True:
+            begun = time.monotonic()
+            behind = self._follower.look()
+            if self._view.gone:
+                self._ends.end(End.READER_GONE)
+            spent = time.monotonic() - begun
+            await asyncio.sleep(spent if behind else max(_LOOK, spent / _EFFORT))
+
+    def _spawn(self, *works: Any) -> None:
+        for work in works:
+            task = asyncio.create_task(work)
+            task.add_done_callback(self._broke)
+            self._tasks.append(task)
+
+    def _broke(self, task: asyncio.Future[None]) -> None:
+        """None of these ends by itself."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            text = str(error) if isinstance(error, TrainwrightError) else f"{type(error).__name__}: {error}"
+            self._ends.end(End.BROKEN, text)
+
+    # -- the way down ------------------------------------------------------------------------------------------------
+
+    async def _wind_down(self) -> None:
+        """End what still runs, as it wishes to be ended, for as long as that may take."""
+        self._follower.look()
+        alive = self._board.alive()
+        if self._ends.why is End.BROKEN or not alive:
+            return
+        what = f"{len(alive)} replica{'s' * (len(alive) != 1)}"
+        if self._ends.why is End.DONE:
+            self._view.notice(f"ending {what} that the outcome left running; Ctrl-C to kill them at once")
+        else:
+            self._view.notice(f"ending {what}; Ctrl-C again to kill at once")
+        for task in self._order.intake.tasks:
+            await self._delete(task)
+        patience = self._patience() if self._order.grace is None else self._order.grace
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._settled()
+
+    async def _delete(self, task: Task) -> None:
+        with suppress(NotFoundError):
+            await self._engine.cluster.delete(jobs_of(task.kind), task.key, propagation=Propagation.FOREGROUND)
+
+    def _patience(self) -> float:
+        """The longest grace period that a replica has."""
+        pods = [role.template.get("spec") or {} for task in self._order.intake.tasks for role in task.loaded.job.roles]
+        given = [pod.get("terminationGracePeriodSeconds") for pod in pods]
+        return max([float(one) for one in given if isinstance(one, int)], default=_GRACE) + _MARGIN
+
+    async def _settled(self) -> None:
+        """Until no replica runs, or somebody has no more patience."""
+        hurry = asyncio.create_task(self._ends.hurry.wait())
+        while self._board.alive() and not hurry.done():
+            self._changed.clear()
+            change = asyncio.create_task(self._changed.wait())
+            await asyncio.wait({hurry, change}, return_when=asyncio.FIRST_COMPLETED)
+            change.cancel()
+        hurry.cancel()
+
+    async def _stop(self) -> None:
+        """The engine kills what is left; then the logs are complete."""
+        await self._engine.stop(0)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._follower.drain()
+
+    # -- the report --------------------------------------------------------------------------------------------------
+
+    async def _report(self) -> int:
+        order, why = self._order, self._ends.why or End.INTERRUPTED
+        endings = [self._ending(task.key, why) for task in order.intake.tasks]
+        order.record.close([self._board.sheet(task.key).body for task in order.intake.tasks], self._facts(endings))
+        if self._ends.text:
+            self._view.notice(f"the engine broke: {self._ends.text}")
+        if order.record.trouble:
+            self._view.notice(order.record.trouble)
+        self._view.end(endings, str(order.record.folder))
+        self._view.close(1.0 if self._ends.hurry.is_set() else None)
+        return CODES.get(why) or max(one.exit_code for one in endings)
+
+    def _ending(self, key: Key, why: End) -> Ending:
+        elapsed = time.monotonic() - self._order.began
+        scene = Scene(why, self._engine.runtime, elapsed, self._board.replicas(key), self._follower.words)
+        return ending(self._board.sheet(key), scene)
+
+    def _facts(self, endings: list[Ending]) -> Facts:
+        ended = rfc3339(self._order.clock.now())
+        return replace(self._order.facts, runtime=self._engine.runtime, ended=ended, endings=tuple(endings))

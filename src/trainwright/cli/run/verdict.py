@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a job ended as it did: the rule, the replica, its exit, its last words, and a hint. Called by `session`.
+
+Everything comes from the job's ledger, its pods as the board saw them, and the log files.
+"""
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from trainwright.cli.run.board import Sheet
+from trainwright.cli.run.condition import signal_name
+from trainwright.cli.run.hints import Evidence, hint
+from trainwright.cli.show.news import Ending, Replica
+from trainwright.cli.terms import because
+from trainwright.kinds.base import load
+from trainwright.model.cause import Cause, Why
+from trainwright.model.job import Role
+from trainwright.model.ledger import Failure, Outcome, Reason
+from trainwright.model.rule import Result
+
+#: Replicas that are named when a job did not get where it should.
+_MOST = 5
+
+
+class End(StrEnum):
+    """Why a run is over."""
+
+    DONE = "Done"
+    INTERRUPTED = "Interrupted"
+    TERMINATED = "Terminated"
+    HUNG_UP = "HungUp"
+    TIMED_OUT = "TimedOut"
+    READER_GONE = "ReaderGone"
+    BROKEN = "Broken"
+
+
+CODES = {
+    End.INTERRUPTED: 130,
+    End.TERMINATED: 143,
+    End.HUNG_UP: 129,
+    End.TIMED_OUT: 124,
+    End.READER_GONE: 141,
+    End.BROKEN: 3,
+}
+
+
+class Scene(Struct, frozen=True):
+    """What a verdict is found from, besides the job itself."""
+
+    end: End
+    runtime: str
+    #: Seconds since the run began.
+    elapsed: float
+    replicas: list[Replica]
+    #: The last lines of a container: (pod, attempt, container) -> lines.
+    words: Callable[[str, int, str], tuple[str, ...]]
+
+
+def ending(sheet: Sheet, scene: Scene) -> Ending:
+    """How a job's run ended."""
+    outcome = sheet.ledger.outcome
+    restarts = sum(number for role in sheet.ledger.roles for number in role.restarts.values())
+    where = (sheet.key.namespace, sheet.key.name)
+    if outcome is None:
+        word, code, why = _unfinished(scene)
+        waiting = tuple(_unsettled(scene.replicas))
+        return Ending(*where, word, code, scene.elapsed, restarts, why, unsettled=waiting)
+    took = _duration(sheet, outcome, scene)
+    if outcome.result is Result.SUCCEEDED:
+        rule = f"rule {outcome.rule} is fulfilled" if outcome.rule else ""
+        return Ending(*where, "Succeeded", 0, took, restarts, rule or _message(outcome), outcome.rule)
+    return _failed(sheet, outcome, scene, Ending(*where, "Failed", 1, took, restarts, ""))
+
+
+def _unfinished(scene: Scene) -> tuple[str, int, str]:
+    """The word, the exit code, and the reason of a run that ended before its job did."""
+    if scene.end is End.DONE:
+        return "Deleted", 1, "somebody deleted the job before it ended"
+    word = scene.end.value if scene.end in (End.TIMED_OUT, End.BROKEN) else "Interrupted"
+    why = {
+        End.TERMINATED: "SIGTERM came",
+        End.HUNG_UP: "the terminal is gone",
+        End.READER_GONE: "nobody reads the output any more",
+        End.TIMED_OUT: "--timeout passed",
+    }
+    return word, CODES[scene.end], why.get(scene.end, "")
+
+
+def _unsettled(replicas: list[Replica]) -> Iterator[str]:
+    """Replicas that have a reason not to run."""
+    found = [one for one in replicas if one.reason and one.phase not in ("Succeeded", "Terminating")]
+    for one in found[:_MOST]:
+        yield f"{one.label} {one.phase}: {one.reason}"
+    if len(found) > _MOST:
+        yield f"… and {len(found) - _MOST} more"
+
+
+def _duration(sheet: Sheet, outcome: Outcome, scene: Scene) -> float:
+    """The run's own time is finer than the ledger's whole seconds, but a long clean-up is not the job's."""
+    started = sheet.ledger.times.accepted
+    stored = (outcome.at - started).total_seconds() if started is not None else scene.elapsed
+    return min(scene.elapsed, stored + 1)
+
+
+def _message(outcome: Outcome) -> str:
+    return outcome.message if outcome.reason is Reason.EXTERNAL else ""
+
+
+def _failed(sheet: Sheet, outcome: Outcome, scene: Scene, blank: Ending) -> Ending:
+    job = load(sheet.kind, sheet.body).job
+    rule = because(job, outcome) if outcome.reason is Reason.RULE else ""
+    failure = outcome.failure or next(iter(sheet.ledger.failures[-1:]), None)
+    if failure is None:
+        waiting = tuple(_unsettled(scene.replicas))
+        return replace(blank, because=_decided(outcome, None), rule=rule, unsettled=waiting)
+    cause = failure.cause
+    code, signal = (None if value is UNSET else value for value in (cause.code, cause.signal))
+    lines = scene.words(failure.pod, failure.attempt, cause.container) or _last(cause)
+    evidence = Evidence(code, signal or None, cause.reason, lines, scene.runtime)
+    return replace(
+        blank,
+        because=_decided(outcome, failure),
+        rule=rule,
+        replica=f"{failure.role}-{failure.index}",
+        pod=failure.pod,
+        container=cause.container,
+        code=code,
+        signal=evidence.killed_by or None,
+        cause=_cause(cause, evidence) + _budget(sheet, failure, job.roles),
+        last_lines=lines,
+        hint=hint(evidence),
+    )
+
+
+def _decided(outcome: Outcome, failure: Failure | None) -> str:
+    if outcome.reason is not Reason.RULE or failure is None:
+        return outcome.message
+    return f"{failure.role}-{failure.index} failed" + (f", which rule {outcome.rule} names" if outcome.rule else "")
+
+
+def _cause(cause: Cause, evidence: Evidence) -> str:
+    if cause.why is not Why.EXIT:
+        return str(cause)
+    killed = evidence.killed_by
+    how = (
+        f"was killed by {signal_name(killed)} (exit code {cause.code})" if killed else f"exited with code {cause.code}"
+    )
+    detail = f" ({cause.reason})" if cause.reason not in ("", "Error") else ""
+    return f"container {cause.container} {how}{detail}"
+
+
+def _budget(sheet: Sheet, failure: Failure, roles: tuple[Role, ...]) -> str:
+    """Whether restarts were used up."""
+    limit = next((role.restart.limit for role in roles if role.name == failure.role), None)
+    used = sum(sum(book.restarts.values()) for book in sheet.ledger.roles if book.name == failure.role)
+    return f"; {used} of {limit} restarts were used" if limit else ""
+
+
+def _last(cause: Cause) -> tuple[str, ...]:
+    """Where there is no log, the message may tell."""
+    return tuple(cause.message.splitlines()[-10:]) if cause.why is Why.EXIT else ()

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where addresses and ports come from: a subnet or the loopback range, and a port range of the engine's own.
+
+`addresses` takes from them and puts back. What is put back comes round again last: a name that somebody still holds
+should not lead to a stranger.
+"""
+
+import socket
+from collections.abc import Sequence
+from contextlib import closing
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Protocol
+
+from trainwright.errors import EngineError
+
+LOOPBACK = "127.0.0.1"
+DEFAULT_PORTS = range(20000, 30000)
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LOWEST, _HIGHEST = 1024, 65535
+#: Fewer ports than this are not worth keeping to the default range for.
+_ENOUGH = 1000
+
+
+class Hosts(Protocol):
+    """A supply of addresses."""
+
+    def take(self) -> str:
+        """One that nobody has."""
+        ...
+
+    def claim(self, host: str) -> None:
+        """This one is taken, as was found written."""
+        ...
+
+    def put(self, host: str) -> None:
+        """Nobody has this one any more."""
+        ...
+
+
+class Subnet:
+    """The addresses of a subnet, without those that are special: the network's, the bridge's (.1), the broadcast."""
+
+    def __init__(self, network: str) -> None:
+        self.network = IPv4Network(network)
+        self._first, self._last = int(self.network[0]) + 2, int(self.network[-1]) - 1
+        if self._first > self._last:
+            raise EngineError(f"{network} has no room for pods: expected a subnet such as 10.129.0.0/16")
+        self._next = self._first
+        self._taken: set[int] = set()
+
+    def take(self) -> str:
+        """The next one that nobody has."""
+        for _ in range(self._first, self._last + 1):
+            found, self._next = self._next, self._next + 1 if self._next < self._last else self._first
+            # Some programs take x.y.z.0 and x.y.z.255 for networks and broadcasts, whatever the mask says.
+            if found not in self._taken and found & 255 not in (0, 255):
+                self._taken.add(found)
+                return socket.inet_ntoa(found.to_bytes(4, "big"))
+        raise EngineError(
+            f"every address of {self.network} belongs to a pod; finished jobs give theirs back when deleted"
+        )
+
+    def claim(self, host: str) -> None:
+        """This one is taken."""
+        self._taken.add(_number(host))
+
+    def put(self, host: str) -> None:
+        """Nobody has this one any more."""
+        self._taken.discard(_number(host))
+
+
+class Single:
+    """One address for all: where a loopback range cannot be used."""
+
+    def __init__(self, host: str = LOOPBACK) -> None:
+        self._host = host
+
+    def take(self) -> str:
+        """The one there is."""
+        return self._host
+
+    def claim(self, host: str) -> None:
+        """It always was."""
+
+    put = claim
+
+
+def loopback(network: str) -> Hosts:
+    """Addresses of this loopback subnet, or 127.0.0.1 for all where the platform has no other."""
+    subnet = Subnet(network)
+    return subnet if bindable(str(subnet.network[2]), 0) else Single()
+
+
+class Ports:
+    """Ports that replicas are told to listen at. `start` is where an engine begins: not all where the others do."""
+
+    def __init__(self, ranges: Sequence[range] = (DEFAULT_PORTS,), start: int = 0) -> None:
+        self._all = [port for one in ranges for port in one]
+        self._next = start % len(self._all)
+        self._taken: set[int] = set()
+
+    def take(self, host: str) -> int:
+        """The next that nobody was given and nobody listens at, neither at this address nor at all of them."""
+        for _ in self._all:
+            port, self._next = self._all[self._next], (self._next + 1) % len(self._all)
+            if port not in self._taken and bindable(host, port) and bindable("", port):
+                self._taken.add(port)
+                return port
+        raise EngineError(
+            f"every port from {self._all[0]} to {self._all[-1]} is in use; there is none for another replica"
+        )
+
+    def claim(self, port: int) -> None:
+        """This one is taken."""
+        self._taken.add(port)
+
+    def put(self, port: int) -> None:
+        """Nobody has this one any more."""
+        self._taken.discard(port)
+
+
+def ranges(wanted: range = DEFAULT_PORTS, ephemeral: range | None = None) -> tuple[range, ...]:
+    """The wanted ports but for those that the kernel gives to anybody; if few are left, the largest other part."""
+    taken = _ephemeral() if ephemeral is None else ephemeral
+    left = _without(wanted, taken)
+    if sum(map(len, left)) >= min(_ENOUGH, len(wanted)):
+        return left
+    others = _without(range(_LOWEST, _HIGHEST + 1), taken)
+    return (max(others, key=len),) if others else (wanted,)
+
+
+def _without(wanted: range, taken: range) -> tuple[range, ...]:
+    parts = (range(wanted.start, min(wanted.stop, taken.start)), range(max(wanted.start, taken.stop), wanted.stop))
+    return tuple(part for part in parts if part)
+
+
+def _ephemeral() -> range:
+    """What the kernel hands out for outgoing connections."""
+    try:
+        low, high = map(int, _EPHEMERAL.read_text().split())
+    except (OSError, ValueError):
+        return range(49152, 65536)
+    return range(low, high + 1)
+
+
+def bindable(host: str, port: int) -> bool:
+    """Whether a server could listen there now; no host: at all addresses."""
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _number(host: str) -> int:
+    return int.from_bytes(socket.inet_aton(host), "big")

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engines that the contract holds for; another one is one more parameter of `cluster`.
+
+A plugin of the tests beside it. They assert nothing that a real API server does not do.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from contract_objects import SPACE, secret
+
+from trainwright.local.client import RemoteCluster
+from trainwright.local.cluster import LocalCluster
+from trainwright.local.server import serve
+from trainwright.local.store import Store
+from trainwright.model.meta import Key
+from trainwright.runtime.clock import WallClock
+from trainwright.runtime.ports import Cluster
+from trainwright.runtime.resources import SECRETS
+
+_HISTORY = 64
+
+
+@pytest.fixture(params=["local", "socket"])
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
+    """One engine after the other, empty."""
+    local = LocalCluster(Store(WallClock(), history=_HISTORY))
+    if request.param == "local":
+        yield local
+        return
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(serve(tmp_path / "engine.sock", local))
+        yield await stack.enter_async_context(RemoteCluster(tmp_path / "engine.sock"))
+
+
+@pytest.fixture
+def forget(cluster: Cluster) -> Callable[[], Awaitable[None]]:
+    """Makes an engine forget what happened to secrets so far; one whose memory cannot be filled would skip."""
+
+    async def write_much() -> None:
+        await cluster.create(SECRETS, secret("filler"))
+        for number in range(2 * _HISTORY):
+            await cluster.patch(SECRETS, Key(SPACE, "filler"), {"metadata": {"annotations": {"number": str(number)}}})
+
+    return write_much

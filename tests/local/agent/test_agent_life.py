@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pod's life on a node, with real processes: how it runs, is restarted, fails and ends."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from agents import PACE, Place, alive, container, end, manifest, place, settle, state, waiting
+from msgspec.structs import replace
+
+from trainwright.model.meta import Key
+from trainwright.runtime.resources import NODES, PODS, SECRETS
+
+
+async def test_a_pod_that_ends_well_has_succeeded_and_says_everything_a_kubelet_would(node: Place) -> None:
+    node.run(container("echo hello; echo trouble >&2"))
+
+    status = await node.phase("Succeeded")
+
+    uid = node.pod()["metadata"]["uid"]
+    assert end(status)["exitCode"] == 0
+    assert end(status)["reason"] == "Completed"
+    assert end(status)["containerID"] == status["containerStatuses"][0]["containerID"] == f"trainwright://{uid}-main-0"
+    assert (status["podIP"], status["podIPs"]) == ("127.3.0.7", [{"ip": "127.3.0.7"}])
+    assert status["hostIP"] == "127.0.0.1"
+    assert status["startTime"]
+    assert {one["type"]: one["status"] for one in status["conditions"]} == {
+        "PodScheduled": "True",
+        "Initialized": "True",
+        "ContainersReady": "False",
+        "Ready": "False",
+    }
+    assert node.log() == "hello\ntrouble\n"
+    assert node.notices == ["image is not used by the process runtime: commands run with this machine's programs"]
+
+
+async def test_a_pod_that_starts_and_ends_in_no_time_is_one_write(node: Place) -> None:
+    await asyncio.sleep(0.05)
+    before = int(node.store.version)
+    node.run({"name": "main", "command": ["true"]})
+    await node.phase("Succeeded")
+    await asyncio.sleep(0.05)
+    assert int(node.store.version) - before == 2  # the pod, and its end
+
+
+ENDS = {
+    "exit code": ("exit 3", 3, 0, "Error"),
+    "its own SIGTERM": ("kill -TERM $$", 143, 15, "Error"),
+    "its own SIGKILL": ("kill -KILL $$", 137, 9, "Error"),
+    "the code of a signal": ("exit 137", 137, 0, "Error"),
+    "a command its shell cannot find": ("exec no-such-program", 127, 0, "Error"),
+}
+
+
+@pytest.mark.parametrize(("script", "code", "signalled", "reason"), ENDS.values(), ids=ENDS.keys())
+async def test_a_container_that_ends_badly(node: Place, script: str, code: int, signalled: int, reason: str) -> None:
+    node.run(container(script))
+    status = await node.phase("Failed")
+    assert (end(status)["exitCode"], end(status).get("signal", 0), end(status)["reason"]) == (code, signalled, reason)
+
+
+async def test_programs_that_cannot_be_run_have_ended_with_the_reason(node: Place, tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("no program")
+    node.run({"name": "main", "command": ["no-such-program"]}, name="missing")
+    node.run({"name": "main", "command": [f"{tmp_path}/notes"]}, name="plain")
+    node.run({"name": "main", "command": ["true"], "workingDir": "/nowhere/at/all"}, name="homeless")
+
+    missing, plain = end(await node.phase("Failed", "missing")), end(await node.phase("Failed", "plain"))
+    homeless = end(await node.phase("Failed", "homeless"))
+
+    assert (missing["exitCode"], missing["reason"]) == (127, "ContainerCannotRun")
+    assert "no-such-program" in missing["message"]
+    assert (plain["exitCode"], plain["reason"]) == (126, "ContainerCannotRun")
+    assert (homeless["exitCode"], homeless["reason"]) == (128, "StartError")
+    assert "/nowhere/at/all" in homeless["message"]
+
+
+async def test_init_containers_run_one_after_the_other_before_the_rest(node: Place, tmp_path: Path) -> None:
+    def note(word: str) -> str:
+        return f"echo {word} >> {tmp_path}/order; sleep 0.05"
+
+    inits = [container(note("one"), "one"), container(note("two"), "two")]
+    node.run(container(note("main")), initContainers=inits)
+
+    status = await node.phase("Succeeded")
+
+    assert (tmp_path / "order").read_text().split() == ["one", "two", "main"]
+    assert [one["state"]["terminated"]["exitCode"] for one in status["initContainerStatuses"]] == [0, 0]
+
+
+async def test_a_failed_init_container_fails_a_pod_that_is_not_restarted(node: Place) -> None:
+    node.run(container("exit 0"), initContainers=[container("exit 4", "first"), container("exit 0", "second")])
+    status = await node.phase("Failed")
+    assert status["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 4
+    assert status["initContainerStatuses"][1]["state"]["waiting"]["reason"] == "ContainerCreating"
+    assert waiting(status)["reason"] == "PodInitializing"
+
+
+async def test_a_failed_init_container_is_tried_again_where_the_policy_says_so(node: Place, tmp_path: Path) -> None:
+    script = f"test -e {tmp_path}/tried || {{ touch {tmp_path}/tried; exit 1; }}"
+    node.run(container("exit 0"), initContainers=[container(script, "first")], restartPolicy="OnFailure")
+    status = await node.phase("Succeeded")
+    assert status["initContainerStatuses"][0]["restartCount"] == 1
+
+
+async def test_several_containers_run_together_and_all_must_end(node: Place) -> None:
+    node.run(container("exit 1", "one"), container("sleep 0.2", "two"))
+    await node.until(lambda status: "containerStatuses" in status and "terminated" in state(status))
+    assert node.status()["phase"] == "Running"
+    status = await node.phase("Failed")
+    assert [end(status, 0)["exitCode"], end(status, 1)["exitCode"]] == [1, 0]
+
+
+async def test_on_failure_restarts_at_once_then_backs_off_and_counts(node: Place, tmp_path: Path) -> None:
+    node.run(container(f"echo x >> {tmp_path}/runs; test $(wc -l < {tmp_path}/runs) -ge 3"), restartPolicy="OnFailure")
+
+    crashed = await node.until(lambda status: waiting(status).get("reason") == "CrashLoopBackOff")
+    assert crashed["phase"] == "Running"
+    assert crashed["containerStatuses"][0]["restartCount"] == 1
+    assert crashed["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 1
+    assert waiting(crashed)["message"].startswith("back-off 0.1s restarting failed container=main pod=pod_space(")
+
+    status = await node.phase("Succeeded")
+    assert status["containerStatuses"][0]["restartCount"] == 2
+    assert status["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 1
+    assert node.log(restart=2) == ""
+
+
+async def test_always_restarts_even_what_ended_well(node: Place) -> None:
+    node.run(container("exit 0"), restartPolicy="Always")
+    status = await node.until(lambda status: "containerStatuses" in status and restarts(status) >= 2)
+    assert status["phase"] == "Running"
+
+
+def restarts(status: dict) -> int:  # type: ignore[type-arg]
+    return int(status["containerStatuses"][0]["restartCount"])
+
+
+async def test_a_calm_time_makes_the_back_off_short_again(tmp_path: Path) -> None:
+    async with place(tmp_path, pace=replace(PACE, backoff=5.0, calm=0.05)) as node:
+        node.run(container("sleep 0.1; exit 1"), restartPolicy="OnFailure")
+        await node.until(lambda status: "containerStatuses" in status and restarts(status) >= 3)
+
+
+async def test_kill_minus_nine_from_outside_is_seen_as_one_and_answered(node: Place) -> None:
+    node.run(container("echo $$; exec sleep 60"), restartPolicy="OnFailure")
+    await node.phase("Running")
+    await settle(lambda: node.log().strip())
+    os.kill(int(node.log()), signal.SIGKILL)
+    status = await node.until(lambda status: restarts(status) == 1 and "running" in state(status))
+    assert status["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 137
+
+
+async def test_what_the_main_process_leaves_behind_ends_with_it(node: Place, tmp_path: Path) -> None:
+    node.run(container(f"sleep 60 & echo $! > {tmp_path}/child"))
+    await node.phase("Succeeded")
+    child = int((tmp_path / "child").read_text())
+    await settle(lambda: not alive(child))
+
+
+async def test_a_deleted_pod_ends_by_sigterm_and_is_gone(node: Place) -> None:
+    node.run(container("trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.02; done"))
+    await node.phase("Running")
+    await settle(node.log)
+    log = next((node.folder / "logs" / "pod").iterdir())
+    before = asyncio.get_running_loop().time()
+    node.delete()
+    await node.gone()
+    assert asyncio.get_running_loop().time() - before < 5
+    assert log.read_text() == "up\nbye\n"
+
+
+async def test_the_last_status_of_a_deleted_pod_is_stored_before_it_goes(node: Place) -> None:
+    node.run(container("exec sleep 60"))
+    node.store.patch(PODS.whole(), Key("space", "pod"), {"metadata": {"finalizers": ["example.com/wait"]}})
+    await node.phase("Running")
+    node.delete(grace=5)
+    status = await node.phase("Failed")
+    assert (end(status)["exitCode"], end(status)["signal"]) == (143, 15)
+
+
+async def test_what_ignores_sigterm_is_killed_with_its_whole_tree_after_the_grace_period(
+    node: Place, tmp_path: Path
+) -> None:
+    node.run(container(f"trap '' TERM; sleep 60 & echo $! > {tmp_path}/child; wait; wait"))
+    await node.phase("Running")
+    await settle((tmp_path / "child").exists)
+    child = int((tmp_path / "child").read_text())
+    before = asyncio.get_running_loop().time()
+    node.delete(grace=1)
+    await node.gone()
+    assert 0.9 < asyncio.get_running_loop().time() - before < 3
+    await settle(lambda: not alive(child))
+
+
+async def test_a_shorter_grace_period_overtakes_a_longer_one(node: Place) -> None:
+    node.run(container("trap '' TERM; while :; do sleep 0.05; done"))
+    await node.phase("Running")
+    node.delete(grace=60)
+    await asyncio.sleep(0.1)
+    before = asyncio.get_running_loop().time()
+    node.delete(grace=1)
+    await node.gone()
+    assert asyncio.get_running_loop().time() - before < 3
+
+
+async def test_an_object_that_vanishes_takes_its_processes_along_at_once(node: Place) -> None:
+    node.run(container("trap '' TERM; echo $$; while :; do sleep 0.05; done"))
+    await node.phase("Running")
+    await settle(lambda: node.log().strip())
+    pid = int(node.log())
+    node.delete(grace=0)
+    await settle(lambda: not alive(pid))
+
+
+async def test_a_new_pod_of_the_same_name_waits_until_the_old_one_has_ended(node: Place, tmp_path: Path) -> None:
+    script = f"mkdir {tmp_path}/lock || exit 9; trap '' TERM; sleep 0.3; exec sleep 60"
+    node.run(container(script))
+    await node.phase("Running")
+    await settle((tmp_path / "lock").exists)
+    node.delete(grace=0)
+    (tmp_path / "lock").rmdir()
+    node.run(container(script))
+    await node.phase("Running")
+    await settle((tmp_path / "lock").exists)
+
+
+async def test_pre_stop_runs_before_sigterm_and_within_the_grace_period(node: Place, tmp_path: Path) -> None:
+    hook = {"preStop": {"exec": {"command": ["/bin/sh", "-c", f"echo hook >> {tmp_path}/order"]}}}
+    trap = f"trap 'echo term >> {tmp_path}/order; exit 0' TERM; while :; do sleep 0.02; done"
+    node.run(container(trap, lifecycle=hook))
+    await node.phase("Running")
+    await asyncio.sleep(0.1)
+    node.delete(grace=10)
+    await node.gone()
+    assert (tmp_path / "order").read_text().split() == ["hook", "term"]
+
+
+async def test_a_pre_stop_that_takes_too_long_is_cut_off(node: Place, tmp_path: Path) -> None:
+    hook = {"preStop": {"exec": {"command": ["sleep", "60"]}}}
+    trap = f"trap 'echo term >> {tmp_path}/order; exit 0' TERM; while :; do sleep 0.02; done"
+    node.run(container(trap, lifecycle=hook))
+    await node.phase("Running")
+    await asyncio.sleep(0.1)
+    node.delete(grace=1)
+    await node.gone()
+    assert (tmp_path / "order").read_text().split() == ["term"]
+
+
+async def test_a_pod_past_its_deadline_has_failed(node: Place) -> None:
+    node.run(container("exec sleep 60"), activeDeadlineSeconds=1, terminationGracePeriodSeconds=1)
+    status = await node.phase("Failed")
+    assert status["reason"] == "DeadlineExceeded"
+    assert end(status)["exitCode"] == 143
+
+
+async def test_a_finished_pod_that_is_deleted_goes_at_once(node: Place) -> None:
+    node.run()
+    await node.phase("Succeeded")
+    node.delete()
+    await node.gone()
+    await settle(lambda: not node.agent._workers)
+
+
+async def test_a_pod_that_cannot_be_configured_waits_says_why_and_runs_once_it_can(node: Place) -> None:
+    node.create(SECRETS, {"metadata": {"name": "tokens", "namespace": "space"}, "data": {"key": "aGk="}})
+    env = [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "token", "key": "key"}}}]
+    node.run(container("echo $TOKEN", env=env))
+
+    status = await node.until(lambda status: waiting(status).get("reason") == "CreateContainerConfigError")
+    assert status["phase"] == "Pending"
+    assert waiting(status)["message"] == (
+        "spec.containers[0].env[0].valueFrom.secretKeyRef.name: there is no Secret 'token' in namespace 'space';"
+        " did you mean `tokens`?"
+    )
+
+    node.create(SECRETS, {"metadata": {"name": "token", "namespace": "space"}, "data": {"key": "c2VjcmV0"}})
+    await node.phase("Succeeded")
+    assert node.log() == "secret\n"
+
+
+async def test_a_pod_that_cannot_be_configured_can_be_deleted(node: Place) -> None:
+    node.run({"name": "main", "image": "some/image"})
+    status = await node.until(lambda status: waiting(status).get("reason") == "CreateContainerConfigError")
+    assert waiting(status)["message"].startswith("spec.containers[0].command: missing; the image is not used")
+    node.delete()
+    await node.gone()
+
+
+async def test_native_sidecars_are_refused_with_a_sentence(node: Place) -> None:
+    node.run(container(), initContainers=[container("sleep 60", "side", restartPolicy="Always")])
+    status = await node.until(lambda status: status.get("initContainerStatuses"))
+    message = status["initContainerStatuses"][0]["state"]["waiting"]["message"]
+    assert message.startswith("spec.initContainers[0].restartPolicy: Always is not supported")
+
+
+async def test_what_is_mounted_nowhere_is_refused_in_the_process_runtime(node: Place) -> None:
+    mounts = [{"name": "data", "mountPath": "/data"}]
+    node.run(container("exit 0", volumeMounts=mounts), volumes=[{"name": "data", "emptyDir": {}}])
+    status = await node.until(lambda status: waiting(status).get("reason") == "CreateContainerConfigError")
+    assert "--runtime sandbox" in waiting(status)["message"]
+
+
+async def test_a_port_that_is_taken_is_explained(node: Place) -> None:
+    node.run(container("echo 'OSError: [Errno 98] Address already in use' >&2; exit 1"))
+    status = await node.phase("Failed")
+    assert end(status)["message"] == (
+        "Address already in use: another process on this machine already listens on that port;"
+        ' "--runtime sandbox" gives every replica its own network'
+    )
+
+
+async def test_the_end_of_the_log_is_the_message_where_the_pod_asks_for_it(node: Place) -> None:
+    node.run(container("echo one; echo two; exit 1", terminationMessagePolicy="FallbackToLogsOnError"), name="asks")
+    node.run(container("echo one; exit 1"), name="silent")
+    assert end(await node.phase("Failed", "asks"))["message"] == "one\ntwo"
+    assert "message" not in end(await node.phase("Failed", "silent"))
+
+
+async def test_gpus_are_handed_out_and_given_back(tmp_path: Path) -> None:
+    show = "echo $CUDA_VISIBLE_DEVICES/$NVIDIA_VISIBLE_DEVICES"
+    one = {"limits": {"nvidia.com/gpu": 1}}
+    async with place(tmp_path, devices=("0", "1", "2")) as node:
+        node.run(container(f"{show}; sleep 0.2", resources=one), container(show, "other", resources=one), name="two")
+        await node.phase("Running", "two")
+        node.run(container(show, resources=one), name="one")
+        node.run(container(show), name="none")
+        for name in ("two", "one", "none"):
+            await node.phase("Succeeded", name)
+        assert (node.log("two"), node.log("two", "other")) == ("0/0\n", "1/1\n")
+        assert (node.log("one"), node.log("none")) == ("2/2\n", "/\n")
+        node.run(container(show, resources={"limits": {"nvidia.com/gpu": 3}}), name="all")
+        await node.phase("Succeeded", "all")
+        assert node.log("all") == "0,1,2/0,1,2\n"
+
+
+async def test_the_node_is_registered_with_what_it_offers(node: Place) -> None:
+    found = node.store.get(NODES.whole(), Key("", "node-0"))
+    assert found["metadata"]["labels"]["kubernetes.io/hostname"] == "node-0"
+    assert found["status"]["allocatable"] == {"cpu": "4", "memory": "8Gi", "pods": "110"}
+    assert [(one["type"], one["status"]) for one in found["status"]["conditions"]] == [("Ready", "True")]
+
+
+async def test_heartbeats_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
+    async with place(tmp_path, heartbeat=0.05) as node:
+
+        def beat() -> str:
+            status = node.store.get(NODES.whole(), Key("", "node-0"))["status"]
+            return str(status["conditions"][0]["lastHeartbeatTime"])
+
+        first = beat()
+        await settle(lambda: beat() > first)
+
+
+async def test_a_dead_supervisor_fails_its_pods_and_its_node(node: Place) -> None:
+    node.run(container("exec sleep 60"), restartPolicy="Always")
+    await node.phase("Running")
+    os.kill(node.agent.means.link.process.pid, signal.SIGKILL)
+    status = await node.phase("Failed")
+    assert status["reason"] == "SupervisorLost"
+    assert (end(status)["exitCode"], end(status)["reason"]) == (137, "SupervisorLost")
+    node.run(name="later")
+    assert (await node.phase("Failed", "later"))["reason"] == "SupervisorLost"
+    found = node.store.get(NODES.whole(), Key("", "node-0"))
+    assert found["status"]["conditions"][0]["status"] == "False"
+
+
+async def test_what_another_agent_left_running_is_lost_and_restarted_by_its_policy(tmp_path: Path) -> None:
+    running = {"name": "main", "restartCount": 2, "state": {"running": {"startedAt": "2026-11-15T12:00:00Z"}}}
+    async with place(tmp_path) as node:
+        for name, policy in (("again", "OnFailure"), ("never", "Never")):
+            body = manifest(name=name, restartPolicy=policy)
+            body["spec"]["nodeName"] = "elsewhere"
+            node.create(PODS, body)
+            status = {"phase": "Running", "containerStatuses": [running]}
+            node.store.patch(PODS.whole(), Key("space", name), {"status": status}, status=True)
+            node.store.patch(PODS.whole(), Key("space", name), {"spec": {"nodeName": "node-0"}})
+        never, again = await node.phase("Failed", "never"), await node.phase("Succeeded", "again")
+        assert (end(never)["exitCode"], end(never)["reason"]) == (137, "ContainerStatusUnknown")
+        assert again["containerStatuses"][0]["restartCount"] == 3
+
+
+async def test_the_agent_ends_its_pods_with_itself(tmp_path: Path) -> None:
+    async with place(tmp_path) as node:
+        node.run(container("echo $$; exec sleep 60"))
+        await node.phase("Running")
+        await settle(lambda: node.log().strip())
+        pid = int(node.log())
+        await node.agent.stop(grace=5)
+        assert not alive(pid)
+        assert end(node.status())["exitCode"] == 143
+
+
+async def test_hundreds_of_short_pods_leave_nothing_behind(node: Place) -> None:
+    for index in range(200):
+        node.run({"name": "main", "command": ["true"]}, name=f"pod-{index}")
+    for index in range(200):
+        await node.phase("Succeeded", f"pod-{index}")
+        node.delete(f"pod-{index}")
+    await settle(lambda: not node.agent._workers)
+    link = node.agent.means.link
+    assert not link._ends
+    await settle(lambda: not link._waiting)
+    assert (await link.call("list"))["containers"] == []
+    assert not (node.folder / "pods").exists()

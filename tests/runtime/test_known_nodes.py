@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nodes as `core` wants to see them, through the cache that an informer feeds."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from trainwright.core.nodes import silent_since
+from trainwright.model.child import Condition, Node, NodeSpec, NodeStatus
+from trainwright.model.meta import Key, Meta
+from trainwright.runtime.cache import Cache
+from trainwright.runtime.nodes import _GONE as MOST_GONE
+from trainwright.runtime.nodes import Nodes
+from trainwright.runtime.ports import Change, Happened, Page
+from trainwright.runtime.resources import NODES
+from trainwright.testing.factories import NOW, later
+
+
+class Hand:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.time = NOW
+
+    def now(self) -> datetime:
+        return self.time
+
+
+class Stand:
+    """A cache of nodes and what is made of it."""
+
+    def __init__(self) -> None:
+        self.clock = Hand()
+        self.nodes = Nodes(Cache(NODES), self.clock)
+        self.version = 1
+
+    def sync(self) -> None:
+        self.nodes.cache.replace(Page((), "1"))
+
+    def put(self, name: str, ready: str = "True", since: datetime = NOW, **more: object) -> set[str]:
+        self.version += 1
+        conditions = (Condition("Ready", ready, last_transition_time=since),)
+        node = Node(Meta(name, resource_version=str(self.version)), status=NodeStatus(conditions))
+        return self.tell(Happened.MODIFIED, replace(node, **more))
+
+    def remove(self, name: str) -> set[str]:
+        self.version += 1
+        return self.tell(Happened.DELETED, Node(Meta(name, resource_version=str(self.version))))
+
+    def tell(self, what: Happened, node: Node) -> set[str]:
+        self.nodes.cache.apply(Change(what, node.metadata.resource_version, node))
+        return self.nodes.update({Key("", node.metadata.name)})
+
+    def known(self) -> dict[str, Node]:
+        return dict(self.nodes.known or {})
+
+
+@pytest.fixture
+def stand() -> Stand:
+    stand = Stand()
+    stand.sync()
+    return stand
+
+
+def test_nobody_is_judged_before_the_nodes_have_been_listed() -> None:
+    stand = Stand()
+    assert stand.nodes.known is None
+    stand.sync()
+    assert stand.nodes.known == {}
+
+
+def test_a_heartbeat_is_no_news(stand: Stand) -> None:
+    assert stand.put("a") == {"a"}
+    assert stand.put("a") == set()
+    assert stand.put("a", status=NodeStatus((Condition("Ready", "True", "x", "y", NOW),), {"cpu": "4"})) == set()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"ready": "Unknown", "since": later(5)}, id="falls silent"),
+        pytest.param({"since": later(5)}, id="was silent for a moment"),
+        pytest.param({"spec": NodeSpec(unschedulable=True)}, id="is cordoned"),
+    ],
+)
+def test_what_passes_depend_on_is_news(stand: Stand, change: dict[str, object]) -> None:
+    stand.put("a")
+    assert stand.put("a", **change) == {"a"}  # type: ignore[arg-type]
+
+
+def test_a_node_that_was_removed_stays_as_silent_since_it_went(stand: Stand) -> None:
+    stand.put("a")
+    stand.clock.time = later(30)
+    assert stand.remove("a") == {"a"}
+    assert silent_since(stand.known()["a"]) == later(30)
+    stand.clock.time = later(90)
+    assert stand.nodes.update({Key("", "a")}) == set()
+    assert silent_since(stand.known()["a"]) == later(30)
+
+
+def test_a_node_that_comes_back_is_as_it_is(stand: Stand) -> None:
+    stand.put("a")
+    stand.remove("a")
+    assert stand.put("a", since=later(99)) == {"a"}
+    assert silent_since(stand.known()["a"]) is None
+    stand.clock.time = later(200)
+    stand.remove("a")
+    assert silent_since(stand.known()["a"]) == later(200)
+
+
+def test_a_node_that_nobody_has_seen_is_not_known(stand: Stand) -> None:
+    assert stand.nodes.update({Key("", "ghost")}) == set()
+    assert stand.known() == {}
+
+
+def test_of_removed_nodes_only_so_many_are_remembered(stand: Stand) -> None:
+    for number in range(MOST_GONE + 3):
+        stand.put(f"n{number}")
+        stand.clock.time += timedelta(seconds=1)
+        stand.remove(f"n{number}")
+    assert list(stand.known()) == [f"n{number}" for number in range(3, MOST_GONE + 3)]

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events: how they look, which of them are tried again, and that none holds up its job for nothing."""
+
+import asyncio
+
+import pytest
+from runtime_rig import Call, LoopClock, Wire
+
+from trainwright.errors import ApiError, ForbiddenError, NotFoundError, TooManyRequestsError, UnavailableError
+from trainwright.local.cluster import LocalCluster
+from trainwright.local.store import Store
+from trainwright.model.action import Emit, Moment
+from trainwright.model.job import Body
+from trainwright.runtime.recorder import Recorder, event
+from trainwright.runtime.resources import EVENTS
+from trainwright.runtime.telemetry import Telemetry
+from trainwright.testing.factories import NOW, UID, job
+
+pytestmark = pytest.mark.looptime
+RUNNING, SUCCEEDED = Emit(Moment.RUNNING, "job is running."), Emit(Moment.SUCCEEDED, "all have succeeded")
+FAILED = Emit(Moment.FAILED, "job-worker-0 exited with 1", warning=True)
+
+
+class Stand:
+    def __init__(self) -> None:
+        self.store = Store(LoopClock())
+        self.wire = Wire(LocalCluster(self.store))
+        self.telemetry = Telemetry()
+        self.recorder = Recorder(self.wire, LoopClock(), self.telemetry)
+
+    def told(self) -> list[Body]:
+        return list(self.store.list(EVENTS)[0])
+
+    def refuse(self, error: ApiError, times: int = 10**6) -> None:
+        async def before(call: Call) -> None:
+            if len(self.wire.calls) <= times:
+                raise error
+
+        self.wire.before = before
+
+
+def test_an_event_says_about_which_object_what_and_when() -> None:
+    body = event(job(), FAILED, NOW, "1a")
+    assert body["metadata"] == {"name": "job.1a", "namespace": "default"}
+    assert body["involvedObject"] == {
+        "apiVersion": "example.com/v1",
+        "kind": "Example",
+        "namespace": "default",
+        "name": "job",
+        "uid": UID,
+    }
+    assert (body["type"], body["reason"], body["message"]) == ("Warning", "Failed", FAILED.message)
+    assert body["firstTimestamp"] == body["lastTimestamp"] == "2026-11-15T12:00:00Z"
+    assert body["count"] == 1
+    assert event(job(), RUNNING, NOW, "1a")["type"] == "Normal"
+
+
+async def test_events_of_one_moment_have_names_of_their_own() -> None:
+    stand = Stand()
+    for emit in (RUNNING, RUNNING, SUCCEEDED):
+        await stand.recorder.tell(job(), emit)
+    assert [one["reason"] for one in stand.told()] == ["Running", "Running", "Succeeded"]
+    assert stand.telemetry.writes["create", "events", "done"] == 3
+
+
+@pytest.mark.parametrize("emit", [SUCCEEDED, FAILED], ids=["succeeded", "failed"])
+@pytest.mark.parametrize(
+    "error",
+    [UnavailableError("no"), ApiError("broken"), TooManyRequestsError("later")],
+    ids=["no answer", "500", "429"],
+)
+async def test_how_a_job_ended_is_told_until_it_is_taken(emit: Emit, error: ApiError) -> None:
+    stand = Stand()
+    stand.refuse(error, times=6)
+    await stand.recorder.tell(job(), emit)
+    assert [one["reason"] for one in stand.told()] == [emit.moment]
+    assert len(stand.wire.calls) == 7
+    assert stand.telemetry.writes["create", "events", error.reason] == 6
+
+
+async def test_it_is_not_told_for_ever() -> None:
+    stand = Stand()
+    stand.refuse(UnavailableError("no"))
+    await asyncio.wait_for(stand.recorder.tell(job(), SUCCEEDED), 60)
+    assert stand.told() == []
+
+
+async def test_any_other_event_may_be_lost_and_costs_no_time() -> None:
+    stand = Stand()
+    stand.refuse(UnavailableError("no"))
+    async with asyncio.timeout(0.01):
+        await stand.recorder.tell(job(), RUNNING)
+    assert len(stand.wire.calls) == 1
+
+
+@pytest.mark.parametrize("error", [ForbiddenError("no"), NotFoundError("no namespace")], ids=["403", "404"])
+async def test_what_will_never_be_taken_is_not_tried_again(error: ApiError) -> None:
+    """A namespace that is going takes no events: its jobs, and the worker, must not wait for that."""
+    stand = Stand()
+    stand.refuse(error)
+    async with asyncio.timeout(0.01):
+        await stand.recorder.tell(job(), SUCCEEDED)
+    assert len(stand.wire.calls) == 1
+
+
+async def test_an_event_whose_answer_was_lost_is_taken() -> None:
+    stand = Stand()
+
+    async def after(call: Call) -> None:
+        if len(stand.wire.calls) == 1:
+            raise UnavailableError("the connection broke")
+
+    stand.wire.after = after
+    await stand.recorder.tell(job(), SUCCEEDED)
+    assert [one["reason"] for one in stand.told()] == ["Succeeded"]
+    assert len(stand.wire.calls) == 2
