@@ -3,16 +3,16 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-JOBS   ?= $(wildcard examples/genericjob/*.yaml)
+JOB     ?= examples/quickstart.yaml
+RUNTIME ?= auto
 
 .PHONY: help run test check bench mutate lock clean
 
 help:            ## List what can be made
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## / \t/' | expand -t 12
 
-run: $(VENV)/.run  ## Validate and plan the examples offline
-	$(BIN)/trainwright validate $(JOBS)
-	$(BIN)/trainwright plan $(JOBS)
+run: $(VENV)/.run  ## Train the quickstart on this machine (RUNTIME=process: without namespaces; JOB=file.yaml: yours)
+	$(BIN)/trainwright run --runtime $(RUNTIME) $(JOB)
 
 test: check      ## All gates: ruff, mypy, import contracts, pytest
 	$(BIN)/pytest -n auto --dist worksteal
@@ -23,9 +23,12 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.run  ## Measure the decision: see bench/README.md
+bench: $(VENV)/.run  ## Measure the decision and the embedded engine: see bench/README.md
 	$(BIN)/python bench/reconcile.py
 	$(BIN)/python bench/manifest.py
+	$(BIN)/python bench/store.py
+	$(BIN)/python bench/sandbox.py
+	$(BIN)/python bench/embedded.py
 
 mutate: $(VENV)/.dev  ## Mutation testing of core/: see docs/testing.md
 	$(BIN)/python tools/mutate.py

@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command that the documents show works as shown, and every file they name is there."""
+"""Every command that the documents show works as shown, and every file they name is there.
 
+A block of commands is a session: they run in order, from the root of the repository, with a state folder of their own;
+one that ends with `&` goes on beside the others until the end of the block.
+"""
+
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,25 +20,60 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(ROOT.glob("docs/**/*.md"))
 BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+Session = tuple[str, ...]
+
+
+def sessions() -> list[Session]:
+    """The commands of each block, comments and prompts off."""
+    found: dict[Session, None] = {}
+    for page in PAGES:
+        for block in BLOCK.findall(page.read_text(encoding="utf-8")):
+            lines = (line.split(" #")[0].removeprefix("$ ").strip() for line in block.splitlines())
+            found[tuple(line for line in lines if line)] = None
+    return [session for session in found if session]
 
 
 def commands() -> list[str]:
-    """The lines of shell blocks, comments and prompts off."""
-    found = []
-    for page in PAGES:
-        for block in BLOCK.findall(page.read_text(encoding="utf-8")):
-            found += [line.split("#")[0].removeprefix("$ ").strip() for line in block.splitlines()]
-    return sorted({line for line in found if line})
+    return [line for session in sessions() for line in session]
 
 
-@pytest.mark.parametrize("command", [line for line in commands() if line.startswith("trainwright ")])
-def test_a_command_shown_in_the_documents_works(command: str) -> None:
-    words = [sys.executable, "-m", "trainwright", *shlex.split(command.split(" | ", maxsplit=1)[0])[1:]]
+RUNNABLE = [session for session in sessions() if all(line.startswith("trainwright ") for line in session)]
 
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
-    assert (done.returncode, done.stderr) == (0, "")
+@pytest.mark.parametrize("session", RUNNABLE, ids=[" ; ".join(session) for session in RUNNABLE])
+def test_the_commands_of_a_block_work_as_shown(session: Session, tmp_path: Path) -> None:
+    env = os.environ | {"TRAINWRIGHT_STATE": str(tmp_path)}
+    beside: list[subprocess.Popen[bytes]] = []
+    try:
+        for line in session:
+            words = [sys.executable, "-m", "trainwright", *shlex.split(line.split(" | ", maxsplit=1)[0])[1:]]
+            if words[-1] == "&":
+                beside.append(subprocess.Popen(words[:-1], cwd=ROOT, env=env, stdout=subprocess.DEVNULL))
+                wait_for_it(env)
+            else:
+                run(words, env)
+    finally:
+        for process in beside:
+            process.send_signal(signal.SIGINT)
+        assert [process.wait(30) for process in beside] == [process.returncode for process in beside]
+
+
+def run(words: list[str], env: dict[str, str]) -> None:
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout[-2000:]
     assert done.stdout
+
+
+def wait_for_it(env: dict[str, str]) -> None:
+    """Until the run that was just started can be reached, and has a replica that runs."""
+    for _ in range(200):
+        words = [sys.executable, "-m", "trainwright", "get", "-o", "wide"]
+        seen = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False).stdout
+        if "Running" in seen or "Paused" in seen:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"it does not run: {seen}")
 
 
 def test_every_make_command_shown_is_a_target() -> None:
@@ -42,8 +84,9 @@ def test_every_make_command_shown_is_a_target() -> None:
     assert shown <= targets
 
 
-def test_no_other_command_is_shown() -> None:
+def test_no_other_command_is_shown_and_no_block_mixes_them() -> None:
     assert [line for line in commands() if not line.startswith(("trainwright ", "make "))] == []
+    assert [block for block in sessions() if len({line.split()[0] for line in block}) > 1] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])

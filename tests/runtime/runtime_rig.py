@@ -9,6 +9,8 @@ from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+import pytest
+
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.store import Store
 from trainwright.model.job import Body
@@ -22,6 +24,12 @@ from trainwright.runtime.settings import Settings
 START = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
 JOB = JOBS["genericjob"]
 WRITES = ("create", "patch", "status", "delete")
+#: The mark of tests whose time is virtual.
+VIRTUAL = pytest.mark.looptime
+
+# On Python 3.11, pytest-asyncio asks for the current event loop before it sets its own, which makes one that nobody
+# closes; told once that there is none, Python makes none.
+asyncio.set_event_loop(None)
 
 
 class LoopClock:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from runtime_rig import Call, LoopClock, Wire
+from runtime_rig import VIRTUAL, Call, LoopClock, Wire
 
 from trainwright.errors import ApiError, GoneError, UnavailableError
 from trainwright.local.cluster import LocalCluster
@@ -18,7 +18,7 @@ from trainwright.runtime.ports import EVERYTHING, Change, Resource, Scope
 from trainwright.runtime.resources import PODS
 from trainwright.runtime.telemetry import Telemetry
 
-pytestmark = pytest.mark.looptime
+pytestmark = VIRTUAL
 
 
 class Stand:

@@ -8,11 +8,12 @@ import looptime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runtime_rig import VIRTUAL
 
 from trainwright.runtime.queue import Queue
 from trainwright.runtime.telemetry import Telemetry
 
-pytestmark = pytest.mark.looptime
+pytestmark = VIRTUAL
 
 
 def queue() -> Queue[str]:

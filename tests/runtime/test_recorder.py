@@ -4,7 +4,7 @@
 import asyncio
 
 import pytest
-from runtime_rig import Call, LoopClock, Wire
+from runtime_rig import VIRTUAL, Call, LoopClock, Wire
 
 from trainwright.errors import ApiError, ForbiddenError, NotFoundError, TooManyRequestsError, UnavailableError
 from trainwright.local.cluster import LocalCluster
@@ -16,7 +16,7 @@ from trainwright.runtime.resources import EVENTS
 from trainwright.runtime.telemetry import Telemetry
 from trainwright.testing.factories import NOW, UID, job
 
-pytestmark = pytest.mark.looptime
+pytestmark = VIRTUAL
 RUNNING, SUCCEEDED = Emit(Moment.RUNNING, "job is running."), Emit(Moment.SUCCEEDED, "all have succeeded")
 FAILED = Emit(Moment.FAILED, "job-worker-0 exited with 1", warning=True)
 

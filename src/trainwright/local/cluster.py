@@ -6,6 +6,7 @@ Nothing waits here but a watch with nothing to tell, which the next write to its
 
 from asyncio import Future, get_running_loop
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any
 
 from trainwright.local.metadata import key_of
@@ -14,6 +15,11 @@ from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import EVERYTHING, Change, Page, Propagation, Resource, Scope
 from trainwright.runtime.resources import PODS
+
+
+def _wake(waiting: Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 class LocalCluster:
@@ -37,7 +43,7 @@ class LocalCluster:
                 while batch := watch.take():
                     yield batch
                 more: Future[None] = loop.create_future()
-                watch.wait(lambda more=more: more.done() or more.set_result(None))  # type: ignore[misc]
+                watch.wait(partial(_wake, more))
                 await more
         finally:
             watch.close()

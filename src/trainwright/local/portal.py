@@ -40,9 +40,9 @@ class Portal:
         """Any verb of the socket, the engine's own too. What is None is not said."""
         self._number += 1
         self._link.send({"id": self._number, "verb": verb, **says})
-        while (answer := self._link.receive()).get("id") != self._number:
-            pass
-        return answer.get("result")
+        while (answer := self._link.receive())["id"] not in (self._number, None):
+            pass  # What an earlier call did not wait for.
+        return _checked(answer).get("result")
 
     def list(self, resource: str, **scope: str) -> tuple[list[Body], str]:
         """The objects of a scope (`namespace`, `labels`, `fields`), and their version."""
@@ -80,7 +80,7 @@ class Portal:
         try:
             link.send({"id": 1, "verb": "watch", "resource": resource, "since": since, **scope})
             while True:
-                for what, version, body in link.receive()["changes"]:
+                for what, version, body in _checked(link.receive())["changes"]:
                     if body is not None:
                         yield what, version, body
         finally:
@@ -89,6 +89,13 @@ class Portal:
 
 def _on(key: Key) -> dict[str, str]:
     return {"namespace": key[0], "name": key[1]}
+
+
+def _checked(message: Body) -> Body:
+    """A message that is no error; one that is, is raised."""
+    if "error" in message:
+        raise raised(message["error"])
+    return message
 
 
 class _Link:
@@ -115,12 +122,10 @@ class _Link:
             raise self._gone(error) from None
 
     def receive(self) -> Body:
-        """The next message; what the engine answers with an error is raised."""
+        """The next message."""
         while not self._ready:
             self._ready.extend(self._read())
         message: Body = json.loads(self._ready.popleft())
-        if "error" in message:
-            raise raised(message["error"])
         return message
 
     def _read(self) -> list[bytes]:

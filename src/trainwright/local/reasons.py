@@ -75,13 +75,9 @@ def _together(head: str, waiting: Sequence[Claim], room: Room) -> str:
     """What they need in all; if that is there, it is only in the wrong pieces."""
     asks = tuple(sorted(total(dict(claim.asks) for claim in waiting).items()))
     has = total(offer.total for offer in room.offers.values())
-    never = _lacking(asks, has)
+    never = short(asks, has)
     if never:
-        parts = (
-            f"{one}: needs {needed(one, n)} together, all nodes have {present(one, has.get(one, 0))}"
-            for one, n in never
-        )
-        return NEVER + head + "; ".join(parts)
+        return NEVER + head + never
     usable = {name for claim in waiting for name in room.open_to(claim.terms)}
     free = _positive(room.free[name] for name in sorted(usable))
     parts = (
@@ -89,6 +85,15 @@ def _together(head: str, waiting: Sequence[Claim], room: Room) -> str:
         for one, n in _lacking(asks, free)
     )
     return head + ("; ".join(parts) or "there is room for all, but not in pieces that fit each of them")
+
+
+def short(asks: Asks, has: Mapping[str, int]) -> str:
+    """What all nodes together have too little of; nothing if they have it all."""
+    lacking = _lacking(asks, has)
+    return "; ".join(
+        f"{one}: needs {needed(one, amount)} together, all nodes have {present(one, has.get(one, 0))}"
+        for one, amount in lacking
+    )
 
 
 def _positive(many: Iterable[Amounts]) -> Amounts:

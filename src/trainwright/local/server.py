@@ -87,7 +87,7 @@ class _Session:
     def __init__(self, cluster: LocalCluster, known: Mapping[str, Verb], writer: StreamWriter) -> None:
         self._cluster, self._known, self._writer = cluster, known, writer
         self._tasks: set[Task[None]] = set()
-        self._watches: dict[Any, Task[None]] = {}
+        self._watches: dict[int | None, Task[None]] = {}
 
     async def run(self, reader: StreamReader) -> None:
         """Until the other side has gone."""
@@ -96,49 +96,49 @@ class _Session:
             while data := await reader.read(_CHUNK):
                 for line in lines.feed(data):
                     self._begin(line)
-        except (ConnectionError, EngineError):
-            pass  # It is gone, or sends what is no request: either way the connection ends here.
+        except ConnectionError:
+            pass  # It has gone without a word.
+        except EngineError as error:
+            await self._send(None, {"error": failure(InvalidError(str(error)))})
         finally:
             await _end(self._tasks)
             self._writer.close()
 
     def _begin(self, line: bytes) -> None:
-        try:
-            request = msgspec.json.decode(line, type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            request = {"verb": None, "error": f"the request is not a JSON object: {error}"}
-        task = asyncio.create_task(self._answer(request))
+        request, error = _read(line)
+        number = request.get("id")
+        task = asyncio.create_task(self._answer(request) if error is None else self._refuse(error))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if request.get("verb") == "watch":
-            name = request.get("id")
-            self._watches[name] = task
-            task.add_done_callback(lambda _: self._watches.pop(name, None))
+            self._watches[number] = task
+            task.add_done_callback(lambda _: self._watches.pop(number, None))
+
+    async def _refuse(self, error: InvalidError) -> None:
+        await self._send(None, {"error": failure(error)})
 
     async def _answer(self, request: Request) -> None:
+        number = request["id"]
         try:
-            message = {"result": await self._do(request)}
-        except ApiError as error:
-            message = {"error": failure(error)}
-        except TrainwrightError as error:
-            message = {"error": failure(ApiError(str(error)))}
+            await self._send(number, {"result": await self._do(request)})
         except ConnectionError:
             return
+        except TrainwrightError as error:
+            await self._send(number, {"error": failure(error)})
+        except RecursionError:
+            await self._send(number, {"error": failure(InvalidError("the request is nested too deeply"))})
         except Exception as error:
             asyncio.get_running_loop().call_exception_handler({"message": "a request failed", "exception": error})
-            message = {"error": failure(ApiError(f"the engine failed at it: {error!r}"))}
-        await self._send({"id": request.get("id"), **message})
+            await self._send(number, {"error": failure(ApiError(f"the engine failed at it: {error!r}"))})
 
     async def _do(self, request: Request) -> Any:
-        verb = request.get("verb")
+        verb = request["verb"]
         if verb == "watch":
             return await self._watch(request)
         if verb == "stop":
             return self._stop(request)
-        if verb is None:
-            raise InvalidError(str(request.get("error", "the request has no verb")))
         if verb not in self._known:
-            hint = nearest(str(verb), self._known)
+            hint = nearest(verb, self._known)
             raise NotFoundError(f"there is no verb {verb!r}" + (f"; did you mean `{hint}`?" if hint else ""))
         return await self._known[verb](request)
 
@@ -146,13 +146,30 @@ class _Session:
         async with aclosing(watch(self._cluster, request)) as batches:
             async for batch in batches:
                 changes = [(change.what, change.version, change.item) for change in batch]
-                await self._send({"id": request.get("id"), "changes": changes})
+                await self._send(request["id"], {"changes": changes})
 
     def _stop(self, request: Request) -> None:
-        task = self._watches.get(request.get("watch"))
+        task = self._watches.get(request.get("watch")) if isinstance(request.get("watch"), int) else None
         if task is not None:
             task.cancel()
 
-    async def _send(self, message: dict[str, Any]) -> None:
-        self._writer.write(msgspec.json.encode(message) + b"\n")
+    async def _send(self, number: int | None, message: dict[str, Any]) -> None:
+        self._writer.write(msgspec.json.encode({"id": number, **message}) + b"\n")
         await self._writer.drain()
+
+
+class _Head(msgspec.Struct):
+    """What every request must say."""
+
+    id: int
+    verb: str
+
+
+def _read(line: bytes) -> tuple[Request, InvalidError | None]:
+    """A request, or what is wrong with it."""
+    try:
+        request = msgspec.json.decode(line, type=dict[str, Any])
+        msgspec.convert(request, _Head)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return {}, InvalidError(f"the request cannot be read: {error}")
+    return request, None

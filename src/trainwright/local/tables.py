@@ -6,6 +6,7 @@ collector asks for.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from msgspec import ValidationError, convert
 
@@ -24,9 +25,11 @@ _ADDED, _MODIFIED, _DELETED = Happened.ADDED, Happened.MODIFIED, Happened.DELETE
 
 
 class _Anything(Wire, frozen=True, gc=False):
-    """What every object has."""
+    """What every object has, or may have."""
 
     metadata: ObjectMeta
+    spec: dict[str, Any] | None = None
+    status: dict[str, Any] | None = None
 
 
 class Table:

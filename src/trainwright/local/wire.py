@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainwright.errors import API_ERRORS, ApiError, EngineError
+from trainwright.errors import API_ERRORS, ApiError, EngineError, TrainwrightError
 
 #: What the address of a Unix socket may be long, with its final zero: 108 on Linux, 104 elsewhere.
 _LONGEST = 103
@@ -44,8 +44,10 @@ class Lines:
         return lines
 
 
-def failure(error: ApiError) -> dict[str, Any]:
+def failure(error: TrainwrightError) -> dict[str, Any]:
     """An error as it is sent."""
+    if not isinstance(error, ApiError):
+        return {"reason": ApiError.reason, "message": str(error)}
     told: dict[str, Any] = {"reason": error.reason, "message": str(error)}
     return told if error.retry_after is None else {**told, "retryAfter": error.retry_after}
 

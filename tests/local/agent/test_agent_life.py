@@ -355,12 +355,14 @@ async def test_heartbeats_are_written_where_they_are_asked_for(tmp_path: Path) -
 
 
 async def test_a_dead_supervisor_fails_its_pods_and_its_node(node: Place) -> None:
-    node.run(container("exec sleep 60"), restartPolicy="Always")
+    node.run(container("echo $$; exec sleep 60"), restartPolicy="Always")
     await node.phase("Running")
+    await settle(lambda: node.log().strip())
     os.kill(node.agent.means.link.process.pid, signal.SIGKILL)
     status = await node.phase("Failed")
     assert status["reason"] == "SupervisorLost"
     assert (end(status)["exitCode"], end(status)["reason"]) == (137, "SupervisorLost")
+    await settle(lambda: not alive(int(node.log())))
     node.run(name="later")
     assert (await node.phase("Failed", "later"))["reason"] == "SupervisorLost"
     found = node.store.get(NODES.whole(), Key("", "node-0"))

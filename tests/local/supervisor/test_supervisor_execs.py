@@ -64,7 +64,7 @@ def test_commands_run_side_by_side(tmp_path: Path) -> None:
         assert one.call("exec", container=name, argv=["true"], env=None, timeout=5)["code"] == 0
         one.call("kill", container=name)
         assert one.answer(slow)["signal"] == 9
-        assert not one.call("list")["containers"][0]["ended"]["oom"]
+        assert one.ended(name)["signal"] == 9
 
 
 @pytest.mark.parametrize(

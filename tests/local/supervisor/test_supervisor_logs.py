@@ -104,7 +104,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
     argv = ["/bin/mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
-    if subprocess.run(argv, capture_output=True).returncode != 0:
+    if subprocess.run(argv, capture_output=True, check=False).returncode != 0:
         pytest.skip("mounting is not allowed here")
     yield disk
     subprocess.run(["/bin/umount", "-l", str(disk)], check=True)

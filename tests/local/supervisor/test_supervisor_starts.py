@@ -5,6 +5,7 @@ import os
 import socket
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from supervised import PATH, Supervised, supervised
@@ -35,36 +36,28 @@ def _file(path: Path, text: str, mode: int) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "mode", "code", "sentence"),
-    [
-        ("absent", None, 0, 127, '"{path}": no such file.'),
-        ("plain", "exit 0", 0o644, 126, '"{path}" is not executable (mode 0644).'),
-        ("format", "exit 0", 0o755, 126, '"{path}": exec format error'),
-        (
-            "script",
-            "#!/no/such/python -u\n",
-            0o755,
-            126,
-            'names the interpreter "/no/such/python", which does not exist.',
-        ),
-        ("dos", "#!/bin/sh\r\nexit 0\r\n", 0o755, 126, "its lines end in CR LF"),
-        ("folder", "", stat.S_IFDIR, 126, '"{path}" is a directory, not a program.'),
-    ],
-    ids=["absent", "not executable", "exec format", "bad interpreter", "carriage return", "directory"],
-)
+_FILES: dict[str, tuple[str | None, int, int, str]] = {
+    "absent": (None, 0, 127, '"{path}": no such file.'),
+    "plain": ("exit 0", 0o644, 126, '"{path}" is not executable (mode 0644).'),
+    "format": ("exit 0", 0o755, 126, '"{path}": exec format error'),
+    "script": ("#!/no/python -u\n", 0o755, 126, 'names the interpreter "/no/python", which does not exist.'),
+    "dos": ("#!/bin/sh\r\nexit 0\r\n", 0o755, 126, "its lines end in CR LF"),
+    "folder": ("", stat.S_IFDIR, 126, '"{path}" is a directory, not a program.'),
+}
+
+
+@pytest.mark.parametrize("name", _FILES)
 @pytest.mark.parametrize("limits", [{}, {"memory": 64 << 20}], ids=["free", "limited"])
-def test_a_file_that_cannot_run_is_refused(
-    tmp_path: Path, name: str, text: str | None, mode: int, code: int, sentence: str, limits: dict[str, int]
-) -> None:
+def test_a_file_that_cannot_run_is_refused(tmp_path: Path, name: str, limits: dict[str, int]) -> None:
+    if limits and name == "format":
+        pytest.skip("the shell that enters a cgroup runs such a file as a script")
+    text, mode, code, sentence = _FILES[name]
     path = tmp_path / name
     if mode == stat.S_IFDIR:
         path.mkdir()
     elif text is not None:
         _file(path, text, mode)
     with supervised(tmp_path / "s") as one:
-        if limits and name == "format":
-            pytest.skip("a shell that enters a cgroup runs such a file as a script")
         _, answer = one.try_start(str(path), limits=limits)
     assert (answer.get("code"), sentence.format(path=path) in answer["error"]) == (code, True), answer
 
@@ -84,7 +77,7 @@ def test_a_file_that_cannot_run_is_refused(
     ids=["not in PATH", "other PATH", "no cwd", "cwd is a file", "empty", "null byte", "bad name", "mount"],
 )
 def test_a_command_that_cannot_run_is_refused(
-    tmp_path: Path, argv: list[str], fields: dict[str, object], code: int, sentence: str
+    tmp_path: Path, argv: list[str], fields: dict[str, Any], code: int, sentence: str
 ) -> None:
     with supervised(tmp_path) as one:
         name, answer = one.try_start(*argv, **fields)
@@ -171,7 +164,7 @@ def test_what_is_asked_twice_is_done_once(tmp_path: Path) -> None:
 def test_a_bad_request_is_answered_and_harms_nothing(tmp_path: Path, line: bytes, sentence: str) -> None:
     with supervised(tmp_path) as one:
         one.sock.sendall(line)
-        one.until(lambda: bool(one.answers.keys() & {0, None}), "the answer")  # type: ignore[arg-type]
+        one.until(lambda: bool(one.answers.keys() & {0, None}), "the answer")
         (answer,) = one.answers.values()
         assert sentence in answer["error"]
         assert one.ended(one.shell("exit 3"))["code"] == 3
@@ -210,7 +203,7 @@ def _true(one: Supervised, number: int) -> dict[str, object]:
     [({"runtime": "magic"}, "found 'magic'"), ({}, "Is a directory")],
     ids=["unknown runtime", "no journal"],
 )
-def test_a_supervisor_that_cannot_work_says_why(tmp_path: Path, config: dict[str, str], sentence: str) -> None:
+def test_a_supervisor_that_cannot_work_says_why(tmp_path: Path, config: dict[str, Any], sentence: str) -> None:
     (tmp_path / "journal").mkdir()
     one = Supervised(tmp_path, **config)
     try:

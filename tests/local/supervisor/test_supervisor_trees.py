@@ -10,12 +10,13 @@ from trainwright.local.supervisor import tree
 
 # A daemon as people write them: its parent ends at once, it leads a session of its own.
 _DAEMON = "(setsid sh -c 'echo daemon $$ >>{log}; sleep 300 & wait' & ) ; "
+_INNER = '(setsid sh -c "echo inner \\$\\$ >>{log}; sleep 300" & ); '
 
 _TREES = {
     "child": "sh -c 'echo child $$ >>{log}; sleep 300' & ",
     "setsid child": "setsid sh -c 'echo child $$ >>{log}; sleep 300' & ",
     "daemon": _DAEMON,
-    "daemon's daemon": "(setsid sh -c 'echo d1 $$ >>{log}; (setsid sh -c \"echo d2 \\$\\$ >>{log}; sleep 300\" & ); wait; sleep 300' & ); ",
+    "daemon's daemon": f"(setsid sh -c 'echo outer $$ >>{{log}}; {_INNER} sleep 300' & ); ",
     "without its environment": "env -i sh -c 'echo bare $$ >>{log}; sleep 300' & ",
     "group of its own": "sh -mc 'sh -c \"echo own \\$\\$ >>{log}; sleep 300\" & wait' & ",
 }
@@ -84,7 +85,7 @@ def test_close_kills_what_a_pod_still_runs_and_answers_then(tmp_path: Path) -> N
 def test_ending_the_supervisor_leaves_nothing(tmp_path: Path, how: str) -> None:
     with supervised(tmp_path / "s") as one:
         _, pids = _run(one, tmp_path, "daemon's daemon", "sleep 300")
-        lost = one.shell("env -i setsid sh -c 'sleep 300 & echo $! >%s' & sleep 300" % (tmp_path / "lost"))  # noqa: UP031
+        lost = one.shell(f"env -i setsid sh -c 'sleep 300 & echo $! >{tmp_path}/lost' & sleep 300")
         one.eventually(lambda: (tmp_path / "lost").exists() and (tmp_path / "lost").read_text())
         pids.append(int((tmp_path / "lost").read_text()))
         if how == "hang up":

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainwright.cli.run.condition import condition
+from trainwright.cli.condition import condition
 from trainwright.cli.show.news import OVER, Happening, JobState, Replica
 from trainwright.kinds.base import Kind, load
 from trainwright.model.job import Body

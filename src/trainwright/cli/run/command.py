@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of `trainwright run`, and the order of things: judge, claim the names, choose a view, drive the engine."""
+"""The options of `trainwright run`, and the order of things: judge everything, claim the names, then `drive`."""
 
 import os
 import shutil
@@ -9,10 +9,9 @@ from typing import Any
 import click
 
 from trainwright.cli.duration import Duration
+from trainwright.cli.record import RUN, Facts, Record
 from trainwright.cli.run.changes import parse
-from trainwright.cli.run.drive import Options, Start, drive
 from trainwright.cli.run.intake import Intake, take
-from trainwright.cli.run.record import RUN, Facts, Record
 from trainwright.cli.state import Claim, home
 from trainwright.cli.subject import check_namespace
 from trainwright.errors import TrainwrightError
@@ -97,17 +96,19 @@ def command(files: tuple[str, ...], namespace: str, changes: tuple[str, ...], **
     """
     check_namespace(namespace)
     intake = take(files, namespace, [parse(text) for text in changes])
-    return _run(intake, Options(**given))
+    return _run(intake, given)
 
 
-def _run(intake: Intake, options: Options) -> int:
+def _run(intake: Intake, given: dict[str, Any]) -> int:
+    from trainwright.cli.run.drive import Options, Start, drive  # noqa: PLC0415 - the engine, now that it is needed
+
     began, clock = time.monotonic(), WallClock()
     now = clock.now()
     with Claim(home(), [task.key for task in intake.tasks], now) as claim:
         facts = Facts(tuple(str(key) for key in claim.keys), os.getpid(), rfc3339(now))
         record = Record(claim.folder)
         try:
-            return drive(intake, record, options, Start(began, clock, facts))
+            return drive(intake, record, Options(**given), Start(began, clock, facts))
         except TrainwrightError:
             if not (claim.folder / RUN).exists():  # nothing was started, so nothing is worth keeping
                 shutil.rmtree(claim.folder, ignore_errors=True)

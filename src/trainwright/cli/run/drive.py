@@ -16,8 +16,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from trainwright.cli.record import Facts, Record
 from trainwright.cli.run.intake import Intake, Refused, tell
-from trainwright.cli.run.record import Facts, Record
 from trainwright.cli.run.session import Order, Session
 from trainwright.cli.show.lines import Lines
 from trainwright.cli.show.news import View
@@ -57,7 +57,8 @@ class Start(Struct, frozen=True):
 
 def drive(intake: Intake, record: Record, options: Options, start: Start) -> int:
     """Run it; the exit code."""
-    logging.basicConfig(filename=record.folder / _LOG, delay=True, level=logging.WARNING)
+    logging.raiseExceptions = False  # a full disk is no reason to fill the screen
+    logging.basicConfig(handlers=[logging.FileHandler(record.folder / _LOG, delay=True)], level=logging.WARNING)
     return asyncio.run(_drive(intake, record, options, start))
 
 
@@ -140,7 +141,7 @@ async def _check(engine: Engine, intake: Intake) -> None:
     nodes = (await engine.cluster.list(NODES.whole())).items
     bad = 0
     for task in intake.tasks:
-        problems = check(task.body, intake.beside, nodes, engine.runtime)
+        problems = check(task.kind, task.body, intake.beside, nodes, runtime=engine.runtime)
         bad += tell(task.document, f"{task.kind.name} {task.key}", problems)
     if bad:
         raise Refused(f"nothing was started: {bad} thing{'s' * (bad != 1)} cannot be had here")

@@ -7,8 +7,8 @@
 import time
 from pathlib import Path
 
+from trainwright.cli.record import EVENTS, REPLICAS, Pod, Record
 from trainwright.cli.run.board import Board, attempt_of
-from trainwright.cli.run.record import EVENTS, REPLICAS, Pod, Record
 from trainwright.cli.run.sources import Sources, containers
 from trainwright.cli.run.watch import Seen
 from trainwright.cli.show.news import Line, News, Replica, Source, View

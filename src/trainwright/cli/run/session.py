@@ -14,11 +14,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trainwright.cli.record import Facts, Record
 from trainwright.cli.run.board import Board
 from trainwright.cli.run.ends import Ends
 from trainwright.cli.run.follow import Follower
 from trainwright.cli.run.intake import Intake, Task
-from trainwright.cli.run.record import Facts, Record
 from trainwright.cli.run.verdict import CODES, End, Scene, ending
 from trainwright.cli.run.watch import watch
 from trainwright.cli.show.news import Ending, View

@@ -10,8 +10,8 @@ from enum import StrEnum
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
+from trainwright.cli.condition import signal_name
 from trainwright.cli.run.board import Sheet
-from trainwright.cli.run.condition import signal_name
 from trainwright.cli.run.hints import Evidence, hint
 from trainwright.cli.show.news import Ending, Replica
 from trainwright.cli.terms import because

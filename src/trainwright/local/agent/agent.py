@@ -20,10 +20,14 @@ from trainwright.local.agent.node import Node
 from trainwright.local.agent.report import Reports
 from trainwright.local.agent.settings import Settings
 from trainwright.local.agent.worker import Worker
+from trainwright.local.supervisor import tree
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import Clock, Cluster, Happened, Page, Scope
 from trainwright.runtime.resources import PODS
+
+#: Processes that fork while they are looked for are found in the next round.
+_ROUNDS = 10
 
 
 class Agent:
@@ -116,6 +120,10 @@ class Agent:
         """The supervisor has gone: no pod runs any more, and none can."""
         loss = self.means.link.loss
         self.means.notices.once(f"node {self.means.settings.node} can run nothing any more: {loss}")
+        left = {one.id for worker in self._workers.values() for one in worker.charge.containers if one.live}
+        for _ in range(_ROUNDS if left else 0):
+            if not tree.kill_marked(left):
+                break
         for worker in self._workers.values():
             worker.lose(loss)
         self._spawn(self._fail(loss))

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A command in a container, connected to this terminal or to these pipes. `exec` calls it; the supervisor runs it.
+
+Pipes are handed over as they are. For a terminal a pseudo-terminal stands between: the command has its own, and this
+one is only passed on, key by key, with its size.
+"""
+
+import fcntl
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from trainwright.errors import EngineError, UsageError
+from trainwright.local.supervisor.terminal import connect
+
+_CHUNK = 64 * 1024
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+def run_in(supervisor: str, container: str, argv: list[str], *, tty: bool | None) -> int:
+    """Run it; its exit code. Without a word about it, it has a terminal if this is one."""
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if tty and not sys.stdin.isatty():
+        raise UsageError("-t needs a terminal, and standard input is none")
+    link = _Link(supervisor)
+    request: dict[str, Any] = {"do": "exec", "container": container, "argv": argv, "env": {}, "cwd": None, "tty": False}
+    if tty is False or not (terminal or tty):
+        return _piped(link, request)
+    env = {"TERM": os.environ.get("TERM", "dumb")}
+    return _at_terminal(link, {**request, "env": env, "tty": True})
+
+
+class _Link:
+    """The connection to a supervisor."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self.socket = connect(str(Path(path).parent))
+        except OSError as error:
+            raise EngineError(f"the replica's node does not answer at {path}: {error.strerror or error}") from None
+        self._rest = b""
+
+    def ask(self, request: dict[str, Any], fds: list[int]) -> None:
+        """Start the command; UsageError says why it cannot be."""
+        socket.send_fds(self.socket, [json.dumps(request).encode() + b"\n"], fds)
+        answer = self.read()
+        if not answer.get("ok"):
+            raise UsageError(str(answer.get("error", "the node did not start the command")))
+
+    def read(self) -> dict[str, Any]:
+        """The next message; waits for it."""
+        while b"\n" not in self._rest:
+            data = self.socket.recv(_CHUNK)
+            if not data:
+                raise EngineError("the replica's node is gone")
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def signal(self, number: int) -> None:
+        """Pass a signal on."""
+        with suppress(OSError):
+            self.socket.sendall(json.dumps({"signal": number}).encode() + b"\n")
+
+
+def _piped(link: _Link, request: dict[str, Any]) -> int:
+    link.ask(request, [0, 1, 2])
+    with _handling(dict.fromkeys(_FORWARDED, link.signal)):
+        return _code(link.read())
+
+
+def _code(message: dict[str, Any]) -> int:
+    code: int = message.get("code", 0)
+    return code
+
+
+@contextmanager
+def _handling(acts: dict[signal.Signals, Callable[[int], None]]) -> Iterator[None]:
+    before = {number: signal.signal(number, lambda got, _: acts[signal.Signals(got)](got)) for number in acts}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _at_terminal(link: _Link, request: dict[str, Any]) -> int:
+    ours, theirs = os.openpty()
+    _resize(ours)
+    try:
+        link.ask(request, [theirs, theirs, theirs])
+    finally:
+        os.close(theirs)
+    with _raw(), _handling({signal.SIGWINCH: lambda _: _resize(ours)}):
+        return _pass_on(link, ours)
+
+
+def _resize(terminal: int) -> None:
+    """Give it this one's size; the kernel tells whoever is in it."""
+    with suppress(OSError):
+        size = fcntl.ioctl(0, termios.TIOCGWINSZ, b"\0" * 8)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
+
+
+@contextmanager
+def _raw() -> Iterator[None]:
+    """Keys as they come, Ctrl-C too; the terminal is put back whatever happens."""
+    before = termios.tcgetattr(0)
+    try:
+        tty.setraw(0)
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+def _pass_on(link: _Link, terminal: int) -> int:
+    """Both ways, until the command has ended and all it wrote is shown."""
+    with selectors.DefaultSelector() as selector:
+        for fd in (0, terminal, link.socket.fileno()):
+            selector.register(fd, selectors.EVENT_READ)
+        while True:
+            ready = {key.fd for key, _ in selector.select()}
+            if terminal in ready and not _copy(terminal, 1):
+                selector.unregister(terminal)
+            if 0 in ready and not _copy(0, terminal):
+                selector.unregister(0)
+            if link.socket.fileno() in ready:
+                code = _code(link.read())
+                _drain(terminal)
+                return code
+
+
+def _copy(source: int, target: int) -> bool:
+    try:
+        data = os.read(source, _CHUNK)
+    except OSError:  # how a terminal says that nobody is in it any more
+        return False
+    view = memoryview(data)
+    while view:
+        view = view[os.write(target, view) :]
+    return bool(data)
+
+
+def _drain(terminal: int) -> None:
+    os.set_blocking(terminal, False)
+    while _copy(terminal, 1):
+        pass

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Volumes and mountPaths that this machine cannot give a pod, by runtime. Asked by `preflight`.
+
+Only volumes that some container mounts are looked at: the agent makes no others.
+"""
+
+import posixpath
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from trainwright.kinds.paths import item
+from trainwright.local.references import Known, of_volume
+from trainwright.model.job import Body
+from trainwright.model.problem import Problem, nearest
+
+_SUPPORTED = ("emptyDir", "hostPath", "configMap", "secret", "persistentVolumeClaim")
+_SHARED = "/dev/shm"  # noqa: S108 - a path inside the pod
+_KINDS = {
+    "Directory": (stat.S_ISDIR, "a folder"),
+    "DirectoryOrCreate": (stat.S_ISDIR, "a folder"),
+    "File": (stat.S_ISREG, "a file"),
+    "FileOrCreate": (stat.S_ISREG, "a file"),
+    "Socket": (stat.S_ISSOCK, "a socket"),
+    "CharDevice": (stat.S_ISCHR, "a character device"),
+    "BlockDevice": (stat.S_ISBLK, "a block device"),
+}
+
+
+def check(spec: Body, path: str, known: Known, *, sandboxed: bool) -> Iterator[Problem]:
+    """What is wrong with the mounts of a pod, then with the volumes behind them."""
+    volumes = {str(one.get("name")): (place, one) for place, one in _entries(spec, "volumes", path)}
+    used: dict[str, None] = {}
+    for place, mount in _mounts(spec, path):
+        name = str(mount.get("name"))
+        if name in volumes and not sandboxed and not _there_anyway(mount, volumes[name][1]):
+            yield _unmountable(place, mount)
+        elif name in volumes and not (not sandboxed and _target(mount) == _SHARED):
+            used[name] = None
+    for name in used:
+        yield from _volume(*volumes[name], known)
+
+
+def _entries(body: Body, key: str, path: str) -> Iterator[tuple[str, Body]]:
+    return ((item(f"{path}.{key}", index), one) for index, one in enumerate(body.get(key) or ()))
+
+
+def _mounts(spec: Body, path: str) -> Iterator[tuple[str, Body]]:
+    for group in ("initContainers", "containers"):
+        for place, container in _entries(spec, group, path):
+            yield from _entries(container, "volumeMounts", place)
+
+
+def _target(mount: Body) -> str:
+    return posixpath.normpath(str(mount.get("mountPath", "")))
+
+
+def _there_anyway(mount: Body, volume: Body) -> bool:
+    """Whether the path is what it should be without a mount."""
+    if _target(mount) == _SHARED:
+        return True
+    host = (volume.get("hostPath") or {}).get("path")
+    part = str(mount.get("subPath") or "")
+    return host is not None and posixpath.normpath(posixpath.join(str(host), part)) == _target(mount)
+
+
+def _unmountable(path: str, mount: Body) -> Problem:
+    message = f"nothing can be mounted at {_target(mount)} in the process runtime, where pods see this machine's files"
+    ways = "use `--runtime sandbox`, or a hostPath of that same path"
+    return Problem(f"{path}.mountPath", f"{message} as they are; {ways}")
+
+
+def _volume(path: str, volume: Body, known: Known) -> Iterator[Problem]:
+    kinds = [word for word in volume if word != "name"]
+    if not any(word in _SUPPORTED for word in kinds):
+        message = f"{', '.join(kinds) or 'nothing'} is not supported here; expected one of {', '.join(_SUPPORTED)}"
+        yield Problem(path, message, nearest(kinds[0], _SUPPORTED) if kinds else "")
+    yield from of_volume(volume, path, known)
+    if isinstance(volume.get("hostPath"), dict):
+        yield from _host_path(volume["hostPath"], f"{path}.hostPath")
+
+
+def _host_path(host: Mapping[str, object], path: str) -> Iterator[Problem]:
+    where, kind = str(host.get("path", "")), str(host.get("type") or "")
+    if not where.startswith("/"):
+        yield Problem(f"{path}.path", f"expected an absolute path, found {where!r}")
+    elif kind and kind not in _KINDS:
+        message = f"{kind!r} is not known; expected {', '.join(_KINDS)}"
+        yield Problem(f"{path}.type", message, nearest(kind, _KINDS))
+    elif not Path(where).exists():
+        if not kind.endswith("OrCreate"):
+            hint = "" if kind else "; `type: DirectoryOrCreate` makes it"
+            yield Problem(f"{path}.path", f"there is no {where} on this machine{hint}", _beside(Path(where)))
+    elif kind and not _KINDS[kind][0](Path(where).stat().st_mode):
+        yield Problem(f"{path}.path", f"{where} is not {_KINDS[kind][1]}, as its type {kind} asks")
+
+
+def _beside(place: Path) -> str:
+    """The neighbour that was probably meant."""
+    try:
+        found = nearest(place.name, sorted(one.name for one in place.parent.iterdir()))
+    except OSError:
+        return ""
+    return str(place.with_name(found)) if found else ""

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can never work on this machine, found before anything is started. `run` shows it like problems of the manifest.
+
+It looks at the pods as they will be made (a run mode may replace commands) and says where in the manifest they come
+from. What may still come right by waiting is no problem here: the scheduler and the agents say that.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trainwright.core.names import child
+from trainwright.kinds.base import load
+from trainwright.kinds.paths import item, under
+from trainwright.kinds.registry import find
+from trainwright.local import mounts
+from trainwright.local.claims import Offer, offer
+from trainwright.local.reasons import impossible, short
+from trainwright.local.references import Known, of_container
+from trainwright.local.requests import asks, total
+from trainwright.local.room import Asks
+from trainwright.local.terms import refusal, terms
+from trainwright.model.job import Body, Job, Replica, Role
+from trainwright.model.problem import Problem
+from trainwright.model.site import Site
+
+_PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+_GPU = "nvidia.com/gpu"
+
+
+class Part(Struct, frozen=True):
+    """The pods of one role: what they will be, and where in the manifest that is written."""
+
+    role: Role
+    path: str
+    spec: Body
+
+    @property
+    def asks(self) -> Asks:
+        """What each of them takes."""
+        return tuple(sorted(asks(self.spec).items()))
+
+
+def check(document: Body, objects: Iterable[Body], nodes: Iterable[Body], runtime: str) -> tuple[Problem, ...]:
+    """All problems of a valid job here; `objects` are the Secrets, ConfigMaps and claims that come with it."""
+    kind = find(str(document.get("apiVersion")), str(document.get("kind")))
+    loaded = load(kind, document) if kind is not None else None
+    if loaded is None or loaded.errors:
+        return ()
+    job, offers = loaded.job, [offer(node) for node in nodes]
+    parts = tuple(_parts(job, document))
+    known = Known(objects, job.key.namespace)
+    found = [*_together(job, parts, offers)]
+    for part in parts:
+        found += _containers(job, part, known)
+        found += mounts.check(part.spec, part.path, known, sandboxed=runtime == "sandbox")
+        found += _fit(part, offers)
+        found += _passed_over(part)
+    return tuple(dict.fromkeys(found))
+
+
+def _parts(job: Job, document: Body) -> Iterator[Part]:
+    places = list(_templates(document.get("spec"), "spec"))
+    for role in job.roles:
+        replica = Replica(role, 0, 0, child(job, role.name, 0))
+        spec = job.dialect.pod(job, replica, Site())["spec"]
+        # Roles with the same template have one each, in the order of the document.
+        path = next((path for path, template in places if template == role.template), "spec")
+        places = [place for place in places if place[0] != path]
+        yield Part(role, f"{path}.spec", spec)
+
+
+def _templates(part: object, path: str) -> Iterator[tuple[str, Body]]:
+    """Every mapping called `template`, as `kinds.template` finds them."""
+    if isinstance(part, dict):
+        for key, inner in part.items():
+            if key == "template" and isinstance(inner, dict):
+                yield under(path, key), inner
+            else:
+                yield from _templates(inner, under(path, key))
+    elif isinstance(part, list):
+        for index, inner in enumerate(part):
+            yield from _templates(inner, item(path, index))
+
+
+def _each(part: Part) -> Iterator[tuple[str, Body]]:
+    for group in ("initContainers", "containers"):
+        for index, container in enumerate(part.spec.get(group) or ()):
+            yield item(f"{part.path}.{group}", index), container
+
+
+def _containers(job: Job, part: Part, known: Known) -> Iterator[Problem]:
+    for path, container in _each(part):
+        if not container.get("command"):
+            message = "missing; the image is not used here, so its entrypoint is not known: name the program to run"
+            # A job that begins paused may be given another command when it goes on.
+            yield Problem(f"{path}.command", message, warning=job.lifecycle.suspended)
+        if container.get("restartPolicy") == "Always" and ".initContainers[" in path:
+            message = "Always is not supported here: an init container must end before the next one begins"
+            yield Problem(f"{path}.restartPolicy", message)
+        yield from of_container(container, path, known)
+
+
+def _fit(part: Part, offers: Sequence[Offer]) -> Iterator[Problem]:
+    """A pod that no node could hold even if it were empty, or that no node may have."""
+    never = impossible(part.asks, {one.name: one.total for one in offers})
+    if never:
+        gpus = "; `--gpus N` pretends that there are GPUs" if f"{_GPU}: " in never else ""
+        yield Problem(_asking(part), f"can never fit: {never}{gpus}")
+    wanted = terms(part.spec)
+    if wanted.unsupported:
+        yield Problem(part.path, f"{wanted.unsupported} is not supported here")
+        return
+    refusals = [refusal(wanted, replace(one.traits, ready=True)) for one in offers]
+    if refusals and all(refusals):
+        names = "nodeSelector" if part.spec.get("nodeSelector") else "affinity" if wanted.affinity else "tolerations"
+        yield Problem(f"{part.path}.{names}", f"no node here will have such a pod: {offers[0].name}: {refusals[0]}")
+
+
+def _asking(part: Part) -> str:
+    """Where the request is written, if it is in one place."""
+    asking = [path for path, container in _each(part) if container.get("resources")]
+    return f"{asking[0]}.resources" if len(asking) == 1 else f"{part.path}.containers"
+
+
+def _together(job: Job, parts: Sequence[Part], offers: Sequence[Offer]) -> Iterator[Problem]:
+    """A gang that all nodes together cannot hold never starts; other jobs only run in turns."""
+    if not offers:
+        return
+    needs = total({one: amount * part.role.replicas for one, amount in part.asks} for part in parts)
+    lacking = short(tuple(sorted(needs.items())), total(one.total for one in offers))
+    if not lacking:
+        return
+    count = sum(part.role.replicas for part in parts)
+    if job.gang is not None:
+        yield Problem("spec", f"can never fit: gang needs {count} pods at once: {lacking}")
+    else:
+        yield Problem("spec", f"not all {count} replicas can run at the same time: {lacking}", warning=True)
+
+
+def _passed_over(part: Part) -> Iterator[Problem]:
+    """What is not done here although somebody may count on it."""
+    for path, container in _each(part):
+        for word in _PROBES:
+            probe = container.get(word) or {}
+            if probe and not probe.get("exec"):
+                yield Problem(
+                    f"{path}.{word}", "only exec probes are run here; this one counts as passed", warning=True
+                )
+        if (container.get("securityContext") or {}).get("runAsUser") is not None:
+            yield Problem(f"{path}.securityContext.runAsUser", _AS_YOU, warning=True)
+    if (part.spec.get("securityContext") or {}).get("runAsUser") is not None:
+        yield Problem(f"{part.path}.securityContext.runAsUser", _AS_YOU, warning=True)
+
+
+_AS_YOU = "not used here: every process runs as the user who started the engine"

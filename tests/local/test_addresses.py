@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses and ports: one for each name, the same for all who ask, given back with the job."""
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from trainwright.errors import EngineError
+from trainwright.local.addresses import ADDRESS, Addresses
+from trainwright.local.pools import Hosts, Ports, Single, Subnet, bindable, loopback, ranges
+from trainwright.local.store import Store
+from trainwright.model.meta import Key
+from trainwright.model.site import Site
+from trainwright.runtime.clock import WallClock
+from trainwright.runtime.resources import ADDRESSES, JOBS, PODS
+
+JOB = JOBS["genericjob"]
+KEY = Key("default", "job")
+
+
+def new(store: Store | None = None, pool: Hosts | None = None, ports: Ports | None = None) -> tuple[Store, Addresses]:
+    store = store or Store(WallClock())
+    addresses = Addresses(store, pool or Subnet("10.129.0.0/16"), ports or Ports())
+    addresses.install()
+    return store, addresses
+
+
+def job(store: Store, name: str = "job") -> list[dict[str, Any]]:
+    made = store.create(JOB, {"metadata": {"name": name, "namespace": "default"}, "spec": {}})
+    owner = {"apiVersion": JOB.api_version, "kind": JOB.kind, "name": name, "uid": made["metadata"]["uid"]}
+    return [owner | {"controller": True}]
+
+
+def pod(store: Store, name: str, owners: Any = None, annotations: Any = None, **spec: Any) -> str:
+    meta = {"name": name, "namespace": "default", "ownerReferences": owners, "annotations": annotations}
+    made = store.create(PODS, {"metadata": meta, "spec": spec})
+    return str(made["metadata"]["annotations"][ADDRESS])
+
+
+def test_every_new_pod_is_told_an_address_of_its_own() -> None:
+    store, _ = new()
+    owners = job(store)
+    assert [pod(store, name, owners) for name in ("job-w-0", "job-w-1")] == ["10.129.0.2", "10.129.0.3"]
+
+
+def test_a_pod_keeps_its_address_over_restarts() -> None:
+    store, addresses = new()
+    owners = job(store)
+    first = pod(store, "job-w-0", owners)
+    pod(store, "job-w-1", owners)
+    store.delete(PODS, Key("default", "job-w-0"), grace=0)
+    assert pod(store, "job-w-0", owners) == first
+    addresses.flush()
+
+
+def test_a_peer_is_told_the_address_before_the_pod_exists() -> None:
+    store, addresses = new()
+    owners = job(store)
+    site = Site(hosts=addresses.hosts, ports=addresses.ports)
+    told = site.host(KEY, "job-w-1")
+    assert site.host(KEY, "job-w-1") == told
+    assert pod(store, "job-w-0", owners) != told
+    assert pod(store, "job-w-1", owners) == told
+
+
+def test_nothing_is_reserved_for_a_job_that_does_not_exist() -> None:
+    _, addresses = new()
+    site = Site(hosts=addresses.hosts, ports=addresses.ports)
+    assert (site.host(KEY, "job-w-0"), site.port(KEY, "job-w-0", 2222)) == ("job-w-0", 2222)
+    assert (len(addresses.hosts), list(addresses.hosts)) == (0, [])
+
+
+def test_a_pod_that_brings_an_address_keeps_it() -> None:
+    store, _ = new()
+    assert pod(store, "p", annotations={ADDRESS: "10.9.9.9", "other": "x"}) == "10.9.9.9"
+
+
+def test_a_pod_on_the_hosts_network_has_the_hosts_address() -> None:
+    store, _ = new()
+    assert pod(store, "p", hostNetwork=True) == "127.0.0.1"
+
+
+def test_other_annotations_stay() -> None:
+    store, _ = new()
+    pod(store, "p", annotations={"a": "b"})
+    assert store.get(PODS, Key("default", "p"))["metadata"]["annotations"] == {"a": "b", ADDRESS: "10.129.0.2"}
+    store.patch(PODS, Key("default", "p"), {"metadata": {"annotations": {ADDRESS: None}}})
+    assert store.get(PODS, Key("default", "p"))["metadata"]["annotations"] == {"a": "b"}
+
+
+async def test_reservations_are_written_once_a_burst_and_go_with_the_job() -> None:
+    store, addresses = new(pool=loopback("127.88.0.0/16"), ports=Ports([range(20000, 20100)]))
+    owners = job(store)
+    hosts = {name: pod(store, name, owners) for name in ("job-w-0", "job-w-1")}
+    port = addresses.ports[KEY, "job-w-0", 2222]
+    before = int(store.version)
+    await asyncio.sleep(0)
+    assert int(store.version) == before + 1
+    [written] = store.list(ADDRESSES)[0]
+    assert written["spec"] == {"hosts": hosts, "ports": {"job-w-0": {"2222": port}}}
+    assert written["metadata"]["ownerReferences"] == owners
+    more = pod(store, "job-w-2", owners)
+    await asyncio.sleep(0)
+    [written] = store.list(ADDRESSES)[0]
+    assert written["spec"]["hosts"] == hosts | {"job-w-2": more}
+    store.delete(JOB, KEY)
+    assert store.list(ADDRESSES)[0] == ()
+    assert addresses.hosts.get((KEY, "job-w-0"), "nothing") == "nothing"
+    assert (len(addresses.hosts), len(addresses.ports)) == (0, 0)
+
+
+async def test_a_job_that_goes_before_anything_is_written_leaves_nothing() -> None:
+    store, addresses = new()
+    pod(store, "job-w-0", job(store))
+    store.delete(JOB, KEY)
+    await asyncio.sleep(0)
+    assert store.list(ADDRESSES)[0] == ()
+    assert addresses.hosts.get((KEY, "job-w-0"), "") == ""
+    assert len(addresses.hosts) == 0
+
+
+async def test_a_job_of_the_same_name_is_another_job() -> None:
+    store, addresses = new()
+    first = pod(store, "job-w-0", job(store))
+    await asyncio.sleep(0)
+    store.delete(JOB, KEY)
+    owners = job(store)
+    told = addresses.hosts[KEY, "job-w-0"]
+    assert told != first
+    assert pod(store, "job-w-0", owners) == told
+    await asyncio.sleep(0)
+    [written] = store.list(ADDRESSES)[0]
+    assert written["metadata"]["ownerReferences"][0]["uid"] == owners[0]["uid"]
+
+
+async def test_a_pod_of_its_own_gives_its_address_back_when_it_goes() -> None:
+    store, addresses = new(pool=Subnet("10.1.2.0/29"))
+    for _ in range(20):
+        pod(store, "p")
+        await asyncio.sleep(0)
+        store.delete(PODS, Key("default", "p"), grace=0)
+    assert store.list(ADDRESSES)[0] == ()
+    pod(store, "p")
+    assert len(addresses.hosts) == 1
+
+
+async def test_a_name_that_passes_to_another_owner_takes_its_address_along() -> None:
+    store, addresses = new()
+    first, second = job(store), job(store, "other")
+    host = pod(store, "job-w-0", first)
+    await asyncio.sleep(0)
+    store.delete(PODS, Key("default", "job-w-0"), grace=0)
+    assert pod(store, "job-w-0", second) == host
+    await asyncio.sleep(0)
+    store.delete(JOB, KEY)
+    assert addresses.hosts[Key("default", "other"), "job-w-0"] == host
+
+
+async def test_an_engine_that_comes_back_knows_what_was_reserved() -> None:
+    store, addresses = new(pool=loopback("127.88.0.0/16"), ports=Ports([range(20000, 20100)]))
+    owners = job(store)
+    host = pod(store, "job-w-0", owners)
+    port = addresses.ports[KEY, "job-w-0", 2222]
+    await asyncio.sleep(0)
+    later = Addresses(store, loopback("127.88.0.0/16"), Ports([range(20000, 20100)]))
+    assert later.hosts[KEY, "job-w-0"] == host
+    assert later.ports[KEY, "job-w-0", 2222] == port
+    assert later.hosts[KEY, "job-w-1"] != host
+    assert later.ports[KEY, "job-w-1", 2222] != port
+
+
+async def test_more_deletions_than_are_remembered_are_noticed_too() -> None:
+    store, addresses = new(Store(WallClock(), history=4))
+    jobs = [job(store, f"job-{index}") for index in range(20)]
+    for index, owners in enumerate(jobs):
+        pod(store, f"job-{index}-w-0", owners)
+    await asyncio.sleep(0)
+    for index in range(19):
+        store.delete(JOB, Key("default", f"job-{index}"))
+    assert addresses.hosts.get((Key("default", "job-0"), "job-0-w-0"), "") == ""
+    assert len(addresses.hosts) == 1
+
+
+# -- where they come from ----------------------------------------------------------------------------------------------
+
+
+def test_a_subnet_leaves_out_what_is_special_and_comes_round() -> None:
+    pool = Subnet("10.1.0.0/23")
+    taken = [pool.take() for _ in range(506)]
+    assert (taken[0], taken[-1]) == ("10.1.0.2", "10.1.1.253") or len(set(taken)) == 506
+    assert not any(one.endswith((".0", ".255")) for one in taken)
+    assert "10.1.0.1" not in taken
+    pool.put("10.1.0.77")
+    while True:
+        try:
+            taken.append(pool.take())
+        except EngineError as error:
+            assert "10.1.0.0/23" in str(error)
+            break
+    assert taken.count("10.1.0.77") == 2
+    assert len(set(taken)) == len(taken) - 1
+
+
+def test_what_is_given_back_is_given_out_last() -> None:
+    pool = Subnet("10.1.2.0/29")
+    first = pool.take()
+    pool.put(first)
+    assert [pool.take() for _ in range(5)][-1] == first
+
+
+def test_a_subnet_needs_room() -> None:
+    with pytest.raises(EngineError, match="10.1.2.0/31"):
+        Subnet("10.1.2.0/31")
+
+
+def test_where_there_is_one_address_all_have_it() -> None:
+    pool = Single()
+    assert {pool.take(), pool.take()} == {"127.0.0.1"}
+    pool.put("127.0.0.1")
+    pool.claim("127.0.0.1")
+
+
+def test_a_range_that_cannot_be_bound_is_not_used() -> None:
+    assert loopback("192.0.2.0/24").take() == "127.0.0.1"
+    assert loopback("127.88.0.0/16").take() == "127.88.0.2"
+
+
+def test_a_port_that_somebody_listens_at_is_passed_over() -> None:
+    with socket.socket() as elsewhere:
+        elsewhere.bind(("127.0.0.1", 0))
+        elsewhere.listen()
+        busy = elsewhere.getsockname()[1]
+        assert not bindable("", busy)
+        assert bindable("127.88.0.9", busy)
+        with pytest.raises(EngineError, match=f"from {busy} to {busy}"):
+            Ports([range(busy, busy + 1)]).take("127.88.0.9")
+
+
+def test_ports_are_given_out_once_and_from_where_the_engine_begins() -> None:
+    ports = Ports([range(21000, 21003)], start=4)
+    taken = [ports.take("127.0.0.1") for _ in range(2)]
+    ports.claim(21000)
+    with pytest.raises(EngineError):
+        ports.take("127.0.0.1")
+    ports.put(taken[0])
+    assert ports.take("127.0.0.1") == taken[0]
+    assert len(set(taken)) == 2
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ephemeral", "expected"),
+    [
+        (range(20000, 30000), range(32768, 61000), (range(20000, 30000),)),
+        (range(20000, 30000), range(25000, 61000), (range(20000, 25000),)),
+        (range(20000, 30000), range(10000, 25000), (range(25000, 30000),)),
+        (range(20000, 30000), range(24000, 26000), (range(20000, 24000), range(26000, 30000))),
+        (range(20000, 30000), range(15000, 65536), (range(1024, 15000),)),
+        (range(20000, 30000), range(1024, 65536), (range(20000, 30000),)),
+        (range(20000, 20010), range(32768, 61000), (range(20000, 20010),)),
+    ],
+)
+def test_the_engines_ports_are_not_the_kernels(wanted: range, ephemeral: range, expected: tuple[range, ...]) -> None:
+    assert ranges(wanted, ephemeral) == expected
+
+
+def test_the_kernel_is_asked_for_its_ports() -> None:
+    assert sum(map(len, ranges())) >= 1000
