@@ -119,7 +119,7 @@ LAYOUTS: dict[str, tuple[dict[str, str], Limits]] = {
             "proc/self/cgroup": "0::/job/pod",
             "proc/self/mountinfo": V2,
             "sys/fs/cgroup/job/cpu.max": "200000 100000",
-            "sys/fs/cgroup/job/pod/cpu.max": "max 100000",
+            "sys/fs/cgroup/job/pod/cpu.max": "300000 100000",
             "sys/fs/cgroup/job/memory.max": str(2 * GI),
             "sys/fs/cgroup/job/pod/memory.max": str(4 * GI),
         },
@@ -150,9 +150,9 @@ LAYOUTS: dict[str, tuple[dict[str, str], Limits]] = {
             "proc/self/cgroup": "3:memory:/docker/abc/inner",
             "proc/self/mountinfo": "32 1 0:28 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory",
             "sys/fs/cgroup/memory/memory.limit_in_bytes": str(GI),
-            "sys/fs/cgroup/memory/inner/memory.limit_in_bytes": str(2 * GI),
+            "sys/fs/cgroup/memory/inner/memory.limit_in_bytes": str(GI // 2),
         },
-        Limits(None, GI),
+        Limits(None, GI // 2),
     ),
 }
 

@@ -4,21 +4,23 @@ and counted, and a kubelet of a few lines. The machinery under test knows only t
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
+from trainwright.errors import NotFoundError
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.store import Store
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.site import Site
 from trainwright.runtime.controller import Controller
-from trainwright.runtime.ports import EVERYTHING, Change, Cluster, Page, Propagation, Resource, Scope
-from trainwright.runtime.resources import EVENTS, JOBS, NODES, PODS, SERVICES
+from trainwright.runtime.ports import EVERYTHING, Change, Cluster, Happened, Page, Propagation, Resource, Scope
+from trainwright.runtime.resources import EVENTS, JOBS, PODS
 from trainwright.runtime.settings import Settings
 
 START = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
@@ -55,6 +57,12 @@ class Call(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.verb} {self.resource} {self.name}".strip()
+
+
+def through_json(body: Body) -> Body:
+    """As it arrives at a server in another process."""
+    sent: Body = msgspec.json.decode(msgspec.json.encode(body))
+    return sent
 
 
 async def nothing(call: Call) -> None:
@@ -111,12 +119,14 @@ class Wire:
         return await self._send(Call("get", resource.id, key.name), lambda: self.inner.get(resource, key))
 
     async def create(self, resource: Resource, body: Body) -> Any:
+        body = through_json(body)
         call = Call("create", resource.id, body["metadata"]["name"], body)
         return await self._send(call, lambda: self.inner.create(resource, body))
 
     async def patch(
         self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
     ) -> Any:
+        body = through_json(body)
         call = Call("status" if status else "patch", resource.id, key.name, body, version)
         return await self._send(
             call, lambda: self.inner.patch(resource, key, body, uid=uid, version=version, status=status)
@@ -135,3 +145,187 @@ class Wire:
         return await self._send(
             call, lambda: self.inner.delete(resource, key, uid=uid, grace=grace, propagation=propagation)
         )
+
+
+# -- jobs ------------------------------------------------------------------------------------------------------------
+
+
+def manifest(name: str = "train", replicas: int = 2, **more: Any) -> Body:
+    """A GenericJob of so many workers: `service=True`, `limit=` restarts, `cleans=`, `roles=` for others than these."""
+    template = {"spec": {"containers": [{"name": "main", "image": "busybox", "command": ["true"]}]}}
+    roles = more.get("roles", {"worker": replicas})
+    restart = {"policy": "OnFailure", "limit": more.get("limit", 0)}
+    spec: Body = {
+        "replicaSpecs": [
+            {"type": role, "replicas": many, "template": template, "restartPolicy": restart}
+            for role, many in roles.items()
+        ],
+        "successRules": [{role: list(range(many)) for role, many in roles.items()}],
+        "cleanUpPolicy": more.get("cleans", "None"),
+    }
+    if more.get("service"):
+        spec["service"] = {"ports": [{"name": "sync", "port": 29600}]}
+    if "paused" in more:
+        spec["runMode"] = {"pause": {"enabled": more["paused"]}}
+    return {
+        "apiVersion": JOB.api_version,
+        "kind": JOB.kind,
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": spec,
+    }
+
+
+def key(name: str = "train") -> Key:
+    """Where everything is."""
+    return Key("default", name)
+
+
+# -- a cluster with one controller -----------------------------------------------------------------------------------
+
+
+class Run(NamedTuple):
+    """How a pod fares: seconds until it runs, seconds that it runs (None: for ever), and its exit code."""
+
+    starts: float = 0.5
+    lasts: float | None = 5.0
+    code: int = 0
+
+
+class Kubelet:
+    """Runs every pod as `script` says; one that is deleted ends `grace` seconds later."""
+
+    def __init__(self, store: Store, script: Callable[[Body], Run] = lambda pod: Run()) -> None:
+        self.store = store
+        self.script = script
+        self.grace = 0.2
+        #: Every pod that ever was, by name, and the most that a name had at once.
+        self.born: list[tuple[str, str]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        known: set[str] = set()
+        try:
+            async for batch in LocalCluster(self.store).watch(PODS.whole(), since="0"):
+                for change in batch:
+                    uid = change.item["metadata"]["uid"]
+                    if change.what is Happened.ADDED and uid not in known:
+                        known.add(uid)
+                        self.born.append((change.item["metadata"]["name"], uid))
+                        self._start(self._live(change.item))
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _live(self, pod: Body) -> None:
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        run = self.script(pod)
+        if await self._pause(name, uid, run.starts):
+            self.store.bind(key(name), "node-1")
+            self._state(name, "Running", {"running": {}})
+            if await self._pause(name, uid, run.lasts):
+                self.exit(name, run.code)
+        await self._reap(name, uid)
+
+    async def _pause(self, name: str, uid: str, seconds: float | None) -> bool:
+        """Whether the pod may go on after that time."""
+        left = seconds if seconds is not None else 10.0**6
+        while left > 0 and self._going(name, uid) is False:
+            await asyncio.sleep(min(left, 0.1 if seconds is not None else 1.0))
+            left -= 0.1 if seconds is not None else 1.0
+        return self._going(name, uid) is False
+
+    async def _reap(self, name: str, uid: str) -> None:
+        while (going := self._going(name, uid)) is not None:
+            if going:
+                await asyncio.sleep(self.grace)
+                if self._going(name, uid):
+                    self.store.delete(PODS, key(name), grace=0)
+                return
+            await asyncio.sleep(1.0)
+
+    def _going(self, name: str, uid: str) -> bool | None:
+        """Whether this pod is being deleted; None if it is gone."""
+        try:
+            metadata = self.store.get(PODS, key(name))["metadata"]
+        except NotFoundError:
+            return None
+        return "deletionTimestamp" in metadata if metadata["uid"] == uid else None
+
+    def exit(self, name: str, code: int = 0) -> None:
+        """The pod's container ends."""
+        end = {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed"}}
+        self._state(name, "Failed" if code else "Succeeded", end)
+
+    def _state(self, name: str, phase: str, state: Body) -> None:
+        status = {"phase": phase, "containerStatuses": [{"name": "main", "state": state}]}
+        self.store.patch(PODS, key(name), {"status": status}, status=True)
+
+
+class Stage:
+    """A store, a kubelet, a wire, and controllers that come and go."""
+
+    def __init__(self, script: Callable[[Body], Run] = lambda pod: Run(), **knobs: Any) -> None:
+        self.clock = LoopClock()
+        self.store = Store(self.clock)
+        self.wire = Wire(LocalCluster(self.store))
+        self.kubelet = Kubelet(self.store, script)
+        self.knobs = knobs
+        self.site = Site()
+        self.controller = self.made()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def made(self) -> Controller:
+        """A new controller, which knows nothing yet."""
+        self.controller = Controller(self.wire, self.clock, lambda: self.site, Settings(**self.knobs))
+        return self.controller
+
+    def submit(self, name: str = "train", replicas: int = 2, **more: Any) -> Body:
+        return self.store.create(JOB, manifest(name, replicas, **more))
+
+    def status(self, name: str = "train") -> Body:
+        found: Body = self.store.get(JOB, key(name)).get("status") or {}
+        return found
+
+    def phase(self, name: str = "train") -> str:
+        return str(self.status(name).get("phase", ""))
+
+    def pods(self) -> dict[str, str]:
+        return {one["metadata"]["name"]: one["status"]["phase"] for one in self.store.list(PODS)[0]}
+
+    def events(self) -> list[str]:
+        """What people were told, in order."""
+        told = sorted(self.store.list(EVENTS)[0], key=lambda one: int(one["metadata"]["resourceVersion"]))
+        return [one["reason"] for one in told]
+
+    def passes(self) -> int:
+        return self.controller.telemetry.passes.total()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        kubelet = asyncio.create_task(self.kubelet.run())
+        controller = asyncio.create_task(self.controller.run())
+        try:
+            yield
+        finally:
+            for task in (controller, kubelet):
+                task.cancel()
+            ends = await asyncio.gather(controller, kubelet, return_exceptions=True)
+            assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
+            await asyncio.sleep(0)
+            assert asyncio.all_tasks() == {asyncio.current_task()}, "something is still at work"
+
+    async def until(self, condition: Callable[[], bool], limit: float = 120.0) -> None:
+        """Wait; AssertionError if it takes longer than that."""
+        end = asyncio.get_running_loop().time() + limit
+        while not condition():
+            assert asyncio.get_running_loop().time() < end, f"not within {limit} s; {self.pods()} {self.status()}"
+            await asyncio.sleep(0.05)
+
+    async def finished(self, *names: str) -> None:
+        """Until these jobs are over."""
+        await self.until(lambda: all(self.phase(name) in ("Succeeded", "Failed") for name in names or ("train",)))

@@ -17,6 +17,15 @@ from trainwright.errors import TrainwrightError
 
 #: The module `trainwright.cli.NAME` of each command, and what `--help` says of it without loading it.
 COMMANDS = {
+    "run": "Run jobs on this machine, follow them, and exit with their outcome.",
+    "get": "List the jobs that run here, or show one with its replicas.",
+    "logs": "Print what replicas printed, also after the run.",
+    "exec": "Run a command inside a replica of a live run.",
+    "scale": "Change the number of replicas of a running job.",
+    "suspend": "Pause a running job.",
+    "resume": "Let a paused job go on.",
+    "annotate": "Set or remove annotations of a running job.",
+    "delete": "End a running job.",
     "validate": "Check manifests: every mistake, with its line and the nearest valid spelling.",
     "plan": "Show what a manifest would create, without a cluster.",
     "crds": "Print the CustomResourceDefinitions to install on a cluster.",
@@ -60,14 +69,16 @@ def cli() -> None:
 
     \b
     Examples:
+      trainwright run job.yaml
+      trainwright logs -f demo worker-0
       trainwright validate job.yaml
       trainwright plan job.yaml
       trainwright crds | kubectl apply --server-side -f -
 
     \b
     Exit codes:
-      0  done                      2  wrong usage, invalid manifest      130  interrupted
-      1  the job failed            3  something broke
+      0  done                      2  wrong usage, invalid manifest      124  --timeout passed
+      1  the job failed            3  something broke                    130  interrupted
     """
 
 

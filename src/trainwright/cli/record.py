@@ -6,6 +6,7 @@ be kept is left out and `trouble` says so once. Room for the final status is set
 """
 
 import os
+import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from msgspec import Struct
 
 from trainwright.cli.show.news import Ending
 from trainwright.model.job import Body
+from trainwright.model.meta import Key
 
 STATUS = "status.yaml"
 EVENTS = "events.jsonl"
@@ -82,6 +84,11 @@ class Record:
         self.facts(facts)
         self.flush()
 
+    def tidy(self, *, keep: bool) -> None:
+        """Remove what only a live run needs: the nodes' own files, and the pods' unless they are to be kept."""
+        for part in ("nodes",) if keep else ("nodes", "pods"):
+            shutil.rmtree(self.folder / part, ignore_errors=True)
+
     def _reserve(self) -> None:
         """Take the room. Where it cannot be had the disk is full already, which `facts` will find out."""
         with suppress(OSError):
@@ -130,3 +137,16 @@ def facts_of(folder: Path) -> Facts | None:
         return msgspec.json.decode((folder / RUN).read_bytes(), type=Facts)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def status_of(folder: Path, key: Key) -> Body:
+    """The job as a run left it; of one that was killed only its name is known."""
+    import yaml  # noqa: PLC0415 - as above
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    with suppress(OSError, yaml.YAMLError), (folder / STATUS).open("rb") as file:
+        for body in yaml.load_all(file, Loader=loader):
+            meta = body["metadata"] if isinstance(body, dict) else {}
+            if (meta.get("namespace"), meta.get("name")) == (key.namespace, key.name):
+                return dict(body)
+    return {"metadata": {"namespace": key.namespace, "name": key.name}}

@@ -136,7 +136,8 @@ def _point(link: Path, target: str) -> None:
 
 def prune(folder: Path, keep: int = KEPT) -> None:
     """Remove all but the last runs of a job. Only the holder of its lock may, so none of them is live."""
-    for old in runs_in(folder)[:-keep]:
+    dead = [link for link in folder.iterdir() if link.is_symlink() and not link.exists()]
+    for old in (*dead, *runs_in(folder)[:-keep]):
         with suppress(OSError):
             if old.is_symlink():
                 old.unlink()

@@ -47,9 +47,9 @@ class Tail(Generic[Who]):
     def __len__(self) -> int:
         return len(self._tracks)
 
-    def add(self, path: str, who: Who) -> None:
-        """Follow a file from its beginning; it need not exist yet."""
-        self._tracks.setdefault(path, Track(path, who))
+    def add(self, path: str, who: Who, *, inode: int = 0, offset: int = 0) -> None:
+        """Follow a file from its beginning, or from where it has been read to; it need not exist yet."""
+        self._tracks.setdefault(path, Track(path, who, inode, offset))
 
     def end(self, path: str, now: float) -> list[tuple[Who, str]]:
         """The rest of a file that will not grow any more. Of a very long rest `poll` hands out what is left."""

@@ -93,24 +93,24 @@ class Watch:
         self._log, self._resource, self._test, self._since = log, resource, test, since
         self._next, self._silence = log.after(since), 0
         self._wake: Callable[[], None] = _nothing
-        self._first = [Change(_ADDED, record.text, record.decoded(resource)) for record in first]
+        self._first = tuple([Change(_ADDED, record.text, record.decoded(resource)) for record in first])
 
     def take(self) -> tuple[Change, ...]:
         """What happened since the last call, in order; nothing if nothing did. GoneError: too slow, list again."""
-        first, self._first = self._first, []
-        if first:
-            return tuple(first)
-        start = self._next - self._log.dropped
+        if self._first:
+            first, self._first = self._first, ()
+            return first
+        log = self._log
+        start = self._next - log.dropped
+        if start == len(log.entries):
+            return ()
         if start < 0:
             raise GoneError("the watch fell behind what is remembered; list again")
-        entries = self._log.entries[start : start + _BATCH]
-        if not entries:
-            return ()
+        entries = log.entries[start : start + _BATCH]
         self._next += len(entries)
         if entries[0].after.version <= self._since:
             entries = [entry for entry in entries if entry.after.version > self._since]
-        changes = self._filtered(entries) if self._test else self._plain(entries)
-        return changes if changes else self._quiet(len(entries))
+        return self._plain(entries) if self._test is None else self._filtered(entries)
 
     def wait(self, wake: Callable[[], None]) -> None:
         """Call back, once, at the next write; at once if there is one already."""
@@ -131,24 +131,17 @@ class Watch:
         version = self._log.entries[seen].after.version if seen >= 0 else self._log.floor
         return Change(_BOOKMARK, str(max(version, self._since)))
 
-    def _quiet(self, passed: int) -> tuple[Change, ...]:
-        self._silence += passed
-        if self._silence < _SILENCE:
-            return ()
-        self._silence = 0
-        return (self.bookmark(),)
-
     def _plain(self, entries: list[Entry]) -> tuple[Change, ...]:
         resource = self._resource
-        if resource.type is dict:
-            return tuple([Change(entry.what, entry.after.text, entry.after.body) for entry in entries])
         return tuple([Change(entry.what, entry.after.text, entry.after.decoded(resource)) for entry in entries])
 
     def _filtered(self, entries: list[Entry]) -> tuple[Change, ...]:
         told = tuple([change for entry in entries if (change := self._told(entry)) is not None])
-        if told:
-            self._silence = 0
-        return told
+        self._silence = 0 if told else self._silence + len(entries)
+        if self._silence < _SILENCE:
+            return told
+        self._silence = 0
+        return (self.bookmark(),)
 
     def _told(self, entry: Entry) -> Change | None:
         """What a write is to this watch: an object that begins to match is new to it, one that ceases to is gone."""

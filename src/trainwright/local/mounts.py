@@ -15,7 +15,8 @@ from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
 
 _SUPPORTED = ("emptyDir", "hostPath", "configMap", "secret", "persistentVolumeClaim")
-_SHARED = "/dev/shm"  # noqa: S108 - a path inside the pod
+#: Paths at which a process finds all it needs without a mount.
+_GIVEN = ("/dev/shm", "/var/run/secrets/kubernetes.io/serviceaccount")  # noqa: S108 - a path inside the pod
 _KINDS = {
     "Directory": (stat.S_ISDIR, "a folder"),
     "DirectoryOrCreate": (stat.S_ISDIR, "a folder"),
@@ -35,7 +36,7 @@ def check(spec: Body, path: str, known: Known, *, sandboxed: bool) -> Iterator[P
         name = str(mount.get("name"))
         if name in volumes and not sandboxed and not _there_anyway(mount, volumes[name][1]):
             yield _unmountable(place, mount)
-        elif name in volumes and not (not sandboxed and _target(mount) == _SHARED):
+        elif name in volumes and (sandboxed or _target(mount) not in _GIVEN):
             used[name] = None
     for name in used:
         yield from _volume(*volumes[name], known)
@@ -57,7 +58,7 @@ def _target(mount: Body) -> str:
 
 def _there_anyway(mount: Body, volume: Body) -> bool:
     """Whether the path is what it should be without a mount."""
-    if _target(mount) == _SHARED:
+    if _target(mount) in _GIVEN:
         return True
     host = (volume.get("hostPath") or {}).get("path")
     part = str(mount.get("subPath") or "")

@@ -44,5 +44,5 @@ def same(old: Any, new: Any) -> bool:
 def settle(before: Body, after: Body) -> Body:
     """A whole new body, with every top-level part that is equal to the old one's being the old one's."""
     kept = {key: before[key] if key in before and same(before[key], value) else value for key, value in after.items()}
-    same_parts = len(kept) == len(before) and all(value is before.get(key) for key, value in kept.items())
-    return before if same_parts else kept
+    shared = before.keys() == kept.keys() and all(kept[key] is value for key, value in before.items())
+    return before if shared else kept

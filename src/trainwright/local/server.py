@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import msgspec
 
@@ -30,12 +31,12 @@ _CHUNK = 1 << 18
 async def serve(path: Path, cluster: LocalCluster, extra: Mapping[str, Verb] | None = None) -> AsyncIterator[None]:
     """Listen at that path for as long as the context lasts; then every connection is cut and the file removed."""
     known = {**verbs(cluster), **(extra or {})}
-    sessions: set[Task[None]] = set()
+    tasks: set[Task[None]] = set()
+    writers: WeakSet[StreamWriter] = WeakSet()
 
     def welcome(reader: StreamReader, writer: StreamWriter) -> None:
-        task = asyncio.create_task(_Session(cluster, known, writer).run(reader))
-        sessions.add(task)
-        task.add_done_callback(sessions.discard)
+        writers.add(writer)
+        _keep(asyncio.create_task(_Session(cluster, known, writer, tasks).run(reader)), tasks)
 
     server = await asyncio.start_unix_server(welcome, sock=_listen(path))
     try:
@@ -43,7 +44,18 @@ async def serve(path: Path, cluster: LocalCluster, extra: Mapping[str, Verb] | N
     finally:
         path.unlink(missing_ok=True)
         server.close()
-        await _end(sessions)
+        for writer in writers:
+            writer.transport.abort()
+        while tasks:
+            await _end(tasks)
+        await asyncio.sleep(0)  # The transports close at the next turn of the loop.
+
+
+def _keep(task: Task[None], *among: set[Task[None]]) -> None:
+    """Hold on to a task until it is done."""
+    for tasks in among:
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
 
 async def _end(tasks: set[Task[None]]) -> None:
@@ -84,8 +96,10 @@ def _answers(path: Path) -> bool:
 class _Session:
     """One connection: requests are begun in the order they come in, and answered as they are done."""
 
-    def __init__(self, cluster: LocalCluster, known: Mapping[str, Verb], writer: StreamWriter) -> None:
-        self._cluster, self._known, self._writer = cluster, known, writer
+    def __init__(
+        self, cluster: LocalCluster, known: Mapping[str, Verb], writer: StreamWriter, all_tasks: set[Task[None]]
+    ) -> None:
+        self._cluster, self._known, self._writer, self._all_tasks = cluster, known, writer, all_tasks
         self._tasks: set[Task[None]] = set()
         self._watches: dict[int | None, Task[None]] = {}
 
@@ -101,15 +115,14 @@ class _Session:
         except EngineError as error:
             await self._send(None, {"error": failure(InvalidError(str(error)))})
         finally:
-            await _end(self._tasks)
             self._writer.close()
+            await _end(self._tasks)
 
     def _begin(self, line: bytes) -> None:
         request, error = _read(line)
         number = request.get("id")
         task = asyncio.create_task(self._answer(request) if error is None else self._refuse(error))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        _keep(task, self._tasks, self._all_tasks)
         if request.get("verb") == "watch":
             self._watches[number] = task
             task.add_done_callback(lambda _: self._watches.pop(number, None))

@@ -112,6 +112,7 @@ class Controller:
         now = self._clock.now()
         track = self._track(which, document)
         track.expire(now)
+        track.again = None
         loaded = track.load(document)
         job = track.job(loaded)
         plan = reconcile(job, self._view.observe(job, tuple(track.refusals.values())), self._site(), now)
@@ -137,14 +138,12 @@ class Controller:
             self._uids.pop(track.uid, None)
 
     def _again(self, which: Which, track: Track, plan: Plan, due: float | None, now: datetime) -> None:
-        """At the time the plan says, when a count is due, and now and then as a double check while it is unfinished."""
-        waits = [due] if due is not None else []
+        """When the plan says so, a count is due or something was met; while unfinished, now and then to be sure."""
+        waits = [wait for wait in (due, track.again) if wait is not None]
         if plan.wake is not None:
             waits.append(max((plan.wake - now).total_seconds(), 0.0))
         if plan.status.ledger.outcome is None or not plan.empty:
             settings = self._settings
-            quiet = plan.empty and track.period
-            track.period = min(track.period * 2, settings.resync_most) if quiet else settings.resync
-            waits.append(track.period)
+            waits.append(track.next_check(now, settings.resync, settings.resync_most, changed=not plan.empty))
         if waits:
             self._queue.add(which, min(waits))

@@ -2,13 +2,13 @@
 """Carries a plan out, in the order that `model.action` demands, and nothing more once a write is out of date.
 
 status → patches → deletes → creates → events. `controller` calls it; each answer enters the caches at once. Children
-are made several at a time, the first one alone: what refuses one mostly refuses all.
+are made several at a time, the first one alone, then the first of each kind and role: what refuses one mostly refuses
+its like.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import Any, TypeVar
 
 from trainwright.errors import (
@@ -16,19 +16,22 @@ from trainwright.errors import (
     ApiError,
     ConflictError,
     NotFoundError,
+    TooManyRequestsError,
     UnavailableError,
 )
 from trainwright.model.action import Create, Delete, Patch, Plan
 from trainwright.model.child import Refusal
 from trainwright.model.job import Body, Job
-from trainwright.model.meta import Key, Meta
+from trainwright.model.meta import JOB_UID, ROLE, Key, Meta
 from trainwright.runtime.ports import Cluster, Propagation, Resource
 from trainwright.runtime.settings import Settings
 from trainwright.runtime.telemetry import Telemetry
-from trainwright.runtime.track import Track
+from trainwright.runtime.track import Like, Track
 from trainwright.runtime.view import View
 
 Did = TypeVar("Did", Create, Delete, Patch)
+#: A name that is still taken is tried again so soon: nobody tells us when somebody else's object has gone.
+_TAKEN = 1.0
 
 
 class Executor:
@@ -44,8 +47,8 @@ class Executor:
 
     async def carry_out(self, job: Job, plan: Plan, track: Track, now: datetime) -> None:
         """Everything of a plan but its status and events."""
-        await self._each(plan.patches, lambda patch: self._patch(job, patch))
-        await self._each(plan.deletes, lambda delete: self._delete(job, delete))
+        await self._each(plan.patches, lambda patch: self._patch(job, patch, track))
+        await self._each(plan.deletes, lambda delete: self._delete(job, delete, track))
         await self._create_all(job, plan.creates, track, now)
         if plan.remove_job:
             await self._remove(job)
@@ -70,28 +73,33 @@ class Executor:
             return
 
     async def _create_all(self, job: Job, creates: Sequence[Create], track: Track, now: datetime) -> None:
-        """Every child, until one is refused; what was refused is kept, to be told and tried again later."""
-        pending = iter(creates)
+        """Every child but those whose like was refused; what was refused is kept, to be told and tried again later."""
+        firsts: dict[Like, Create] = {}
+        rest = [create for create in creates if firsts.setdefault(_like(create), create) is not create]
 
-        async def some(most: int | None = None) -> None:
-            for create in islice(pending, most):
-                if not await self._create(job, create, track, now):
-                    for _ in pending:  # what refuses one mostly refuses all
-                        pass
+        async def make(create: Create) -> None:
+            if _like(create) not in track.barred:
+                await self._create(job, create, track, now)
 
-        await some(1)
-        await _together(some, min(self._settings.writes, len(creates) - 1))
+        scouts = list(firsts.values())
+        for some in (scouts[:1], scouts[1:], rest):
+            await self._each(some, make)
 
-    async def _patch(self, job: Job, patch: Patch) -> None:
+    def _saw(self, track: Track, touched: set[str]) -> None:
+        """What we did ourselves is news as well, and the watch will not tell it again."""
+        if touched:
+            track.look_again(self._settings.coalesce)
+
+    async def _patch(self, job: Job, patch: Patch, track: Track) -> None:
         cache = self._caches[patch.kind]
         key = Key(job.key.namespace, patch.name)
         made = self._cluster.patch(cache.resource, key, patch.body, uid=patch.uid)
         try:
-            cache.learn(await self._counted("patch", cache.resource, made))
+            self._saw(track, cache.learn(await self._counted("patch", cache.resource, made)))
         except NotFoundError:
-            cache.bury(key, patch.uid)
+            self._saw(track, cache.bury(key, patch.uid))
 
-    async def _delete(self, job: Job, delete: Delete) -> None:
+    async def _delete(self, job: Job, delete: Delete, track: Track) -> None:
         cache = self._caches[delete.kind]
         key = Key(job.key.namespace, delete.name)
         grace = 0 if delete.force else None
@@ -101,50 +109,54 @@ class Executor:
         except (NotFoundError, ConflictError):
             # It is gone, or another object bears its name: either way this one is no more.
             left = None
-        if left is None:
-            cache.bury(key, delete.uid)
-        else:
-            cache.learn(left)
+        self._saw(track, cache.bury(key, delete.uid) if left is None else cache.learn(left))
 
-    async def _create(self, job: Job, create: Create, track: Track, now: datetime) -> bool:
-        """Make one child; whether it may be followed by others."""
+    async def _create(self, job: Job, create: Create, track: Track, now: datetime) -> None:
+        """Make one child."""
         kind: str = create.body["kind"]
         cache = self._caches[kind]
+        there = cache.get(Key(job.key.namespace, create.name))
+        if there is not None and cache.resource.meta(there).deletion_timestamp is not None:
+            # Not this job's, or it would not be asked for: one of an older job of the same name.
+            track.look_again(_TAKEN)
+            return
+        request = self._cluster.create(cache.resource, create.body)
         try:
-            cache.learn(
-                await self._counted("create", cache.resource, self._cluster.create(cache.resource, create.body))
-            )
+            self._saw(track, cache.learn(await self._counted("create", cache.resource, request)))
         except AlreadyExistsError as error:
-            return await self._taken(job, create, track, now, error)
-        except (UnavailableError, ConflictError):
+            await self._taken(job, create, track, now, error)
+        except (UnavailableError, TooManyRequestsError, ConflictError):
             raise
         except ApiError as error:
-            self._refuse(create, track, now, error)
-            return False
-        track.refusals.pop((kind, create.name), None)
-        return True
+            track.barred[_like(create)] = self._refuse(create, track, now, error)
+        else:
+            track.refusals.pop((kind, create.name), None)
 
-    async def _taken(self, job: Job, create: Create, track: Track, now: datetime, error: ApiError) -> bool:
+    async def _taken(self, job: Job, create: Create, track: Track, now: datetime, error: ApiError) -> None:
         """Something has its name: ours enters the cache, one on its way out is waited for, a foreign one is told of."""
         cache = self._caches[create.body["kind"]]
         try:
             found = await self._cluster.get(cache.resource, Key(job.key.namespace, create.name))
         except NotFoundError:
-            return True
+            track.look_again(_TAKEN)
+            return
         meta: Meta = cache.resource.meta(found)
-        ours = meta.controller is not None and meta.controller.uid == job.uid
-        if ours:
-            cache.learn(found)
-        if ours or meta.deletion_timestamp is not None:
-            return True
-        self._refuse(create, track, now, error)
-        return True
+        labelled = (meta.labels or {}).get(JOB_UID) == job.uid
+        if labelled and meta.controller is not None and meta.controller.uid == job.uid:
+            self._saw(track, cache.learn(found))
+        elif meta.deletion_timestamp is not None:
+            track.look_again(_TAKEN)
+        else:
+            self._refuse(create, track, now, error)
 
-    def _refuse(self, create: Create, track: Track, now: datetime, error: ApiError) -> None:
+    def _refuse(self, create: Create, track: Track, now: datetime, error: ApiError) -> datetime:
+        """Remember a refusal, and have it told at once; when to try again."""
         kind: str = create.body["kind"]
         after = max(self._settings.refused, error.retry_after or 0.0)
         again = now + timedelta(seconds=after)
         track.refusals[kind, create.name] = Refusal(create.name, error.reason, str(error), again, kind)
+        track.look_again(0.0)
+        return again
 
     async def _counted(self, verb: str, resource: Resource, request: Awaitable[Any]) -> Any:
         try:
@@ -156,20 +168,28 @@ class Executor:
         return answer
 
     async def _each(self, effects: Sequence[Did], do: Callable[[Did], Awaitable[None]]) -> None:
+        """Several at a time. Once one has failed none begins, and those under way are waited for: they may be done."""
         pending = iter(effects)
 
         async def work() -> None:
             for effect in pending:
-                await do(effect)
+                try:
+                    await do(effect)
+                except BaseException:
+                    for _ in pending:
+                        pass
+                    raise
 
-        await _together(work, min(self._settings.writes, len(effects)))
+        many = min(self._settings.writes, len(effects))
+        if many <= 1:
+            await work()
+            return
+        ends = await asyncio.gather(*[work() for _ in range(many)], return_exceptions=True)
+        for end in ends:
+            if end is not None:
+                raise end
 
 
-async def _together(work: Callable[[], Coroutine[Any, Any, None]], most: int) -> None:
-    """So many workers on one iterator; the first that fails ends them all."""
-    tasks = [asyncio.ensure_future(work()) for _ in range(most)]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
+def _like(create: Create) -> Like:
+    """What it shares with others that will fare as it does: its kind and role."""
+    return create.body["kind"], create.body["metadata"].get("labels", {}).get(ROLE, "")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """When the status of a job is written, and what people are told once it is. `controller` calls it in every pass.
 
-What was decided, phase and conditions go out at once; counts ride along, or follow some seconds after the last write.
+What was decided, phase and conditions go out at once; counts ride along, or follow when they have been out of date for
+some seconds.
 """
 
 from datetime import datetime
@@ -18,8 +19,8 @@ from trainwright.runtime.recorder import Recorder
 from trainwright.runtime.telemetry import Telemetry
 from trainwright.runtime.track import Track
 
-#: Fields of a status that people and programs wait for; every other one is a count.
-_URGENT = ("phase", "conditions")
+#: Conditions that nobody waits for: the next phase follows within moments and takes them along, like counts.
+_PATIENT = ("Initialized",)
 
 
 class Publisher:
@@ -35,26 +36,29 @@ class Publisher:
     async def store(self, document: Body, loaded: Loaded, plan: Plan, track: Track, now: datetime) -> float | None:
         """Write the status if it must be written now; else in how many seconds, if at all."""
         job = track.job(loaded)
-        rendered = track.kind.render(loaded.status, job, plan.status, now)
-        change = difference(document.get("status") or {}, rendered, self._owned[job.kind])
+        stored = document.get("status") or {}
+        # As a server will have it: a tuple is a list there.
+        rendered = msgspec.json.decode(msgspec.json.encode(track.kind.render(loaded.status, job, plan.status, now)))
+        change = difference(stored, rendered, self._owned[job.kind])
         if not change:
-            track.pending = None
+            track.pending = track.lags = None
             return None
         waits = self._waits(track, now)
-        if plan.write is not Write.NOW and waits > 0 and not any(key in change for key in _URGENT):
+        if plan.write is not Write.NOW and waits > 0 and not _urgent(stored, change):
             track.pending = plan.status.ledger
             track.untold += plan.events
             return waits
         await self._executor.store(job, document["metadata"]["resourceVersion"], change)
-        track.pending, track.written = None, now
+        track.pending = track.lags = None
         track.untold += plan.events
         self._count(job, plan)
         return None
 
     def _waits(self, track: Track, now: datetime) -> float:
-        if track.written is None:
-            return 0.0
-        return self._count_delay - (now - track.written).total_seconds()
+        """How long counts may still wait; a clock that was set back does not make it longer."""
+        if track.lags is None or track.lags > now:
+            track.lags = now
+        return self._count_delay - (now - track.lags).total_seconds()
 
     def _count(self, job: Job, plan: Plan) -> None:
         outcome = plan.status.ledger.outcome
@@ -73,6 +77,19 @@ def _fields(kind: Kind) -> frozenset[str]:
     """The status fields of a kind; the durable state is only ever written whole, never dropped."""
     names = (field.encode_name for field in msgspec.structs.fields(kind.status))
     return frozenset(name for name in names if name != "trainwright")
+
+
+def _urgent(stored: Body, change: Body) -> bool:
+    """Whether people and programs wait for some of it; everything else is a count."""
+    if "phase" in change:
+        return True
+    if "conditions" not in change:
+        return False
+    before, after = (
+        [one for one in conditions or () if one.get("type") not in _PATIENT]
+        for conditions in (stored.get("conditions"), change["conditions"])
+    )
+    return before != after
 
 
 def difference(before: Body, after: Body, owned: frozenset[str]) -> Body:

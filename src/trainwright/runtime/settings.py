@@ -16,7 +16,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     workers: int = 16
     #: Writes of one pass that are under way at once.
     writes: int = 16
-    #: Counts are stored so long after the last write, unless something more important takes them along.
+    #: Counts are stored when they have been out of date so long, unless something more important takes them along.
     count_delay: float = 10.0
     #: An unfinished job is looked at again after so long, and while nothing changes ever more rarely.
     resync: float = 15.0

@@ -14,6 +14,9 @@ from trainwright.model.child import Refusal
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
 
+#: Kind and role of a child.
+Like = tuple[str, str]
+
 
 class Track:
     """One job, from one pass to the next."""
@@ -26,10 +29,16 @@ class Track:
         self.untold: tuple[Emit, ...] = ()
         #: Children that the API would not make, by kind and name.
         self.refusals: dict[tuple[str, str], Refusal] = {}
-        #: When our last status write was.
-        self.written: datetime | None = None
-        #: Seconds to the next double check, and to the next try after a failed pass.
+        #: Children of this kind and role are not asked for before then: one of them was refused.
+        self.barred: dict[Like, datetime] = {}
+        #: Seconds after which the last pass wants to be followed by another, because of what it met.
+        self.again: float | None = None
+        #: Since when the stored status has been out of date.
+        self.lags: datetime | None = None
+        #: Seconds between the last double check and the next (0: begin anew), and when the last was.
         self.period = 0.0
+        self.checked: datetime | None = None
+        #: Seconds to the next try after a failed pass.
         self.pause = 0.0
         self._version = ""
         self._loaded: Loaded | None = None
@@ -45,8 +54,22 @@ class Track:
         """The job with what has been concluded of it since it was last stored."""
         return loaded.job if self.pending is None else replace(loaded.job, ledger=self.pending)
 
+    def look_again(self, seconds: float) -> None:
+        """This pass met something that another must look at, so soon."""
+        self.again = seconds if self.again is None else min(self.again, seconds)
+
+    def next_check(self, now: datetime, first: float, most: float, *, changed: bool) -> float:
+        """Seconds to the next double check: twice as long as the last time if nothing has changed all the while."""
+        since = (now - self.checked).total_seconds() if self.checked is not None else -1.0
+        if changed or not self.period or since < 0:
+            self.period, self.checked, since = first, now, 0.0
+        elif since > 0.9 * self.period:
+            self.period, self.checked, since = min(self.period * 2, most), now, 0.0
+        return self.period - since
+
     def expire(self, now: datetime) -> None:
         """A refusal whose time is over is forgotten: what it was about is asked for again, or no longer wanted."""
         self.refusals = {
             place: one for place, one in self.refusals.items() if one.retry_at is not None and one.retry_at > now
         }
+        self.barred = {like: until for like, until in self.barred.items() if until > now}

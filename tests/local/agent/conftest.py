@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node for a test, which leaves nothing behind."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,3 +13,16 @@ from agents import Place, place
 async def node(tmp_path: Path) -> AsyncIterator[Place]:
     async with place(tmp_path) as made:
         yield made
+
+
+@pytest.fixture(autouse=True)
+def loop_of_a_plain_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """looptime asks for the current loop in every test, and where there is none that makes one nobody closes."""
+    if asyncio.iscoroutinefunction(request.function):
+        yield
+        return
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()

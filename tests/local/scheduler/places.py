@@ -5,14 +5,14 @@ from typing import Any
 
 from trainwright.local.claims import GROUP_LABEL
 
-GPU = "nvidia.com/gpu"
+_SHORT = {"gpu": "nvidia.com/gpu", "disk": "ephemeral-storage"}
 
 
 def node(
     name: str = "node-0", *, ready: bool = True, labels: dict[str, str] | None = None, **has: Any
 ) -> dict[str, Any]:
-    """A node with 2 CPUs, 4Gi and nothing else unless told; `gpu` is short for GPUs."""
-    given = {GPU if key == "gpu" else key: str(value) for key, value in has.items()}
+    """A node with 2 CPUs, 4Gi and nothing else unless told; `gpu` and `disk` are short."""
+    given = {_SHORT.get(key, key): str(value) for key, value in has.items()}
     conditions = [{"type": "Ready", "status": "True" if ready else "Unknown"}]
     allocatable = {"cpu": "2", "memory": "4Gi", "pods": "1000"} | given
     return {
@@ -25,7 +25,7 @@ def node(
 
 def pod(name: str = "p", *, group: str = "", spec: dict[str, Any] | None = None, **asks: Any) -> dict[str, Any]:
     """A pod that asks for what it is told to."""
-    requests = {GPU if key == "gpu" else key: value for key, value in asks.items()}
+    requests = {_SHORT.get(key, key): value for key, value in asks.items()}
     containers = [{"name": "main", "image": "x", "command": ["true"], "resources": {"requests": requests}}]
     labels = {GROUP_LABEL: group} if group else {}
     return {

@@ -105,7 +105,7 @@ def test_a_member_that_has_done_its_work_counts_after_it_is_removed() -> None:
     board = Board()
     board.group(GROUP)
     board.pod(seen(1, "node-0", group="g"))
-    board.pod(seen(2, "node-0", "Succeeded", group="g"))
+    board.pod(seen(2, "node-0", "Succeeded", group="g", deletionTimestamp="2026-11-15T12:00:00Z"))
     board.pod_gone(seen(3, "node-0", "Succeeded", group="g"))
     assert board.tally.members == {G: {"p"}}
     board.group_gone(GROUP)

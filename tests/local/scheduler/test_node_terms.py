@@ -60,7 +60,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "",
     ),
 }  # fmt: skip
-UNMET = {
+UNMET: dict[str, dict[str, Any]] = {
     "In": {"key": "zone", "operator": "In", "values": ["b"]},
     "In, no label": {"key": "rack", "operator": "In", "values": ["b"]},
     "NotIn": {"key": "zone", "operator": "NotIn", "values": ["a"]},

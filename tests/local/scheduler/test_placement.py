@@ -152,9 +152,9 @@ def test_room_that_later_pods_took_is_told_as_taken() -> None:
 
 
 def test_disk_is_not_metered_where_the_node_does_not_say() -> None:
-    body = pod(**{"ephemeral-storage": "100Gi"})
+    body, small = pod(disk="100Gi"), node(disk="10Gi")
     assert placed(decide([body], [node()])) == {"p": "node-0"}
-    assert not placed(decide([body], [node(**{"ephemeral-storage": "10Gi"})]))
+    assert not placed(decide([body], [small]))
 
 
 def test_a_node_takes_only_so_many_pods() -> None:
@@ -286,10 +286,10 @@ def test_nothing_is_overcommitted_gangs_are_whole_and_the_order_does_not_matter(
     used: dict[str, Counter[str]] = {}
     for one, where in decisions.placed:
         used.setdefault(where, Counter()).update(dict(one.asks))
-    for one in offers:
-        taken = used.pop(one.name, Counter())
-        assert all(amount <= one.total.get(name, 0) for name, amount in taken.items())
-        assert one.traits.ready or not taken
+    for offered in offers:
+        taken = used.pop(offered.name, Counter())
+        assert all(amount <= offered.total.get(name, 0) for name, amount in taken.items())
+        assert offered.traits.ready or not taken
     assert not used
     for name, count in least.items():
         seated = sum(one.group == Key("default", name) for one, _ in decisions.placed)

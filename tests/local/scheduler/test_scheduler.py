@@ -127,6 +127,19 @@ async def test_a_pod_that_is_placed_at_once_costs_one_write() -> None:
         assert writes(store, PODS, version) == 1
 
 
+async def test_a_pod_that_waits_for_a_moment_is_not_told_why() -> None:
+    async with scheduling(node()) as store:
+        store.create(PODS, pod("a", cpu=2))
+        await asyncio.sleep(0.01)
+        store.create(PODS, pod("b", cpu=1))
+        version = store.version
+        await asyncio.sleep(0.1)
+        end(store, "a")
+        await asyncio.sleep(5)
+        assert where(store, "b") == ["node-0"]
+        assert writes(store, PODS, version) == 2  # the end and the binding
+
+
 async def test_a_reason_is_written_once_and_again_when_it_changes() -> None:
     async with scheduling(node(cpu=4)) as store:
         store.create(PODS, pod("a", cpu=2))
@@ -193,6 +206,41 @@ async def test_a_watch_that_falls_behind_begins_anew() -> None:
         assert set(where(store, *(f"p-{index}" for index in range(100)))) == {"node-0"}
 
 
+async def test_a_node_that_is_removed_takes_no_more_pods() -> None:
+    async with scheduling(node(), node("node-1", cpu=1)) as store:
+        store.delete(NODES, Key("", "node-0"))
+        store.create(PODS, pod("a", cpu=2))
+        await asyncio.sleep(1)
+        assert scheduled(store, "a")["message"] == "can never fit: node-1: cpu: needs 2, this node has 1"
+
+
+async def test_a_pod_that_somebody_else_binds_first_stays_where_it_is() -> None:
+    store = Store(LoopClock())
+    store.create(NODES, node())
+
+    def late(key: Key, node: str, *, uid: str = "") -> dict[str, Any]:
+        store.bind(key, "elsewhere")
+        return store.bind(key, node, uid=uid)
+
+    async with running(Scheduler(LocalCluster(store), late, LoopClock())):
+        store.create(PODS, pod("a", cpu=2))
+        await asyncio.sleep(1)
+        assert where(store, "a") == ["elsewhere"]
+        store.create(PODS, pod("b", cpu=2))
+        await asyncio.sleep(1)
+        assert where(store, "b") == ["elsewhere"]
+
+
+async def test_a_pod_that_goes_while_it_waits_is_forgotten() -> None:
+    async with scheduling(node()) as store:
+        store.create(PODS, pod("a", cpu=9))
+        await asyncio.sleep(0.1)
+        store.delete(PODS, Key("default", "a"))
+        version = store.version
+        await asyncio.sleep(5)
+        assert writes(store, PODS, version) == 0
+
+
 async def test_a_lost_node_takes_no_pods_until_it_is_back() -> None:
     async with scheduling(node()) as store:
         cluster = LocalCluster(store)
@@ -234,7 +282,7 @@ async def test_a_node_that_falls_silent_is_given_up() -> None:
         for _ in range(20):
             await asyncio.sleep(1)
             conditions = store.get(NODES, Key("", "steady"))["status"]["conditions"]
-            beat = conditions[:1] + [conditions[1] | {"lastHeartbeatTime": rfc3339(LoopClock().now())}]
+            beat = [conditions[0], conditions[1] | {"lastHeartbeatTime": rfc3339(LoopClock().now())}]
             store.patch(NODES, Key("", "steady"), {"status": {"conditions": beat}}, status=True)
     found = {name: store.get(NODES, Key("", name))["status"]["conditions"] for name in ("silent", "steady", "mute")}
     assert {name: one[1]["status"] for name, one in found.items()} == {

@@ -115,7 +115,7 @@ def test_names_that_a_shell_would_lose_survive_a_limit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limits", [{}, {"memory": 64 << 20, "cpu": 1}], ids=["free", "limited"])
 def test_a_process_has_a_clean_slate(tmp_path: Path, limits: dict[str, int]) -> None:
     look = (
-        "readlink /proc/self/fd/0; ls /proc/$$/fd | wc -l; pwd; grep -E 'Sig(Blk|Ign)' /proc/$$/status;"
+        "readlink /proc/self/fd/0; ls /proc/$$/fd | wc -l; pwd; grep -E 'Sig(Blk|Ign)' /proc/self/status;"
         " cut -d' ' -f1,5,6 /proc/$$/stat; ulimit -n"
     )
     tight = (

@@ -82,6 +82,21 @@ def apply(document: Body, change: Change) -> Body:
     return edited
 
 
+def where(document: Body, change: Change) -> tuple[str | int, ...]:
+    """The way of an edit that was made, with the entries of lists by their number."""
+    node: Any = document
+    way: list[str | int] = []
+    for depth, step in enumerate(change.way):
+        if isinstance(node, list):
+            place = _place(node, change, depth, "")
+            way.append(place)
+            node = node[place]
+        else:
+            way.append(step)
+            node = node.get(step) if isinstance(node, dict) else None
+    return tuple(way)
+
+
 def _put(node: Any, change: Change, depth: int, path: str) -> Any:
     if depth == len(change.way):
         return change.value

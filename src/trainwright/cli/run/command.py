@@ -74,7 +74,7 @@ def command(files: tuple[str, ...], namespace: str, changes: tuple[str, ...], **
     \b
     Examples:
       trainwright run job.yaml
-      trainwright run --set spec.replicaSpecs[worker].replicas=8 --timeout 1h job.yaml
+      trainwright run --set 'spec.replicaSpecs[worker].replicas=8' --timeout 1h job.yaml
       trainwright run --runtime process --gpus 4 --nodes 2 job.yaml
       trainwright run -o json job.yaml | jq -r 'select(.type == "log") | .text'
 

@@ -92,6 +92,7 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
         began=start.began,
         timeout=options.timeout,
         grace=options.grace,
+        keep=options.keep,
     )
     return await Session(engine, order).run(ready)
 
@@ -141,7 +142,7 @@ async def _check(engine: Engine, intake: Intake) -> None:
     nodes = (await engine.cluster.list(NODES.whole())).items
     bad = 0
     for task in intake.tasks:
-        problems = check(task.kind, task.body, intake.beside, nodes, runtime=engine.runtime)
+        problems = check(task.body, intake.beside, nodes, engine.runtime)
         bad += tell(task.document, f"{task.kind.name} {task.key}", problems)
     if bad:
         raise Refused(f"nothing was started: {bad} thing{'s' * (bad != 1)} cannot be had here")

@@ -12,11 +12,12 @@ from msgspec import Struct
 from trainwright.cli import output
 from trainwright.cli.files import documents
 from trainwright.cli.output import Finding, State
-from trainwright.cli.run.changes import Change, apply
+from trainwright.cli.run.changes import Change, apply, where
 from trainwright.cli.state import VOLUMES
 from trainwright.cli.subject import placed, subject_of
 from trainwright.errors import UsageError
 from trainwright.kinds.base import Kind, Loaded, load
+from trainwright.kinds.paths import parts
 from trainwright.manifest import Document
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
@@ -99,9 +100,11 @@ def _named(body: Body) -> Body:
 
 def _judged(task: Task, edits: tuple[Change, ...]) -> Iterator[Problem]:
     """Its problems; what `--set` brought in may not even be doubtful."""
+    edits = tuple(change for change in edits if change.value is not None)
     for problem in task.loaded.problems:
-        ours = problem.warning and any(change.path.startswith(problem.path) for change in edits)
-        yield Problem(problem.path, problem.message, problem.nearest) if ours and problem.path else problem
+        way = parts(problem.path)
+        ours = problem.warning and way and any(where(task.body, one)[: len(way)] == way for one in edits)
+        yield Problem(problem.path, problem.message, problem.nearest) if ours else problem
     if task.key.namespace == VOLUMES:
         yield Problem(
             "metadata.namespace", f"{VOLUMES!r} cannot be the namespace of a local run: volumes are kept there"

@@ -50,6 +50,7 @@ class Order(Struct, frozen=True, kw_only=True):
     began: float
     timeout: float | None = None
     grace: float | None = None
+    keep: bool = False
 
 
 class Session:
@@ -185,12 +186,14 @@ class Session:
         hurry.cancel()
 
     async def _stop(self) -> None:
-        """The engine kills what is left; then the logs are complete."""
+        """The engine kills what is left; then the logs are complete, and only they and the record are kept."""
         await self._engine.stop(0)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._follower.drain()
+        if self._ends.why is not End.BROKEN:
+            self._order.record.tidy(keep=self._order.keep)
 
     # -- the report --------------------------------------------------------------------------------------------------
 

@@ -5,15 +5,14 @@ Painted at most eight times a second, in one piece, and only when something chan
 """
 
 import os
-import re
 from collections.abc import Callable
-from zlib import crc32
 
 from rich.cells import cell_len
 from rich.text import Text
 
 from trainwright.cli.show.clean import coloured
 from trainwright.cli.show.clean import line as clean
+from trainwright.cli.show.colours import prefix
 from trainwright.cli.show.lines import told
 from trainwright.cli.show.news import Ending, Frame, Happening, JobState, Line, News
 from trainwright.cli.show.pen import Pen
@@ -24,9 +23,6 @@ from trainwright.cli.show.table import Moment, Painter
 _BETWEEN = 0.125
 #: Log lines that may wait for the next painting.
 _PENDING = 2000
-#: Colours of the names before log lines.
-_INDEX = re.compile(r"-(\d{1,9})(?=/|$)")
-_PALETTE = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 
 
 class Live:
@@ -44,7 +40,6 @@ class Live:
         self._painted = -1.0
         self._second = -1
         self._dirty = True
-        self._colours: dict[str, str] = {}
 
     @property
     def busy(self) -> bool:
@@ -66,8 +61,9 @@ class Live:
     def logs(self, lines: list[Line]) -> None:
         """To be written above the table with the next painting."""
         if self._with_logs:
-            tidy = coloured if self._painter.colour else clean
-            self._pending += [f"{self._prefix(source.label)} {tidy(text)}" for source, text in lines]
+            colour = self._painter.colour
+            tidy = coloured if colour else clean
+            self._pending += [f"{prefix(source.label, colour=colour)} {tidy(text)}" for source, text in lines]
 
     def notice(self, text: str) -> None:
         """In the log."""
@@ -112,15 +108,6 @@ class Live:
         except OSError:
             return 80, 24
         return width or 80, height or 24
-
-    def _prefix(self, label: str) -> str:
-        """The name before a line, in a colour that stays the replica's own; neighbours differ."""
-        if label not in self._colours:
-            found = _INDEX.search(label)
-            number = crc32(label[: found.start()].encode()) + int(found[1]) if found else 0
-            code = _PALETTE[number % len(_PALETTE)]
-            self._colours[label] = f"\x1b[{code}m{label} |\x1b[0m" if self._painter.colour else f"{label} |"
-        return self._colours[label]
 
     def _dim(self, text: str) -> str:
         return f"\x1b[2m{text}\x1b[0m" if self._painter.colour else text

@@ -89,7 +89,7 @@ def _table(rows: tuple[Replica, ...], now: Time) -> Table:
         table.add_column(name, no_wrap=True)
     for name in ("RESTARTS", "AGE"):
         table.add_column(name, no_wrap=True, justify="right")
-    table.add_column("REASON", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("REASON", no_wrap=True, overflow="ellipsis")
     for one in rows:
         restarts = Text(str(one.restarts), "yellow" if one.restarts else "dim")
         phase = Text(one.phase, _STYLES.get(one.phase, ""))

@@ -38,7 +38,11 @@ class Agent:
     ) -> None:
         notices = Notices(notify)
         reports = Reports(cluster, settings.pace, notices.once)
-        hosts = Hosts(cluster, Path(settings.folder, "hosts"), settings.pace) if settings.sandboxed else None
+        hosts = (
+            Hosts(cluster, Path(settings.folder, "nodes", settings.node, "hosts"), settings.pace)
+            if settings.sandboxed
+            else None
+        )
         devices = Devices(settings.devices)
         self.means = Means(cluster, link, clock, settings, reports, devices, notices, hosts)
         self.node = Node(cluster, clock, settings)

@@ -18,12 +18,12 @@ class Notices:
 
     def __init__(self, notify: Callable[[str], None]) -> None:
         self._notify = notify
-        self._told: set[tuple[str, str]] = set()
+        self._told: set[str] = set()
 
     def once(self, text: str, about: str = "") -> None:
-        """Tell it, unless it was told about that already."""
-        if (about, text) not in self._told:
-            self._told.add((about, text))
+        """Tell it, unless it (or something else about the same) was told already."""
+        if (about or text) not in self._told:
+            self._told.add(about or text)
             self._notify(text)
 
 

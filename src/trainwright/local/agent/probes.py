@@ -13,7 +13,7 @@ from trainwright.local.agent.container import Container
 from trainwright.local.agent.link import Refused
 from trainwright.model.job import Body
 
-_UNHEEDED = "{}: only exec probes are run on this node; this one counts as passed"
+_UNHEEDED = "{}: only exec probes are run on this node; others count as passed"
 _SECONDS = {"initialDelaySeconds": 0, "periodSeconds": 10, "timeoutSeconds": 1}
 
 
@@ -41,7 +41,7 @@ def _probe(charge: Charge, container: Container, word: str) -> Body | None:
     """The probe, if it is one that can be run."""
     probe: Body | None = container.body.get(word)
     if probe and not probe.get("exec"):
-        charge.means.notices.once(_UNHEEDED.format(f"{container.path}.{word}"), charge.job)
+        charge.means.notices.once(_UNHEEDED.format(f"{container.path}.{word}"), f"probes of {charge.job}")
         return None
     return probe or None
 

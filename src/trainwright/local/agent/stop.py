@@ -15,7 +15,7 @@ from trainwright.local.agent.link import Refused
 from trainwright.model.job import Body
 from trainwright.runtime.resources import PODS
 
-_UNHEEDED = "{}: only exec hooks are run on this node"
+_UNHEEDED = "{}: only exec and sleep hooks are run on this node"
 
 
 async def stop(charge: Charge) -> None:
@@ -57,7 +57,7 @@ async def run_hook(charge: Charge, container: Container, hook: Body, path: str, 
         case {"sleep": {"seconds": seconds}}:
             await asyncio.sleep(min(float(seconds), patience))
         case _:
-            charge.means.notices.once(_UNHEEDED.format(path), charge.job)
+            charge.means.notices.once(_UNHEEDED.format(path), f"hooks of {charge.job}")
     return ""
 
 

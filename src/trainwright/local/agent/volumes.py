@@ -25,7 +25,7 @@ _SUPPORTED = ("emptyDir", "hostPath", "configMap", "secret", "persistentVolumeCl
 
 
 class Mount(Struct, frozen=True, omit_defaults=True):
-    """One mount of a container, as the supervisor is told it."""
+    """One mount of a container, as the supervisor is told it: with both, memory that the pod's containers share."""
 
     source: str | None
     target: str
@@ -92,12 +92,12 @@ def _mount(room: Room, wanted: Body, where: str, volume: tuple[str, Body], known
     memory = (body.get("emptyDir") or {}).get("medium") == "Memory"
     if memory and target == SHARED:
         return None
-    if memory and not part and _users(room.pod, body["name"]) == 1:
-        return Mount(None, target, bool(wanted.get("readOnly")), _size(body["emptyDir"]))
+    if memory and part:
+        raise Unconfigured(f"{where}.subPath", "a volume in memory can only be mounted as a whole")
     source, closed = _source(room, place, body)
     if part:
         source = paths.below(source, part, f"{where}.subPath", make=not closed)
-    return Mount(source, target, closed or bool(wanted.get("readOnly")))
+    return Mount(source, target, closed or bool(wanted.get("readOnly")), _size(body["emptyDir"]) if memory else None)
 
 
 def _part(wanted: Body, where: str, known: Mapping[str, str]) -> str:
@@ -161,13 +161,6 @@ def _data(room: Room, kind: str, source: Body, word: str, path: str) -> Body:
 def _size(empty: Body) -> int:
     """Bytes; 0: no limit of its own."""
     return int(quantity(empty.get("sizeLimit") or 0) or 0)
-
-
-def _users(pod: Body, name: str) -> int:
-    """How many containers mount a volume."""
-    spec = pod["spec"]
-    containers = (*(spec.get("initContainers") or ()), *spec["containers"])
-    return sum(any(mount.get("name") == name for mount in one.get("volumeMounts") or ()) for one in containers)
 
 
 def _unknown(path: str, name: str, known: list[str]) -> Unconfigured:

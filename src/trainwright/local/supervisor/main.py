@@ -115,8 +115,7 @@ class Supervisor:
         with contextlib.suppress(BlockingIOError):
             self._wake.recv(4096)
         self._changed = True
-        if self._told_to:
-            self._finish()
+        pass
 
     def _terminated(self) -> None:
         """SIGTERM, which may come in the middle of anything: `_woken` acts on it."""

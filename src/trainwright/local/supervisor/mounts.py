@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container sees differently from the host: a plan, and carrying it out. `init` calls it in the new namespace.
+"""What a container sees differently from the host: the plan of it, and carrying it out. `sandbox` calls all of it.
 
-Sources are opened before anything is covered, so it does not matter that a private /tmp hides the folder that a volume
-comes from. Parents are mounted before what lies in them. Every refusal is a sentence that names the mount.
+Sources are opened before anything is covered, so it does not matter that a private /tmp hides the folder in which a
+volume lies. Parents are mounted before what is in them. A refusal is a sentence that names the mount.
 """
-# ruff: noqa: PTH - pathlib would cost the supervisor a tenth of its start
+# pathlib would cost the supervisor a tenth of its start.
+# ruff: noqa: PTH103, PTH110, PTH118, PTH120
 
+import contextlib
 import os
 import stat
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from trainwright.local.supervisor import kernel
+from trainwright.local.supervisor.launch import NOT_POSSIBLE
 from trainwright.local.supervisor.places import Places
 from trainwright.local.supervisor.runtimes import Refused
 
-_SHM, TMP, HOSTS = "/dev/shm", "/tmp", "/etc/hosts"  # noqa: S108 - the paths themselves are meant
-SHM_BYTES = 64 << 20
-# statvfs says how a mount is restricted; a remount in a user namespace must repeat all of it.
+_TMP, _SHM, _HOSTS = "/tmp", "/dev/shm", "/etc/hosts"  # noqa: S108 - these very paths are meant
+_TERMINATION_LOG = "/dev/termination-log"
+_SHM_BYTES = 64 << 20
+# How statvfs says that a mount is restricted: a remount within a user namespace has to repeat it.
 _KEPT = {
     os.ST_NOSUID: kernel.NOSUID,
     os.ST_NODEV: kernel.NODEV,
@@ -28,52 +33,88 @@ _KEPT = {
 
 
 class Mount(NamedTuple):
-    """One thing to be seen at `target`: a file or folder, or memory of its own."""
+    """What is to be seen at `target`: a file or folder, or memory; with both, memory that a pod's containers share."""
 
     target: str
-    source: str | None = None
+    source: str | None
+    memory: int | None = None
     readonly: bool = False
-    tmpfs: int | None = None
-    own: bool = True  # what is mounted below may leave a mount point in it
 
 
-def planned(pod: dict[str, Any], start: dict[str, Any], shm: str | None) -> list[Mount]:
+def prepare() -> None:
+    """In a mount namespace that those of all pods are copied from: nothing in it reaches the host any more.
+
+    Every container has a file /dev/termination-log: to make the place for it once saves a third of its start.
+    """
+    kernel.mount("none", "/", None, kernel.REC | kernel.PRIVATE)
+    with contextlib.suppress(OSError):
+        Places().made(_TERMINATION_LOG, folder=False)
+
+
+def planned(pod: dict[str, Any], start: dict[str, Any]) -> list[Mount]:
     """All mounts of a container, parents first; of two at the same place the later one is seen."""
-    given = [_asked(one) for one in start.get("mounts") or ()]
-    targets = {one.target for one in given}
-    fixed = _private(pod.get("tmp"), pod.get("keep") or (), TMP in targets)
-    if _SHM not in targets:
-        size = pod.get("shm")
-        fixed.append(Mount(_SHM, shm) if shm else Mount(_SHM, tmpfs=SHM_BYTES if size is None else size))
+    given = [_given(one) for one in start.get("mounts") or ()]
+    taken = {one.target for one in given}
+    return sorted([one for one in _usual(pod) if one.target not in taken] + given, key=_depth)
+
+
+def _given(one: dict[str, Any]) -> Mount:
+    return Mount(os.path.normpath(one["target"]), one.get("source"), one.get("tmpfs"), bool(one.get("readonly")))
+
+
+def _usual(pod: dict[str, Any]) -> list[Mount]:
+    tmp, size = pod.get("tmp"), pod.get("shm")
+    shared = os.path.join(os.path.dirname(tmp), "shm") if tmp else None
+    usual = [Mount(_SHM, shared, _SHM_BYTES if size is None else size)]
     if pod.get("hosts"):
-        fixed.append(Mount(HOSTS, pod["hosts"]))
-    return sorted(fixed + given, key=lambda one: one.target.count("/") if one.target != "/" else 0)
+        usual.append(Mount(_HOSTS, pod["hosts"]))
+    return usual + (_private(tmp, pod.get("keep") or ()) if tmp else [])
 
 
-def _asked(one: dict[str, Any]) -> Mount:
-    source, size = one.get("source"), one.get("tmpfs")
-    readonly = bool(one.get("readonly"))
-    target = os.path.normpath(one["target"])
-    return Mount(target, source, readonly, None if source else size, own=not readonly)
-
-
-def _private(tmp: str | None, keep: Any, replaced: bool) -> list[Mount]:
-    """A /tmp of the pod's own, in which the folders to be kept are found again; none where /tmp itself is to be kept."""
+def _private(tmp: str, keep: Iterable[str]) -> list[Mount]:
+    """A /tmp of the pod's own, with the folders in it that must be seen; unless that is all of /tmp."""
     kept = sorted({os.path.normpath(path) for path in keep})
-    if (not tmp and not replaced) or TMP in kept:
+    if _TMP in kept:
         return []
-    below = [path for path in kept if path.startswith(f"{TMP}/") and os.path.exists(path)]
-    return ([Mount(TMP, tmp)] if tmp and not replaced else []) + [Mount(path, path) for path in below]
+    below = [path for path in kept if path.startswith(f"{_TMP}/") and os.path.exists(path)]
+    return [Mount(_TMP, tmp), *(Mount(path, path) for path in below)]
+
+
+def _depth(one: Mount) -> int:
+    return one.target.rstrip("/").count("/")
+
+
+def share(plan: list[Mount], known: set[str]) -> None:
+    """In the pod's own mount namespace: the memory that its containers share. Raises Refused."""
+    for one in plan:
+        if one.source is None or one.memory is None or one.source in known:
+            continue
+        try:
+            os.makedirs(one.source, exist_ok=True)
+            _memory(one.source, one.memory)
+        except OSError as error:
+            raise _refusal(one, error) from None
+        known.add(one.source)
 
 
 def furnish(plan: list[Mount], places: Places) -> None:
-    """Mount all of it. Raises Refused."""
-    sources = [_opened(one) for one in plan]
-    for one, source in zip(plan, sources, strict=True):
-        try:
-            _mounted(one, source, places)
-        except OSError as error:
-            raise refusal(one.target, error) from None
+    """In the container's mount namespace: mount all of it. Raises Refused."""
+    try:
+        places.ground(one.target for one in plan)
+    except OSError as error:
+        raise Refused(NOT_POSSIBLE, f"cannot make a root in which all mounts have a place: {error}.") from None
+    sources: list[int | None] = []
+    try:
+        sources += map(_opened, plan)
+        for one, source in zip(plan, sources, strict=True):
+            try:
+                _mount(one, source, places)
+            except OSError as error:
+                raise _refusal(one, error) from None
+    finally:
+        for source in sources:
+            if source is not None:
+                os.close(source)
 
 
 def _opened(one: Mount) -> int | None:
@@ -82,37 +123,29 @@ def _opened(one: Mount) -> int | None:
     try:
         return os.open(one.source, os.O_PATH | os.O_CLOEXEC)
     except OSError as error:
-        text = f'cannot mount "{one.source}" at "{one.target}": {error.strerror or error}.'
-        raise Refused(128, text) from None
+        raise _refusal(one, error) from None
 
 
-def _mounted(one: Mount, source: int | None, places: Places) -> None:
+def _mount(one: Mount, source: int | None, places: Places) -> None:
     folder = source is None or stat.S_ISDIR(os.fstat(source).st_mode)
     target = places.made(one.target, folder=folder)
     if source is None:
-        flags = kernel.NOSUID | kernel.NODEV | (kernel.RDONLY if one.readonly else 0)
-        kernel.mount("tmpfs", target, "tmpfs", flags, f"mode=1777,size={one.tmpfs or 0}")
+        _memory(target, one.memory or 0)
     else:
-        bind(source, target)
-        os.close(source)
-        if one.readonly:
-            lock(target)
-    places.note(target, own=one.own)
+        kernel.mount(f"/proc/self/fd/{source}", target, None, kernel.BIND | kernel.REC)
+    if one.readonly:
+        found = os.statvfs(target).f_flag
+        kept = sum(flag for seen, flag in _KEPT.items() if found & seen)
+        kernel.mount("none", target, None, kernel.REMOUNT | kernel.BIND | kernel.RDONLY | kept)
+    places.note(target, own=not one.readonly)
 
 
-def bind(source: int, target: str) -> None:
-    """Show what is open as `source` at `target` too, with whatever is mounted in it."""
-    kernel.mount(f"/proc/self/fd/{source}", target, None, kernel.BIND | kernel.REC)
+def _memory(target: str, size: int) -> None:
+    limit = f",size={size}" if size else ""
+    kernel.mount("tmpfs", target, "tmpfs", kernel.NOSUID | kernel.NODEV, f"mode=1777{limit}")
 
 
-def lock(target: str) -> None:
-    """Make one bind mount read-only."""
-    found = os.statvfs(target).f_flag
-    kept = sum(flag for seen, flag in _KEPT.items() if found & seen)
-    kernel.mount("none", target, None, kernel.REMOUNT | kernel.BIND | kernel.RDONLY | kept)
-
-
-def refusal(target: str, error: OSError) -> Refused:
-    """Why there can be no mount at this place."""
-    where = f' ("{error.filename}")' if error.filename not in {None, target} else ""
-    return Refused(128, f'cannot mount at "{target}": {error.strerror or error}{where}.')
+def _refusal(one: Mount, error: OSError) -> Refused:
+    what = f'"{one.source}"' if one.source and one.memory is None else "memory"
+    where = f' ("{error.filename}")' if error.filename not in {None, one.target, one.source} else ""
+    return Refused(NOT_POSSIBLE, f'cannot mount {what} at "{one.target}": {error.strerror or error}{where}.')

@@ -4,7 +4,8 @@
 A thread goes in, does its work and ends there. It is not sent back: an unprivileged process may not return to the
 namespaces it came from, and one that never left needs no returning. The process stays where it was, one thread again.
 """
-# ruff: noqa: PTH - pathlib would cost the supervisor a tenth of its start
+# pathlib would cost the supervisor a tenth of its start.
+# ruff: noqa: PTH123
 
 import _thread
 import os
@@ -28,7 +29,7 @@ def elsewhere(work: Callable[[], Result]) -> Result:
         try:
             kernel.unshare(kernel.FS)  # a working directory of its own, without which no mount namespace lets it in
             results.append(work())
-        except BaseException as error:  # noqa: BLE001 - raised again below
+        except BaseException as error:  # raised again below
             errors.append(error)
         finally:
             done.release()

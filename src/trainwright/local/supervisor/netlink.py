@@ -1,29 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links, addresses, routes and neighbours by raw rtnetlink. `network` and `outside` build batches of these messages.
+"""Links, addresses, routes and neighbours by raw rtnetlink: `network` and `outside` send batches of these messages.
 
-A batch goes out in one call and every message is acknowledged; the first that the kernel refuses raises OSError with
-the name of what was asked. A socket belongs to the network namespace it was made in, whoever uses it later.
+A batch goes out in one call and every message of it is acknowledged; the first that the kernel refuses raises OSError
+with the name of what was asked. A socket belongs to the network namespace it was made in, whoever uses it later.
 """
 
 import os
 import socket
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
-UP = 1
-BLACKHOLE = 6
-_UNICAST = 1
-_LINK, _ADDRESS, _ROUTE, _NEIGHBOUR = 16, 20, 24, 28
-_REQUEST, _ACK, _REPLACE, _EXCLUSIVE, _CREATE = 1, 4, 0x100, 0x200, 0x400
+_LINK, _ADDRESS, _ROUTE, _NEIGHBOUR = 16, 20, 24, 28  # RTM_NEW…
 _ERROR = 2
-_NOPREFIXROUTE = 0x200
-_ONLINK = 4
-_PERMANENT = 0x80
-_FORWARDING, PROXY_ARP = 1, 3
-_NESTED = 0x8000
+_REQUEST, _ACK, _REPLACE, _EXCLUSIVE, _CREATE = 1, 4, 0x100, 0x200, 0x400
+_UP = 1
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_LINKINFO, _IFLA_AF_SPEC, _IFLA_NET_NS_FD = 1, 3, 18, 26, 28
+_IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES = 31, 32
+_INFO_KIND, _INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
+_INET_CONF, _FORWARDING, _PROXY_ARP = 1, 1, 3
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS, _NOPREFIXROUTE = 1, 2, 8, 0x200
+_NDA_DST, _NDA_LLADDR, _PERMANENT = 1, 2, 0x80
+_RTA_DST, _RTA_OIF, _RTA_GATEWAY = 1, 4, 5
+_MAIN, _STATIC, _ONLINK = 254, 4, 4
+_SCOPE_ALL, _SCOPE_LINK = 0, 253
+_UNICAST, _BLACKHOLE = 1, 6
 
-Message = tuple[str, int, int, bytes]
-"""What it is for (said in errors), type, flags, body."""
+Range = tuple[bytes, int]  # a network: its first address and the length of its prefix
+
+
+class Message(NamedTuple):
+    """One thing to be made; `what` is for errors."""
+
+    what: str
+    kind: int
+    flags: int
+    body: bytes
 
 
 class Netlink:
@@ -34,102 +46,112 @@ class Netlink:
         self._number = 0
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Ask for all of them in order. Raises OSError for the first that was refused; the others may have been done."""
+        """Ask for all of them in order. Raises OSError for the first that is refused; the others may have been done."""
         first = self._number + 1
         self._number += len(messages)
-        self._socket.sendall(
-            b"".join(
-                struct.pack("=IHHII", 16 + len(body), kind, flags | _REQUEST | _ACK, number, 0) + body
-                for number, (_, kind, flags, body) in enumerate(messages, first)
-            )
-        )
-        self._acknowledged(messages, first)
-
-    def _acknowledged(self, messages: Sequence[Message], first: int) -> None:
+        self._socket.sendall(b"".join(_framed(number, one) for number, one in enumerate(messages, first)))
+        refused: list[OSError] = []
         waiting = len(messages)
-        failed: OSError | None = None
         while waiting:
-            data = self._socket.recv(65536)
-            at = 0
-            while at < len(data):
-                length, kind, _, number = struct.unpack_from("=IHHI", data, at)
-                if kind == _ERROR and number >= first:
-                    waiting -= 1
-                    (code,) = struct.unpack_from("=i", data, at + 16)
-                    if code and failed is None:
-                        failed = OSError(-code, os.strerror(-code), messages[number - first][0])
-                at += (length + 3) & ~3
-        if failed is not None:
-            raise failed
+            for number, code in _answers(self._socket.recv(65536)):
+                waiting -= 1
+                if code:
+                    refused.append(OSError(-code, os.strerror(-code), messages[number - first].what))
+        if refused:
+            raise refused[0]
 
     def close(self) -> None:
         """Give the socket back."""
         self._socket.close()
 
 
+def _framed(number: int, one: Message) -> bytes:
+    return struct.pack("=IHHII", 16 + len(one.body), one.kind, one.flags | _REQUEST | _ACK, number, 0) + one.body
+
+
+def _answers(data: bytes) -> list[tuple[int, int]]:
+    """Of each message that is answered: its number, and 0 or a negative errno."""
+    answers, at = [], 0
+    while at < len(data):
+        length, kind, _, number = struct.unpack_from("=IHHI", data, at)
+        if kind == _ERROR:
+            answers.append((number, struct.unpack_from("=i", data, at + 16)[0]))
+        at += (length + 3) & ~3
+    return answers
+
+
 def veth(name: str, index: int, mac: bytes, peer: tuple[str, int, bytes, int]) -> Message:
     """A pair of links; the peer (name, index, MAC, namespace) is made in the namespace of that descriptor at once."""
-    there, number, address, namespace = peer
-    inner = struct.pack("=BxHiII", 0, 0, number, 0, 0) + _link(there, address) + _attribute(28, _u32(namespace))
-    info = _attribute(1, b"veth") + _attribute(2, _attribute(1, inner))
-    body = struct.pack("=BxHiII", 0, 0, index, 0, 0) + _link(name, mac) + _attribute(18, info)
-    return f"link {name}", _LINK, _CREATE | _EXCLUSIVE, body
+    there, number, address_there, namespace = peer
+    inner = _info(number) + _named(there, address_there) + _attribute(_IFLA_NET_NS_FD, _u32(namespace))
+    info = _attribute(_INFO_KIND, b"veth") + _attribute(_INFO_DATA, _attribute(_VETH_INFO_PEER, inner))
+    body = _info(index) + _named(name, mac) + _attribute(_IFLA_LINKINFO, info)
+    return Message(f"link {name}", _LINK, _CREATE | _EXCLUSIVE, body)
 
 
-def _link(name: str, mac: bytes) -> bytes:
+def _named(name: str, mac: bytes) -> bytes:
     """One queue each way: the kernel's default is one for every core, which is dear on large machines."""
-    queues = _attribute(31, _u32(1)) + _attribute(32, _u32(1))
-    return _attribute(3, name.encode() + b"\0") + _attribute(1, mac) + queues
+    queues = _attribute(_IFLA_NUM_TX_QUEUES, _u32(1)) + _attribute(_IFLA_NUM_RX_QUEUES, _u32(1))
+    return _attribute(_IFLA_IFNAME, name.encode() + b"\0") + _attribute(_IFLA_ADDRESS, mac) + queues
 
 
 def up(index: int) -> Message:
     """Switch a link on."""
-    return f"link {index} up", _LINK, 0, struct.pack("=BxHiII", 0, 0, index, UP, UP)
+    return Message(f"link {index} up", _LINK, 0, _info(index, _UP))
 
 
 def forwarding(index: int, *, on: bool = True) -> Message:
-    """Let what comes in by this link go out by others."""
-    return _configured(index, _FORWARDING, on)
+    """Whether what comes in by this link may go out by another."""
+    return _configured(index, _FORWARDING, int(on))
 
 
 def proxy_arp(index: int) -> Message:
-    """Answer on this link for the addresses behind the others."""
-    return _configured(index, PROXY_ARP, True)  # noqa: FBT003
+    """Answer on this link for addresses behind the others."""
+    return _configured(index, _PROXY_ARP, 1)
 
 
-def _configured(index: int, setting: int, value: bool) -> Message:  # noqa: FBT001
-    spec = _attribute(26 | _NESTED, _attribute(2 | _NESTED, _attribute(1 | _NESTED, _attribute(setting, _u32(value)))))
-    return f"setting {setting} of link {index}", _LINK, 0, struct.pack("=BxHiII", 0, 0, index, 0, 0) + spec
+def _configured(index: int, setting: int, value: int) -> Message:
+    inet = _attribute(socket.AF_INET, _attribute(_INET_CONF, _attribute(setting, _u32(value))))
+    return Message(f"setting {setting} of link {index}", _LINK, 0, _info(index) + _attribute(_IFLA_AF_SPEC, inet))
 
 
 def address(index: int, value: bytes, prefix: int) -> Message:
-    """An address without the route to its network that usually comes with it: we say where things are."""
-    body = struct.pack("=BBBBi", socket.AF_INET, prefix, 0, 0, index)
-    body += _attribute(2, value) + _attribute(1, value) + _attribute(8, _u32(_NOPREFIXROUTE))
-    return f"address {socket.inet_ntoa(value)}", _ADDRESS, _CREATE | _REPLACE, body
+    """An address, without the route to its network that usually comes with one."""
+    body = struct.pack("=BBBBi", socket.AF_INET, prefix, 0, 0, index) + _attribute(_IFA_LOCAL, value)
+    body += _attribute(_IFA_ADDRESS, value) + _attribute(_IFA_FLAGS, _u32(_NOPREFIXROUTE))
+    return Message(f"address {socket.inet_ntoa(value)}", _ADDRESS, _CREATE | _REPLACE, body)
 
 
 def neighbour(index: int, value: bytes, mac: bytes) -> Message:
-    """Where an address is on a link, for good: nothing is asked by ARP, and the kernel's table cannot overflow."""
-    body = struct.pack("=BxxxiHBB", socket.AF_INET, index, _PERMANENT, 0, 0) + _attribute(1, value) + _attribute(2, mac)
-    return f"neighbour {socket.inet_ntoa(value)}", _NEIGHBOUR, _CREATE | _REPLACE, body
+    """Where an address is on a link, for good: nobody asks by ARP, and the kernel's table cannot overflow."""
+    body = struct.pack("=BxxxiHBB", socket.AF_INET, index, _PERMANENT, 0, 0)
+    body += _attribute(_NDA_DST, value) + _attribute(_NDA_LLADDR, mac)
+    return Message(f"neighbour {socket.inet_ntoa(value)}", _NEIGHBOUR, _CREATE | _REPLACE, body)
 
 
-def route(target: tuple[bytes, int], index: int, via: bytes | None = None) -> Message:
+def route(target: Range, index: int, via: bytes | None = None) -> Message:
     """How to reach a network: by a link, and by an address on it."""
-    value, prefix = target
-    scope, flags = (253, 0) if via is None else (0, _ONLINK)
-    body = struct.pack("=BBBBBBBBI", socket.AF_INET, prefix, 0, 0, 254, 4, scope, _UNICAST, flags)
-    body += (_attribute(1, value) if prefix else b"") + _attribute(4, struct.pack("=i", index))
-    body += b"" if via is None else _attribute(5, via)
-    return f"route {socket.inet_ntoa(value)}/{prefix}", _ROUTE, _CREATE | _REPLACE, body
+    where = _attribute(_RTA_OIF, _u32(index))
+    if via is None:
+        return _routed(target, _UNICAST, _SCOPE_LINK, where)
+    return _routed(target, _UNICAST, _SCOPE_ALL, where + _attribute(_RTA_GATEWAY, via))
 
 
-def blackhole(target: tuple[bytes, int]) -> Message:
-    """What goes to addresses nobody has is dropped."""
+def blackhole(target: Range) -> Message:
+    """What goes to addresses that nobody has is dropped."""
+    return _routed(target, _BLACKHOLE, _SCOPE_ALL, b"")
+
+
+def _routed(target: Range, kind: int, scope: int, where: bytes) -> Message:
     value, prefix = target
-    body = struct.pack("=BBBBBBBBI", socket.AF_INET, prefix, 0, 0, 254, 4, 0, BLACKHOLE, 0) + _attribute(1, value)
-    return f"blackhole {socket.inet_ntoa(value)}/{prefix}", _ROUTE, _CREATE | _REPLACE, body
+    flags = _ONLINK if scope == _SCOPE_ALL and where else 0
+    body = struct.pack("=BBBBBBBBI", socket.AF_INET, prefix, 0, 0, _MAIN, _STATIC, scope, kind, flags)
+    body += (_attribute(_RTA_DST, value) if prefix else b"") + where
+    return Message(f"route {socket.inet_ntoa(value)}/{prefix}", _ROUTE, _CREATE | _REPLACE, body)
+
+
+def _info(index: int, flags: int = 0) -> bytes:
+    return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, index, flags, flags)
 
 
 def _attribute(kind: int, value: bytes) -> bytes:

@@ -4,15 +4,18 @@
 Below a volume or the working directory the folder is simply made, as container engines do. Anywhere else the deepest
 folder that exists gets a cover: new entries go into memory or the pod's folder, and its folders stay the host's.
 """
-# ruff: noqa: PTH - pathlib would cost the supervisor a tenth of its start
+# pathlib would cost the supervisor a tenth of its start.
+# ruff: noqa: PTH101, PTH102, PTH103, PTH106, PTH112, PTH118, PTH119, PTH120, PTH123, PTH208, PTH211
 
 import errno
 import os
 import stat
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from trainwright.local.supervisor import kernel
 
+_HIDDEN = ".host"
 _HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -26,9 +29,12 @@ class Entry(NamedTuple):
 
 
 class Places:
-    """The tree of the mount namespace that the caller is in. `root`: an empty folder for a new root, if needed."""
+    """The tree of the mount namespace that the caller is in.
 
-    def __init__(self, root: str | None, working: str | None) -> None:
+    `root` names a folder to be made for a new root, should it take one; `working` is the caller's working directory.
+    """
+
+    def __init__(self, root: str | None = None, working: str | None = None) -> None:
         self._root = root
         # Whether mount points may be made: the innermost of these folders that holds the place says so.
         self._own = {"/": False}
@@ -49,41 +55,48 @@ class Places:
         if base == path:
             return path
         if not self._ours(base):
-            self._cover(base)
-        os.makedirs(path if folder else os.path.dirname(path), exist_ok=True)
-        if not folder:
-            _touch(path)
+            entries = _entries(base)
+            _layer(base, entries)
+            self._covered(base, entries)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        _make(path, folder=folder)
         return path
+
+    def ground(self, targets: Iterable[str]) -> None:
+        """Before anything is mounted: have a root in which all of them can be made. Raises OSError."""
+        tops = {os.path.realpath(target).split("/", 2)[1] for target in targets}
+        if all(os.path.lexists(f"/{top}") for top in tops):
+            return
+        entries = _entries("/")
+        self._replace_root(entries)
+        self._covered("/", entries)
+
+    def _replace_root(self, entries: list[Entry]) -> None:
+        """A new root with everything that is in the old one; itself it is left out, or it would go round in circles."""
+        root = self._root
+        if root is None:
+            root = next(f"/{one.name}" for one in entries if stat.S_ISDIR(one.mode) and one.name != "proc")
+            kernel.mount("tmpfs", root, "tmpfs", 0, "mode=755")
+        else:
+            os.mkdir(root)
+            os.chmod(root, 0o755)
+            kernel.mount(root, root, None, kernel.BIND)
+        kernel.mount("none", root, None, kernel.UNBINDABLE)
+        _mirror(root, -1, entries)
+        kernel.pivot(root)
 
     def _ours(self, base: str) -> bool:
         while base not in self._own:
             base = os.path.dirname(base)
         return self._own[base]
 
-    def _cover(self, base: str) -> None:
-        entries = _entries(base)
-        if base == "/":
-            self._replace_root(entries)
-        else:
-            _layer(base, entries)
+    def _covered(self, base: str, entries: list[Entry]) -> None:
+        """It is ours now; the folders in it are still the host's."""
+        self._own[base] = True
         for entry in entries:
             os.close(entry.handle)
             if stat.S_ISDIR(entry.mode):
                 self._own.setdefault(os.path.join(base, entry.name), False)
-        self._own[base] = True
-
-    def _replace_root(self, entries: list[Entry]) -> None:
-        """A new root with everything that is in the old one. Where it lies is hidden, or it would contain itself."""
-        if self._root is None:
-            root = next(f"/{one.name}" for one in entries if stat.S_ISDIR(one.mode) and one.name != "proc")
-            kernel.mount("tmpfs", root, "tmpfs", 0, "mode=755")
-        else:
-            root = self._root
-            os.makedirs(root, exist_ok=True)
-            kernel.mount(root, root, None, kernel.BIND)
-        kernel.mount("none", root, None, kernel.UNBINDABLE)
-        _mirror(root, entries)
-        kernel.pivot(root)
 
 
 def _layer(base: str, entries: list[Entry]) -> None:
@@ -95,11 +108,11 @@ def _layer(base: str, entries: list[Entry]) -> None:
     try:
         _overlay(base, lower, mode)
     except OSError:
-        _mirror(base, entries)
+        _mirror(base, lower, entries)
     else:
         for entry in entries:
             if stat.S_ISDIR(entry.mode) or entry.name in mounted:
-                _bind(entry, base)
+                _bind(entry.handle, os.path.join(base, entry.name))
     finally:
         os.close(lower)
 
@@ -124,22 +137,31 @@ def _overlay(base: str, lower: int, mode: int) -> None:
         os.close(handles["workdir"])
 
 
-def _mirror(base: str, entries: list[Entry]) -> None:
+def _mirror(base: str, folder: int, entries: list[Entry]) -> None:
+    """Every entry of a folder in the empty one that covers it. Devices by link: there are many, and few are used."""
+    if any(_is_device(entry) for entry in entries):
+        hidden = os.path.join(base, _HIDDEN)
+        os.mkdir(hidden)
+        kernel.mount("none", base, None, kernel.UNBINDABLE)  # the cover itself is on that folder
+        _bind(folder, hidden)
+        kernel.mount("none", base, None, kernel.PRIVATE)
     for entry in entries:
         path = os.path.join(base, entry.name)
         if stat.S_ISLNK(entry.mode):
             os.symlink(entry.link, path)
-            continue
-        if stat.S_ISDIR(entry.mode):
-            os.mkdir(path)
+        elif _is_device(entry):
+            os.symlink(os.path.join(_HIDDEN, entry.name), path)
         else:
-            _touch(path)
-        _bind(entry, base)
+            _make(path, folder=stat.S_ISDIR(entry.mode))
+            _bind(entry.handle, path)
 
 
-def _bind(entry: Entry, base: str) -> None:
-    flags = kernel.BIND | kernel.REC
-    kernel.mount(f"/proc/self/fd/{entry.handle}", os.path.join(base, entry.name), None, flags)
+def _is_device(entry: Entry) -> bool:
+    return stat.S_ISCHR(entry.mode) or stat.S_ISBLK(entry.mode)
+
+
+def _bind(handle: int, path: str) -> None:
+    kernel.mount(f"/proc/self/fd/{handle}", path, None, kernel.BIND | kernel.REC)
 
 
 def _entries(base: str) -> list[Entry]:
@@ -153,15 +175,18 @@ def _entries(base: str) -> list[Entry]:
 
 def _mounted(base: str) -> set[str]:
     """The names in a folder at which something is mounted."""
-    with open("/proc/self/mountinfo", "rb") as file:
+    with open("/proc/thread-self/mountinfo", "rb") as file:
         points = [line.split(b" ", 5)[4] for line in file]
     # The kernel writes blanks and the like as three octal digits.
     paths = [os.fsdecode(point.decode("unicode_escape").encode("latin-1")) for point in points]
     return {os.path.basename(path) for path in paths if os.path.dirname(path) == base}
 
 
-def _touch(path: str) -> None:
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+def _make(path: str, *, folder: bool) -> None:
+    if folder:
+        os.mkdir(path)
+    else:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
 
 
 def _check(path: str, *, folder: bool) -> None:

@@ -13,10 +13,10 @@ import sys
 _LOADED_AT = 0x400000
 _HEADERS = 64 + 56
 
-# The ELF machine number, and the instructions: one line for each of
-#   close_range(3, ~0, 0); result = mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, 0);
-#   rt_sigaction(SIGCHLD, {SIG_IGN}, 0, 8); write(1, &result, 8); close(1);
-#   while (read(0, stack, 1) == -EINTR); exit_group(0); "/proc"
+# The ELF machine number, and the instructions, a line for each of these, in C:
+#   close_range(3, ~0, 0) / result = mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, 0) /
+#   rt_sigaction(SIGCHLD, {SIG_IGN}, 0, 8) / write(1, &result, 8) / close(1) /
+#   while (read(0, stack, 1) == -EINTR) / exit_group(0) / "/proc"
 _MACHINES = {
     "x86_64": (
         62,

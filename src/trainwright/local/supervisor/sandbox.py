@@ -1,39 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sandbox runtime: each pod has its network address, host name and IPC, each container its PIDs and mounts.
 
-The supervisor's loop calls it (see `runtimes`); `namespaces`, `holder`, `init` and `mounts` do the work. A pod's
+The supervisor's loop calls it (see `runtimes`); `namespaces`, `network`, `init` and `mounts` do the work. A pod's
 namespaces are held by descriptors, a container's by its init. None has a name on the host, so none is left behind,
 however the supervisor ends.
 """
 # pathlib would cost the supervisor a tenth of its start.
-# ruff: noqa: PTH109, PTH120
+# ruff: noqa: PTH101, PTH103, PTH109, PTH116, PTH118, PTH120, PTH123
 
+import contextlib
 import os
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+import signal
+from typing import Any, NamedTuple
 
-from trainwright.local.supervisor import holder, init, kernel, mounts, namespaces
+from trainwright.local.supervisor import init, kernel, mounts, namespaces
 from trainwright.local.supervisor.launch import NOT_POSSIBLE, launch
+from trainwright.local.supervisor.network import SPARE, Network
 from trainwright.local.supervisor.outside import Outside
 from trainwright.local.supervisor.places import Places
 from trainwright.local.supervisor.runtimes import MARKER, Process, Refused, Stdio
 
 _SHARED = {"uts": kernel.NEWUTS, "ipc": kernel.NEWIPC, "mnt": kernel.NEWNS, "net": kernel.NEWNET}
-_ALL = kernel.NEWUTS | kernel.NEWIPC | kernel.NEWNS | kernel.NEWNET | kernel.NEWPID
-_HOST_NAME = 63
+_ALL = sum(_SHARED.values()) | kernel.NEWPID
+_LONGEST_NAME = 63
 _LOW_PORTS = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 _DENIED = (
-    "namespaces are not to be had here: {}. Without being root it takes user namespaces, which may be switched off: see"
-    " the sysctls kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns and"
-    " user.max_user_namespaces"
+    "this machine does not let us make namespaces ({}). Who is not root needs user namespaces, which these sysctls can"
+    " forbid: kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns, user.max_user_namespaces."
 )
-_PROC = "containers see the processes of the whole machine in /proc: it cannot be mounted anew here ({})"
-
-Result = TypeVar("Result")
+_PROC = "containers see all processes of the machine in /proc, since it cannot be mounted anew here ({})"
 
 
 class Pod(NamedTuple):
-    """What the containers of a pod share: the request, its namespaces by name, its memory volumes."""
+    """What the containers of a pod share: the request, its namespaces by name, the memory volumes that there are."""
 
     request: dict[str, Any]
     spaces: dict[str, int]
@@ -57,15 +56,188 @@ class Sandbox:
         self._pods: dict[str, Pod] = {}
         self._containers: dict[str, Container] = {}
         self._cwd = os.getcwd()
-        network = config["network"]
-        given = network.get("holder") or {}
-        self._rooted = namespaces.privileged()
-        outside = Outside(rooted=self._rooted, wanted=bool(config.get("outside")))
+        given = config["network"].get("holder") or {}
+        self._root = namespaces.privileged()
+        self._outside = Outside(root=self._root, wanted=bool(config.get("outside")) and not given)
         try:
-            if not self._rooted:
+            if not self._root:
                 namespaces.acquire(given.get("user"))
-            self._holder = holder.Holder(network["subnet"], given.get("net"))
-            self._lifeline = init.Lifeline(ambient=not self._rooted)
+            self._network = Network(config["network"]["subnet"], given.get("net"))
+            self._lifeline = init.Lifeline(ambient=not self._root)
+            self._tree = namespaces.elsewhere(_prepared)
             self._try()
         except OSError as error:
-            raise Refused(NOT_POSSIBLE, _DENIED.format(error.strerror or error)) from None
+            raise Refused(NOT_POSSIBLE, _DENIED.format(error)) from None
+        self._outside.connect(self._network)
+        self.outside = self._network.connected
+        self.notices += self._outside.notices
+
+    def _try(self) -> None:
+        """See in a pod of our own what can be had, before anybody relies on it."""
+        own = {"host": "try", "network": "own", "address": ".".join(map(str, self._network.at(SPARE)))}
+        pod = self._made(own)
+        try:
+            number = namespaces.elsewhere(lambda: self._tried(pod))
+        finally:
+            _let_go(pod)
+        if number:
+            self.notices.append(_PROC.format(os.strerror(number)))
+
+    def _tried(self, pod: Pod) -> int:
+        before = os.stat("/")
+        _join(pod)
+        if not os.path.samestat(before, os.stat("/")):
+            raise Refused(NOT_POSSIBLE, "sandboxes cannot be made from within a chroot: they would see beyond it.")
+        pidfd, number = self._lifeline.start()
+        init.end(pidfd)
+        return number
+
+    def open(self, pod: dict[str, Any]) -> None:
+        """Make the namespaces that the containers of a pod share."""
+        try:
+            if pod.get("tmp"):
+                os.makedirs(pod["tmp"], exist_ok=True)
+                os.chmod(pod["tmp"], 0o1777)
+            self._pods[pod["pod"]] = self._made(pod)
+        except OSError as error:
+            raise Refused(NOT_POSSIBLE, f'no sandbox for the pod "{pod["host"]}": {error}.') from None
+
+    def _made(self, request: dict[str, Any]) -> Pod:
+        pod = Pod(request, {}, set())
+        try:
+            namespaces.elsewhere(lambda: self._open(pod))
+        except BaseException:
+            _let_go(pod)
+            raise
+        return pod
+
+    def _open(self, pod: Pod) -> None:
+        names = [name for name in _SHARED if name != "net" or pod.request["network"] != "host"]
+        kernel.setns(self._tree, kernel.NEWNS)
+        kernel.unshare(sum(_SHARED[name] for name in names))
+        for name in names:
+            pod.spaces[name] = namespaces.current(name)
+        kernel.sethostname(pod.request["host"][:_LONGEST_NAME])
+        if "net" in pod.spaces:
+            self._network.attach(pod.spaces["net"], pod.request["address"])
+            if not self._root:
+                _open_low_ports()
+
+    def spawn(self, start: dict[str, Any], stdio: Stdio, pass_fds: tuple[int, ...]) -> Process:
+        """Start a container's main process, as the second process of its PID namespace."""
+        pod = self._pods.get(start["pod"])
+        if pod is None:
+            raise Refused(NOT_POSSIBLE, f'there is no pod "{start["pod"]}".')
+        container = Container(
+            start["pod"], -1, {**start["env"], MARKER: start["container"]}, start.get("cwd") or self._cwd
+        )
+        try:
+            return namespaces.elsewhere(lambda: self._spawned(pod, container, start, stdio, pass_fds))
+        except OSError as error:
+            raise Refused(NOT_POSSIBLE, f"no sandbox for the container: {error}.") from None
+
+    def _spawned(
+        self, pod: Pod, container: Container, start: dict[str, Any], stdio: Stdio, entries: tuple[int, ...]
+    ) -> Process:
+        _join(pod)
+        plan = mounts.planned(pod.request, start)
+        mounts.share(plan, pod.memory)
+        kernel.unshare(kernel.NEWNS)
+        mounts.furnish(plan, _places(pod, container, start["container"]))
+        pidfd, _ = self._lifeline.start()
+        try:
+            process = launch(start["argv"], container.env, container.cwd, stdio, entries=entries)
+        except BaseException:
+            init.end(pidfd)
+            raise
+        self._containers[start["container"]] = container._replace(init=pidfd)
+        return process
+
+    def enter(
+        self,
+        container: str,
+        argv: list[str],
+        env: dict[str, str] | None,
+        cwd: str | None,
+        stdio: Stdio,
+        *,
+        tty: bool,
+    ) -> Process:
+        """One more process in a running container."""
+        if container not in self._containers:
+            raise Refused(NOT_POSSIBLE, f'there is no running container "{container}".')
+        found = self._containers[container]
+
+        def entered() -> Process:
+            kernel.setns(found.init, _ALL)
+            return launch(argv, {**found.env, **(env or {})}, cwd or found.cwd, stdio, tty=tty)
+
+        try:
+            return namespaces.elsewhere(entered)
+        except OSError as error:
+            raise Refused(NOT_POSSIBLE, f'the container "{container}" cannot be entered: {error}.') from None
+
+    def kill(self, container: str) -> None:
+        """SIGKILL the whole tree, by its init."""
+        if container in self._containers:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._containers[container].init, signal.SIGKILL)
+
+    def ended(self, container: str) -> None:
+        """The main process has ended: so does the rest."""
+        found = self._containers.pop(container, None)
+        if found is not None:
+            init.end(found.init)
+
+    def orphaned(self) -> None:
+        """Nothing strays from a PID namespace."""
+
+    def close(self, pod: str) -> None:
+        """Kill what is left of a pod, and let go of its namespaces: without processes they vanish."""
+        found = self._pods.pop(pod, None)
+        if found is None:
+            return
+        for name in [name for name, container in self._containers.items() if container.pod == pod]:
+            self.kill(name)
+        _let_go(found)
+
+    def stop(self) -> None:
+        """Let go of everything."""
+        for name in [*self._containers]:
+            self.ended(name)
+        for name in [*self._pods]:
+            self.close(name)
+        self._lifeline.close()
+        os.close(self._tree)
+        self._outside.close()
+        self._network.close()
+
+
+def _prepared() -> int:
+    kernel.unshare(kernel.NEWNS)
+    mounts.prepare()
+    return namespaces.current("mnt")
+
+
+def _join(pod: Pod) -> None:
+    for name, fd in pod.spaces.items():
+        kernel.setns(fd, _SHARED[name])
+
+
+def _let_go(pod: Pod) -> None:
+    for fd in pod.spaces.values():
+        os.close(fd)
+    pod.spaces.clear()
+
+
+def _places(pod: Pod, container: Container, name: str) -> Places:
+    """Where mount points may be made: in the caller's working directory, and in a folder for a new root."""
+    tmp, keep = pod.request.get("tmp"), pod.request.get("keep") or ()
+    root = os.path.join(os.path.dirname(tmp), f"root-{name.replace('/', '_')}") if tmp else None
+    return Places(root, container.cwd if container.cwd in keep else None)
+
+
+def _open_low_ports() -> None:
+    """Let the pod, which is not root, listen on any port of its own address, as in other container engines."""
+    with contextlib.suppress(OSError), open(_LOW_PORTS, "w", encoding="ascii") as file:
+        file.write("0")

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the store costs beside a plain dict and list: writes with ten watchers, each verb, memory. See README.md.
+
+Run: python bench/store.py [--quick]
+"""
+
+import asyncio
+import gc
+import platform
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from time import process_time
+from typing import Any
+
+import msgspec
+
+import trainwright
+from trainwright.local.cluster import LocalCluster
+from trainwright.local.store import Store
+from trainwright.model.meta import KIND, Key
+from trainwright.runtime.clock import WallClock
+from trainwright.runtime.ports import Resource, Scope
+from trainwright.runtime.resources import JOBS, PODS
+
+QUICK = "--quick" in sys.argv
+PODS_AT_ONCE = 200 if QUICK else 2000
+RUNS = 1 if QUICK else 5
+WATCHERS = 10
+JOB = JOBS["genericjob"]
+STARTED = "2026-11-15T12:00:00Z"
+Body = dict[str, Any]
+
+
+def wire(index: int, uid: str) -> bytes:
+    """A pod as the controller makes one: about 5 KB of JSON, nothing of it shared with another."""
+    env = [{"name": f"VARIABLE_{i}", "value": f"value {i} of pod {index}"} for i in range(30)]
+    mounts = [{"name": f"volume-{i}", "mountPath": f"/data/{i}"} for i in range(10)]
+    volumes = [{"name": f"volume-{i}", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}} for i in range(10)]
+    container = {"name": "main", "image": "python:3.12-slim", "command": ["python", "/train.py"], "env": env}
+    resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"nvidia.com/gpu": "8"}}
+    owner = {"apiVersion": JOB.api_version, "kind": JOB.kind, "name": "job", "uid": uid, "controller": True}
+    labels = {KIND: "genericjob", **{f"example.com/label-{i}": f"value-{i}" for i in range(8)}}
+    metadata = {"name": f"job-worker-{index}", "namespace": "default", "labels": labels, "ownerReferences": [owner]}
+    spec = {"containers": [{**container, "resources": resources, "volumeMounts": mounts}], "volumes": volumes}
+    tolerations = [{"key": f"node.kubernetes.io/{i}", "operator": "Exists", "effect": "NoExecute"} for i in range(10)]
+    return msgspec.json.encode({"metadata": metadata, "spec": {**spec, "tolerations": tolerations}})
+
+
+def pods(number: int, uid: str) -> list[Body]:
+    """So many pods."""
+    return [msgspec.json.decode(wire(index, uid)) for index in range(number)]
+
+
+def running(index: int) -> Body:
+    """The status a node agent writes."""
+    state = {"running": {"startedAt": STARTED}}
+    container = {"name": "main", "ready": True, "restartCount": 0, "started": True, "state": state}
+    ready = [{"type": kind, "status": "True", "lastTransitionTime": STARTED} for kind in ("Ready", "ContainersReady")]
+    address = f"10.1.{index // 250}.{index % 250}"
+    return {"status": {"phase": "Running", "podIP": address, "conditions": ready, "containerStatuses": [container]}}
+
+
+ENDED = {"status": {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {}}}]}}
+
+
+def opened() -> tuple[Store, str]:
+    """A store with a job in it, and the job's UID."""
+    store = Store(WallClock())
+    made = store.create(JOB, {"metadata": {"name": "job", "namespace": "default"}, "spec": {}})
+    return store, made["metadata"]["uid"]
+
+
+def lives(store: Store, bodies: list[Body]) -> Iterator[object]:
+    """Five writes for each pod: made, placed, running, ended, deleted."""
+    for index, body in enumerate(bodies):
+        key = Key("default", body["metadata"]["name"])
+        yield store.create(PODS, body)
+        yield store.bind(key, "node-1")
+        yield store.patch(PODS, key, running(index), status=True)
+        yield store.patch(PODS, key, ENDED, status=True)
+        yield store.delete(PODS, key)
+
+
+def floor(bodies: list[Body]) -> float:
+    """Seconds of CPU for one write to a plain dict with a plain list as its history."""
+    table: dict[Key, Body] = {}
+    history: list[tuple[int, Body]] = []
+    began = process_time()
+    for index, body in enumerate(bodies):
+        for version in range(5):
+            table[Key("default", body["metadata"]["name"])] = body
+            history.append((5 * index + version, body))
+    return (process_time() - began) / (5 * len(bodies))
+
+
+async def watched(resource: Resource, scope: Scope, burst: int) -> float:
+    """Seconds of CPU for one write with ten watchers that take everything as the loop turns after every burst."""
+    store, uid = opened()
+    cluster, bodies = LocalCluster(store), pods(PODS_AT_ONCE, uid)
+    seen = [0] * WATCHERS
+
+    async def follow(number: int) -> None:
+        async for batch in cluster.watch(resource, scope, since=store.version):
+            seen[number] += len(batch)
+
+    tasks = [asyncio.create_task(follow(number)) for number in range(WATCHERS)]
+    await asyncio.sleep(0)
+    gc.collect()
+    began = process_time()
+    for number, _ in enumerate(lives(store, bodies)):
+        if number % burst == burst - 1:
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    cost = (process_time() - began) / (5 * len(bodies))
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert seen == [5 * len(bodies)] * WATCHERS
+    return cost
+
+
+def writes() -> None:
+    """The life of a pod, with everybody watching."""
+    base = min(floor(pods(PODS_AT_ONCE, "uid")) for _ in range(RUNS))
+    row("dict and list (floor)", base, base)
+    ours = Scope(labels=KIND)
+    for what, resource, scope, burst in (
+        ("10 watchers, whole objects", PODS.whole(), Scope(), 16),
+        ("10 watchers, decoded", PODS, Scope(), 16),
+        ("10 watchers, decoded, by label", PODS, ours, 16),
+        ("10 watchers, decoded, by label, woken each time", PODS, ours, 1),
+    ):
+        row(what, min(asyncio.run(watched(resource, scope, burst)) for _ in range(RUNS)), base, "≥ 20,000")
+
+
+def verbs() -> None:
+    """Each verb alone."""
+    print()
+    names = ("create", "bind", "status: runs", "status: nothing new", "delete, with a grace", "delete")
+    costs = [float("inf")] * len(names)
+    for _ in range(RUNS):
+        store, uid = opened()
+        bodies = pods(PODS_AT_ONCE, uid)
+        keys = [Key("default", body["metadata"]["name"]) for body in bodies]
+        said = [running(index) for index in range(len(bodies))]
+        calls: tuple[Callable[[int], object], ...] = (
+            lambda index, store=store, bodies=bodies: store.create(PODS, bodies[index]),
+            lambda index, store=store, keys=keys: store.bind(keys[index], "node-1"),
+            lambda index, store=store, keys=keys, said=said: store.patch(PODS, keys[index], said[index], status=True),
+            lambda index, store=store, keys=keys, said=said: store.patch(PODS, keys[index], said[index], status=True),
+            lambda index, store=store, keys=keys: store.delete(PODS, keys[index]),
+            lambda index, store=store, keys=keys: store.delete(PODS, keys[index], grace=0),
+        )
+        for number, call in enumerate(calls):
+            gc.collect()
+            began = process_time()
+            for index in range(len(bodies)):
+                call(index)
+            costs[number] = min(costs[number], (process_time() - began) / len(bodies))
+    base = min(floor(pods(PODS_AT_ONCE, "uid")) for _ in range(RUNS))
+    for name, cost in zip(names, costs, strict=True):
+        row(name, cost, base)
+
+
+def memory() -> None:
+    """What the store adds to the bodies it is given, which it shares: per object, at three sizes."""
+    print()
+    for size in (100, 1000) if QUICK else (1000, 10000, 50000):
+        store, uid = opened()
+        tracemalloc.start()
+        bodies = pods(size, uid)
+        given = tracemalloc.get_traced_memory()[0] / size
+        for body in bodies:
+            store.create(PODS, body)
+        added = tracemalloc.get_traced_memory()[0] / size - given
+        tracemalloc.stop()
+        what = f"{size:,} pods"
+        print(f"{what:48} {given:9,.0f} B of bodies  + {added:6,.0f} B of store an object")
+
+
+def row(what: str, cost: float, base: float, target: str = "") -> None:
+    """One line of the table."""
+    print(f"{what:48} {1 / cost:12,.0f} writes/s {cost * 1e6:8.2f} µs {cost / base:7.1f} x floor  {target}", flush=True)
+
+
+if __name__ == "__main__":
+    print(f"trainwright {trainwright.__version__}, msgspec {msgspec.__version__}, Python {platform.python_version()}")
+    print(f"a pod is {len(wire(1, 'u' * 36)):,} bytes of JSON; CPU time, smallest of {RUNS} runs\n")
+    for part in (writes, verbs, memory):
+        part()

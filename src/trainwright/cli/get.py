@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trainwright get`: jobs that are being run on this machine, and with a name also their replicas, or how they ended.
+
+Live ones are asked of their engine (`reach`); of the others the folder of the last run tells (`record`).
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import click
+import msgspec
+from msgspec import Struct
+
+from trainwright.cli.columns import columns
+from trainwright.cli.condition import condition
+from trainwright.cli.duration import age
+from trainwright.cli.reach import namespaced, reach
+from trainwright.cli.record import as_yaml, facts_of, status_of
+from trainwright.cli.runs import Run, find, jobs, latest
+from trainwright.cli.show.summary import details, headline
+from trainwright.cli.state import home
+from trainwright.errors import UsageError
+from trainwright.kinds.base import load
+from trainwright.kinds.registry import find as kind_of
+from trainwright.model.indexes import members
+from trainwright.model.job import Body
+from trainwright.model.ledger import Ledger
+from trainwright.model.meta import ATTEMPT, INDEX, ROLE
+from trainwright.model.units import Time, moment
+from trainwright.runtime.clock import WallClock
+
+Form = Literal["table", "wide", "json", "yaml", "name"]
+
+
+class Known(Struct, frozen=True):
+    """One job: its last run, the object, and its pods if it is live."""
+
+    run: Run
+    body: Body
+    pods: list[Body] | None = None
+
+
+@click.command("get")
+@click.argument("names", metavar="[JOB]...", nargs=-1)
+@namespaced
+@click.option("-a", "--all", "every", is_flag=True, help="Also jobs whose last run is over.")
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["table", "wide", "json", "yaml", "name"]),
+    default="table",
+    show_default=True,
+    help="A table, one with more columns, the objects, or their names.",
+)
+def command(names: tuple[str, ...], namespace: str, every: bool, form: Form) -> None:
+    """List the jobs that are being run on this machine, or show each JOB with its replicas.
+
+    A job whose run is over is shown as it ended.
+
+    \b
+    Examples:
+      trainwright get
+      trainwright get demo
+      trainwright get -o json lab/demo | jq .status.phase
+    """
+    if names:
+        found = [_known(find(name, namespace)) for name in names]
+    else:
+        state = home()
+        runs = [run for key in jobs(state) if (run := latest(state, key)) is not None]
+        found = [_known(run) for run in runs if (run.live or every) and namespace in ("", run.key.namespace)]
+    if not found:
+        click.echo("nothing is being run here; `trainwright get -a` lists what was", err=True)
+    elif form in ("table", "wide"):
+        click.echo("\n".join(_tables(found, detailed=bool(names), wide=form == "wide")))
+    else:
+        click.echo(_objects(found, form, alone=len(names) == 1), nl=False)
+
+
+def _known(run: Run) -> Known:
+    if not run.live:
+        return Known(run, status_of(run.folder, run.key))
+    try:
+        reached = reach(str(run.key))
+    except UsageError:  # it has just ended
+        return Known(run, status_of(run.folder, run.key))
+    with reached.portal:
+        return Known(run, reached.body, reached.pods())
+
+
+def _objects(found: list[Known], form: Form, *, alone: bool) -> str:
+    bodies = [one.body for one in found]
+    if form == "name":
+        return "".join(f"{_kind_name(one)}/{one.run.key.name}\n" for one in found)
+    whole: Body = bodies[0] if alone else {"apiVersion": "v1", "kind": "List", "items": bodies}
+    if form == "yaml":
+        return as_yaml([whole])
+    return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
+
+
+def _kind_name(one: Known) -> str:
+    kind = kind_of(one.body.get("apiVersion", ""), one.body.get("kind", ""))
+    return f"{kind.singular}.{kind.group}" if kind is not None else one.body.get("kind", "").lower()
+
+
+def _tables(found: list[Known], *, detailed: bool, wide: bool) -> Iterator[str]:
+    now = WallClock().now()
+    head = ["NAMESPACE", "NAME", "KIND", "PHASE", "REPLICAS", "RESTARTS", "AGE"] + ["FOLDER"] * wide
+    yield from columns(head, [_row(one, now, wide=wide) for one in found])
+    for one in found if detailed else ():
+        yield ""
+        if one.pods is not None:
+            yield from _replicas(one.pods, now, wide=wide)
+        else:
+            yield from _ended(one.run)
+
+
+def _row(one: Known, now: Time, *, wide: bool) -> list[str]:
+    status = one.body.get("status") or {}
+    ledger = msgspec.convert(status.get("trainwright") or {}, Ledger)
+    restarts = sum(number for role in ledger.roles for number in role.restarts.values())
+    row = [
+        one.run.key.namespace,
+        one.run.key.name,
+        one.body.get("kind", ""),
+        (status.get("phase") or "Pending") if one.run.live or ledger.outcome is not None else _word(one.run),
+        f"{_there(one, ledger)}/{_total(one.body)}",
+        str(restarts),
+        _age(one.body.get("metadata") or {}, now),
+    ]
+    return row + [str(one.run.folder)] * wide
+
+
+def _word(run: Run) -> str:
+    """How a job's run ended that had no outcome."""
+    facts = facts_of(run.folder)
+    mine = [one.outcome for one in facts.endings if (one.namespace, one.name) == _pair(run)] if facts else []
+    return mine[0] if mine else "Lost"
+
+
+def _pair(run: Run) -> tuple[str, str]:
+    return run.key.namespace, run.key.name
+
+
+def _there(one: Known, ledger: Ledger) -> int:
+    """Replicas that run; once it is over, those that succeeded."""
+    if one.pods is not None and ledger.outcome is None:
+        return sum(condition(pod).phase == "Running" for pod in one.pods)
+    return sum(len(members(role.succeeded)) for role in ledger.roles)
+
+
+def _total(body: Body) -> int:
+    kind = kind_of(body.get("apiVersion", ""), body.get("kind", ""))
+    return sum(role.replicas for role in load(kind, body).job.roles) if kind is not None else 0
+
+
+def _age(holder: Body, now: Time) -> str:
+    since = moment(str(holder.get("creationTimestamp") or holder.get("startTime") or ""))
+    return age((now - since).total_seconds()) if since is not None else ""
+
+
+def _replicas(pods: list[Body], now: Time, *, wide: bool) -> Iterator[str]:
+    rows = []
+    for pod in sorted(pods, key=_place):
+        labels, seen = pod["metadata"]["labels"], condition(pod)
+        restarts = int(labels.get(ATTEMPT) or 0) + seen.restarts
+        row = [f"{labels[ROLE]}-{labels[INDEX]}", seen.phase, pod["spec"].get("nodeName", "")]
+        row += [str(restarts), _age(pod["metadata"], now)]
+        row += [pod["metadata"]["name"], (pod.get("status") or {}).get("podIP", "")] if wide else []
+        rows.append([*row, seen.reason])
+    head = ["REPLICA", "PHASE", "NODE", "RESTARTS", "AGE"] + ["POD", "ADDRESS"] * wide + ["REASON"]
+    yield from columns(head, rows) if rows else ["no replicas now"]
+
+
+def _place(pod: Body) -> tuple[str, int]:
+    labels = pod["metadata"]["labels"]
+    return labels[ROLE], int(labels[INDEX])
+
+
+def _ended(run: Run) -> Iterator[str]:
+    facts = facts_of(run.folder)
+    for one in facts.endings if facts is not None else ():
+        if (one.namespace, one.name) == _pair(run):
+            yield headline(one)
+            yield from (f"  {line}" for line in details(one))
+    if facts is None or not facts.endings:
+        yield "its run ended without a word: it was killed"
+    yield f"logs and final status: {run.folder}"

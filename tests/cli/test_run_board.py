@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run knows of its jobs and replicas, and what of it is news."""
+
+from typing import Any
+
+import pytest
+from run_objects import STARTED, container, ended, event, job, pod, role, status
+
+from trainwright.cli.condition import condition
+from trainwright.cli.run.board import Board
+from trainwright.cli.show.news import Happening, Replica
+from trainwright.kinds.genericjob import GENERICJOB
+from trainwright.model.job import Body
+from trainwright.model.ledger import Phase
+from trainwright.model.meta import Key
+
+DEMO = Key("default", "demo")
+UNPLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "needs 8 cpu, 2 are free"}
+
+
+def board(*jobs: Body) -> Board:
+    """A board that has seen its jobs."""
+    made = Board((GENERICJOB, body) for body in jobs or (job(),))
+    for body in jobs or (job(),):
+        made.job(body)
+    return made
+
+
+def phases(one: Board) -> dict[str, str]:
+    return {replica.label: replica.phase for replica in one.pick(99)}
+
+
+@pytest.mark.parametrize(
+    ("body", "phase", "reason"),
+    [
+        pytest.param(pod(phase="Pending", spec={"nodeName": ""}), "Pending", "", id="new"),
+        pytest.param(
+            pod(phase="Pending", spec={"nodeName": ""}, conditions=[UNPLACED]),
+            "Pending",
+            "Unschedulable: needs 8 cpu, 2 are free",
+            id="no room",
+        ),
+        pytest.param(pod(phase="Pending"), "Starting", "", id="placed"),
+        pytest.param(
+            pod(phase="Pending", containers=[container("waiting", reason="ContainerCreating")]),
+            "Starting",
+            "",
+            id="ordinary waiting",
+        ),
+        pytest.param(
+            pod(
+                phase="Pending", containers=[container("waiting", reason="CreateContainerConfigError", message="no x")]
+            ),
+            "Starting",
+            "CreateContainerConfigError: no x",
+            id="cannot be configured",
+        ),
+        pytest.param(
+            pod(phase="Pending", spec={"initContainers": [{}, {}]}, initContainerStatuses=[ended(0, "a")]),
+            "Starting",
+            "init 1 of 2 done",
+            id="initialising",
+        ),
+        pytest.param(pod(containers=[container("running")]), "Running", "", id="running"),
+        pytest.param(pod(containers=[container("running", ready=False)]), "Running", "not ready", id="not ready"),
+        pytest.param(
+            pod(containers=[container("waiting", reason="CrashLoopBackOff", message="back-off 10s", restarts=2)]),
+            "Running",
+            "CrashLoopBackOff: back-off 10s",
+            id="crashing in place",
+        ),
+        pytest.param(pod(meta={"deletionTimestamp": STARTED}), "Terminating", "", id="being deleted"),
+        pytest.param(pod(phase="Succeeded", containers=[ended(0)]), "Succeeded", "", id="succeeded"),
+        pytest.param(
+            pod(phase="Succeeded", meta={"deletionTimestamp": STARTED}), "Succeeded", "", id="succeeded, being deleted"
+        ),
+        pytest.param(pod(phase="Failed", containers=[ended(3)]), "Failed", "exit code 3", id="exit code"),
+        pytest.param(
+            pod(phase="Failed", containers=[ended(127, reason="StartError", message="no such file")]),
+            "Failed",
+            "StartError (exit code 127): no such file",
+            id="not found",
+        ),
+        pytest.param(
+            pod(phase="Failed", containers=[ended(137, signal=9, reason="Error")]),
+            "Failed",
+            "killed by SIGKILL",
+            id="kill",
+        ),
+        pytest.param(
+            pod(phase="Failed", containers=[ended(137, signal=9, reason="OOMKilled")]),
+            "Failed",
+            "OOMKilled (exit code 137)",
+            id="memory",
+        ),
+        pytest.param(
+            pod(phase="Failed", containers=[ended(0, "a"), ended(1, "b")]),
+            "Failed",
+            "b: exit code 1",
+            id="which of two",
+        ),
+        pytest.param(
+            pod(phase="Failed", reason="NodeLost", message="node-1 is gone"),
+            "Failed",
+            "NodeLost: node-1 is gone",
+            id="lost",
+        ),
+        pytest.param(pod(phase="Unknown"), "Unknown", "", id="unknown"),
+    ],
+)
+def test_how_a_pod_is(body: Body, phase: str, reason: str) -> None:
+    seen = condition(body)
+
+    assert (seen.phase, seen.reason) == (phase, reason)
+
+
+def test_a_reason_is_one_line_of_bearable_length() -> None:
+    seen = condition(pod(phase="Failed", reason="Odd", message="two\nlines " + "x" * 999))
+
+    assert seen.reason.startswith("Odd: two lines x")
+    assert len(seen.reason) == 300
+
+
+def test_replicas_wait_until_they_have_pods() -> None:
+    one = board()
+
+    assert phases(one) == {"worker-0": "Waiting", "worker-1": "Waiting"}
+    told = one.pod(pod("worker-1", containers=[container("running", restarts=1)], attempt=2))
+    assert told == Replica(
+        DEMO, "worker", 1, "worker-1", "Running", "demo-worker-1", "00000002-worker-1", 2, "node-0", 3, "", STARTED
+    )
+    assert one.jobs()[0].counts == {"Waiting": 1, "Running": 1}
+
+
+def test_what_does_not_show_is_no_news() -> None:
+    one = board()
+    one.pod(pod())
+
+    assert one.pod(pod(podIP="10.0.0.1")) is None
+    assert one.pod(pod(phase="Succeeded")) is not None
+    assert one.pod(pod(phase="Succeeded")) is None
+
+
+def test_a_predecessor_on_its_way_out_is_no_news() -> None:
+    one = board()
+    one.pod(pod(attempt=1))
+
+    assert one.pod(pod(attempt=0, phase="Failed")) is None
+    assert one.pod(pod(attempt=0), deleted=True) is None
+    assert phases(one)["worker-0"] == "Running"
+
+
+@pytest.mark.parametrize(
+    ("phase", "after"),
+    [("Running", "Waiting"), ("Succeeded", "Succeeded"), ("Failed", "Failed"), ("Pending", "Waiting")],
+)
+def test_a_pod_that_is_gone(phase: str, after: str) -> None:
+    one = board()
+    one.pod(pod(phase=phase))
+    one.pod(pod(phase=phase), deleted=True)
+
+    assert phases(one)["worker-0"] == after
+    assert one.alive() == []
+    assert sum(one.jobs()[0].counts.values()) == 2
+
+
+def test_a_pod_may_be_seen_before_its_job() -> None:
+    one = Board([(GENERICJOB, job())])
+
+    assert one.pod(pod()) is not None
+    assert one.who(pod()) is not None
+
+
+def test_foreign_pods_are_none_of_ours() -> None:
+    one = board()
+    foreign = pod(owner=job("other", uid="2"))
+
+    assert one.pod(foreign) is None
+    assert one.who(foreign) is None
+    assert one.job(job("other", uid="2")) is None
+
+
+def test_alive_is_what_has_a_pod_that_is_not_over() -> None:
+    one = board(job(roles=[role("worker", 4)]))
+    one.pod(pod("worker-0"))
+    one.pod(pod("worker-1", phase="Failed"))
+    one.pod(pod("worker-2", meta={"deletionTimestamp": STARTED}))
+
+    assert [replica.name for replica in one.alive()] == ["worker-0", "worker-2"]
+
+
+def test_scaling_changes_what_should_be_there() -> None:
+    one = board()
+    one.pod(pod("worker-1"))
+    told = one.job(job(roles=[role("worker", 1), role("ps", 2)], generation=2))
+
+    assert told is not None
+    assert told.total == 3
+    assert list(phases(one)) == ["worker-0", "worker-1", "ps-0", "ps-1"]
+    one.pod(pod("worker-1"), deleted=True)
+    assert list(phases(one)) == ["worker-0", "ps-0", "ps-1"]
+    assert one.jobs()[0].counts == {"Waiting": 3}
+
+
+def test_a_job_is_told_when_its_phase_changes() -> None:
+    one = Board([(GENERICJOB, job())])
+    first = one.job(job())
+    assert first is not None
+    assert (first.phase, first.step, first.total) == ("Pending", Phase.PENDING, 2)
+
+    assert one.job(job(status=status("Pending"))) is None
+    running = one.job(job(status=status("Running", roles=[{"name": "worker", "restarts": {"Exit": 2, "NodeLost": 1}}])))
+    assert running is not None
+    assert (running.phase, running.restarts, running.over) == ("Running", 3, False)
+    assert one.job(job(status=status("Running", generation=7))) is None
+
+
+def outcome(result: str) -> dict[str, Any]:
+    return {"outcome": {"result": result, "reason": "Rule", "at": STARTED}}
+
+
+def test_it_is_over_when_every_job_is() -> None:
+    first, second = job(), job("other", uid="2")
+    one = board(first, second)
+    assert not one.over
+
+    one.job(first | {"status": status("Succeeded", **outcome("Succeeded"))})
+    assert [one.over, len(one.alive())] == [False, 0]
+    told = one.job(second, deleted=True)
+    assert told is not None
+    assert told.deleted
+    assert [one.over, len(one.alive())] == [True, 0]
+
+
+def test_several_jobs_are_told_apart() -> None:
+    assert list(phases(board(job(), job("other", uid="2"))))[::2] == ["demo/worker-0", "other/worker-0"]
+    assert list(phases(board(job(), job(namespace="lab", uid="2"))))[::2] == [
+        "default/demo/worker-0",
+        "lab/demo/worker-0",
+    ]
+
+
+def test_of_many_those_that_need_a_look_are_picked() -> None:
+    one = board(job(roles=[role("ps", 1), role("worker", 99)]))
+    for index in range(99):
+        one.pod(pod(f"worker-{index}", phase="Succeeded" if index < 90 else "Running"))
+    one.pod(pod("worker-50", phase="Failed"))
+
+    picked = one.pick(5)
+    assert [replica.label for replica in picked] == ["ps-0", "worker-50", "worker-90", "worker-91", "worker-92"]
+    assert one.count() == 100
+
+
+def test_events_are_told_of_whom_they_are_about() -> None:
+    one = board()
+    one.pod(pod())
+
+    assert one.event(event(pod(), "Unhealthy", "probe failed", "Warning")) == Happening(
+        DEMO, "worker-0", "Unhealthy", "probe failed", warning=True
+    )
+    assert one.event(event(job(), "Running", "demo is running.")) == Happening(
+        DEMO, "demo", "Running", "demo is running."
+    )
+    assert one.event(event(job("other"), "Running", "other is running.")) is None

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hosts files of pods: what is in them, and that they are there in time."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import settle
+
+from trainwright.local.agent.hosts import Hosts, rewrite
+from trainwright.local.agent.names import Host, Selection, render
+from trainwright.local.agent.settings import Pace
+from trainwright.local.cluster import LocalCluster
+from trainwright.local.store import Store
+from trainwright.model.meta import Key
+from trainwright.runtime.clock import WallClock
+from trainwright.runtime.resources import PODS, SERVICES
+
+HEAD = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+FORMS = "{0} {0}.a {0}.a.svc {0}.a.svc.cluster.local"
+
+
+def body(text: str) -> list[str]:
+    assert text.startswith(HEAD)
+    return text.removeprefix(HEAD).splitlines()
+
+
+TEXTS: dict[str, tuple[list[Host], list[Selection], list[str]]] = {
+    "nothing": ([], [], []),
+    "a pod": ([Host("a", "p", "10.0.0.1")], [], ["10.0.0.1\t" + FORMS.format("p")]),
+    "of another namespace, without its bare name": (
+        [Host("b", "p", "10.0.0.1")],
+        [],
+        ["10.0.0.1\tp.b p.b.svc p.b.svc.cluster.local"],
+    ),
+    "a subdomain": (
+        [Host("a", "p", "10.0.0.1", subdomain="s")],
+        [],
+        [f"10.0.0.1\t{FORMS.format('p')} {FORMS.format('p.s')}"],
+    ),
+    "a hostname and a subdomain": (
+        [Host("a", "p", "10.0.0.1", hostname="h", subdomain="s")],
+        [],
+        [f"10.0.0.1\t{FORMS.format('p')} {FORMS.format('h.s')} h"],
+    ),
+    "a service": (
+        [Host("a", "p", "10.0.0.1", (("x", "1"), ("y", "2"))), Host("a", "q", "10.0.0.2", (("x", "1"),))],
+        [Selection("a", "s", (("x", "1"), ("y", "2"))), Selection("a", "t", (("x", "1"),))],
+        [
+            "10.0.0.1\t" + FORMS.format("p"),
+            "10.0.0.2\t" + FORMS.format("q"),
+            "10.0.0.1\t" + FORMS.format("s"),
+            "10.0.0.1\t" + FORMS.format("t"),
+            "10.0.0.2\t" + FORMS.format("t"),
+        ],
+    ),
+    "a service with the name of its pod": (
+        [Host("a", "p", "10.0.0.1", (("x", "1"),))],
+        [Selection("a", "p", (("x", "1"),))],
+        ["10.0.0.1\t" + FORMS.format("p")],
+    ),
+    "a service selects in its own namespace": (
+        [Host("b", "p", "10.0.0.1", (("x", "1"),))],
+        [Selection("a", "s", (("x", "1"),))],
+        ["10.0.0.1\tp.b p.b.svc p.b.svc.cluster.local"],
+    ),
+    "a service without a selector": (
+        [Host("a", "p", "10.0.0.1", (("x", "1"),))],
+        [Selection("a", "s"), Selection("a", "t", (("x", "2"),))],
+        ["10.0.0.1\t" + FORMS.format("p")],
+    ),
+}
+
+
+@pytest.mark.parametrize(("pods", "services", "expected"), TEXTS.values(), ids=TEXTS.keys())
+def test_the_names(pods: list[Host], services: list[Selection], expected: list[str]) -> None:
+    assert body(render("a", pods, services)) == expected
+
+
+def test_the_work_grows_with_pods_and_services_not_with_their_product() -> None:
+    def cost(count: int) -> float:
+        pods = [Host("a", f"p{i}", "10.0.0.1", (("job", "j"), ("index", str(i)))) for i in range(count)]
+        services = [Selection("a", f"s{i}", (("job", "j"), ("index", str(i)))) for i in range(count)]
+        begun = time.process_time()
+        render("a", pods, services)
+        return time.process_time() - begun
+
+    cost(100)
+    assert cost(8000) < 64 * max(cost(1000), 0.001)  # a square would be 64 times as much, and noise is not that loud
+
+
+def test_a_file_is_rewritten_in_place(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    rewrite(path, "a long text\n")
+    with path.open() as reader:  # as a pod holds it, by a bind mount
+        rewrite(path, "short\n")
+        assert reader.read() == "short\n"
+        rewrite(path, "a text that is longer again\n")
+        reader.seek(0)
+        assert reader.read() == "a text that is longer again\n"
+
+
+def pod(name: str, address: str, namespace: str = "a", **spec: Any) -> dict[str, Any]:
+    meta = {"name": name, "namespace": namespace, "annotations": {"trainwright.dev/address": address}}
+    meta["labels"] = {"name": name}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [], **spec}}
+
+
+def service(name: str, selects: str) -> dict[str, Any]:
+    meta = {"name": name, "namespace": "a"}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"selector": {"name": selects}}}
+
+
+async def test_the_file_holds_all_that_was_there_before_the_pod_and_follows_what_comes(tmp_path: Path) -> None:
+    store = Store(WallClock())
+    hosts = Hosts(LocalCluster(store), tmp_path / "hosts", Pace())
+    await hosts.start()
+    try:
+        store.create(PODS.whole(), pod("early", "10.0.0.1"))
+        store.create(SERVICES.whole(), service("front", "early"))
+        mine = store.create(PODS.whole(), pod("mine", "10.0.0.2"))
+
+        path = Path(await hosts.settled(mine))
+        lines = body(path.read_text())
+        assert sorted(lines) == [
+            "10.0.0.1\t" + FORMS.format("early"),
+            "10.0.0.1\t" + FORMS.format("front"),
+            "10.0.0.2\t" + FORMS.format("mine"),
+        ]
+
+        inode = path.stat().st_ino
+        store.create(PODS.whole(), pod("late", "10.0.0.3", hostNetwork=False))
+        store.create(SERVICES.whole(), service("back", "late"))
+        store.delete(PODS.whole(), Key("a", "early"), grace=0)
+        store.delete(SERVICES.whole(), Key("a", "front"))
+        expected = {f"10.0.0.3\t{FORMS.format('late')}", f"10.0.0.3\t{FORMS.format('back')}"}
+        await settle(lambda: set(body(path.read_text())) == expected | {"10.0.0.2\t" + FORMS.format("mine")})
+        assert path.stat().st_ino == inode
+    finally:
+        await hosts.close()
+
+
+async def test_each_namespace_has_a_file_of_its_own(tmp_path: Path) -> None:
+    store = Store(WallClock())
+    hosts = Hosts(LocalCluster(store), tmp_path, Pace())
+    await hosts.start()
+    try:
+        one = store.create(PODS.whole(), pod("one", "10.0.0.1"))
+        two = store.create(PODS.whole(), pod("two", "10.0.0.2", "b"))
+        first, second = await asyncio.gather(hosts.settled(one), hosts.settled(two))
+        assert (first, second) == (str(tmp_path / "a"), str(tmp_path / "b"))
+        await settle(lambda: "10.0.0.2\ttwo.b two.b.svc" in Path(first).read_text())
+        assert "10.0.0.2\ttwo two.b two.b.svc" in Path(second).read_text()
+        assert "10.0.0.1\tone.a one.a.svc" in Path(second).read_text()
+    finally:
+        await hosts.close()
+
+
+async def test_changes_that_matter_to_no_name_are_no_write(tmp_path: Path) -> None:
+    store = Store(WallClock())
+    hosts = Hosts(LocalCluster(store), tmp_path, Pace())
+    await hosts.start()
+    try:
+        path = Path(await hosts.settled(store.create(PODS.whole(), pod("one", "10.0.0.1"))))
+        before = path.stat().st_mtime_ns
+        store.patch(PODS.whole(), Key("a", "one"), {"status": {"phase": "Running"}}, status=True)
+        await asyncio.sleep(0.08)
+        assert path.stat().st_mtime_ns == before
+        assert hosts._turn is not None
+        assert hosts._turn.done()
+    finally:
+        await hosts.close()

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watches: from any version, whatever the selector, what is told leads to what is there."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from store_objects import SPACE, body, key, pod, store
+
+from trainwright.errors import GoneError, InvalidError
+from trainwright.local.history import Watch
+from trainwright.local.store import Store
+from trainwright.runtime.ports import Change, Happened, Scope
+from trainwright.runtime.resources import CONFIG_MAPS, PODS, SECRETS
+
+Items = dict[str, dict[str, Any]]
+NAMES = st.sampled_from(["a", "b", "c"])
+STEPS = st.one_of(
+    st.tuples(st.just("create"), NAMES, st.sampled_from(["yes", "no", ""])),
+    st.tuples(st.just("label"), NAMES, st.sampled_from(["yes", "no", ""])),
+    st.tuples(st.just("data"), NAMES, st.sampled_from(["1", "2"])),
+    st.tuples(st.just("hold"), NAMES, st.just("")),
+    st.tuples(st.just("delete"), NAMES, st.just("")),
+)
+SCOPES = st.sampled_from([Scope(), Scope(labels="x=yes"), Scope(labels="x!=yes"), Scope(namespace=SPACE, labels="x")])
+
+
+def step(items: Store, what: str, name: str, value: str) -> None:
+    """One write, if it can be done."""
+    there = name in {item["metadata"]["name"] for item in items.list(SECRETS)[0]}
+    match what:
+        case "create" if not there:
+            items.create(SECRETS, body(name, labels={"x": value} if value else {}))
+        case "label" if there:
+            items.patch(SECRETS, key(name), {"metadata": {"labels": {"x": value or None}}})
+        case "data" if there:
+            items.patch(SECRETS, key(name), {"data": {"a": value}})
+        case "hold" if there and "deletionTimestamp" not in items.get(SECRETS, key(name))["metadata"]:
+            items.patch(SECRETS, key(name), {"metadata": {"finalizers": ["example.com/held"]}})
+        case "delete" if there:
+            if items.delete(SECRETS, key(name)) is not None:
+                items.patch(SECRETS, key(name), {"metadata": {"finalizers": None}})
+
+
+def listed(items: Store, scope: Scope) -> Items:
+    return {item["metadata"]["name"]: item for item in items.list(SECRETS, scope)[0]}
+
+
+def applied(seen: Items, changes: tuple[Change, ...]) -> Items:
+    """The list, as somebody has it who was told these changes; each must be news."""
+    seen = dict(seen)
+    for change in changes:
+        if change.what is Happened.BOOKMARK:
+            continue
+        name = change.item["metadata"]["name"]
+        assert (name in seen) == (change.what is not Happened.ADDED)
+        if change.what is Happened.DELETED:
+            del seen[name]
+        else:
+            seen[name] = change.item
+    return seen
+
+
+def drained(watch: Watch) -> tuple[Change, ...]:
+    changes: tuple[Change, ...] = ()
+    while batch := watch.take():
+        changes += batch
+    return changes
+
+
+@settings(deadline=None)
+@given(st.lists(STEPS, max_size=30), SCOPES)
+def test_a_watch_from_any_version_leads_to_the_list(steps: list[tuple[str, str, str]], scope: Scope) -> None:
+    items = store()
+    known = {items.version: listed(items, scope)}
+    for one in steps:
+        step(items, *one)
+        known[items.version] = listed(items, scope)
+    for version, then in known.items():
+        changes = drained(items.watch(SECRETS, scope, version))
+        assert applied(then, changes) == listed(items, scope)
+        assert all(int(change.version) > int(version) for change in changes)
+
+
+@settings(deadline=None)
+@given(st.lists(st.none() | STEPS, max_size=40), SCOPES)
+def test_a_watch_that_is_read_now_and_then_follows_or_says_that_it_cannot(
+    steps: list[tuple[str, str, str] | None], scope: Scope
+) -> None:
+    items = store(history=4)
+    watch, seen = items.watch(SECRETS, scope, items.version), listed(items, scope)
+    for one in [*steps, None]:
+        if one is not None:
+            step(items, *one)
+            continue
+        try:
+            seen = applied(seen, drained(watch))
+        except GoneError:
+            watch, seen = items.watch(SECRETS, scope, items.version), listed(items, scope)
+        assert seen == listed(items, scope)
+
+
+@given(st.lists(STEPS, max_size=20), SCOPES)
+def test_a_watch_without_a_version_begins_with_the_list(steps: list[tuple[str, str, str]], scope: Scope) -> None:
+    items = store()
+    watches = []
+    for one in steps:
+        step(items, *one)
+        watches += [items.watch(SECRETS, scope, since) for since in ("", "0")]
+    assert all(applied({}, drained(watch)) == listed(items, scope) for watch in watches)
+
+
+def changed(items: Store, times: int, name: str = "a") -> None:
+    for number in range(times):
+        items.patch(SECRETS, key(name), {"data": {"number": str(number)}})
+
+
+def test_history_is_bounded_and_says_so() -> None:
+    items = store(history=10)
+    begin = items.version
+    items.create(SECRETS, body("a"))
+    changed(items, 9)
+    assert len(items.watch(SECRETS, Scope(), begin).take()) == 10
+    changed(items, 100)
+    with pytest.raises(GoneError, match=r"too old resource version: 1 .* list again"):
+        items.watch(SECRETS, Scope(), begin)
+    assert len(drained(items.watch(SECRETS, Scope(), str(int(items.version) - 10)))) == 10
+
+
+def test_one_resource_does_not_use_up_the_memory_of_another() -> None:
+    items = store(history=10)
+    begin = items.version
+    items.create(CONFIG_MAPS, body("quiet", CONFIG_MAPS))
+    items.create(SECRETS, body("a"))
+    changed(items, 100)
+    assert [change.item.metadata.name for change in items.watch(CONFIG_MAPS, Scope(), begin).take()] == ["quiet"]
+
+
+def test_a_watch_that_falls_behind_is_told() -> None:
+    items = store(history=10)
+    items.create(SECRETS, body("a"))
+    watch = items.watch(SECRETS, Scope(), items.version)
+    changed(items, 50)
+    with pytest.raises(GoneError, match="fell behind"):
+        watch.take()
+
+
+def test_a_watch_of_the_future_begins_there() -> None:
+    items = store()
+    items.create(SECRETS, body("a"))
+    watch = items.watch(SECRETS, Scope(), str(int(items.version) + 2))
+    changed(items, 2)
+    assert watch.take() == ()
+    changed(items, 1)
+    assert [change.version for change in watch.take()] == [items.version]
+
+
+def test_a_watch_that_concerns_nothing_gives_bookmarks_to_go_on_from() -> None:
+    items = store(history=600)
+    items.create(SECRETS, body("a"))
+    watch = items.watch(SECRETS, Scope(labels="x"), items.version)
+    changed(items, 500)
+    assert watch.take() == ()
+    changed(items, 100)
+    (mark,) = watch.take()
+    assert (mark.what, mark.version, mark.item) == (Happened.BOOKMARK, items.version, None)
+    changed(items, 600)
+    resumed = items.watch(SECRETS, Scope(labels="x"), mark.version)
+    items.patch(SECRETS, key("a"), {"metadata": {"labels": {"x": "y"}}})
+    assert [change.what for change in drained(resumed)] == [Happened.ADDED]
+
+
+def test_a_bookmark_can_be_asked_for() -> None:
+    items = store()
+    watch = items.watch(SECRETS, Scope(labels="x"), items.version)
+    assert watch.bookmark().version == "1"
+    items.create(SECRETS, body("a"))
+    assert watch.bookmark().version == "1"
+    watch.take()
+    assert watch.bookmark().version == items.version
+    future = items.watch(SECRETS, Scope(), "100")
+    assert future.bookmark().version == "100"
+
+
+def test_large_news_come_in_batches() -> None:
+    items = store()
+    items.create(SECRETS, body("a"))
+    watch = items.watch(SECRETS, Scope(), items.version)
+    changed(items, 1500)
+    assert [len(watch.take()), len(watch.take()), len(watch.take())] == [1024, 476, 0]
+
+
+def test_whoever_waits_is_woken_once_and_by_its_own_resource() -> None:
+    items = store()
+    woken: list[str] = []
+    watch = items.watch(SECRETS, Scope(), items.version)
+    watch.wait(lambda: woken.append("secrets"))
+    items.create(CONFIG_MAPS, body("a", CONFIG_MAPS))
+    assert woken == []
+    items.create(SECRETS, body("a"))
+    items.create(SECRETS, body("b"))
+    assert woken == ["secrets"]
+    watch.wait(lambda: woken.append("at once"))
+    assert woken == ["secrets", "at once"]
+
+
+def test_a_closed_watch_is_not_woken() -> None:
+    items = store()
+    woken: list[str] = []
+    watches = [items.watch(SECRETS, Scope(), items.version) for _ in range(2)]
+    for number, watch in enumerate(watches):
+        watch.wait(lambda number=number: woken.append(str(number)))  # type: ignore[misc]
+    watches[0].close()
+    watches[0].close()
+    items.create(SECRETS, body("a"))
+    assert woken == ["1"]
+
+
+def test_an_object_is_decoded_once_for_all() -> None:
+    items = store()
+    watches = [items.watch(PODS, scope, items.version) for scope in (Scope(), Scope(namespace=SPACE))]
+    made = items.create(PODS, pod("a"))
+    seen = [watch.take()[0].item for watch in watches]
+    seen += [items.page(PODS).items[0], items.view(PODS, key("a"), made)]
+    assert all(item is seen[0] for item in seen)
+    assert items.watch(PODS.whole()).take()[0].item is made
+
+
+def test_a_version_is_a_number() -> None:
+    with pytest.raises(InvalidError, match="'soon': expected a number"):
+        store().watch(SECRETS, Scope(), "soon")
