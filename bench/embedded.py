@@ -45,7 +45,7 @@ def manifest(jobs: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, str]]]
         yield str(file), os.environ | {"TRAINWRIGHT_STATE": f"{folder}/state"}
 
 
-def wall(act: Callable[[], object], times: int) -> float:
+def wall(act: Callable[[], None], times: int) -> float:
     """Seconds on the clock, the best of several."""
     best = float("inf")
     for _ in range(times):
@@ -62,7 +62,7 @@ def run(words: list[str], env: dict[str, str] | None = None) -> None:
         sys.exit(f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr.decode()[-2000:]}")
 
 
-def cpu(act: Callable[[], object]) -> float:
+def cpu(act: Callable[[], None]) -> float:
     """Seconds of processor time of everything that was started."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     act()

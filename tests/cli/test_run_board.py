@@ -164,6 +164,56 @@ def test_a_pod_that_is_gone(phase: str, after: str) -> None:
     assert sum(one.jobs()[0].counts.values()) == 2
 
 
+def test_a_pod_that_is_gone_is_news_only_if_more_was_to_come() -> None:
+    one = board()
+    one.pod(pod("worker-0", phase="Failed"))
+    one.pod(pod("worker-1"))
+
+    assert one.pod(pod("worker-0", phase="Failed"), deleted=True) is None
+    told = one.pod(pod("worker-1"), deleted=True)
+    assert told is not None
+    assert (told.phase, told.reason) == ("Waiting", "its pod is gone")
+
+
+def test_a_pod_that_goes_with_its_job_has_stopped() -> None:
+    one = board()
+    one.pod(pod())
+    leaving = job()
+    one.job(leaving | {"metadata": leaving["metadata"] | {"deletionTimestamp": STARTED}})
+    told = one.pod(pod(), deleted=True)
+
+    assert told is not None
+    assert (told.phase, told.reason) == ("Stopped", "")
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        pytest.param({}, "Stopped", id="asked to end"),
+        pytest.param({"phase": "Failed"}, "Failed", id="failed before it was deleted"),
+    ],
+)
+def test_what_was_asked_to_end_has_not_failed(first: dict[str, Any], then: str) -> None:
+    one = board()
+    one.pod(pod(**first))
+    one.pod(pod(phase="Failed", meta={"deletionTimestamp": STARTED}, containers=[ended(143, signal=15)]))
+
+    assert phases(one)["worker-0"] == then
+    assert one.alive() == []
+
+
+def test_attempts_after_a_suspension_are_no_restarts() -> None:
+    one = board()
+    restarts = []
+    for attempt, resumes in ((0, 0), (1, 0), (4, 1), (5, 1), (9, 2)):
+        one.job(job(status=status("Running", resumes=resumes)))
+        told = one.pod(pod(attempt=attempt))
+        assert told is not None
+        restarts.append(told.restarts)
+
+    assert restarts == [0, 1, 1, 2, 2]
+
+
 def test_a_pod_may_be_seen_before_its_job() -> None:
     one = Board([(GENERICJOB, job())])
 

@@ -191,70 +191,64 @@ class Run(NamedTuple):
     code: int = 0
 
 
+def all_is_well(pod: Body) -> Run:
+    """What most pods do."""
+    return Run()
+
+
 class Kubelet:
     """Runs every pod as `script` says; one that is deleted ends `grace` seconds later."""
 
-    def __init__(self, store: Store, script: Callable[[Body], Run] = lambda pod: Run()) -> None:
+    def __init__(self, store: Store, script: Callable[[Body], Run]) -> None:
         self.store = store
         self.script = script
         self.grace = 0.2
-        #: Every pod that ever was, by name, and the most that a name had at once.
+        #: Every pod that ever was: its name and UID.
         self.born: list[tuple[str, str]] = []
+        #: By UID: set once the pod is to end.
+        self._ends: dict[str, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        known: set[str] = set()
         try:
             async for batch in LocalCluster(self.store).watch(PODS.whole(), since="0"):
                 for change in batch:
-                    uid = change.item["metadata"]["uid"]
-                    if change.what is Happened.ADDED and uid not in known:
-                        known.add(uid)
-                        self.born.append((change.item["metadata"]["name"], uid))
-                        self._start(self._live(change.item))
+                    self._see(change)
         finally:
             for task in self._tasks:
                 task.cancel()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _see(self, change: Change) -> None:
+        metadata = change.item["metadata"]
+        uid = metadata["uid"]
+        if uid not in self._ends:
+            self._ends[uid] = asyncio.Event()
+            self.born.append((metadata["name"], uid))
+            task = asyncio.create_task(self._live(change.item, self._ends[uid]))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if "deletionTimestamp" in metadata or change.what is Happened.DELETED:
+            self._ends[uid].set()
 
-    async def _live(self, pod: Body) -> None:
+    async def _live(self, pod: Body, ends: asyncio.Event) -> None:
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         run = self.script(pod)
-        if await self._pause(name, uid, run.starts):
+        if not await _set_within(ends, run.starts):
             self.store.bind(key(name), "node-1")
             self._state(name, "Running", {"running": {}})
-            if await self._pause(name, uid, run.lasts):
+            if not await _set_within(ends, run.lasts):
                 self.exit(name, run.code)
-        await self._reap(name, uid)
+        await ends.wait()
+        if self._there(name, uid):
+            await asyncio.sleep(self.grace)
+        if self._there(name, uid):
+            self.store.delete(PODS, key(name), uid=uid, grace=0)
 
-    async def _pause(self, name: str, uid: str, seconds: float | None) -> bool:
-        """Whether the pod may go on after that time."""
-        left = seconds if seconds is not None else 10.0**6
-        while left > 0 and self._going(name, uid) is False:
-            await asyncio.sleep(min(left, 0.1 if seconds is not None else 1.0))
-            left -= 0.1 if seconds is not None else 1.0
-        return self._going(name, uid) is False
-
-    async def _reap(self, name: str, uid: str) -> None:
-        while (going := self._going(name, uid)) is not None:
-            if going:
-                await asyncio.sleep(self.grace)
-                if self._going(name, uid):
-                    self.store.delete(PODS, key(name), grace=0)
-                return
-            await asyncio.sleep(1.0)
-
-    def _going(self, name: str, uid: str) -> bool | None:
-        """Whether this pod is being deleted; None if it is gone."""
+    def _there(self, name: str, uid: str) -> bool:
         try:
-            metadata = self.store.get(PODS, key(name))["metadata"]
+            return bool(self.store.get(PODS, key(name))["metadata"]["uid"] == uid)
         except NotFoundError:
-            return None
-        return "deletionTimestamp" in metadata if metadata["uid"] == uid else None
+            return False
 
     def exit(self, name: str, code: int = 0) -> None:
         """The pod's container ends."""
@@ -266,18 +260,40 @@ class Kubelet:
         self.store.patch(PODS, key(name), {"status": status}, status=True)
 
 
+async def _set_within(event: asyncio.Event, seconds: float | None) -> bool:
+    """Whether it happens within that time."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+@asynccontextmanager
+async def at_work(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Meanwhile this goes on; it must not end by itself."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        (end,) = await asyncio.gather(task, return_exceptions=True)
+        assert isinstance(end, asyncio.CancelledError), end
+        await asyncio.sleep(0)
+
+
 class Stage:
     """A store, a kubelet, a wire, and controllers that come and go."""
 
-    def __init__(self, script: Callable[[Body], Run] = lambda pod: Run(), **knobs: Any) -> None:
+    def __init__(self, script: Callable[[Body], Run] | None = None, **knobs: Any) -> None:
         self.clock = LoopClock()
         self.store = Store(self.clock)
         self.wire = Wire(LocalCluster(self.store))
-        self.kubelet = Kubelet(self.store, script)
+        self.kubelet = Kubelet(self.store, script or all_is_well)
         self.knobs = knobs
         self.site = Site()
         self.controller = self.made()
-        self._tasks: list[asyncio.Task[None]] = []
 
     def made(self) -> Controller:
         """A new controller, which knows nothing yet."""
@@ -307,17 +323,10 @@ class Stage:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        kubelet = asyncio.create_task(self.kubelet.run())
-        controller = asyncio.create_task(self.controller.run())
-        try:
+        """With a kubelet and a controller, which leave nothing behind."""
+        async with at_work(self.kubelet.run()), at_work(self.controller.run()):
             yield
-        finally:
-            for task in (controller, kubelet):
-                task.cancel()
-            ends = await asyncio.gather(controller, kubelet, return_exceptions=True)
-            assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
-            await asyncio.sleep(0)
-            assert asyncio.all_tasks() == {asyncio.current_task()}, "something is still at work"
+        assert asyncio.all_tasks() == {asyncio.current_task()}, "something is still at work"
 
     async def until(self, condition: Callable[[], bool], limit: float = 120.0) -> None:
         """Wait; AssertionError if it takes longer than that."""

@@ -57,8 +57,12 @@ def listed(version: int, *pods: Pod) -> Cache:
     return cache
 
 
+def everything(cache: Cache) -> dict[Key, Any]:
+    return dict(zip(cache.keys(), cache.items(), strict=True))
+
+
 def names(cache: Cache) -> list[str]:
-    return sorted(key.name for key in cache.keys())
+    return sorted(one.name for one in everything(cache))
 
 
 # -- what is there ---------------------------------------------------------------------------------------------------
@@ -360,7 +364,7 @@ class News(RuleBasedStateMachine):
 
     @invariant()
     def no_step_back(self) -> None:
-        seen = {where: self.cache.get(where) for where in self.cache.keys()}
+        seen = everything(self.cache)
         now = {where: one.metadata.uid for where, one in seen.items()}
         self.departed |= {uid for where, uid in self.shown.items() if now.get(where) != uid}
         self.shown = now
@@ -373,7 +377,7 @@ class News(RuleBasedStateMachine):
     @invariant()
     def the_index_agrees(self) -> None:
         for job in ("one", "two"):
-            mine = [one for _, one in sorted((where, self.cache.get(where)) for where in self.cache.keys())]
+            mine = [one for _, one in sorted(everything(self.cache).items())]
             assert self.cache.of(job) == tuple(one for one in mine if one.metadata.labels == {JOB_UID: job})
 
     def teardown(self) -> None:
@@ -382,7 +386,7 @@ class News(RuleBasedStateMachine):
         while self.answers:
             self.an_answer_arrives(0)
             self.no_step_back()
-        assert {where: self.cache.get(where) for where in self.cache.keys()} == self.truth
+        assert everything(self.cache) == self.truth
         assert not self.cache._buried
 
 

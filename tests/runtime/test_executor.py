@@ -93,7 +93,7 @@ class Stand:
         return [one["metadata"]["name"] for one in self.store.list(PODS)[0]]
 
     def seen(self) -> list[str]:
-        return sorted(one.name for one in self.pods.keys())
+        return sorted(one.metadata.name for one in self.pods.items())
 
 
 def refuse(error: ApiError, *calls: str) -> Callable[[Call], Awaitable[None]]:
@@ -149,7 +149,7 @@ async def test_the_first_create_goes_alone_and_the_rest_several_at_a_time() -> N
 async def test_patches_and_deletes_go_several_at_a_time(stage: str) -> None:
     stand = Stand(writes=4)
     make = stand.patch if stage == "patches" else stand.delete
-    effects = tuple(make(f"p{number}", stand.exists(f"p{number}")) for number in range(8))  # type: ignore[operator]
+    effects = tuple(make(f"p{number}", stand.exists(f"p{number}")) for number in range(8))
     stand.wire.before = slowly
     await stand.carry_out(**{stage: effects})
     assert [call.at for call in stand.wire.calls] == [0] * 4 + [1] * 4
@@ -238,16 +238,17 @@ async def test_one_that_is_ours_already_is_taken_up() -> None:
 @pytest.mark.parametrize("seen", [False, True], ids=["that we have not seen", "that we have seen"])
 async def test_one_on_its_way_out_is_waited_for(seen: bool) -> None:
     stand = Stand()
-    others = {"ownerReferences": [], "labels": {KIND: "genericjob", JOB_UID: "an older job of this name"}}
+    others: Body = {"ownerReferences": [], "labels": {KIND: "genericjob", JOB_UID: "an older job of this name"}}
     stand.store.create(PODS, stand.body("c", **others))
     stand.store.bind(key("c"), "node-1")
     stand.store.delete(PODS, key("c"))
     if seen:
         stand.pods.replace(stand.store.page(PODS))
-    await stand.carry_out(stand.pod("c"), stand.pod("d"))
-    assert stand.there() == ["c", "d"]
+    await stand.carry_out(stand.pod("c"))
     assert stand.track.refusals == {}
     assert stand.track.again == 1.0
+    await stand.carry_out(stand.pod("c"), stand.pod("d"))
+    assert stand.there() == ["c", "d"]
     assert ("create pods c" in stand.wire.made()) is not seen
 
 
@@ -256,14 +257,17 @@ async def test_one_on_its_way_out_is_waited_for(seen: bool) -> None:
     [
         pytest.param({"ownerReferences": [], "labels": {}}, id="nobody's"),
         pytest.param({"ownerReferences": [{"uid": "x", "controller": True}]}, id="somebody else's"),
-        pytest.param({"labels": {KIND: "genericjob"}}, id="ours, but not labelled so: no pass would ever see it"),
+        pytest.param({"labels": {KIND: "genericjob"}}, id="ours, but not labelled so: no pass would see it"),
+        pytest.param({"labels": {JOB_UID: "{uid}"}}, id="ours, but without the label that informers look for"),
     ],
 )
 async def test_a_foreign_one_is_told_of_and_the_others_are_made(metadata: Body) -> None:
     stand = Stand()
     for one in metadata.get("ownerReferences", ()):
         one["uid"] = stand.store.create(JOB, manifest("other"))["metadata"]["uid"]
-    stand.store.create(PODS, stand.body("c", **metadata))
+    body = stand.body("c", **metadata)
+    labels = {name: value.format(uid=stand.job.uid) for name, value in body["metadata"]["labels"].items()}
+    stand.store.create(PODS, body | {"metadata": body["metadata"] | {"labels": labels}})
     await stand.carry_out(stand.pod("c"), stand.pod("d"))
     assert stand.there() == ["c", "d"]
     refusal = stand.track.refusals["Pod", "c"]
@@ -330,14 +334,37 @@ async def test_until_its_time_is_over_none_of_its_like_is_asked_for() -> None:
     stand.wire.before = refuse(ForbiddenError("no"), "create pods a0")
     pods = [stand.pod(f"a{number}") for number in range(5)]
     await stand.carry_out(*pods)
-    stand.track.expire(START + timedelta(seconds=29))
+    stand.track.expire(START + timedelta(seconds=29), [])
+    assert stand.track.refusals
     await stand.carry_out(*pods[1:])
     assert stand.wire.made() == ["create pods a0"]
-    stand.track.expire(START + timedelta(seconds=30))
-    assert stand.track.refusals == {}
+    stand.track.expire(START + timedelta(seconds=30), [("Pod", "a0")])
+    assert stand.track.refusals, "it is told of until it is made"
     stand.wire.before = slowly
     await stand.carry_out(*pods)
     assert stand.there() == [f"a{number}" for number in range(5)]
+    assert stand.track.refusals == {}
+
+
+async def test_a_refusal_of_what_is_no_longer_wanted_is_forgotten() -> None:
+    stand = Stand()
+    stand.wire.before = refuse(ForbiddenError("no"), "create pods a0")
+    await stand.carry_out(stand.pod("a0"))
+    stand.track.expire(START + timedelta(seconds=30), [])
+    assert stand.track.refusals == stand.track.barred == {}
+
+
+async def test_what_was_refused_before_with_the_same_words_is_not_told_again() -> None:
+    stand = Stand()
+    stand.wire.before = refuse(ForbiddenError("no"), "create pods a0")
+    await stand.carry_out(stand.pod("a0"))
+    stand.track.again, stand.track.barred = None, {}
+    await stand.carry_out(stand.pod("a0"))
+    assert stand.track.again is None
+    stand.track.barred = {}
+    stand.wire.before = refuse(ForbiddenError("still no"), "create pods a0")
+    await stand.carry_out(stand.pod("a0"))
+    assert stand.track.again == 0.0
 
 
 async def test_a_foreign_name_bars_nobody() -> None:

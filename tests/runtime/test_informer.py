@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
 
 import pytest
 from runtime_rig import VIRTUAL, Call, LoopClock, Wire
@@ -47,7 +48,7 @@ class Stand:
         self.store.delete(PODS, Key("default", name))
 
     def names(self) -> set[str]:
-        return {key.name for key in self.cache.keys()}
+        return {one.metadata.name for one in self.cache.items()}
 
     def times(self, verb: str) -> list[float]:
         return [call.at for call in self.wire.calls if call.verb == verb]
@@ -138,10 +139,13 @@ async def test_a_watch_that_breaks_goes_on_where_it_was() -> None:
     assert len(stand.times("list")) == 1
 
 
+BROKEN = UnavailableError("gone away")
+
+
 class Breaking(LocalCluster):
     """Each of its watches breaks after so many batches: with an error, or as if that were all."""
 
-    def __init__(self, store: Store, after: int, error: ApiError | None = UnavailableError("gone away")) -> None:
+    def __init__(self, store: Store, after: int, error: ApiError | None = BROKEN) -> None:
         super().__init__(store)
         self.after, self.error = after, error
 
@@ -221,7 +225,7 @@ async def test_a_list_is_never_older_than_what_we_have_written_or_been_told() ->
 
 
 def rates(times: list[float]) -> list[float]:
-    return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    return [later - earlier for earlier, later in pairwise(times)]
 
 
 @pytest.mark.parametrize(

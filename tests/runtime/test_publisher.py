@@ -39,7 +39,9 @@ def test_the_patch_names_what_has_changed_and_no_more(before: Body, after: Body,
 
 
 leaves = st.integers(-2, 2) | st.sampled_from(["", "a"]) | st.lists(st.integers(0, 2), max_size=2)
-values: st.SearchStrategy[Any] = st.recursive(leaves, lambda one: st.dictionaries(st.sampled_from("abc"), one), max_leaves=6)
+values: st.SearchStrategy[Any] = st.recursive(
+    leaves, lambda one: st.dictionaries(st.sampled_from("abc"), one), max_leaves=6
+)
 bodies = st.dictionaries(st.sampled_from(["phase", "tasks", "trainwright", "theirs"]), values)
 
 

@@ -40,7 +40,9 @@ def samples(telemetry: Telemetry) -> dict[tuple[str, frozenset[tuple[str, str]]]
 
 def test_every_metric_of_the_table_is_there_with_its_type_and_labels() -> None:
     families = {family.name: family for family in text_string_to_metric_families(busy().expose())}
-    assert {name: family.type for name, family in families.items()} == {name: kind for name, (kind, _) in METRICS.items()}
+    assert {name: family.type for name, family in families.items()} == {
+        name: kind for name, (kind, _) in METRICS.items()
+    }
     for name, (_, labels) in METRICS.items():
         used = {label for sample in families[name].samples for label in sample.labels}
         assert used == labels
@@ -60,7 +62,10 @@ def test_the_numbers_are_those_that_were_counted() -> None:
 
 def test_the_buckets_add_up() -> None:
     found = samples(busy())
-    buckets = {bound: found["trainwright_reconcile_seconds_bucket", frozenset({("le", bound)})] for bound in ("0.0001", "0.005", "5.0", "+Inf")}
+    buckets = {
+        bound: found["trainwright_reconcile_seconds_bucket", frozenset({("le", bound)})]
+        for bound in ("0.0001", "0.005", "5.0", "+Inf")
+    }
     assert buckets == {"0.0001": 2, "0.005": 3, "5.0": 3, "+Inf": 4}
     assert found["trainwright_reconcile_seconds_count", frozenset()] == 4
     assert found["trainwright_reconcile_seconds_sum", frozenset()] == 99.00215

@@ -18,7 +18,7 @@ SUPERVISOR = f"{PREFIX}/supervisor"
 _SCHEME = "trainwright://"
 
 
-@click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command("exec")
 @click.argument("job", metavar="JOB")
 @click.argument("replica", metavar="REPLICA")
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED, required=True)
@@ -38,13 +38,10 @@ def command(job: str, replica: str, words: tuple[str, ...], namespace: str, cont
       trainwright exec demo worker-0 -- env | sort
       trainwright exec -c sidecar lab/demo ps-1 -- cat /etc/hosts
     """
-    argv = words[1:] if words[0] == "--" else words
-    if not argv:
-        raise UsageError("there is no command to run; write it behind `--`")
     reached = reach(job, namespace)
     pod = _pod(reached, replica)
     place = _container(pod, container)
-    return run_in(_supervisor(reached, pod), place, list(argv), tty=tty)
+    return run_in(_supervisor(reached, pod), place, list(words), tty=tty)
 
 
 def _pod(reached: Reached, word: str) -> Body:
@@ -84,6 +81,7 @@ def _container(pod: Body, word: str) -> str:
 
 
 def _supervisor(reached: Reached, pod: Body) -> str:
-    node = reached.portal.get("nodes", ("", pod["spec"]["nodeName"]))
-    path: str = (node["metadata"].get("annotations") or {}).get(SUPERVISOR, "")
-    return path
+    name = pod["spec"]["nodeName"]
+    node = reached.portal.get("nodes", ("", name))
+    told = (node["metadata"].get("annotations") or {}).get(SUPERVISOR)
+    return str(told or reached.run.folder / "nodes" / name / "supervisor.sock")

@@ -22,7 +22,7 @@ from trainwright.cli.state import home
 from trainwright.errors import UsageError
 from trainwright.kinds.base import load
 from trainwright.kinds.registry import find as kind_of
-from trainwright.model.indexes import members
+from trainwright.model.indexes import counts, members
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ATTEMPT, INDEX, ROLE
@@ -111,14 +111,13 @@ def _tables(found: list[Known], *, detailed: bool, wide: bool) -> Iterator[str]:
     for one in found if detailed else ():
         yield ""
         if one.pods is not None:
-            yield from _replicas(one.pods, now, wide=wide)
+            yield from _replicas(one, one.pods, now, wide=wide)
         else:
             yield from _ended(one.run)
 
 
 def _row(one: Known, now: Time, *, wide: bool) -> list[str]:
-    status = one.body.get("status") or {}
-    ledger = msgspec.convert(status.get("trainwright") or {}, Ledger)
+    status, ledger = one.body.get("status") or {}, _ledger(one)
     restarts = sum(number for role in ledger.roles for number in role.restarts.values())
     row = [
         one.run.key.namespace,
@@ -160,17 +159,30 @@ def _age(holder: Body, now: Time) -> str:
     return age((now - since).total_seconds()) if since is not None else ""
 
 
-def _replicas(pods: list[Body], now: Time, *, wide: bool) -> Iterator[str]:
+def _replicas(one: Known, pods: list[Body], now: Time, *, wide: bool) -> Iterator[str]:
+    ledger = _ledger(one)
     rows = []
     for pod in sorted(pods, key=_place):
         labels, seen = pod["metadata"]["labels"], condition(pod)
-        restarts = int(labels.get(ATTEMPT) or 0) + seen.restarts
+        restarts = _attempts(ledger, labels) + seen.restarts
         row = [f"{labels[ROLE]}-{labels[INDEX]}", seen.phase, pod["spec"].get("nodeName", "")]
         row += [str(restarts), _age(pod["metadata"], now)]
         row += [pod["metadata"]["name"], (pod.get("status") or {}).get("podIP", "")] if wide else []
         rows.append([*row, seen.reason])
     head = ["REPLICA", "PHASE", "NODE", "RESTARTS", "AGE"] + ["POD", "ADDRESS"] * wide + ["REASON"]
     yield from columns(head, rows) if rows else ["no replicas now"]
+
+
+def _ledger(one: Known) -> Ledger:
+    return msgspec.convert((one.body.get("status") or {}).get("trainwright") or {}, Ledger)
+
+
+def _attempts(ledger: Ledger, labels: dict[str, str]) -> int:
+    """Earlier tries at a replica; after a suspension all began anew, so only those since then."""
+    if not ledger.resumes:
+        return int(labels.get(ATTEMPT) or 0)
+    retries = next((role.retries for role in ledger.roles if role.name == labels[ROLE]), "")
+    return counts(retries).get(int(labels[INDEX]), 0)
 
 
 def _place(pod: Body) -> tuple[str, int]:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
+from itertools import chain
 
 import click
 
@@ -57,8 +58,8 @@ def command(
     there = files(run.folder, found, container)
     printer = _Printer(several=len({one.label for one in there}) > 1 or (run.live and not replicas))
     followed: Tail[str] = Tail()
+    printer.show(there, last)
     for one in there:
-        printer.show(one, last)
         followed.add(one.path, one.label, inode=one.inode, offset=one.size)
     if more["follow"] and run.live:
         _follow(run, wanted, followed, printer)
@@ -102,11 +103,17 @@ class _Printer:
         self._terminal = sys.stdout.isatty()
         self._colour = self._terminal and not os.environ.get("NO_COLOR")
 
-    def show(self, one: LogFile, last: int | None) -> None:
-        """What a file holds by now."""
-        parts = one.parts()
-        for line in deque(parts, maxlen=last) if last is not None else parts:
-            self.line(one.label, line)
+    def show(self, there: list[LogFile], last: int | None) -> None:
+        """What the files hold by now; of each replica, however many it has, only its last lines if so asked."""
+        if last is None:
+            for one in there:
+                for line in one.parts():
+                    self.line(one.label, line)
+            return
+        for label in dict.fromkeys(one.label for one in there):
+            parts = chain.from_iterable(one.parts() for one in there if one.label == label)
+            for line in deque(parts, maxlen=last):
+                self.line(label, line)
 
     def line(self, label: str, data: bytes) -> None:
         """One line, with its end if it has one."""

@@ -6,7 +6,6 @@ Nothing heavy is imported here, and no command before it is asked for: `trainwri
 
 import os
 import sys
-import traceback
 from importlib import import_module
 from io import TextIOWrapper
 
@@ -117,6 +116,8 @@ def run(args: list[str]) -> int:
 
 def _broken(error: Exception) -> int:
     if os.environ.get("TRAINWRIGHT_DEBUG"):
+        import traceback  # noqa: PLC0415 - half as long to import as all the rest, and hardly ever needed
+
         traceback.print_exc()
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return _say(f"internal error: {text[:500]}; run with TRAINWRIGHT_DEBUG=1 for the traceback", 3)

@@ -117,7 +117,7 @@ def _raw() -> Iterator[None]:
     """Keys as they come, Ctrl-C too; the terminal is put back whatever happens."""
     before = termios.tcgetattr(0)
     try:
-        tty.setraw(0)
+        tty.setraw(0, termios.TCSADRAIN)  # what was typed ahead is not to be lost
         yield
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, before)

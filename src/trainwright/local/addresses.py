@@ -38,7 +38,10 @@ class Book:
 
 
 class Addresses:
-    """Every reservation of this engine. `host` is the address of pods that use the host's network."""
+    """Every reservation of this engine. `host` is the address of pods that use the host's network.
+
+    Where all pods do (the process runtime), there is no such difference: then it is empty.
+    """
 
     def __init__(self, store: Store, pool: Hosts, ports: Ports, host: str = LOOPBACK) -> None:
         self._store, self._pool, self._free, self._host = store, pool, ports, host
@@ -66,7 +69,8 @@ class Addresses:
         noted = meta.get("annotations") or {}
         if before is not None or ADDRESS in noted:
             return body
-        host = self._host if body["spec"].get("hostNetwork") else self._reserve(meta)
+        shares = self._host and body["spec"].get("hostNetwork")
+        host = self._host if shares else self._reserve(meta)
         return {**body, "metadata": {**meta, "annotations": {**noted, ADDRESS: host}}}
 
     def _reserve(self, meta: Body) -> str:

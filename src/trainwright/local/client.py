@@ -144,8 +144,9 @@ class _Link:
     async def close(self) -> None:
         """Let go of everything."""
         self._reading.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._reading
+        await asyncio.gather(self._reading, return_exceptions=True)
+        with suppress(OSError):
+            await self._writer.wait_closed()
 
     async def ask(self, request: dict[str, Any]) -> Any:
         """One answer."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Garbage collection by ownerReferences. `store` tells it of every write; it asks the store to delete and to patch.
+"""Garbage collection by ownerReferences. `tables` tells it of every write, and deletes and patches what it finds.
 
 An index leads from an owner's UID to its dependents; a queue of objects to look at replaces recursion, so that neither
 deep nor wide families hurt. It runs within the write that gave it work: what an API server does soon, this does now.
@@ -71,7 +71,7 @@ class Collector:
         if old is not new:
             self._release(ref, old or ())
             self._adopt(ref, new or ())
-        if "deletionTimestamp" in after and after.get("finalizers"):
+        if "deletionTimestamp" in after:
             self._owners.append(after["uid"])
 
     def removed(self, ref: Ref, metadata: Body) -> None:
@@ -173,7 +173,6 @@ class Collector:
         family = self._dependents.get(uid)
         if family is not None:
             self._queue.extend([ref for ref, blocks in family.refs.items() if blocks])
-        self._owners.append(uid)
 
     def _orphan(self, uid: str) -> None:
         family = self._dependents.get(uid)

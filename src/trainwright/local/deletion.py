@@ -63,8 +63,8 @@ def _dates(metadata: Body, now: datetime, seconds: int) -> Body:
     changed: Body = {"deletionGracePeriodSeconds": seconds}
     if "deletionTimestamp" in metadata:
         due = datetime.fromisoformat(metadata["deletionTimestamp"])
-        now = due - timedelta(seconds=metadata.get("deletionGracePeriodSeconds", 0))
+        now = due - timedelta(seconds=metadata["deletionGracePeriodSeconds"])
     else:
-        changed["generation"] = metadata.get("generation", 0) + 1
+        changed["generation"] = metadata["generation"] + 1
     changed["deletionTimestamp"] = stamp(now + timedelta(seconds=seconds))
     return changed

@@ -17,7 +17,7 @@ from trainwright.local import admission
 from trainwright.local.addresses import Addresses
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.fleet import Fleet
-from trainwright.local.pools import Hosts, Ports, Subnet, loopback, ranges
+from trainwright.local.pools import LOOPBACK, Hosts, Ports, Subnet, loopback, ranges
 from trainwright.local.scheduler import Scheduler
 from trainwright.local.server import serve
 from trainwright.local.settings import SOCKET, Settings
@@ -67,7 +67,8 @@ class Engine:
         """Everything up and ready. Raises EngineError."""
         admission.install(self.store)
         await self._fleet.prepare()
-        addresses = Addresses(self.store, self._pool(), Ports(ranges(), start=os.getpid()))
+        host = LOOPBACK if self._fleet.subnet else ""
+        addresses = Addresses(self.store, self._pool(), Ports(ranges(), start=os.getpid()), host)
         addresses.install()
         verbs = {"metrics": self._metrics}
         await self._open.enter_async_context(serve(self._settings.folder / SOCKET, self.cluster, verbs))

@@ -8,6 +8,7 @@ through its socket; one that is killed takes its pods along, as a machine would.
 import os
 import sys
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -17,10 +18,12 @@ from trainwright.local.agent.agent import Agent
 from trainwright.local.agent.environment import passed
 from trainwright.local.agent.link import Link
 from trainwright.local.agent.settings import Settings as Node
-from trainwright.local.crew import Crew
 from trainwright.local.settings import Settings
 from trainwright.local.subnets import lease
 from trainwright.runtime.ports import Clock, Cluster
+
+if TYPE_CHECKING:
+    from trainwright.local.crew import Crew
 
 CHOSEN = "every pod has its own network, processes and mounts"
 PLAIN = "pods are plain processes that share this machine's network and files"
@@ -65,19 +68,20 @@ class Fleet:
         if runtime == "sandbox" and sys.platform != "linux":
             raise EngineError("it needs Linux")
         self._leases.close()
-        network = None
+        subnet, network = "", None
         if runtime == "sandbox":
             leased = lease()
             self._leases.callback(leased.close)
-            network = {"subnet": leased.subnet, "holder": None}
+            subnet, network = leased.subnet, {"subnet": leased.subnet, "holder": None}
         self._nodes = [replace(node, runtime=runtime, network=network) for node in self._nodes]
         if len(self._nodes) == 1:
             self._link = await Link.start(self._nodes[0].supervisor())
         else:
+            from trainwright.local.crew import Crew  # noqa: PLC0415 - only several nodes need it
+
             self._crew = Crew(self._cluster, self._clock, self._settings)
-            await self._crew.prepare(network["subnet"] if network is not None else "")
-        self.runtime, self.choice = runtime, why
-        self.subnet = network["subnet"] if network is not None else ""
+            await self._crew.prepare(subnet)
+        self.runtime, self.choice, self.subnet = runtime, why, subnet
 
     async def start(self) -> None:
         """Every node registered and ready for pods."""

@@ -161,6 +161,6 @@ class Watch:
 
 def parse(version: str) -> int:
     """A resourceVersion as the number that it is here."""
-    if not version.isdecimal():
+    if not version.isdecimal() or len(version) > 20:
         raise InvalidError(f"resource version {version!r}: expected a number, as a list or an object has it")
     return int(version)

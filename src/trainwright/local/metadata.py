@@ -8,10 +8,12 @@ import os
 import re
 from datetime import datetime
 
+from msgspec import ValidationError, convert
+
 from trainwright.errors import ConflictError, InvalidError
 from trainwright.local.patches import same
 from trainwright.model.job import Body
-from trainwright.model.meta import Key
+from trainwright.model.meta import Key, ObjectMeta
 from trainwright.runtime.ports import Resource
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -42,7 +44,6 @@ def born(resource: Resource, body: Body, now: datetime) -> Body:
     metadata = {key: value for key, value in given.items() if key not in _ALLOTTED}
     metadata["name"] = _name(given)
     _check_namespace(resource, metadata)
-    _check_owners(metadata)
     metadata["uid"], metadata["generation"] = uid(), 1
     metadata["creationTimestamp"] = stamp(now)
     return {"apiVersion": resource.api_version, "kind": resource.kind} | body | {"metadata": metadata}
@@ -58,7 +59,7 @@ def _check_kind(resource: Resource, body: Body) -> None:
 def _name(metadata: Body) -> str:
     name = metadata.get("name")
     if not name and metadata.get("generateName"):
-        name = f"{metadata['generateName']}{uid()[:5]}"
+        name = f"{metadata['generateName']}{uid()[-10:]}"
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         expected = "expected lower-case letters, digits, `-` and `.`, with a letter or digit at both ends"
         raise InvalidError(f"metadata.name: {name!r}; {expected}, at most 253")
@@ -75,13 +76,22 @@ def _check_namespace(resource: Resource, metadata: Body) -> None:
         raise InvalidError(f"metadata.namespace: {namespace!r}; expected none: {resource.id} belong to no namespace")
 
 
-def _check_owners(metadata: Body) -> None:
-    owners = metadata.get("ownerReferences") or []
-    for index, owner in enumerate(owners):
-        if not isinstance(owner, dict) or not isinstance(owner.get("uid"), str):
-            raise InvalidError(
-                f"metadata.ownerReferences[{index}]: {owner!r}; expected a reference with the owner's uid"
-            )
+def check(metadata: Body) -> None:
+    """InvalidError if whoever reads it could not."""
+    try:
+        convert(metadata, ObjectMeta)
+    except ValidationError as error:
+        raise InvalidError(plain(error, "metadata")) from None
+    for index, owner in enumerate(metadata.get("ownerReferences") or ()):
+        if not owner.get("uid"):
+            raise InvalidError(f"metadata.ownerReferences[{index}].uid: missing; expected the owner's UID")
+
+
+def plain(error: ValidationError, at: str = "") -> str:
+    """msgspec's words with the path first, as everywhere else."""
+    message, _, path = str(error).partition(" - at `")
+    path = f"{at}{path.rstrip('`').removeprefix('$')}".lstrip(".")
+    return f"{path}: {message[:1].lower()}{message[1:]}"
 
 
 def key_of(body: Body) -> Key:
@@ -105,10 +115,14 @@ def _check_metadata(have: Body, asked: Body) -> None:
     for name in _IMMUTABLE:
         if (value := asked.get(name)) is not None and value != have.get(name):
             raise InvalidError(f"metadata.{name}: {value!r}; it is {have.get(name)!r} and cannot change")
-    _check_owners(asked)
-    added = set(asked.get("finalizers") or ()) - set(have.get("finalizers") or ())
-    if added and "deletionTimestamp" in have:
-        raise InvalidError(f"metadata.finalizers: {sorted(added)}; none can be added while the object is being deleted")
+
+
+def check_finalizers(before: Body, after: Body) -> None:
+    """InvalidError if there are new ones on an object that is being deleted: nobody would be told."""
+    have = before.get("finalizers") or ()
+    added = [one for one in after.get("finalizers") or () if one not in have]
+    if added and "deletionTimestamp" in before:
+        raise InvalidError(f"metadata.finalizers: {added}; none can be added while the object is being deleted")
 
 
 def replaced(before: Body, part: Body) -> Body:

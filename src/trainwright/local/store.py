@@ -87,6 +87,7 @@ class Store:
             body.update(fresh)
         for hook in table.hooks:
             body = hook(None, body)
+        rules.check(body["metadata"])
         return self._tables.put(table, key, None, body, dict(body["metadata"]))
 
     def patch(
@@ -163,8 +164,10 @@ class Store:
         for hook in table.hooks if hooks is None else hooks:
             after = hook(before.body, after)
         metadata = dict(after["metadata"])
+        rules.check(metadata)
+        rules.check_finalizers(before.body["metadata"], metadata)
         if rules.respecified(before.body, after):
-            metadata["generation"] = metadata.get("generation", 0) + 1
+            metadata["generation"] += 1
         return self._tables.put(table, key, before, after, metadata)
 
 

@@ -14,8 +14,9 @@ from trainwright.errors import InvalidError, NotFoundError
 from trainwright.local.collector import Collector, Ref
 from trainwright.local.deletion import awaits, doom, over
 from trainwright.local.history import Entry, Log, Record
+from trainwright.local.metadata import plain
 from trainwright.model.job import Body
-from trainwright.model.meta import Key, ObjectMeta, Wire
+from trainwright.model.meta import Key, Wire
 from trainwright.runtime.ports import Clock, Happened, Propagation, Resource
 from trainwright.runtime.resources import BY_ID
 
@@ -25,9 +26,8 @@ _ADDED, _MODIFIED, _DELETED = Happened.ADDED, Happened.MODIFIED, Happened.DELETE
 
 
 class _Anything(Wire, frozen=True, gc=False):
-    """What every object has, or may have."""
+    """What many objects have."""
 
-    metadata: ObjectMeta
     spec: dict[str, Any] | None = None
     status: dict[str, Any] | None = None
 
@@ -59,18 +59,12 @@ class Table:
             else:
                 record.decoded(self.resource)
         except ValidationError as error:
-            raise InvalidError(_plain(error)) from None
+            raise InvalidError(plain(error)) from None
 
     def named(self, key: Key) -> str:
         """What an error calls an object."""
         where = f' in namespace "{key.namespace}"' if key.namespace else ""
         return f'{self.id} "{key.name}"{where}'
-
-
-def _plain(error: ValidationError) -> str:
-    """msgspec's words with the path first, as everywhere else."""
-    message, _, path = str(error).partition(" - at `")
-    return f"{path.rstrip('`').removeprefix('$').lstrip('.')}: {message[:1].lower()}{message[1:]}"
 
 
 class Tables:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from trainwright.core.reconcile import reconcile
-from trainwright.errors import ApiError, ConflictError
+from trainwright.errors import ApiError, ConflictError, NotFoundError
 from trainwright.kinds.registry import KINDS
 from trainwright.model.action import Plan
 from trainwright.model.job import Body
@@ -85,7 +85,8 @@ class Controller:
         """One pass, whatever comes of it; in a word."""
         try:
             await self._pass(which)
-        except ConflictError:
+        except (ConflictError, NotFoundError):
+            # Of the job itself: what the pass was based on is out of date.
             self._queue.add(which, _LATE)
             return "conflict"
         except ApiError as error:
@@ -99,7 +100,9 @@ class Controller:
         return "done"
 
     def _pause(self, which: Which) -> float:
-        track = self._tracks[which]
+        track = self._tracks.get(which)
+        if track is None:
+            return self._settings.retry_most
         track.pause = min(max(track.pause * 2, self._settings.retry), self._settings.retry_most)
         return track.pause
 
@@ -111,11 +114,11 @@ class Controller:
             return
         now = self._clock.now()
         track = self._track(which, document)
-        track.expire(now)
         track.again = None
         loaded = track.load(document)
         job = track.job(loaded)
         plan = reconcile(job, self._view.observe(job, tuple(track.refusals.values())), self._site(), now)
+        track.expire(now, {(create.body["kind"], create.name) for create in plan.creates})
         due = await self._publisher.store(document, loaded, plan, track, now)
         await self._executor.carry_out(job, plan, track, now)
         await self._publisher.tell(job, track)
@@ -147,3 +150,5 @@ class Controller:
             waits.append(track.next_check(now, settings.resync, settings.resync_most, changed=not plan.empty))
         if waits:
             self._queue.add(which, min(waits))
+        else:
+            track.rest()

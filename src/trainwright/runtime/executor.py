@@ -22,11 +22,11 @@ from trainwright.errors import (
 from trainwright.model.action import Create, Delete, Patch, Plan
 from trainwright.model.child import Refusal
 from trainwright.model.job import Body, Job
-from trainwright.model.meta import JOB_UID, ROLE, Key, Meta
+from trainwright.model.meta import JOB_UID, KIND, ROLE, Key, Meta
 from trainwright.runtime.ports import Cluster, Propagation, Resource
 from trainwright.runtime.settings import Settings
 from trainwright.runtime.telemetry import Telemetry
-from trainwright.runtime.track import Like, Track
+from trainwright.runtime.track import Like, Place, Track
 from trainwright.runtime.view import View
 
 Did = TypeVar("Did", Create, Delete, Patch)
@@ -113,12 +113,11 @@ class Executor:
 
     async def _create(self, job: Job, create: Create, track: Track, now: datetime) -> None:
         """Make one child."""
-        kind: str = create.body["kind"]
-        cache = self._caches[kind]
+        cache = self._caches[create.body["kind"]]
         there = cache.get(Key(job.key.namespace, create.name))
         if there is not None and cache.resource.meta(there).deletion_timestamp is not None:
             # Not this job's, or it would not be asked for: one of an older job of the same name.
-            track.look_again(_TAKEN)
+            self._await(create, track)
             return
         request = self._cluster.create(cache.resource, create.body)
         try:
@@ -130,7 +129,7 @@ class Executor:
         except ApiError as error:
             track.barred[_like(create)] = self._refuse(create, track, now, error)
         else:
-            track.refusals.pop((kind, create.name), None)
+            track.refusals.pop(_place(create), None)
 
     async def _taken(self, job: Job, create: Create, track: Track, now: datetime, error: ApiError) -> None:
         """Something has its name: ours enters the cache, one on its way out is waited for, a foreign one is told of."""
@@ -138,24 +137,33 @@ class Executor:
         try:
             found = await self._cluster.get(cache.resource, Key(job.key.namespace, create.name))
         except NotFoundError:
-            track.look_again(_TAKEN)
+            self._await(create, track)
             return
         meta: Meta = cache.resource.meta(found)
-        labelled = (meta.labels or {}).get(JOB_UID) == job.uid
+        labels = meta.labels or {}
+        # Without these two no informer would ever tell of it.
+        labelled = KIND in labels and labels.get(JOB_UID) == job.uid
         if labelled and meta.controller is not None and meta.controller.uid == job.uid:
             self._saw(track, cache.learn(found))
+            track.refusals.pop(_place(create), None)
         elif meta.deletion_timestamp is not None:
-            track.look_again(_TAKEN)
+            self._await(create, track)
         else:
             self._refuse(create, track, now, error)
 
+    def _await(self, create: Create, track: Track) -> None:
+        """Its name will be free soon."""
+        track.refusals.pop(_place(create), None)
+        track.look_again(_TAKEN)
+
     def _refuse(self, create: Create, track: Track, now: datetime, error: ApiError) -> datetime:
-        """Remember a refusal, and have it told at once; when to try again."""
-        kind: str = create.body["kind"]
-        after = max(self._settings.refused, error.retry_after or 0.0)
-        again = now + timedelta(seconds=after)
-        track.refusals[kind, create.name] = Refusal(create.name, error.reason, str(error), again, kind)
-        track.look_again(0.0)
+        """Remember a refusal, and have it told at once if it says something new; when to try again."""
+        kind, name = place = _place(create)
+        again = now + timedelta(seconds=max(self._settings.refused, error.retry_after or 0.0))
+        before = track.refusals.get(place)
+        if before is None or (before.reason, before.message) != (error.reason, str(error)):
+            track.look_again(0.0)
+        track.refusals[place] = Refusal(name, error.reason, str(error), again, kind)
         return again
 
     async def _counted(self, verb: str, resource: Resource, request: Awaitable[Any]) -> Any:
@@ -188,6 +196,10 @@ class Executor:
         for end in ends:
             if end is not None:
                 raise end
+
+
+def _place(create: Create) -> Place:
+    return create.body["kind"], create.name
 
 
 def _like(create: Create) -> Like:

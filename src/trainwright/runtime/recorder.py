@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events for people: `kubectl describe` and `trainwright events` show them. `executor` hands them over.
 
-An event that says how a job ended is tried until it is taken, or refused for good (a namespace that is going takes none);
-any other may be lost with a server that does not answer.
+An event that says how a job ended is tried until it is taken, or refused for good: a namespace that is going takes
+none. Any other may be lost with a server that does not answer.
 """
 
 import asyncio

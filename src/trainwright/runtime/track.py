@@ -4,6 +4,7 @@
 What was concluded and may be stored later is here too; should the process die, it is concluded again.
 """
 
+from collections.abc import Collection
 from datetime import datetime
 
 from msgspec.structs import replace
@@ -14,8 +15,10 @@ from trainwright.model.child import Refusal
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
 
-#: Kind and role of a child.
+#: Kind and role of children that will fare alike.
 Like = tuple[str, str]
+#: Kind and name of a child.
+Place = tuple[str, str]
 
 
 class Track:
@@ -28,7 +31,7 @@ class Track:
         self.pending: Ledger | None = None
         self.untold: tuple[Emit, ...] = ()
         #: Children that the API would not make, by kind and name.
-        self.refusals: dict[tuple[str, str], Refusal] = {}
+        self.refusals: dict[Place, Refusal] = {}
         #: Children of this kind and role are not asked for before then: one of them was refused.
         self.barred: dict[Like, datetime] = {}
         #: Seconds after which the last pass wants to be followed by another, because of what it met.
@@ -50,6 +53,10 @@ class Track:
             self._loaded, self._version = load(self.kind, document), version
         return self._loaded
 
+    def rest(self) -> None:
+        """Nothing more is expected: thousands of finished jobs must not weigh on memory."""
+        self._loaded = None
+
     def job(self, loaded: Loaded) -> Job:
         """The job with what has been concluded of it since it was last stored."""
         return loaded.job if self.pending is None else replace(loaded.job, ledger=self.pending)
@@ -67,9 +74,14 @@ class Track:
             self.period, self.checked, since = min(self.period * 2, most), now, 0.0
         return self.period - since
 
-    def expire(self, now: datetime) -> None:
-        """A refusal whose time is over is forgotten: what it was about is asked for again, or no longer wanted."""
-        self.refusals = {
-            place: one for place, one in self.refusals.items() if one.retry_at is not None and one.retry_at > now
-        }
+    def expire(self, now: datetime, wanted: Collection[Place]) -> None:
+        """Forget a refusal when its time is over and its child, by kind and name, is no longer wanted.
+
+        One that is still wanted is told of until it is made: what people read must not change to and fro meanwhile.
+        """
         self.barred = {like: until for like, until in self.barred.items() if until > now}
+        self.refusals = {
+            place: one
+            for place, one in self.refusals.items()
+            if place in wanted or (one.retry_at is not None and one.retry_at > now)
+        }

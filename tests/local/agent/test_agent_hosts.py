@@ -3,6 +3,7 @@
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from trainwright.local.cluster import LocalCluster
 from trainwright.local.store import Store
 from trainwright.model.meta import Key
 from trainwright.runtime.clock import WallClock
+from trainwright.runtime.ports import EVERYTHING, Change, Resource, Scope
 from trainwright.runtime.resources import PODS, SERVICES
 
 HEAD = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
@@ -138,6 +140,31 @@ async def test_the_file_holds_all_that_was_there_before_the_pod_and_follows_what
         expected = {f"10.0.0.3\t{FORMS.format('late')}", f"10.0.0.3\t{FORMS.format('back')}"}
         await settle(lambda: set(body(path.read_text())) == expected | {"10.0.0.2\t" + FORMS.format("mine")})
         assert path.stat().st_ino == inode
+    finally:
+        await hosts.close()
+
+
+class Slow(LocalCluster):
+    """A watch of the services that is behind."""
+
+    async def watch(
+        self, resource: Resource, scope: Scope = EVERYTHING, *, since: str
+    ) -> AsyncGenerator[tuple[Change, ...], None]:
+        if resource.id == SERVICES.id:
+            await asyncio.Event().wait()
+        async for batch in super().watch(resource, scope, since=since):
+            yield batch
+
+
+async def test_services_are_there_in_time_even_if_their_watch_is_behind(tmp_path: Path) -> None:
+    store = Store(WallClock())
+    hosts = Hosts(Slow(store), tmp_path, Pace())
+    await hosts.start()
+    try:
+        await asyncio.sleep(0.05)
+        store.create(SERVICES.whole(), service("front", "mine"))
+        path = await hosts.settled(store.create(PODS.whole(), pod("mine", "10.0.0.2")))
+        assert f"10.0.0.2\t{FORMS.format('front')}" in Path(path).read_text()
     finally:
         await hosts.close()
 

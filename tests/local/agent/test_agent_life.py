@@ -10,6 +10,7 @@ import pytest
 from agents import PACE, Place, alive, container, end, manifest, place, settle, state, waiting
 from msgspec.structs import replace
 
+from trainwright.local.agent.worker import Worker
 from trainwright.model.meta import Key
 from trainwright.runtime.resources import NODES, PODS, SECRETS
 
@@ -139,7 +140,7 @@ def restarts(status: dict) -> int:  # type: ignore[type-arg]
 
 
 async def test_a_calm_time_makes_the_back_off_short_again(tmp_path: Path) -> None:
-    async with place(tmp_path, pace=replace(PACE, backoff=5.0, calm=0.05)) as node:
+    async with place(tmp_path, pace=replace(PACE, backoff=60.0, longest=60.0, calm=0.05)) as node:
         node.run(container("sleep 0.1; exit 1"), restartPolicy="OnFailure")
         await node.until(lambda status: "containerStatuses" in status and restarts(status) >= 3)
 
@@ -173,7 +174,7 @@ async def test_a_deleted_pod_ends_by_sigterm_and_is_gone(node: Place) -> None:
 
 
 async def test_the_last_status_of_a_deleted_pod_is_stored_before_it_goes(node: Place) -> None:
-    node.run(container("exec sleep 60"))
+    node.run(container("exec sleep 60"), restartPolicy="Always")
     node.store.patch(PODS.whole(), Key("space", "pod"), {"metadata": {"finalizers": ["example.com/wait"]}})
     await node.phase("Running")
     node.delete(grace=5)
@@ -225,6 +226,23 @@ async def test_a_new_pod_of_the_same_name_waits_until_the_old_one_has_ended(node
     node.run(container(script))
     await node.phase("Running")
     await settle((tmp_path / "lock").exists)
+
+
+async def test_a_pod_begins_only_when_nothing_is_left_of_the_one_before(node: Place) -> None:
+    left = asyncio.Event()
+    before = asyncio.create_task(wait_for(left))
+    body = manifest(name="apart")
+    body["spec"]["nodeName"] = "nobody"
+    worker = Worker(node.create(PODS, body), node.agent.means, before)
+    await asyncio.sleep(0.1)
+    assert node.status("apart") == {"phase": "Pending"}
+    left.set()
+    await node.phase("Succeeded", "apart")
+    assert worker.vanish() is None
+
+
+async def wait_for(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 async def test_pre_stop_runs_before_sigterm_and_within_the_grace_period(node: Place, tmp_path: Path) -> None:
@@ -317,6 +335,35 @@ async def test_the_end_of_the_log_is_the_message_where_the_pod_asks_for_it(node:
     node.run(container("echo one; exit 1"), name="silent")
     assert end(await node.phase("Failed", "asks"))["message"] == "one\ntwo"
     assert "message" not in end(await node.phase("Failed", "silent"))
+
+
+async def test_a_container_that_takes_too_much_memory_is_said_to_be_killed_for_it(node: Place) -> None:
+    if node.agent.means.link.ready.result()["cgroup"] == "none":
+        pytest.skip("no cgroups here")
+    node.run(container("exec tail /dev/zero", resources=limit("24Mi")))
+    status = await node.phase("Failed")
+    assert (end(status)["exitCode"], end(status)["reason"]) == (137, "OOMKilled")
+
+
+def limit(memory: str) -> dict[str, dict[str, str]]:
+    return {"limits": {"memory": memory, "cpu": "1"}}
+
+
+async def test_fields_that_have_no_effect_are_named_once(node: Place) -> None:
+    for index in range(2):
+        node.run(name=f"pod-{index}", securityContext={"runAsUser": 1}, hostAliases=[{"ip": "1.2.3.4"}])
+    await node.phase("Succeeded", "pod-1")
+    told = [notice for notice in node.notices if "heeded" in notice]
+    assert told[0] == "spec.hostAliases, spec.securityContext: not heeded on this node"
+
+
+async def test_a_pod_that_cannot_be_read_stops_nothing(node: Place) -> None:
+    broken = manifest(name="broken")
+    del broken["spec"]["containers"]
+    node.create(PODS, broken)
+    node.run()
+    await node.phase("Succeeded")
+    assert any("pod space/broken is not one that can be run" in notice for notice in node.notices)
 
 
 async def test_gpus_are_handed_out_and_given_back(tmp_path: Path) -> None:

@@ -117,6 +117,20 @@ async def test_a_private_tmp_and_the_pods_files_go_with_the_pod(box: Place) -> N
     await settle(lambda: not folder.exists())
 
 
+async def test_nothing_is_held_of_a_pod_that_has_ended(box: Place) -> None:
+    supervisor = Path(f"/proc/{box.agent.means.link.process.pid}/fd")
+
+    def spaces() -> int:
+        return sum("mnt:" in os.fsdecode(one.readlink()) for one in supervisor.iterdir())
+
+    run(box, "pod", 3, container("exec sleep 60"))
+    await box.phase("Running")
+    before = spaces()
+    box.delete()
+    await box.gone()
+    await settle(lambda: spaces() == before - 1)
+
+
 async def test_host_network_is_the_machines_own(box: Place) -> None:
     shown = str(Path("/proc/self/ns/net").readlink())
     run(box, "pod", 3, container("readlink /proc/self/ns/net"), hostNetwork=True)

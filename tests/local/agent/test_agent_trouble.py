@@ -13,6 +13,7 @@ from agents import NODE, PACE, container, end, manifest, place, settings, settle
 from trainwright.errors import ConflictError, EngineError, GoneError, UnavailableError
 from trainwright.local.agent.link import Link, Refused
 from trainwright.local.agent.report import Report, Reports
+from trainwright.local.agent.settings import Pace
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.store import Store
 from trainwright.model.meta import Key
@@ -167,6 +168,27 @@ async def test_many_marks_are_one_write_and_the_newest_is_the_one_that_is_stored
     await asyncio.sleep(0.05)
     assert store.get(WHOLE, Key("space", "pod"))["status"]["message"] == "word 4"
     assert int(store.version) == before + 1
+    await reports.close()
+
+
+@pytest.mark.looptime
+async def test_every_report_waits_as_long_as_the_others() -> None:
+    store = Store(WallClock())
+    reports = Reports(LocalCluster(store), Pace(debounce=10), print)
+
+    def report(name: str) -> Report:
+        uid = store.create(WHOLE, manifest(name=name))["metadata"]["uid"]
+        return Report(Key("space", name), uid, lambda: compose(name))
+
+    early, late = report("early"), report("late")
+    reports.mark(early)
+    await asyncio.sleep(5)
+    reports.mark(late)
+    await asyncio.sleep(6)
+    assert early.stored
+    assert not late.stored
+    await asyncio.sleep(5)
+    assert late.stored
     await reports.close()
 
 

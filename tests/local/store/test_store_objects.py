@@ -51,7 +51,8 @@ def test_api_version_and_kind_are_filled_in() -> None:
         pytest.param(NODES, body("a", namespace=SPACE), "metadata.namespace: .* expected none", id="one too many"),
         pytest.param(SECRETS, body("a", labels={"x": 1}), "metadata.labels.*: expected `str`, got `int`", id="label"),
         pytest.param(SECRETS, body("a", finalizers="x"), "metadata.finalizers: expected `array", id="finalizers"),
-        pytest.param(SECRETS, body("a", ownerReferences=[{}]), r"ownerReferences\[0\].* owner's uid", id="owner"),
+        pytest.param(SECRETS, body("a", ownerReferences=5), "ownerReferences: expected `array", id="owners"),
+        pytest.param(SECRETS, body("a", ownerReferences=[{}]), r"ownerReferences\[0\]\.uid: missing", id="owner"),
         pytest.param(JOB, {**body("a", JOB), "spec": 1}, "spec: expected `object", id="spec"),
         pytest.param(CONFIG_MAPS, {**body("a"), "data": {"x": 1}}, "data.*: expected `str`, got `int`", id="data"),
         pytest.param(PODS, {**pod("a"), "spec": {"nodeName": 1}}, "spec.nodeName: expected `str`", id="a pod's field"),
@@ -71,6 +72,10 @@ def test_a_patch_that_would_make_it_unreadable_changes_nothing() -> None:
         items.patch(PODS, key("a"), {"status": {"phase": 1}}, status=True)
     with pytest.raises(InvalidError, match="status: expected `object`"):
         items.patch(PODS, key("a"), {"status": "x"}, status=True)
+    wrongs: tuple[Any, ...] = (7, "held", [{}])
+    for wrong in wrongs:
+        with pytest.raises(InvalidError, match="finalizers"):
+            items.patch(PODS, key("a"), {"metadata": {"finalizers": wrong}})
     assert items.get(PODS, key("a")) is made
     assert items.version == made["metadata"]["resourceVersion"]
 

@@ -193,11 +193,14 @@ def test_a_command_whose_owner_has_gone_is_killed(tmp_path: Path) -> None:
         assert one.call("list")["containers"][0]["ended"] is None
 
 
-def test_a_command_ends_with_its_container(tmp_path: Path) -> None:
+@pytest.mark.parametrize("argv", [["sleep", "300"], ["env", "-i", "sleep", "300"]], ids=["marked", "unmarked"])
+def test_a_command_ends_with_its_container(tmp_path: Path, argv: list[str]) -> None:
     with supervised(tmp_path) as one:
         name = one.shell("sleep 300")
-        with _entered(one, name, ["sleep", "300"]) as client:
-            one.call("kill", container=name)
+        before = one.descriptors()
+        with _entered(one, name, argv) as client:
+            assert one.descriptors() == before + 2  # the connection and a pidfd; the client's own are not kept
+            one.call("signal", container=name, signal=15)
             assert client.line() == {"code": 137}
 
 

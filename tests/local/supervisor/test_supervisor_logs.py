@@ -3,6 +3,7 @@
 
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from supervised import Supervised, supervised
 
+from trainwright.local.supervisor import journal
 from trainwright.local.supervisor.logs import Log
 
 _LINES = "i=0; while [ $i -lt {count} ]; do echo line $i; echo error $i >&2; i=$((i+1)); done"
@@ -89,6 +91,20 @@ def test_all_that_was_written_before_the_end_is_in_the_log_at_the_end(tmp_path: 
         assert one.log(name).stat().st_size == 3000004
 
 
+_BURST = """
+import fcntl, os
+fcntl.fcntl(1, 1031, 1 << 20)  # F_SETPIPE_SZ
+os.write(1, b"x" * 900000 + b"end")
+"""
+
+
+def test_last_words_that_are_still_in_the_pipe_at_the_end_are_not_lost(tmp_path: Path) -> None:
+    with supervised(tmp_path) as one:
+        name = one.start(sys.executable, "-c", _BURST)
+        assert one.ended(name)["code"] == 0
+        assert one.log(name).stat().st_size == 900003
+
+
 def test_a_chatty_container_does_not_starve_others(tmp_path: Path) -> None:
     with supervised(tmp_path, rotate=[100000, 2]) as one:
         noisy = one.start("yes")
@@ -145,3 +161,16 @@ def test_a_full_disk_does_not_cost_the_supervisor_an_end(tmp_path: Path, small: 
         assert one.ended(name)["code"] == 9
         (entry,) = one.call("list")["containers"]
         assert entry["ended"]["code"] == 9
+
+
+def test_a_full_disk_cuts_a_line_of_the_journal_and_spoils_no_other(small: Path) -> None:
+    one = journal.Journal(str(small / "journal"))
+    (small / "ballast").write_bytes(b"x" * 4096 * 14)  # a page is left
+    for number in range(300):
+        one.started(f"lost{number}", "p", 1)
+    (small / "ballast").unlink()
+    one.started("found", "p", 2)
+    one.close()
+    entries = journal.read(str(small / "journal"))
+    assert entries["found"]["pid"] == 2
+    assert 10 < len(entries) < 300

@@ -55,6 +55,8 @@ class Board:
         self._spaces = len({key.namespace for key in self._sheets})
         self._replicas: dict[At, Replica] = {}
         self._pods: dict[Key, At] = {}
+        #: Up to which resumption of the job attempts were looked at, and how many of them were no restarts.
+        self._resumed: dict[At, tuple[int, int]] = {}
         self._counts: dict[Key, Counter[str]] = {key: Counter() for key in self._sheets}
         for sheet in self._sheets.values():
             self._fill(sheet)
@@ -89,8 +91,10 @@ class Board:
         attempt = attempt_of(pod)
         if before is not None and before.uid not in ("", meta["uid"]) and (deleted or attempt < before.attempt):
             return None  # a predecessor on its way out
-        new = self._gone(before) if deleted else self._read(pod, at, attempt)
-        if new is None or new == before:
+        if deleted:
+            return self._gone(at, before)
+        new = self._read(pod, at, before, attempt)
+        if new == before:
             return None
         self._put(at, before, new)
         self._pods[Key(sheet.key.namespace, new.pod)] = at
@@ -171,32 +175,48 @@ class Board:
             return name
         return f"{sheet.key.name if self._spaces == 1 else sheet.key}/{name}"
 
-    def _read(self, pod: Body, at: At, attempt: int) -> Replica:
+    def _read(self, pod: Body, at: At, before: Replica | None, attempt: int) -> Replica:
         meta, seen = pod["metadata"], condition(pod)
+        phase = seen.phase
+        if phase == "Failed" and meta.get("deletionTimestamp") and not _failed(before, meta["uid"]):
+            phase = "Stopped"  # it was asked to end, and did
         return Replica(
             *at,
             self._label(self._sheets[at[0]], at[1], at[2]),
-            seen.phase,
+            phase,
             meta["name"],
             meta["uid"],
             attempt,
             pod["spec"].get("nodeName", ""),
-            attempt + seen.restarts,
+            attempt - self._skipped(at, attempt, before) + seen.restarts,
             seen.reason,
             (pod.get("status") or {}).get("startTime") or meta.get("creationTimestamp", ""),
         )
 
-    def _gone(self, before: Replica | None) -> Replica | None:
+    def _skipped(self, at: At, attempt: int, before: Replica | None) -> int:
+        """Attempts that were no restarts: a job that goes on after a suspension begins with new ones."""
+        resumes, skipped = self._resumed.get(at, (0, 0))
+        now = self._sheets[at[0]].ledger.resumes
+        if now > resumes:
+            skipped += max(attempt - (before.attempt if before is not None else 0), 0)
+            self._resumed[at] = (now, skipped)
+        return skipped
+
+    def _gone(self, at: At, before: Replica | None) -> Replica | None:
+        """Its pod is gone. That is news only where more was to come of it."""
         if before is None:
             return None
-        if before.phase in OVER:
-            return replace(before, removed=True)
-        at = (before.job, before.role, before.index)
-        sheet = self._sheets[before.job]
-        if before.index >= sheet.roles.get(before.role, 0):
+        if before.index >= self._sheets[before.job].roles.get(before.role, 0):
             self._drop(at)
             return None
-        return replace(before, phase="Waiting", node="", reason="its pod is gone", since="", removed=True)
+        if before.phase in OVER:
+            self._put(at, before, replace(before, removed=True))
+            return None
+        ending = bool(self._sheets[before.job].body["metadata"].get("deletionTimestamp"))
+        phase, reason = ("Stopped", "") if ending else ("Waiting", "its pod is gone")
+        new = replace(before, phase=phase, node="", reason=reason, since="", removed=True)
+        self._put(at, before, new)
+        return new
 
     def _put(self, at: At, before: Replica | None, new: Replica) -> None:
         counts = self._counts[at[0]]
@@ -244,6 +264,10 @@ class Board:
 def attempt_of(pod: Body) -> int:
     """Which try at its replica a pod is."""
     return int((pod["metadata"].get("labels") or {}).get(ATTEMPT) or 0)
+
+
+def _failed(before: Replica | None, uid: str) -> bool:
+    return before is not None and before.uid == uid and before.phase == "Failed"
 
 
 def _urgency(one: Replica) -> tuple[int, int]:

@@ -31,6 +31,7 @@ class Follower:
         self._logs = record.folder / LOGS
         self._sources = Sources(str(self._logs))
         self._tail: Tail[Source] = Tail()
+        self._noted: set[str] = set()
         self._uids: dict[tuple[str, int], str] = {}
 
     def jobs(self, seen: Seen) -> None:
@@ -83,12 +84,13 @@ class Follower:
     def _enter(self, pod: Body, who: Replica) -> None:
         """Note a pod that was not seen before: its logs are found by what is noted."""
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
+        if uid in self._noted:
+            return
         attempt = attempt_of(pod)
-        if self._uids.get((name, attempt)) != uid:
-            self._uids[name, attempt] = uid
-            node = pod["spec"].get("nodeName", "")
-            one = Pod(str(who.job), who.name, name, uid, tuple(containers(pod)), attempt, node)
-            self._record.note(REPLICAS, one)
+        self._noted.add(uid)
+        self._uids[name, attempt] = uid
+        node = pod["spec"].get("nodeName", "")
+        self._record.note(REPLICAS, Pod(str(who.job), who.name, name, uid, tuple(containers(pod)), attempt, node))
 
     def _new_lines(self, pod: Body, who: Replica, now: float, *, gone: bool) -> list[Line]:
         lines: list[Line] = []

@@ -21,7 +21,7 @@ from trainwright.cli.run.follow import Follower
 from trainwright.cli.run.intake import Intake, Task
 from trainwright.cli.run.verdict import CODES, End, Scene, ending
 from trainwright.cli.run.watch import watch
-from trainwright.cli.show.news import Ending, View
+from trainwright.cli.show.news import Ending, Replica, View
 from trainwright.errors import NotFoundError, TrainwrightError
 from trainwright.local.engine import Engine
 from trainwright.model.meta import Key
@@ -36,6 +36,13 @@ _EFFORT = 0.05
 #: What a pod is given to end where it does not say, and what everything around it may take beyond.
 _GRACE = 30.0
 _MARGIN = 10.0
+#: Why replicas are ended, where it was not Ctrl-C.
+_WHY = {
+    End.DONE: "it is decided: ",
+    End.TIMED_OUT: "--timeout has passed: ",
+    End.TERMINATED: "SIGTERM came: ",
+    End.HUNG_UP: "the terminal is gone: ",
+}
 
 
 class Order(Struct, frozen=True, kw_only=True):
@@ -63,6 +70,8 @@ class Session:
         self._board = Board((task.kind, task.body) for task in order.intake.tasks)
         self._follower = Follower(self._board, order.view, order.record)
         self._ends = Ends()
+        #: The replicas as they were when the end began.
+        self._last: dict[Key, list[Replica]] = {}
         #: Set whenever a job or a pod has changed.
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -150,14 +159,13 @@ class Session:
     async def _wind_down(self) -> None:
         """End what still runs, as it wishes to be ended, for as long as that may take."""
         self._follower.look()
+        self._last = {task.key: self._board.replicas(task.key) for task in self._order.intake.tasks}
         alive = self._board.alive()
         if self._ends.why is End.BROKEN or not alive:
             return
         what = f"{len(alive)} replica{'s' * (len(alive) != 1)}"
-        if self._ends.why is End.DONE:
-            self._view.notice(f"ending {what} that the outcome left running; Ctrl-C to kill them at once")
-        else:
-            self._view.notice(f"ending {what}; Ctrl-C again to kill at once")
+        why = _WHY.get(self._ends.why or End.INTERRUPTED, "")
+        self._view.notice(f"{why}ending {what} in good order; Ctrl-C{' again' * (not why)} kills at once")
         for task in self._order.intake.tasks:
             await self._delete(task)
         patience = self._patience() if self._order.grace is None else self._order.grace
@@ -211,7 +219,8 @@ class Session:
 
     def _ending(self, key: Key, why: End) -> Ending:
         elapsed = time.monotonic() - self._order.began
-        scene = Scene(why, self._engine.runtime, elapsed, self._board.replicas(key), self._follower.words)
+        replicas = self._last.get(key, [])
+        scene = Scene(why, self._engine.runtime, elapsed, replicas, self._follower.words)
         return ending(self._board.sheet(key), scene)
 
     def _facts(self, endings: list[Ending]) -> Facts:

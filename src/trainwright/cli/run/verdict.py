@@ -91,7 +91,7 @@ def _unfinished(scene: Scene) -> tuple[str, int, str]:
 
 def _unsettled(replicas: list[Replica]) -> Iterator[str]:
     """Replicas that have a reason not to run."""
-    found = [one for one in replicas if one.reason and one.phase not in ("Succeeded", "Terminating")]
+    found = [one for one in replicas if one.reason and one.phase not in ("Succeeded", "Stopped", "Terminating")]
     for one in found[:_MOST]:
         yield f"{one.label} {one.phase}: {one.reason}"
     if len(found) > _MOST:
@@ -111,7 +111,7 @@ def _message(outcome: Outcome) -> str:
 
 def _failed(sheet: Sheet, outcome: Outcome, scene: Scene, blank: Ending) -> Ending:
     job = load(sheet.kind, sheet.body).job
-    rule = because(job, outcome) if outcome.reason is Reason.RULE else ""
+    rule = (outcome.rule or because(job, outcome)) if outcome.reason is Reason.RULE else ""
     failure = outcome.failure or next(iter(sheet.ledger.failures[-1:]), None)
     if failure is None:
         waiting = tuple(_unsettled(scene.replicas))

@@ -78,9 +78,10 @@ def told(item: News) -> str:
 
 
 def progress(job: JobState) -> str:
-    """`3 of 4 running, 1 succeeded`."""
+    """`3 of 4 running, 1 of 4 succeeded`."""
     running, done = (job.counts.get(phase, 0) for phase in ("Running", "Succeeded"))
-    parts = [f"{running} of {job.total} running"] if running or not done else []
+    wanted = f"{running} of {job.total} running" if running <= job.total else f"{running} running, {job.total} wanted"
+    parts = [wanted] if running or not done else []
     parts += [f"{done} of {job.total} succeeded"] if done else []
     parts += [f"{job.counts['Failed']} failed"] if job.counts.get("Failed") else []
     return ", ".join(parts)

@@ -10,7 +10,7 @@ from trainwright.model.ledger import Outcome, Phase
 from trainwright.model.meta import Key
 
 #: Phases of a replica from which nothing follows.
-OVER = frozenset({"Succeeded", "Failed"})
+OVER = frozenset({"Succeeded", "Failed", "Stopped"})
 
 
 class Replica(Struct, frozen=True, gc=False):

@@ -16,7 +16,7 @@ from rich.text import Text
 from trainwright.cli.duration import age
 from trainwright.cli.show.clean import line as clean
 from trainwright.cli.show.lines import progress
-from trainwright.cli.show.news import Frame, JobState, Replica
+from trainwright.cli.show.news import OVER, Frame, JobState, Replica
 from trainwright.model.units import Time, moment
 
 _STYLES = {
@@ -29,6 +29,7 @@ _STYLES = {
     "Paused": "yellow",
     "Starting": "cyan",
     "Waiting": "dim",
+    "Stopped": "dim",
 }
 #: Jobs that have a line of their own.
 _JOBS = 4
@@ -98,7 +99,7 @@ def _table(rows: tuple[Replica, ...], now: Time) -> Table:
 
 
 def _age(one: Replica, now: Time) -> str:
-    since = moment(one.since) if one.since and one.phase not in ("Succeeded", "Failed") else None
+    since = moment(one.since) if one.since and one.phase not in OVER else None
     return age((now - since).total_seconds()) if since is not None else ""
 
 

@@ -67,6 +67,7 @@ class Agent:
 
     async def stop(self, grace: float = 0.0) -> None:
         """Watch no more, and hang up. Pods that are not to outlive the agent have so much time to end."""
+        self.means.reports.closing = True
         for task in [*self._tasks]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -87,7 +88,12 @@ class Agent:
     def _spawn(self, what: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.get_running_loop().create_task(what)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.means.notices.once(f"the agent of {self.means.settings.node} has failed: {error!r}")
 
     def _listed(self, page: Page) -> None:
         present = {pod["metadata"]["uid"] for pod in page.items}
@@ -107,9 +113,12 @@ class Agent:
         worker = self._workers.get(uid)
         if worker is not None:
             worker.update(pod)
-        else:
-            key = Key(pod["metadata"].get("namespace", ""), pod["metadata"]["name"])
+            return
+        key = Key(pod["metadata"].get("namespace", ""), pod["metadata"]["name"])
+        try:
             self._workers[uid] = Worker(pod, self.means, self._clearing.get(key))
+        except (LookupError, TypeError, AttributeError) as error:  # no API server lets such a pod pass
+            self.means.notices.once(f"pod {key} is not one that can be run: {error!r}")
 
     def _remove(self, uid: str) -> None:
         worker = self._workers.pop(uid, None)

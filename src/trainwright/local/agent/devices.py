@@ -41,8 +41,8 @@ class Devices:
 
     def take(self, pod: str, count: int) -> tuple[str, ...] | None:
         """So many for a pod, the same ones if it has them already; None if there are not enough."""
-        if pod in self._held:
-            return self._held[pod]
+        if pod in self._held or not count:
+            return self._held.get(pod, ())
         if count > len(self._free):
             return None
         self._held[pod] = tuple(self._free[:count])

@@ -34,6 +34,7 @@ class Follower:
                 if not self._version:
                     await self._list(listed)
                 await self._watch(changed)
+                await asyncio.sleep(self._wait)  # a watch that ends by itself goes on from where it was
             except GoneError:
                 self._version = ""
             except ApiError as error:

@@ -79,6 +79,8 @@ class Link(asyncio.Protocol):
         self.notice: Callable[[str], None] = lambda _: None
         self.lost: Callable[[], None] = lambda: None
         self.alive = True
+        #: The supervisor and its pods go on when we hang up.
+        self.outlives = False
         self._loop = asyncio.get_running_loop()
         #: The supervisor's first words: its runtime, how it limits, what it had to notice.
         self.ready: asyncio.Future[Answer] = self._loop.create_future()
@@ -107,6 +109,7 @@ class Link(asyncio.Protocol):
         except (TimeoutError, EngineError) as error:
             await link.close()
             raise EngineError(f"the supervisor did not start: {error or 'no word from it'}") from None
+        link.outlives = config.get("orphans") == "keep"
         return link
 
     def call(self, what: str, **fields: Any) -> asyncio.Future[Answer]:
@@ -137,6 +140,8 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._flush()
             self._transport.close()
+        if self.outlives:
+            return
         try:
             async with asyncio.timeout(patience):
                 await _exit(self.process)

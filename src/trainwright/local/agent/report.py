@@ -42,6 +42,8 @@ class Reports:
         self._cluster = cluster
         self._pace = pace
         self._complain = complain
+        #: The agent ends: what nobody answers to now is not tried again.
+        self.closing = False
         self._loop = asyncio.get_running_loop()
         #: All wait equally long, so the first in is the first out, and one timer does for all.
         self._queue: deque[tuple[float, Report]] = deque()
@@ -85,6 +87,8 @@ class Reports:
                 try:
                     await self._write(report, body)
                 except (UnavailableError, TooManyRequestsError) as error:
+                    if self.closing:
+                        return
                     await asyncio.sleep(error.retry_after or wait)
                     wait = min(2 * wait, self._pace.patience)
                     continue

@@ -7,8 +7,8 @@ for that.
 
 import asyncio
 import contextlib
+import os
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,19 +24,29 @@ from trainwright.model.units import quantity
 _IMAGE = "image is not used by the {} runtime: commands run with this machine's programs"
 _SIDECAR = "Always is not supported: an init container must end before the next one begins"
 _CANNOT_RUN = (126, 127)
+#: What a pod may expect to have an effect, and has none.
+_UNHEEDED = ("hostAliases", "securityContext", "dnsConfig")
 
 
 async def enter(charge: Charge) -> None:
-    """Have the supervisor make what the pod's containers share."""
+    """Have the supervisor make what the pod's containers share: its folder, too, where it has one."""
     means, spec = charge.means, charge.pod["spec"]
+    ignored = [f"spec.{word}" for word in _UNHEEDED if spec.get(word)]
+    if ignored:
+        means.notices.once(f"{', '.join(ignored)}: not heeded on this node", f"fields of {charge.job}")
     if means.devices.all:
         held = means.devices.take(charge.uid, devices.needed(spec))
         if held is None:
             wanted = f"{devices.needed(spec)} of {len(means.devices.all)}"
             raise Unconfigured("spec.containers", f"the GPUs it asks for ({wanted}) are not free on this node")
         charge.held = held
-    await means.link.call("open", **await _surroundings(charge))
-    charge.opened = True
+    request = await _surroundings(charge)
+    charge.opened = True  # from now on it is to be closed, also if nobody waits for the answer any more
+    try:
+        await means.link.call("open", **request)
+    except Refused:
+        charge.opened = False
+        raise
 
 
 async def _surroundings(charge: Charge) -> dict[str, Any]:
@@ -47,20 +57,14 @@ async def _surroundings(charge: Charge) -> dict[str, Any]:
     if charge.networked and ADDRESS not in (meta.get("annotations") or {}):
         raise Unconfigured(f'metadata.annotations["{ADDRESS}"]', "missing; no address was reserved for this pod")
     hosts = charge.means.hosts
+    charge.housed = True
     return shared | {
         "network": "own" if charge.networked else "host",
         "hosts": await hosts.settled(charge.pod) if hosts is not None else None,
-        "tmp": _folder(charge, "tmp"),
+        "tmp": f"{charge.folder}/tmp",  # noqa: S108 - the pod's own
         "shm": volumes.shared(charge.pod),
         "keep": [settings.cwd, *settings.visible],
     }
-
-
-def _folder(charge: Charge, name: str) -> str:
-    charge.housed = True
-    path = Path(charge.folder, name)
-    path.mkdir(parents=True, exist_ok=True)
-    return str(path)
 
 
 async def start(charge: Charge, container: Container) -> None:
@@ -128,13 +132,12 @@ async def _mounts(charge: Charge, container: Container, found: sources.Sources, 
     if container.body.get("volumeMounts"):
         claims = f"{settings.volumes}/{charge.key.namespace}"
         room = volumes.Room(charge.pod, charge.folder, claims, settings.sandboxed, found)
-        charge.housed = charge.housed or settings.sandboxed
         wanted = await asyncio.to_thread(volumes.mounts, room, container.body, container.path, variables)
         made = [msgspec.to_builtins(mount) for mount in wanted]
     if settings.sandboxed:
         target = str(container.body.get("terminationMessagePath") or messages.DEFAULT_PATH)
-        container.message = f"{_folder(charge, 'messages')}/{container.seen.name}-{container.seen.restarts}"
-        Path(container.message).touch()
+        container.message = f"{charge.folder}/message-{container.seen.name}-{container.seen.restarts}"
+        os.close(os.open(container.message, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
         made.append({"source": container.message, "target": target, "readonly": False, "tmpfs": None})
     return made
 

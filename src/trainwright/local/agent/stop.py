@@ -77,9 +77,9 @@ def close(charge: Charge) -> None:
         charge.means.devices.free(charge.uid)
 
 
-def forget(charge: Charge) -> None:
-    """The ends of its containers are stored: the supervisor need not remember them."""
-    for container in charge.containers:
+def forget(charge: Charge, *containers: Container) -> None:
+    """Their ends are known: the supervisor need not remember them."""
+    for container in containers:
         if container.id:
             charge.means.link.tell("forget", container=container.id)
 
@@ -88,7 +88,7 @@ async def remove(charge: Charge) -> None:
     """Tell the API that the pod may go: nothing of it runs any more."""
     pace = charge.means.settings.pace
     wait = pace.unavailable
-    while not charge.report.gone:
+    while not charge.report.gone and not charge.means.reports.closing:
         try:
             await charge.means.cluster.delete(PODS.whole(), charge.key, uid=charge.uid, grace=0)
         except (NotFoundError, ConflictError):

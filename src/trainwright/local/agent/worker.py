@@ -141,6 +141,7 @@ class Worker:
             if policy == "Never" or (policy == "OnFailure" and not container.seen.code):
                 return
             await self._back_off(container)
+            stop.forget(self.charge, container)
             container.renew()
 
     async def _accompany(self, container: Container) -> None:
@@ -192,7 +193,7 @@ class Worker:
             self._deadline.cancel()
         self.charge.ended = True
         await self.charge.means.reports.store(self.charge.report)
-        stop.forget(self.charge)
+        stop.forget(self.charge, *self.charge.containers)
 
     async def _clear(self) -> None:
         """After the object has gone: its processes, then its files."""

@@ -44,7 +44,7 @@ class Lifeline:
     def _spawned(self, tell: int) -> int:
         actions = [(os.POSIX_SPAWN_DUP2, self._read, 0), (os.POSIX_SPAWN_DUP2, tell, 1)]
         if self._ambient:
-            kernel.bequeath(admin=True)
+            kernel.bequeath(kernel.SYS_ADMIN)
         try:
             # Quicker than subprocess, by far; what it lacks (closing descriptors) the program does.
             return os.posix_spawn(
@@ -57,7 +57,7 @@ class Lifeline:
             )
         finally:
             if self._ambient:
-                kernel.bequeath(admin=False)
+                kernel.bequeath(None)
 
     def close(self) -> None:
         """All inits end that still live, and with them everything in their namespaces."""

@@ -15,11 +15,11 @@ NOATIME, NODIRATIME, BIND, REC = 1 << 10, 1 << 11, 1 << 12, 1 << 14
 UNBINDABLE, PRIVATE, RELATIME = 1 << 17, 1 << 18, 1 << 21
 DETACH = 2
 
-_PDEATHSIG = 1
-_SIGKILL = 9
+NET_ADMIN, SYS_CHROOT, SYS_ADMIN = 12, 18, 21
+
+_DUMPABLE = 4
 _CAP_AMBIENT, _RAISE, _CLEAR = 47, 2, 4
 _CAPABILITY_VERSION = 0x20080522
-_SYS_ADMIN = 21
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _mount = _libc.mount
@@ -62,22 +62,22 @@ def sethostname(name: str) -> None:
     _checked(_libc.sethostname(text, len(text)), name)
 
 
-def bequeath(*, admin: bool) -> None:
-    """Whether programs that this thread starts have our right to mount. Only needed where we are not root."""
-    if not admin:
+def bequeath(capability: int | None) -> None:
+    """Give this right of ours to the programs that this thread starts, or none; root's have all of them anyway."""
+    if capability is None:
         _checked(_libc.prctl(_CAP_AMBIENT, _CLEAR, 0, 0, 0))
         return
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
-    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable, for 32 capabilities and for the rest
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: of the first 32 capabilities, and of the rest
     _checked(_libc.capget(header, sets))
-    sets[2] |= 1 << _SYS_ADMIN
+    sets[2] |= 1 << capability
     _checked(_libc.capset(header, sets))
-    _checked(_libc.prctl(_CAP_AMBIENT, _RAISE, _SYS_ADMIN, 0, 0))
+    _checked(_libc.prctl(_CAP_AMBIENT, _RAISE, capability, 0, 0))
 
 
-def die_with_parent() -> None:
-    """Be killed when the process that made this one ends, however it ends."""
-    _checked(_libc.prctl(_PDEATHSIG, _SIGKILL, 0, 0, 0))
+def be_seen() -> None:
+    """Let other processes of our user look at our namespaces in /proc, which entering a user namespace forbids."""
+    _checked(_libc.prctl(_DUMPABLE, 1, 0, 0, 0))
 
 
 def _checked(result: int, path: str | None = None) -> None:

@@ -115,7 +115,8 @@ class Supervisor:
         with contextlib.suppress(BlockingIOError):
             self._wake.recv(4096)
         self._changed = True
-        pass
+        if self._told_to:
+            self._finish()
 
     def _terminated(self) -> None:
         """SIGTERM, which may come in the middle of anything: `_woken` acts on it."""

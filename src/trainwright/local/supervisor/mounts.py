@@ -18,7 +18,7 @@ from trainwright.local.supervisor.launch import NOT_POSSIBLE
 from trainwright.local.supervisor.places import Places
 from trainwright.local.supervisor.runtimes import Refused
 
-_TMP, _SHM, _HOSTS = "/tmp", "/dev/shm", "/etc/hosts"  # noqa: S108 - these very paths are meant
+_TMP, _SHM, _HOSTS, _RESOLVER = "/tmp", "/dev/shm", "/etc/hosts", "/etc/resolv.conf"  # noqa: S108 - these very paths are meant
 _TERMINATION_LOG = "/dev/termination-log"
 _SHM_BYTES = 64 << 20
 # How statvfs says that a mount is restricted: a remount within a user namespace has to repeat it.
@@ -66,8 +66,8 @@ def _usual(pod: dict[str, Any]) -> list[Mount]:
     tmp, size = pod.get("tmp"), pod.get("shm")
     shared = os.path.join(os.path.dirname(tmp), "shm") if tmp else None
     usual = [Mount(_SHM, shared, _SHM_BYTES if size is None else size)]
-    if pod.get("hosts"):
-        usual.append(Mount(_HOSTS, pod["hosts"]))
+    files = {_HOSTS: pod.get("hosts"), _RESOLVER: pod.get("resolver")}
+    usual += [Mount(target, source) for target, source in files.items() if source]
     return usual + (_private(tmp, pod.get("keep") or ()) if tmp else [])
 
 

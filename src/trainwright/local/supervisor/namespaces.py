@@ -14,8 +14,6 @@ from typing import TypeVar
 
 from trainwright.local.supervisor import kernel
 
-_NET_ADMIN, _SYS_CHROOT, _SYS_ADMIN = 12, 18, 21
-
 Result = TypeVar("Result")
 
 
@@ -52,7 +50,7 @@ def privileged() -> bool:
     """Whether namespaces can be made without a user namespace."""
     with open("/proc/self/status", encoding="ascii") as file:
         effective = next(int(line.split()[1], 16) for line in file if line.startswith("CapEff:"))
-    return all(effective >> one & 1 for one in (_NET_ADMIN, _SYS_CHROOT, _SYS_ADMIN))
+    return all(effective >> one & 1 for one in (kernel.NET_ADMIN, kernel.SYS_CHROOT, kernel.SYS_ADMIN))
 
 
 def acquire(user: int | None) -> None:
@@ -62,9 +60,10 @@ def acquire(user: int | None) -> None:
     """
     if user is not None:
         kernel.setns(user, kernel.NEWUSER)
-        return
-    uid, gid = os.geteuid(), os.getegid()
-    kernel.unshare(kernel.NEWUSER)
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
-            file.write(text)
+    else:
+        uid, gid = os.geteuid(), os.getegid()
+        kernel.unshare(kernel.NEWUSER)
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+                file.write(text)
+    kernel.be_seen()

@@ -43,7 +43,7 @@ class Network:
 
     def _joined(self, net: int) -> tuple[int, netlink.Netlink]:
         kernel.setns(net, kernel.NEWNET)
-        self.connected = any(name == _NAME for _, name in socket.if_nameindex())
+        self.connected = leads_out()
         return net, netlink.Netlink()
 
     def at(self, count: int) -> bytes:
@@ -83,17 +83,23 @@ class Network:
                 if error.errno not in {errno.EEXIST, errno.EBUSY} or not left:
                     raise
 
-    def uplink(self, peer: tuple[str, bytes]) -> None:
-        """Make the link to the namespace that the calling thread is in; there it has this name and MAC."""
-        name, mac = peer
-        here = netlink.Netlink()
+    def uplink(self, name: str, mac: bytes) -> None:
+        """Make the link to the namespace that the caller is in; there it has this name and MAC."""
+        there = netlink.Netlink()
         try:
-            here.send([netlink.veth(name, 0, mac, (_NAME, UPLINK, GATEWAY_MAC, self.net))])
+            there.send([netlink.veth(name, 0, mac, (_NAME, UPLINK, GATEWAY_MAC, self.net))])
         finally:
-            here.close()
-        self.links.send([netlink.up(UPLINK), netlink.forwarding(UPLINK), netlink.neighbour(UPLINK, self.host, mac)])
+            there.close()
+        place = [netlink.neighbour(UPLINK, self.host, mac), netlink.route((self.host, 32), UPLINK)]
+        self.links.send([netlink.up(UPLINK), netlink.forwarding(UPLINK), *place])
 
     def close(self) -> None:
         """Let go of it; without pods and other supervisors in it, it vanishes."""
         self.links.close()
         os.close(self.net)
+
+
+def leads_out() -> bool:
+    """Whether the namespace of this thread has a default route."""
+    with open("/proc/thread-self/net/route", encoding="ascii") as file:  # noqa: PTH123 - pathlib is slow to start
+        return any(line.split()[1] == "00000000" for line in file)

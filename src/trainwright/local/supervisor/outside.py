@@ -1,6 +1,136 @@
 # SPDX-License-Identifier: Apache-2.0
-"""stub"""
+"""The way from the pods' network to the world outside, if there is one; else one notice why not. `sandbox` calls it.
+
+As root: a link to the host, over which the host reaches pods too, and a masquerade. The host must forward for that: it
+is switched on for each of its routed links that has it off, and off again at an orderly end if no other supervisor
+needs it; after a kill -9 it stays on. The link vanishes with the pods' network; see `masquerade` for the rules.
+"""
+# pathlib would cost the supervisor a tenth of its start.
+# ruff: noqa: PTH110, PTH123
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+
+from trainwright.local.supervisor import netlink
+from trainwright.local.supervisor.masquerade import Masquerade
+from trainwright.local.supervisor.network import GATEWAY_MAC, UPLINK, Network
+from trainwright.local.supervisor.usermode import Usermode
+
+_HOST_MAC = bytes.fromhex("027477000002")
+_ANYWHERE = (bytes(4), 0)
+_NOTICE = "pods cannot reach the outside network: {}"
+_RESOLVER, _REAL_RESOLVER = "/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"
+
+
 class Outside:
-    def __init__(self,root,wanted): self.notices=[]
-    def connect(self,n): pass
-    def close(self): pass
+    """The connection of one supervisor or holder; made before it enters a user namespace, connected after."""
+
+    def __init__(self, *, root: bool, wanted: bool) -> None:
+        self.notices: list[str] = []
+        self._root, self._wanted = root, wanted
+        self._usermode: Usermode | None = None
+        self._masquerade: Masquerade | None = None
+        self._forwarding: list[str] = []
+        if wanted and not root:
+            self._trying(self._prepare)
+
+    def connect(self, network: Network) -> None:
+        """Connect it, if that is wanted and possible. `network.connected` and `notices` tell."""
+        if self._wanted and self._root:
+            self._trying(lambda: self._as_root(network))
+        elif self._usermode is not None:
+            self._trying(lambda: self._as_user(network))
+
+    def _trying(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except OSError as error:
+            self.notices.append(_NOTICE.format(error.strerror or error))
+
+    def _prepare(self) -> None:
+        self._usermode = Usermode()
+
+    def _as_user(self, network: Network) -> None:
+        assert self._usermode is not None  # noqa: S101 - only called with one
+        self._usermode.connect(network)
+        network.connected = True
+
+    def _as_root(self, network: Network) -> None:
+        routed = _routed()
+        _link(network)
+        if not routed:
+            raise OSError(None, "this machine has no route to it")
+        self._masquerade = Masquerade(network.subnet)
+        self._forward(routed)
+        network.links.send([netlink.route(_ANYWHERE, UPLINK, network.host)])
+        network.connected = True
+
+    def _forward(self, names: list[str]) -> None:
+        self._forwarding = [name for name in names if not _forwards(name)]
+        _switch(self._forwarding, on=True)
+
+    def close(self) -> None:
+        """Leave the host as it was found."""
+        if self._usermode is not None:
+            self._usermode.close()
+        if self._masquerade is not None:
+            with contextlib.suppress(OSError):
+                if self._masquerade.alone():
+                    _switch(self._forwarding, on=False)
+                self._masquerade.close()
+
+
+def _link(network: Network) -> None:
+    """The link to the host, as far as the gateway of the pods."""
+    name = f"tw{os.getpid()}"
+    network.uplink(name, _HOST_MAC)
+    host = netlink.Netlink()
+    try:
+        index = socket.if_nametoindex(name)
+        host.send(
+            [
+                netlink.up(index),
+                netlink.forwarding(index),
+                netlink.address(index, network.host, 32),
+                netlink.neighbour(index, network.gateway, GATEWAY_MAC),
+                netlink.route(network.range, index, network.gateway),
+            ]
+        )
+    finally:
+        host.close()
+
+
+def _switch(names: list[str], *, on: bool) -> None:
+    """Let the host's links forward, or no more; one that is gone by now is left out."""
+    host = netlink.Netlink()
+    for name in names:
+        with contextlib.suppress(OSError):
+            host.send([netlink.forwarding(socket.if_nametoindex(name), on=on)])
+    host.close()
+
+
+def _routed() -> list[str]:
+    """The links by which the host reaches others; none if it has no default route."""
+    with open("/proc/self/net/route", encoding="ascii") as file:
+        routes = [line.split() for line in file][1:]
+    names = {route[0] for route in routes}
+    return sorted(names) if any(route[1] == "00000000" for route in routes) else []
+
+
+def _forwards(name: str) -> bool:
+    with open(f"/proc/sys/net/ipv4/conf/{name}/forwarding", encoding="ascii") as file:
+        return file.read().strip() != "0"
+
+
+def resolver() -> str | None:
+    """A resolv.conf that means something in a pod: the usual one may name a server on the host's own loopback."""
+    try:
+        with open(_RESOLVER, encoding="utf-8", errors="replace") as file:
+            words = [line.split() for line in file]
+    except OSError:
+        return None
+    servers = [word[1] for word in words if len(word) > 1 and word[0] == "nameserver"]
+    local = bool(servers) and all(server.startswith("127.") or server == "::1" for server in servers)
+    return _REAL_RESOLVER if local and os.path.exists(_REAL_RESOLVER) else None

@@ -79,7 +79,7 @@ class Places:
             kernel.mount("tmpfs", root, "tmpfs", 0, "mode=755")
         else:
             os.mkdir(root)
-            os.chmod(root, 0o755)
+            os.chmod(root, 0o755)  # noqa: S103 - as roots are, whatever the umask
             kernel.mount(root, root, None, kernel.BIND)
         kernel.mount("none", root, None, kernel.UNBINDABLE)
         _mirror(root, -1, entries)

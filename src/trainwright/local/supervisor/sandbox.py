@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from trainwright.local.supervisor import init, kernel, mounts, namespaces
 from trainwright.local.supervisor.launch import NOT_POSSIBLE, launch
 from trainwright.local.supervisor.network import SPARE, Network
-from trainwright.local.supervisor.outside import Outside
+from trainwright.local.supervisor.outside import Outside, resolver
 from trainwright.local.supervisor.places import Places
 from trainwright.local.supervisor.runtimes import MARKER, Process, Refused, Stdio
 
@@ -70,7 +70,10 @@ class Sandbox:
             raise Refused(NOT_POSSIBLE, _DENIED.format(error)) from None
         self._outside.connect(self._network)
         self.outside = self._network.connected
+        self._resolver = resolver() if self.outside else None
         self.notices += self._outside.notices
+        if given and config.get("outside") and not self.outside:
+            self.notices.append("pods cannot reach the outside network: the network of all nodes has no way out")
 
     def _try(self) -> None:
         """See in a pod of our own what can be had, before anybody relies on it."""
@@ -93,12 +96,15 @@ class Sandbox:
         return number
 
     def open(self, pod: dict[str, Any]) -> None:
-        """Make the namespaces that the containers of a pod share."""
+        """Make the namespaces that the containers of a pod share. One that is open stays as it is."""
+        if pod["pod"] in self._pods:
+            return
         try:
             if pod.get("tmp"):
                 os.makedirs(pod["tmp"], exist_ok=True)
-                os.chmod(pod["tmp"], 0o1777)
-            self._pods[pod["pod"]] = self._made(pod)
+                os.chmod(pod["tmp"], 0o1777)  # noqa: S103 - as any /tmp
+            own = pod["network"] != "host"
+            self._pods[pod["pod"]] = self._made({**pod, "resolver": self._resolver if own else None})
         except OSError as error:
             raise Refused(NOT_POSSIBLE, f'no sandbox for the pod "{pod["host"]}": {error}.') from None
 

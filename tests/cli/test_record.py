@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is kept of a run, also when the disk is full."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from run_objects import job, status
+
+from trainwright.cli.record import EVENTS, REPLICAS, Facts, Pod, Record, facts_of, pods, status_of
+from trainwright.cli.show.news import Ending
+from trainwright.model.meta import Key
+
+FACTS = Facts(("default/demo",), 42, "2026-11-15T20:00:00Z")
+POD = Pod("default/demo", "worker-0", "demo-worker-0", "12345678-9", ("main",), 1, "node-0")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A disk with little room on it."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk], check=False, capture_output=True)  # noqa: S607
+    if made.returncode:
+        pytest.skip("may not mount here")
+    yield disk
+    subprocess.run(["umount", disk], check=True)  # noqa: S607
+
+
+def test_everything_is_found_again(tmp_path: Path) -> None:
+    record = Record(tmp_path)
+    record.facts(FACTS)
+    record.note(REPLICAS, POD)
+    record.note(EVENTS, {"reason": "Running"})
+    record.flush()
+    assert facts_of(tmp_path) == FACTS
+    assert pods(tmp_path) == [POD]
+
+    done = msgspec.structs.replace(
+        FACTS, ended="x", endings=(Ending("default", "demo", "Failed", 1, 2.5, 0, "x", code=3),)
+    )
+    record.note(EVENTS, {"reason": "Failed"})
+    record.close([job(status=status("Failed")), job("other", namespace="lab")], done)
+    assert facts_of(tmp_path) == done
+    assert status_of(tmp_path, Key("default", "demo")) == job(status=status("Failed"))
+    assert status_of(tmp_path, Key("lab", "other")) == job("other", namespace="lab")
+    assert (tmp_path / EVENTS).read_text(encoding="utf-8") == '{"reason":"Running"}\n{"reason":"Failed"}\n'
+    assert record.trouble == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([EVENTS, REPLICAS, "run.json", "status.yaml"])
+
+
+def test_what_was_never_written(tmp_path: Path) -> None:
+    assert facts_of(tmp_path) is None
+    assert pods(tmp_path) == []
+    assert status_of(tmp_path, Key("a", "b")) == {"metadata": {"namespace": "a", "name": "b"}}
+
+
+def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / REPLICAS).write_bytes(msgspec.json.encode(POD) + b"\n" + msgspec.json.encode(POD)[:20])
+
+    assert pods(tmp_path) == [POD]
+
+
+@pytest.mark.parametrize(("keep", "left"), [(True, ["pods"]), (False, [])])
+def test_only_what_is_worth_it_is_kept(tmp_path: Path, keep: bool, left: list[str]) -> None:
+    record = Record(tmp_path)
+    for part in ("nodes/node-0", "pods/1"):
+        (tmp_path / part).mkdir(parents=True)
+    record.tidy(keep=keep)
+
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == left
+
+
+def fill(disk: Path) -> None:
+    with (disk / "log").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            pass
+
+
+def test_the_final_status_has_its_room_on_a_full_disk(small: Path) -> None:
+    record = Record(small)
+    record.facts(FACTS)
+    fill(small)
+    record.note(EVENTS, {"message": "x" * 9999})
+    record.flush()
+    assert record.trouble == f"{small / EVENTS} could not be written: No space left on device"
+
+    record.close([job(status=status("Succeeded"))], msgspec.structs.replace(FACTS, ended="now"))
+    assert status_of(small, Key("default", "demo"))["status"]["phase"] == "Succeeded"
+    ended = facts_of(small)
+    assert ended is not None
+    assert ended.ended == "now"
+
+
+def test_a_disk_that_is_full_from_the_start(small: Path) -> None:
+    fill(small)
+    record = Record(small)
+    record.facts(FACTS)
+    record.close([job()], FACTS)
+
+    assert "No space left on device" in record.trouble

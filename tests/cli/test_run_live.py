@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run that goes on: signals and time limits end it, other commands reach it, a second one of its name is refused."""
+
+import fcntl
+import os
+import re
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+from run_command import SCRIPT, Live, Place, demo, processes, wait, worker
+
+from trainwright.cli.state import Claim
+from trainwright.model.meta import Key
+from trainwright.runtime.clock import WallClock
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def word(tmp_path: Path) -> str:
+    """A word that no other test's processes have in their command lines."""
+    return f"{tmp_path.name}-{os.getpid()}"
+
+
+#: Says goodbye when it is asked to end.
+POLITE = "trap 'echo goodbye; exit 0' TERM; echo ready; while true; do sleep 0.05; done"
+#: Does not listen.
+DEAF = "trap '' TERM; echo ready; while true; do sleep 0.05; done"
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
+)
+def test_a_signal_ends_the_job_in_good_order(place: Place, word: str, number: signal.Signals, code: int) -> None:
+    with place.live(demo(worker(POLITE, f": {word}", replicas=2))) as run:
+        run.until("worker-0 | ready")
+        run.until("worker-1 | ready")
+        run.process.send_signal(number)
+        assert run.end() == code
+
+    assert "ending 2 replicas in good order; Ctrl-C" in run.text()
+    assert "worker-0 | goodbye" in run.text()
+    assert "demo was interrupted after " in run.text()
+    assert processes(word) == []
+    told = place.call("get", "-a")
+    assert "Interrupted" in told.stdout
+
+
+def test_a_second_signal_ends_it_at_once(place: Place, word: str) -> None:
+    with place.live(demo(worker(DEAF, f": {word}"))) as run:
+        run.until("worker-0 | ready")
+        run.process.send_signal(signal.SIGINT)
+        run.until("Ctrl-C again kills at once")
+        before = time.monotonic()
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        assert time.monotonic() - before < 4  # it would be given 5 s
+
+    assert processes(word) == []
+
+
+def test_time_that_has_passed(place: Place, word: str) -> None:
+    done = place.run(demo(worker(DEAF, f": {word}")), args=("--timeout", "500ms", "--grace", "100ms"))
+
+    assert done.returncode == 124
+    assert "notice: --timeout has passed: ending 1 replica in good order" in done.stdout
+    assert "demo timed out after " in done.stdout
+    assert processes(word) == []
+
+
+def test_what_held_it_up_is_told_when_time_has_passed(place: Place) -> None:
+    job = demo(worker("sleep 60", kind="first"), worker("true", kind="second"))
+    cpus = str(len(os.sched_getaffinity(0)))
+    for role in job["spec"]["replicaSpecs"]:
+        role["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": f"{int(cpus) * 600}m"}}
+    done = place.run(job, args=("--timeout", "1s"))
+
+    assert done.returncode == 124
+    assert re.search(r"  waiting: second-0 Pending: Unschedulable: .*cpu", done.stdout)
+
+
+def test_a_killed_run_leaves_nothing_and_says_nothing(place: Place, word: str) -> None:
+    with place.live(demo(worker(POLITE, f": {word}"))) as run:
+        run.until("worker-0 | ready")
+        run.process.kill()
+        run.end()
+    wait(lambda: processes(word) == [])
+
+    told = place.call("get", "demo")
+    assert "Lost" in told.stdout
+    assert "its run ended without a word: it was killed" in told.stdout
+    assert place.call("logs", "demo").stdout.startswith("ready\n")
+    refused = place.call("exec", "demo", "worker-0", "--", "true")
+    assert refused.returncode == 2
+    assert "there is no live run of default/demo; the last one is over" in refused.stderr
+
+
+def test_a_replica_that_is_killed_is_restarted(place: Place, word: str) -> None:
+    script = "echo pid $$$$ try $TRY; [ -e done ] && exit 0; touch done; sleep 60"
+    job = demo(worker(script, f": {word}", restartPolicy={"policy": "OnFailure", "limit": 1}))
+    with place.live(job) as run:
+        pid = int(re.findall(r"worker-0 \| pid (\d+)", run.until("worker-0 | pid "))[0])
+        os.kill(pid, signal.SIGKILL)
+        assert run.end() == 0
+
+    assert "worker-0  Failed  killed by SIGKILL" in run.text()
+    assert "worker-0  Running  node-0  restart 1" in run.text() or "worker-0  Succeeded" in run.text()
+    assert ", 1 restart" in run.text()
+
+
+@pytest.fixture
+def live(place: Place, word: str) -> Iterator[Live]:
+    with place.live(demo(worker("echo ready $(rank)", "sleep 60", f": {word}", replicas=2))) as run:
+        run.until("worker-0 | ready 0")
+        run.until("worker-1 | ready 1")
+        yield run
+
+
+def test_a_second_run_of_the_name_is_refused(place: Place, live: Live) -> None:
+    done = place.run(demo())
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"trainwright: default/demo is already being run by process {live.pid}, since 20" in done.stderr
+    assert live.process.poll() is None
+
+
+def test_get(place: Place, live: Live) -> None:
+    table = place.call("get").stdout.splitlines()
+    assert table[0].split() == ["NAMESPACE", "NAME", "KIND", "PHASE", "REPLICAS", "RESTARTS", "AGE"]
+    assert table[1].split()[:6] == ["default", "demo", "GenericJob", "Running", "2/2", "0"]
+
+    lines = place.call("get", "demo", "-o", "wide").stdout.splitlines()
+    assert lines[1].endswith(str(place.latest()))
+    assert [line.split()[:4] for line in lines[4:]] == [[f"worker-{i}", "Running", "node-0", "0"] for i in range(2)]
+    whole = msgspec.json.decode(place.call("get", "-o", "json", "demo").stdout)
+    assert whole["status"]["phase"] == "Running"
+    listed = msgspec.json.decode(place.call("get", "-o", "json").stdout)
+    assert (listed["kind"], len(listed["items"])) == ("List", 1)
+    assert place.call("get", "-o", "name").stdout == "genericjob.batch.tensorstack.dev/demo\n"
+    assert place.call("get", "-o", "yaml", "demo").stdout.startswith("apiVersion: batch.tensorstack.dev/v1beta1\n")
+    assert place.call("get", "dmeo").stderr.endswith("did you mean `default/demo`?\n")
+
+
+def test_logs(place: Place, live: Live) -> None:
+    assert place.call("logs", "demo", "worker-1").stdout == "ready 1\n"
+    assert place.call("logs", "demo", "demo-worker-0").stdout == "ready 0\n"
+    assert place.call("logs", "demo").stdout == "worker-0 | ready 0\nworker-1 | ready 1\n"
+    assert place.call("logs", "demo", "--tail", "0").stdout == ""
+    assert "did you mean `worker-1`?" in place.call("logs", "demo", "wroker-1").stderr
+    assert "has no container 'mian' there; did you mean `main`?" in place.call("logs", "-c", "mian", "demo").stderr
+
+
+def test_following_logs_until_the_end(place: Place, word: str) -> None:
+    script = "echo one; while [ ! -e go ]; do sleep 0.05; done; echo two; printf three"
+    with place.live(demo(worker(script, f": {word}"))) as run:
+        run.until("worker-0 | one")
+        words = [SCRIPT, "logs", "-f", "demo", "worker-0"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, env=place.env, text=True) as follower:
+            assert follower.stdout is not None
+            assert follower.stdout.readline() == "one\n"
+            (place.folder / "go").touch()
+            assert follower.stdout.read() == "two\nthree\n"
+            assert follower.wait(20) == 0
+        assert run.end() == 0
+
+
+def test_exec(place: Place, live: Live) -> None:
+    done = place.call("exec", "demo", "worker-0", "--", "sh", "-c", "cat; pwd; echo oops >&2; exit 7", text="input\n")
+    assert (done.returncode, done.stdout, done.stderr) == (7, f"input\n{place.folder}\n", "oops\n")
+
+    by_pod = place.call("exec", "default/demo", "demo-worker-1", "-c", "main", "--", "echo", "-n", "--", "x")
+    assert (by_pod.returncode, by_pod.stdout) == (0, "-- x")
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("demo", "worker-7", "--", "ls"), "default/demo has no replica 'worker-7'; did you mean `worker-"),
+        (("demo", "worker-0", "-c", "mian", "--", "ls"), "worker-0 has no container 'mian'; did you mean `main`?"),
+        (("demo", "worker-0", "--", "no-such-command"), '"no-such-command": executable file not found in PATH'),
+        (("demo", "worker-0", "-t", "--", "ls"), "-t needs a terminal, and standard input is none"),
+    ],
+)
+def test_exec_that_cannot_be(place: Place, live: Live, args: tuple[str, ...], told: str) -> None:
+    done = place.call("exec", *args)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+
+
+def test_scale(place: Place, live: Live) -> None:
+    assert place.call("scale", "demo", "worker=3").stdout == "default/demo worker: 3 replicas\n"
+    live.until("worker-2 | ready 2")
+    assert place.call("scale", "demo", "worker=1").stdout == "default/demo worker: 1 replica\n"
+    refused = place.call("scale", "demo", "wroker=1")
+    assert refused.returncode == 2
+    assert "there is no replica type 'wroker'; the job has worker; did you mean `worker`?" in refused.stderr
+    refused = place.call("scale", "demo", "worker=0")
+    assert "every type has 0 replicas; a job needs at least one" in refused.stderr
+
+
+def test_suspend_and_resume(place: Place, live: Live, word: str) -> None:
+    assert place.call("suspend", "demo").stdout == "default/demo is suspended\n"
+    assert processes(f": {word}") == []
+    live.until("demo  Paused  `trainwright resume demo` lets it go on")
+
+    assert place.call("resume", "demo").stdout == "default/demo goes on\n"
+    wait(lambda: live.text().count("worker-0 | ready 0") == 2)
+    assert place.call("get", "demo").stdout.splitlines()[4].split()[:4] == ["worker-0", "Running", "node-0", "0"]
+
+
+def test_annotate(place: Place, live: Live) -> None:
+    assert place.call("annotate", "demo", "owner=lena", "example.org/note=a=b").stdout == "default/demo annotated\n"
+    refused = place.call("annotate", "demo", "owner=tom")
+    assert (refused.returncode, "has owner=lena already; --overwrite replaces it" in refused.stderr) == (2, True)
+    assert place.call("annotate", "--overwrite", "demo", "owner=tom", "example.org/note-").returncode == 0
+    whole = msgspec.json.decode(place.call("get", "-o", "json", "demo").stdout)
+    assert whole["metadata"]["annotations"] == {"owner": "tom"}
+
+
+def test_delete(place: Place, live: Live, word: str) -> None:
+    assert place.call("delete", "demo").stdout == "default/demo deleted\n"
+    assert live.end() == 1
+    assert "demo was deleted after " in live.text()
+    assert "somebody deleted the job before it ended" in live.text()
+    assert processes(word) == []
+
+
+def test_an_engine_that_does_not_answer(place: Place) -> None:
+    with Claim(place.state, [Key("default", "demo")], WallClock().now()):
+        for args in (("get", "demo"), ("exec", "demo", "worker-0", "--", "ls"), ("suspend", "demo")):
+            done = place.call(*args)
+            assert (done.returncode, done.stdout) == (3, "")
+            assert f"default/demo is being run by process {os.getpid()}, but no engine answers at " in done.stderr
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, place: Place, *args: str) -> None:
+        self.ours, theirs = os.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        self.process = subprocess.Popen(
+            ["setsid", "--ctty", SCRIPT, *args],  # noqa: S607
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=place.env,
+            cwd=place.folder,
+        )
+        os.close(theirs)
+        self.text = ""
+
+    def until(self, text: str) -> None:
+        end = time.monotonic() + 30
+        os.set_blocking(self.ours, False)
+        while text not in self.text:
+            assert time.monotonic() < end, self.text
+            with suppress(BlockingIOError):
+                self.text += os.read(self.ours, 65536).decode()
+            time.sleep(0.01)
+
+    def type(self, text: str) -> None:
+        os.write(self.ours, text.encode())
+
+    def resize(self, width: int, height: int) -> None:
+        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+
+    def end(self) -> int:
+        end = time.monotonic() + 30
+        while self.process.poll() is None and time.monotonic() < end:
+            self._take()
+            time.sleep(0.01)
+        self._take()
+        return self.process.wait(1)
+
+    def close(self) -> None:
+        os.close(self.ours)
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    def _take(self) -> None:
+        os.set_blocking(self.ours, False)
+        with suppress(OSError):
+            self.text += os.read(self.ours, 65536).decode()
+
+
+Terminals = Callable[..., Terminal]
+
+
+@pytest.fixture
+def terminals(place: Place) -> Iterator[Terminals]:
+    made: list[Terminal] = []
+
+    def start(*args: str) -> Terminal:
+        made.append(Terminal(place, *args))
+        return made[-1]
+
+    yield start
+    for terminal in made:
+        terminal.close()
+
+
+def test_exec_at_a_terminal(terminals: Terminals, live: Live) -> None:
+    terminal = terminals("exec", "demo", "worker-0", "--", "sh")
+    terminal.type("stty size; echo $TERM; [ -t 0 ] && echo term''inal\n")
+    terminal.until("terminal\r\n")
+    assert "30 100\r\nxterm-256color\r\n" in terminal.text
+
+    terminal.resize(120, 40)
+    terminal.type("sleep 0.2; stty size\n")
+    terminal.until("40 120\r\n")
+    terminal.type("sleep 99\n")
+    time.sleep(0.3)
+    terminal.type("\x03")  # ends the sleep, not the shell
+    terminal.type("exit 5\n")
+    assert terminal.end() == 5
+
+
+def test_a_live_table_at_a_terminal(place: Place, terminals: Terminals) -> None:
+    job = demo(worker("echo ready; while [ ! -e go ]; do sleep 0.05; done; echo done", replicas=2))
+    terminal = terminals("run", "--runtime", "process", place.write(job))
+    terminal.until("worker-1 |\x1b[0m ready")
+    terminal.until("2 of 2 running")
+    (place.folder / "go").touch()
+    assert terminal.end() == 0
+
+    assert re.search(r"REPLICA.*PHASE.*NODE.*RESTARTS.*AGE.*REASON", terminal.text)
+    assert "worker-0 |\x1b[0m done" in terminal.text
+    assert terminal.text.rstrip().endswith(f"logs and final status: {place.latest()}")
+    assert "demo succeeded after " in terminal.text
+
+
+def test_ctrl_c_at_a_terminal(place: Place, terminals: Terminals, word: str) -> None:
+    terminal = terminals("run", "--runtime", "process", place.write(demo(worker(POLITE, f": {word}"))))
+    terminal.until("ready")
+    terminal.until("1 of 1 running")
+    terminal.type("\x03")
+
+    assert terminal.end() == 130
+    assert "goodbye" in terminal.text  # the replica was asked, not killed along with us
+    assert processes(word) == []

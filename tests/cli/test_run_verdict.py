@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a job ended: the rule, the replica, the cause, its last words and a hint, from the ledger and the logs."""
+
+from typing import Any
+
+import pytest
+from run_objects import STARTED, job, role, status
+
+from trainwright.cli.run.board import Board
+from trainwright.cli.run.hints import Evidence, hint
+from trainwright.cli.run.verdict import End, Scene, ending
+from trainwright.cli.show.news import Ending, Replica
+from trainwright.kinds.genericjob import GENERICJOB
+from trainwright.model.job import Body
+from trainwright.model.meta import Key
+
+DEMO = Key("default", "demo")
+AT = "2026-11-15T20:00:07Z"
+KILLED: Body = {"why": "Exit", "code": 137, "signal": 9, "reason": "Error", "container": "main"}
+
+
+def failure(**cause: Any) -> Body:
+    return {"role": "worker", "index": 1, "pod": "demo-worker-1", "attempt": 2, "at": AT, "cause": cause or KILLED}
+
+
+def outcome(result: str, reason: str = "Rule", **more: Any) -> Body:
+    return {"result": result, "reason": reason, "at": AT, **more}
+
+
+def verdict(
+    *,
+    end: End = End.DONE,
+    replicas: list[Replica] | None = None,
+    words: tuple[str, ...] = (),
+    runtime: str = "sandbox",
+    spec: Body | None = None,
+    **ledger: Any,
+) -> Ending:
+    """The ending of a job with that ledger."""
+    roles = [role("ps", 1), role("worker", 2, restartPolicy={"policy": "OnFailure", "limit": 2})]
+    phase = ledger["outcome"]["result"] if ledger.get("outcome") else "Running"
+    times = {"accepted": STARTED}
+    body = job(roles=roles, spec=spec or {}, status=status(phase, times=times, **ledger))
+    board = Board([(GENERICJOB, body)])
+    board.job(body)
+    asked: list[tuple[str, int, str]] = []
+
+    def last(pod: str, attempt: int, container: str) -> tuple[str, ...]:
+        asked.append((pod, attempt, container))
+        return words
+
+    found = ending(board.sheet(DEMO), Scene(end, runtime, 7.5, replicas or [], last))
+    assert asked in ([], [("demo-worker-1", 2, "main")], [("demo-worker-1", 2, "")])
+    return found
+
+
+def test_success() -> None:
+    found = verdict(outcome=outcome("Succeeded"))
+    assert (found.outcome, found.exit_code, found.duration, found.because) == ("Succeeded", 0, 7.5, "")
+
+    found = verdict(outcome=outcome("Succeeded", rule='{"ps":[0]}'))
+    assert found.because == 'rule {"ps":[0]} is fulfilled'
+
+
+def test_a_long_clean_up_is_not_the_jobs_time() -> None:
+    at = "2026-11-15T20:00:02Z"
+
+    assert verdict(outcome=outcome("Succeeded") | {"at": at}).duration == 3
+
+
+def test_failure_by_the_default_rule() -> None:
+    found = verdict(
+        outcome=outcome("Failed", failure=failure()),
+        roles=[{"name": "worker", "restarts": {"Exit": 2}}],
+        words=("step 1", "step 2"),
+    )
+
+    assert found == Ending(
+        "default",
+        "demo",
+        "Failed",
+        1,
+        7.5,
+        2,
+        "worker-1 failed",
+        rule="any ps fails, or any worker fails",
+        replica="worker-1",
+        pod="demo-worker-1",
+        container="main",
+        code=137,
+        signal=9,
+        cause="container main was killed by SIGKILL (exit code 137); 2 of 2 restarts were used",
+        last_lines=("step 1", "step 2"),
+        hint="SIGKILL comes from somebody, or from the kernel when memory runs out (`dmesg` tells)",
+    )
+
+
+def test_failure_by_a_rule_of_the_user() -> None:
+    rule = '{"worker":[1]}'
+    found = verdict(outcome=outcome("Failed", rule=rule, failure=failure()), spec={"failureRules": [{"worker": [1]}]})
+
+    assert (found.rule, found.because) == (rule, f"worker-1 failed, which rule {rule} names")
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("Unreachable", "no success rule can be fulfilled any more, since worker 1 failed"),
+        ("BackoffLimit", "its restarts have reached the limit of 3"),
+        ("Deadline", "it was active longer than its deadline"),
+        ("Invalid", "spec.replicaSpecs: every type has 0 replicas"),
+    ],
+)
+def test_failure_for_other_reasons(reason: str, message: str) -> None:
+    found = verdict(outcome=outcome("Failed", reason, message=message))
+
+    assert (found.outcome, found.rule, found.because, found.replica) == ("Failed", "", message, "")
+
+
+def test_the_last_failure_explains_an_end_that_names_none() -> None:
+    found = verdict(outcome=outcome("Failed", "Deadline", message="too long"), failures=[failure()])
+
+    assert (found.because, found.replica, found.code) == ("too long", "worker-1", 137)
+
+
+@pytest.mark.parametrize(
+    ("cause", "text"),
+    [
+        ({"why": "Exit", "code": 3, "container": "main"}, "container main exited with code 3"),
+        ({"why": "Exit", "code": 143, "container": "main"}, "container main was killed by SIGTERM (exit code 143)"),
+        (
+            {"why": "Exit", "code": 137, "signal": 9, "reason": "OOMKilled", "container": "main"},
+            "container main was killed by SIGKILL (exit code 137) (OOMKilled)",
+        ),
+        ({"why": "Exit", "code": 255, "container": "main"}, "container main exited with code 255"),
+        ({"why": "NodeLost", "node": "node-1"}, "node node-1 is lost"),
+        (
+            {
+                "why": "CreateError",
+                "container": "main",
+                "reason": "CreateContainerConfigError",
+                "message": "no secret x",
+            },
+            "container main cannot be created (CreateContainerConfigError: no secret x)",
+        ),
+    ],
+)
+def test_causes_in_words(cause: Body, text: str) -> None:
+    found = verdict(outcome=outcome("Failed", failure=failure(**cause)))
+
+    assert found.cause == f"{text}; 0 of 2 restarts were used"
+
+
+def test_a_message_stands_in_for_a_log() -> None:
+    cause = {"why": "Exit", "code": 127, "container": "main", "message": "no such file"}
+    found = verdict(outcome=outcome("Failed", failure=failure(**cause)))
+
+    assert found.last_lines == ("no such file",)
+
+
+@pytest.mark.parametrize(
+    ("end", "word", "code", "why"),
+    [
+        (End.DONE, "Deleted", 1, "somebody deleted the job before it ended"),
+        (End.INTERRUPTED, "Interrupted", 130, ""),
+        (End.TERMINATED, "Interrupted", 143, "SIGTERM came"),
+        (End.HUNG_UP, "Interrupted", 129, "the terminal is gone"),
+        (End.READER_GONE, "Interrupted", 141, "nobody reads the output any more"),
+        (End.TIMED_OUT, "TimedOut", 124, "--timeout passed"),
+        (End.BROKEN, "Broken", 3, ""),
+    ],
+)
+def test_ends_without_an_outcome(end: End, word: str, code: int, why: str) -> None:
+    found = verdict(end=end)
+
+    assert (found.outcome, found.exit_code, found.because) == (word, code, why)
+
+
+def test_what_held_a_job_up_is_named() -> None:
+    waiting = [
+        Replica(DEMO, "worker", index, f"worker-{index}", "Pending", reason=f"Unschedulable: {index}")
+        for index in range(7)
+    ]
+    well = [
+        Replica(DEMO, "ps", 0, "ps-0", "Running"),
+        Replica(DEMO, "ps", 1, "ps-1", "Stopped", reason="killed by SIGTERM"),
+    ]
+    found = verdict(end=End.TIMED_OUT, replicas=well + waiting)
+
+    assert found.unsettled == (
+        *(f"worker-{index} Pending: Unschedulable: {index}" for index in range(5)),
+        "… and 2 more",
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "reason", "line", "runtime", "expected"),
+    [
+        (
+            1,
+            None,
+            "",
+            "OSError: [Errno 98] Address already in use",
+            "process",
+            "`--runtime sandbox` gives each a network",
+        ),
+        (1, None, "", "bind: address already in use", "sandbox", "in the same replica listens on that port already"),
+        (
+            1,
+            None,
+            "",
+            "ModuleNotFoundError: No module named 'torch'",
+            "sandbox",
+            "Python did not find torch: images are not",
+        ),
+        (137, 9, "OOMKilled", "", "sandbox", "raise resources.limits.memory"),
+        (127, None, "", "", "sandbox", "the command was not found: images are not used here"),
+        (126, None, "", "", "sandbox", "needs `chmod +x`"),
+        (1, None, "", "socket.gaierror: [Errno -2] Name or service not known", "process", "$(service.TYPE[RANK].host)"),
+        (1, None, "", "Temporary failure in name resolution", "sandbox", "only if the job has `spec.service`"),
+        (1, None, "", "OSError: [Errno 28] No space left on device", "process", "a disk is full"),
+        (139, None, "", "", "process", "a defect in native code"),
+        (134, 6, "", "", "process", "it aborted itself"),
+        (132, 4, "", "", "process", "built for another one"),
+        (143, 15, "", "", "process", "asked to end from outside"),
+        (None, None, "Evicted", "", "process", ""),
+        (1, None, "Error", "loss is nan", "process", ""),
+        (200, None, "", "", "process", ""),
+    ],
+)
+def test_hints(code: int | None, signal: int | None, reason: str, line: str, runtime: str, expected: str) -> None:
+    found = hint(Evidence(code, signal, reason, (line,), runtime))
+
+    assert expected in found
+    assert bool(expected) == bool(found)

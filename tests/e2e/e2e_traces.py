@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run leaves behind on the machine, found by the marks it carries, so that other runs do not matter.
+
+Every process of a run has the stage's folder in its environment (HOME), its arguments or its working directory, since
+`stage` gives each run a folder of its own for all of them. Mounts and control groups are found likewise.
+"""
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+def processes(mark: str) -> dict[int, str]:
+    """Live processes that carry the mark: number to arguments. Zombies have neither, and their parents are here."""
+    found = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid() and _marked(entry, mark):
+            found[int(entry.name)] = _text(entry / "cmdline").replace("\0", " ").strip()
+    return found
+
+
+def _marked(entry: Path, mark: str) -> bool:
+    if mark in _text(entry / "environ") or mark in _text(entry / "cmdline"):
+        return True
+    with suppress(OSError):
+        return mark in str((entry / "cwd").readlink())
+    return False
+
+
+def mounts(mark: str) -> list[str]:
+    """Mounts of this machine that show, or are kept in, the marked folder; and namespaces that were pinned there."""
+    return [line for line in _text(_PROC / "self/mountinfo").splitlines() if mark in line]
+
+
+def groups(pids: set[int]) -> list[str]:
+    """Control groups that were made by these processes."""
+    names = {f"trainwright-{pid}" for pid in pids}
+    return [str(path) for path in Path("/sys/fs/cgroup").glob("**/trainwright-*") if path.name in names]
+
+
+def spaces(pid: int) -> dict[str, str]:
+    """The namespaces that a process is in."""
+    return {one: str((_PROC / str(pid) / "ns" / one).readlink()) for one in ("net", "pid", "mnt", "uts")}
+
+
+def end(mark: str) -> None:
+    """Kill whatever carries the mark, so that a failed test leaves nothing."""
+    for pid in processes(mark):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def parent(pid: int) -> int:
+    fields = _text(_PROC / str(pid) / "stat").rpartition(")")[2].split()
+    return int(fields[1]) if fields else 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode(errors="replace")
+    except OSError:
+        return ""

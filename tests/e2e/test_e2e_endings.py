@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every way a run can end: its exit code, how its replicas are ended, and that nothing of it stays."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from e2e_jobs import Body, job, python, role, shell, worker
+from e2e_stage import Done, Stage, until
+
+pytest_plugins = ["e2e_fixtures"]
+
+#: Says when it is ready, and has something to do before it leaves.
+POLITE = """
+import signal, sys, time
+def leave(*_):
+    print("asked to leave")
+    time.sleep(0.2)
+    print("left")
+    sys.exit()
+signal.signal(signal.SIGTERM, leave)
+print("ready")
+time.sleep(60)
+"""
+#: Does not care.
+DEAF = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready")
+time.sleep(60)
+"""
+
+
+def trained(program: str, grace: int = 5) -> Body:
+    return job(role("worker", python(program), terminationGracePeriodSeconds=grace))
+
+
+CODES = {
+    "success": (worker("true"), (), 0, "Succeeded"),
+    "failure": (worker("exit 3"), (), 1, "Failed"),
+    "timeout": (worker("exec sleep 60"), ("--timeout", "1"), 124, "TimedOut"),
+}
+
+
+@pytest.mark.parametrize("case", CODES)
+def test_the_exit_code_tells_the_outcome(stage: Stage, case: str) -> None:
+    body, options, code, outcome = CODES[case]
+    done = stage.run("run", "-o", "json", *options, body)
+
+    assert done.code == code, done.said
+    (end,) = (item for item in done.items if item["type"] == "end")
+    assert (end["outcome"], end["exitCode"]) == (outcome, code)
+    assert stage.left() == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
+def test_a_signal_ends_replicas_as_they_wish_to_be_ended(stage: Stage, number: int, code: int) -> None:
+    run = stage.start("run", trained(POLITE))
+    run.until("worker-0 | ready")
+    begun = time.monotonic()
+
+    run.signal(number)
+    done = run.end()
+
+    assert done.code == code, done.said
+    assert "worker-0 | asked to leave\nworker-0 | left\n" in done.out
+    assert time.monotonic() - begun < 4
+    assert "e2e was interrupted after" in done.out
+    assert stage.left() == []
+
+
+def test_a_second_ctrl_c_kills_at_once(stage: Stage) -> None:
+    run = stage.start("run", trained(DEAF, grace=60))
+    run.until("worker-0 | ready")
+
+    run.signal(signal.SIGINT)
+    run.until("Terminating")
+    begun = time.monotonic()
+    run.signal(signal.SIGINT)
+    done = run.end()
+
+    assert done.code == 130, done.said
+    assert time.monotonic() - begun < 3
+    assert stage.left() == []
+
+
+def test_who_does_not_leave_in_time_is_killed(stage: Stage) -> None:
+    run = stage.start("run", trained(DEAF, grace=1))
+    run.until("worker-0 | ready")
+    begun = time.monotonic()
+
+    run.signal(signal.SIGINT)
+    done = run.end()
+
+    assert done.code == 130, done.said
+    assert 0.9 < time.monotonic() - begun < 4
+    assert stage.left() == []
+
+
+def test_ctrl_c_in_the_terminal_reaches_only_the_engine(stage: Stage) -> None:
+    """The whole process group gets it; replicas must hear SIGTERM, and hear it from the engine."""
+    heed = POLITE.replace("signal.signal(signal.SIGTERM", "signal.signal(signal.SIGINT, lambda *_: print('INT'))\nsignal.signal(signal.SIGTERM")
+    run = stage.start("run", trained(heed), start_new_session=True)
+    run.until("worker-0 | ready")
+
+    os.killpg(run.pid, signal.SIGINT)
+    done = run.end()
+
+    assert done.code == 130
+    assert "worker-0 | INT" not in done.out
+    assert "worker-0 | left" in done.out
+
+
+def test_ctrl_c_before_anything_runs_is_heeded(process: Stage) -> None:
+    run = process.start("run", trained(DEAF))
+    until(lambda: process.state.exists())
+    run.signal(signal.SIGINT)
+    done = run.end()
+
+    assert done.code == 130, done.said
+    assert "Traceback" not in done.said
+
+
+def test_an_engine_that_is_killed_takes_everything_along(stage: Stage) -> None:
+    stray = "echo ready; setsid sleep 300 & (sleep 300 &) ; exec sleep 300"
+    run = stage.start("run", worker(stray, replicas=2))
+    until(lambda: run.said.count("| ready") == 2)
+    until(lambda: len(stage.pids("sleep 300")) >= 6)
+
+    run.process.kill()
+    run.end()
+
+    until(lambda: not stage.left(), f"{stage.left()}", patience=5.0)
+    after = stage.run("get", "e2e")
+    assert "killed" in after.said, after.said
+
+
+def test_a_supervisor_that_is_killed_is_a_clear_end(stage: Stage) -> None:
+    run = stage.start("run", worker("echo ready; setsid sleep 300 & exec sleep 300"))
+    run.until("| ready")
+
+    os.kill(stage.pid("trainwright.local.supervisor"), signal.SIGKILL)
+    done = run.end()
+
+    assert done.code in (1, 3), done.said
+    assert "supervisor" in done.out + done.err
+    assert "Traceback" not in done.said
+    until(lambda: not stage.left(), f"{stage.left()}", patience=5.0)
+
+
+def test_a_reader_that_goes_away_ends_the_run(stage: Stage) -> None:
+    words = stage.words("run", trained(POLITE.replace("time.sleep(60)", "\nwhile True: print('x' * 1000); time.sleep(0.001)")))
+    how = {"cwd": stage.work, "env": stage.env}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how) as run:  # type: ignore[call-overload]
+        run.stdout.readline()
+        run.stdout.close()
+        code, errors = run.wait(20), run.stderr.read()
+
+    assert code == 141
+    assert errors == b""
+    assert stage.left() == []
+
+
+def test_what_the_outcome_left_running_is_ended_in_good_order(stage: Stage) -> None:
+    body = job(
+        role("main", shell("sleep 0.5")),
+        role("other", python(POLITE), terminationGracePeriodSeconds=10),
+        successRules=[{"main": [0]}],
+    )
+    done = stage.run("run", body)
+
+    assert done.code == 0, done.said
+    assert "other-0 | left" in done.out
+    assert "ending 1 replica" in done.out
+
+
+def test_the_whole_tree_is_killed_when_grace_is_over(stage: Stage) -> None:
+    """Grandchildren in sessions of their own, deaf ones included."""
+    tree = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 301 & echo ready; wait' & wait; sleep 301"
+    run = stage.start("run", worker(tree, terminationGracePeriodSeconds=1))
+    run.until("| ready")
+    until(lambda: stage.pids("sleep 301"))
+
+    run.signal(signal.SIGTERM)
+    run.end()
+
+    assert stage.left() == []
+
+
+def test_a_grandchild_that_outlives_its_container_is_ended_with_it(stage: Stage) -> None:
+    done = stage.run("run", worker("setsid sleep 302 & sleep 0.2; echo gone"))
+
+    assert done.code == 0, done.said
+    assert stage.left() == []
+
+
+def text(done: Done, pattern: str) -> str:
+    found = re.search(pattern, done.out, re.M)
+    assert found, done.out
+    return found[0]
+
+
+def test_many_signals_in_a_row_leave_nothing(process: Stage) -> None:
+    run = process.start("run", trained(DEAF, grace=60))
+    run.until("worker-0 | ready")
+
+    for _ in range(5):
+        run.signal(signal.SIGINT)
+        time.sleep(0.05)
+    done = run.end()
+
+    assert done.code in (130, -signal.SIGINT)
+    assert "Traceback" not in done.said, done.said
+    until(lambda: not process.left(), patience=5.0)
+
+
+def test_the_state_folder_is_said_to_be_unusable(process: Stage) -> None:
+    Path(process.state).write_text("a file")
+    done = process.run("run", worker("true"))
+
+    assert done.code == 3
+    assert f"the state folder {process.state} cannot be used: Not a directory" in done.err

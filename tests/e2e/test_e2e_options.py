@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of `run`, several jobs in one run, and what is kept."""
+
+import json
+import re
+import time
+
+import pytest
+from e2e_jobs import beside, job, role, shell, worker
+from e2e_stage import Stage
+
+pytest_plugins = ["e2e_fixtures"]
+
+CONTAINER = "spec.replicaSpecs[worker].template.spec.containers[main]"
+
+
+def test_standard_input_is_a_file(process: Stage) -> None:
+    text = json.dumps(worker("echo hello"))
+
+    assert "worker-0 | hello" in process.run("run", "-", given=text).out
+
+
+def test_a_namespace_is_for_objects_that_name_none(process: Stage) -> None:
+    named = worker("echo named", name="named")
+    named["metadata"]["namespace"] = "lab"
+    other = job(
+        role("worker", shell("echo $A", envFrom=[{"configMapRef": {"name": "settings"}}])),
+    )
+    settings = beside("ConfigMap", "settings", data={"A": "from the same namespace"})
+    done = process.run("run", "-n", "mine", process.write(settings, other, named))
+
+    assert done.code == 0, done.said
+    assert "mine/e2e/worker-0 | from the same namespace" in done.out
+    assert "lab/named/worker-0 | named" in done.out
+    assert (process.folder_of("e2e", "mine") / "status.yaml").exists()
+    assert (process.folder_of("named", "lab") / "status.yaml").exists()
+
+
+def test_fields_can_be_set(process: Stage) -> None:
+    changes = {
+        "spec.replicaSpecs[0].replicas": "3",
+        f"{CONTAINER}.command[2]": "echo $WORD $(rank)",
+        f"{CONTAINER}.env": '[{"name": "WORD", "value": "set"}]',
+        'metadata.labels["a.b/c"]': "x",
+    }
+    options = [word for path, value in changes.items() for word in ("--set", f"{path}={value}")]
+    done = process.run("run", *options, worker("false"))
+
+    assert done.code == 0, done.said
+    assert sorted(re.findall(r"\| (set \d)", done.out)) == ["set 0", "set 1", "set 2"]
+
+
+BAD = {
+    "spec.replicaSpecs[wroker].replicas=2": r"wroker.*(did you mean .?worker|worker)",
+    "spec.replicaSpecs[7].replicas=2": r"\[7]",
+    "spec.replicaSpecs[worker].replica=2": r"unknown field; did you mean `replicas`",
+    "spec.replicaSpecs[worker].replicas=two": r"expected .*found",
+    "spec.replicaSpecs[worker].replicas": r"PATH=VALUE|=",
+    "=2": r"path",
+    "spec..x=2": r"spec\.\.x",
+    "spec.replicaSpecs=[1,": r"YAML|value",
+}
+
+
+@pytest.mark.parametrize("change", BAD)
+def test_a_change_that_makes_no_sense_is_refused(process: Stage, change: str) -> None:
+    done = process.run("run", "--set", change, worker("true"))
+
+    assert (done.code, done.out) == (2, "")
+    assert re.search(BAD[change], done.err), done.err
+    assert "Traceback" not in done.err
+    assert not process.state.exists()
+
+
+@pytest.mark.parametrize("options", [["--timeout", "x"], ["--timeout", "-1"], ["--nodes", "0"], ["--runtime", "vm"], ["-n", "A b"]], ids=" ".join)
+def test_an_option_that_makes_no_sense_is_refused(process: Stage, options: list[str]) -> None:
+    done = process.run("run", *options, worker("true"))
+
+    assert (done.code, done.out) == (2, "")
+    assert "Traceback" not in done.err
+
+
+def test_several_jobs_run_side_by_side_and_one_failure_is_the_outcome(process: Stage) -> None:
+    meet = f"touch {process.work}/%s; until [ -e {process.work}/%s ]; do sleep 0.05; done; echo met"
+    one, two = worker(meet % ("one", "two"), name="one"), worker(meet % ("two", "one"), name="two")
+    bad = worker("echo bad luck; exit 5", name="bad")
+    done = process.run("run", process.write(one, bad), process.write(two))
+
+    assert done.code == 1, done.said
+    assert "one/worker-0 | met" in done.out
+    assert "two/worker-0 | met" in done.out
+    end = done.out[done.out.index("\n\n") :]
+    assert re.search(r"^one succeeded after", end, re.M)
+    assert re.search(r"^two succeeded after", end, re.M)
+    assert re.search(r"^bad failed after .*: worker-0 failed", end, re.M)
+    assert "    | bad luck" in end
+    for name in ("one", "two", "bad"):
+        assert process.run("logs", name).out.startswith("worker-0 | ")
+    for path in process.work.iterdir():
+        path.unlink()
+
+
+def test_a_timeout_says_what_was_still_waited_for(process: Stage) -> None:
+    half = {"requests": {"cpu": "0.6"}}
+    total = 20  # more than any machine of ours has room for
+    many = job(role("worker", shell("exec sleep 60", resources=half), replicas=total))
+    begun = time.monotonic()
+    done = process.run("run", "--timeout", "1s", many)
+
+    assert done.code == 124, done.said
+    assert time.monotonic() - begun < 6
+    assert "e2e timed out after" in done.out
+    assert re.search(r"cpu: needs 0\.6, .*free", done.out), done.out
+
+
+def test_the_last_runs_are_kept_and_can_be_read(process: Stage) -> None:
+    for number in range(7):
+        done = process.run("run", "--no-logs", worker(f"echo run {number}"))
+        assert done.code == 0
+        assert f"run {number}" not in done.out
+
+    kept = sorted(path.name for path in (process.state / "default/e2e").glob("2*"))
+    assert len(kept) == 5
+    assert process.run("logs", "e2e").out == "worker-0 | run 6\n"
+    assert process.run("logs", "--run", kept[0], "e2e").out == "worker-0 | run 2\n"
+
+
+def test_what_has_no_meaning_here_is_skipped_and_said(process: Stage) -> None:
+    other = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}}
+    done = process.run("run", process.write(other, worker("true")))
+
+    assert done.code == 0
+    assert re.search(r"notice: skipped, .*Service", done.out)

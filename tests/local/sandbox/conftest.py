@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sandboxes for tests: as root, and as somebody who is not."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "supervisor"))  # for `supervised`
+
+from sandboxed import NOBODY, Sandboxed, unavailable
+
+
+@pytest.fixture(params=["root", "user"])
+def who(request: pytest.FixtureRequest) -> str:
+    reason = unavailable(request.param)
+    if reason:
+        pytest.skip(reason)
+    return str(request.param)
+
+
+@pytest.fixture
+def folder(who: str) -> Iterator[Path]:
+    """A folder that is theirs. It lies in /tmp, which pods do not see: so nothing works by chance."""
+    path = Path(tempfile.mkdtemp(prefix="trainwright-sandbox-"))
+    path.chmod(0o755)
+    if who == "user" and os.geteuid() == 0:
+        os.chown(path, NOBODY, NOBODY)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def box(who: str, folder: Path) -> Iterator[Sandboxed]:
+    one = Sandboxed(folder, who)
+    try:
+        one.ready()
+        yield one
+    finally:
+        one.end()
