@@ -85,10 +85,9 @@ def start_up(runtime: str) -> None:
 def many_jobs(runtime: str, number: int, target: int) -> None:
     with manifest([job(f"job-{i}") for i in range(number)]) as (file, env):
         took = wall(lambda: run([*TRAINWRIGHT, "run", "--runtime", runtime, file], env), 1 if QUICK else 3)
-    floor = wall(lambda: [run(["/bin/true"]) for _ in range(number)], 1)
-    line(
-        f"{runtime}: {number} one-pod jobs", f"{number / took:.0f} pods/s", f"{took / floor:.2f}", f"≥ {target} pods/s"
-    )
+    floor = wall(lambda: run(["/bin/true"]), 50) * number
+    rate = f"{number / took:.0f} pods/s"
+    line(f"{runtime}: {number} one-pod jobs", rate, f"{took / floor:.2f}", f"≥ {target} pods/s")
 
 
 BARE = "import subprocess\nfor _ in range({}): subprocess.Popen(['/bin/true'], stdin=subprocess.DEVNULL).wait()"

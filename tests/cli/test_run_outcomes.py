@@ -249,6 +249,23 @@ def test_a_full_disk_ends_no_job_and_the_status_is_kept(place: Place, disk: Path
     assert "phase: Succeeded" in (place.latest() / "status.yaml").read_text()
 
 
+def test_a_full_disk_under_the_output_ends_no_job(place: Place) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [SCRIPT, "run", "--runtime", "process", place.write(demo())],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=place.env,
+            cwd=place.folder,
+            timeout=60,
+            check=False,
+        )
+
+    assert done.returncode == 0
+    assert done.stderr == "trainwright: the output could not be written: No space left on device\n"
+
+
 def test_nobody_reads_any_more(place: Place) -> None:
     """As in `trainwright run job.yaml | head -1`: nothing may be left behind."""
     file = place.write(demo(worker("while true; do echo tick; sleep 0.05; done; : nobody-reads")))

@@ -151,6 +151,17 @@ def test_links_to_runs_that_are_gone_are_no_runs(state: Path) -> None:
     assert not (place(state, other) / shared.folder.name).is_symlink()
 
 
+def test_a_run_that_was_refused_leaves_no_trace(state: Path) -> None:
+    (before,) = past(state, DEMO)
+    other = Key("default", "other")
+    with Claim(state, [DEMO, other], NOW + timedelta(days=1)) as claim:
+        claim.discard()
+
+    assert (place(state, DEMO) / "latest").resolve() == before
+    assert runs_in(place(state, DEMO)) == [before]
+    assert sorted(path.name for path in place(state, other).iterdir()) == ["lock"]
+
+
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 

@@ -150,6 +150,11 @@ class Stage:
         found += [f"mount {line}" for line in traces.mounts(str(self.folder))]
         return found + [f"file {path}" for one in (self.home, self.tmp) for path in one.rglob("*") if "trainwright-0" not in str(path)]
 
+    @property
+    def live(self) -> bool:
+        """Something that was started has not ended."""
+        return any(live.process.poll() is None for live in self._lives)
+
     def close(self) -> None:
         """End everything; called for tests that fail, too."""
         for live in self._lives:

@@ -330,10 +330,12 @@ class Stage:
 
     async def until(self, condition: Callable[[], bool], limit: float = 120.0) -> None:
         """Wait; AssertionError if it takes longer than that."""
-        end = asyncio.get_running_loop().time() + limit
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         while not condition():
-            assert asyncio.get_running_loop().time() < end, f"not within {limit} s; {self.pods()} {self.status()}"
-            await asyncio.sleep(0.05)
+            passed = loop.time() - began
+            assert passed < limit, f"not within {limit} s: {self.pods()}"
+            await asyncio.sleep(max(0.05, min(passed / 20, 0.5)))
 
     async def finished(self, *names: str) -> None:
         """Until these jobs are over."""

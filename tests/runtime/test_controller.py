@@ -6,6 +6,7 @@ When it looks, and for how long it remembers, is in `test_looks`; kills and stal
 
 import asyncio
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from runtime_rig import JOB, VIRTUAL, WRITES, Call, Run, Stage, key
@@ -207,6 +208,23 @@ async def test_a_server_that_is_away_for_a_while_is_waited_for() -> None:
         await stage.finished("one", "two")
     assert stage.controller.telemetry.passes["retry"] < 25
     assert stage.phase("one") == stage.phase("two") == "Succeeded"
+
+
+async def test_pauses_grow_while_a_job_fails_and_begin_anew_after_a_pass_that_went_well() -> None:
+    stage = Stage(fails_first)
+
+    async def before(call: Call) -> None:
+        if str(call).startswith("create pods") and (call.at < 10 or 15 < call.at < 25):
+            raise UnavailableError("not now")
+
+    stage.wire.before = before
+    async with stage.running():
+        stage.submit(replicas=1, limit=1)
+        await stage.finished()
+    tries = [call.at for call in stage.wire.calls if str(call).startswith("create pods")]
+    gaps = [round(later - earlier, 1) for earlier, later in pairwise(tries)]
+    assert gaps[:6] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4]
+    assert gaps[7:9] == [0.2, 0.4]
 
 
 async def test_the_server_says_when_to_come_again() -> None:

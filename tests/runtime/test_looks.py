@@ -213,6 +213,20 @@ async def test_something_more_important_takes_the_counts_along() -> None:
     assert [round(at) for at in stored(stage)] == [0, 1, 7]
 
 
+async def test_what_is_not_stored_yet_is_remembered_all_the_same() -> None:
+    """A replica that has succeeded is not run again although its pod vanishes before anything is stored."""
+    stage = Stage(one_ends_early)
+    async with stage.running():
+        stage.submit(replicas=2)
+        await asyncio.sleep(5)
+        assert "succeeded" not in stage.status()["trainwright"]["roles"][0]
+        stage.store.delete(PODS, key("train-worker-0"), grace=0)
+        await asyncio.sleep(3)
+        assert sorted(stage.pods()) == ["train-worker-1"]
+        await stage.finished()
+    assert len(stage.kubelet.born) == 2
+
+
 async def test_a_clock_that_is_set_back_does_not_keep_counts_for_an_hour() -> None:
     stage = Stage(one_ends_early)
     async with stage.running():

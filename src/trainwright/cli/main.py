@@ -97,7 +97,8 @@ def run(args: list[str]) -> int:
     """Run one command line; the exit code."""
     try:
         code = cli.main(args, prog_name="trainwright", standalone_mode=False)
-        print(end="", flush=True)
+        if sys.stdout is not None:  # closed by the caller
+            sys.stdout.flush()  # not `print`: to write nothing fails as well on a full disk
     except click.ClickException as error:
         error.show()
         return error.exit_code

@@ -11,6 +11,7 @@
 
 import fcntl
 import os
+import resource
 import shutil
 import time
 from collections.abc import Iterable
@@ -35,6 +36,8 @@ LATEST = "latest"
 #: Somebody who only looks at a lock holds it for an instant.
 _TRIES = 5
 _PATIENCE = 0.02
+#: Files that a run has open besides its locks.
+_OTHERS = 512
 
 
 class Holder(Struct, frozen=True):
@@ -73,6 +76,7 @@ class Claim:
         self.now = now
         self.folder = place(state, self.keys[0]) / run_id(now, os.getpid())
         self._locks: list[int] = []
+        _more_files(len(self.keys))
 
     def __enter__(self) -> "Claim":
         try:
@@ -89,6 +93,16 @@ class Claim:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         self.release()
+
+    def discard(self) -> None:
+        """Forget this run: nothing was started."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for key in self.keys:
+            folder = place(self.state, key)
+            prune(folder)
+            past = runs_in(folder)
+            if past:
+                _point(folder / LATEST, past[-1].name)
 
     def release(self) -> None:
         """Let go of all names."""
@@ -114,6 +128,15 @@ class Claim:
                 (folder / self.folder.name).symlink_to(self.folder)
             _point(folder / LATEST, self.folder.name)
             prune(folder)
+
+
+def _more_files(names: int) -> None:
+    """A lock is an open file; of very many jobs there may be more than a shell allows by default."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = names + _OTHERS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _locked(lock: int) -> bool:

@@ -130,7 +130,7 @@ class Collector:
     def _examine(self, ref: Ref) -> None:
         """An object whose owners may be gone: keep it for the others, or let it go."""
         body = self._objects.find(ref)
-        owners = (body or {}).get("metadata", {}).get("ownerReferences") or []
+        owners = body["metadata"].get("ownerReferences") if body is not None else None
         if body is None or not owners:
             return
         solid = [owner for owner in owners if self._solid(owner["uid"], ref)]

@@ -2,7 +2,6 @@
 """The hosts files of pods: what is in them, and that they are there in time."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -79,18 +78,6 @@ TEXTS: dict[str, tuple[list[Host], list[Selection], list[str]]] = {
 @pytest.mark.parametrize(("pods", "services", "expected"), TEXTS.values(), ids=TEXTS.keys())
 def test_the_names(pods: list[Host], services: list[Selection], expected: list[str]) -> None:
     assert body(render("a", pods, services)) == expected
-
-
-def test_the_work_grows_with_pods_and_services_not_with_their_product() -> None:
-    def cost(count: int) -> float:
-        pods = [Host("a", f"p{i}", "10.0.0.1", (("job", "j"), ("index", str(i)))) for i in range(count)]
-        services = [Selection("a", f"s{i}", (("job", "j"), ("index", str(i)))) for i in range(count)]
-        begun = time.process_time()
-        render("a", pods, services)
-        return time.process_time() - begun
-
-    cost(100)
-    assert cost(8000) < 64 * max(cost(1000), 0.001)  # a square would be 64 times as much, and noise is not that loud
 
 
 def test_a_file_is_rewritten_in_place(tmp_path: Path) -> None:

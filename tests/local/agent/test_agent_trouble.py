@@ -2,6 +2,7 @@
 """A node whose API server does not always answer, whose supervisor does not start, whose pods are replaced."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator
 from functools import partial
 from pathlib import Path
@@ -201,6 +202,7 @@ async def test_a_supervisor_that_cannot_start_says_why(tmp_path: Path) -> None:
 async def test_a_request_that_is_refused_raises_its_sentence_and_code(tmp_path: Path) -> None:
     link = await Link.start(settings(tmp_path).supervisor())
     try:
+        assert os.getsid(link.process.pid) == link.process.pid  # a Ctrl-C that is meant for us does not reach it
         with pytest.raises(Refused, match="expected `do` to be one of") as refusal:
             await link.call("dance")
         assert refusal.value.code == 128

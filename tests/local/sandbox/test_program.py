@@ -36,7 +36,7 @@ def test_it_mounts_proc_tells_so_and_ends_with_its_stdin(machine: str, tmp_path:
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(2,)) as process:
         assert process.stdout is not None
         assert process.stdin is not None
-        assert struct.unpack("=q", process.stdout.read()) == (0,)
+        assert struct.unpack("=q", process.stdout.read(8)) == (0,)
         (pid,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
         assert "nosuid,nodev,noexec" in Path(f"/proc/{pid}/mounts").read_text().splitlines()[-1]
         status = Path(f"/proc/{pid}/status").read_text()

@@ -120,6 +120,28 @@ def test_a_change_of_mind_lets_an_owner_go_at_once() -> None:
     assert "deletionTimestamp" in items.get(PODS, key("slow"))["metadata"]
 
 
+def test_an_owner_waits_for_the_blocking_part_of_its_family_only() -> None:
+    items = store()
+    made = items.create(JOB, body("job", JOB))
+    for name, blocks in (("free", False), ("one", True), ("two", True)):
+        items.create(PODS, pod(name, node="n", ownerReferences=[owner(made, blocks=blocks)]))
+    items.delete(JOB, key("job"), propagation=FOREGROUND)
+    items.delete(PODS, key("one"), grace=0)
+    assert names(items, JOB) == ["job"]
+    items.delete(PODS, key("two"), grace=0)
+    assert (names(items, JOB), names(items, PODS)) == ([], ["free"])
+
+
+def test_an_owner_that_is_named_twice_is_one() -> None:
+    items = store()
+    made = items.create(JOB, body("job", JOB))
+    twice = [owner(made, blocks=True), owner(made, blocks=True)]
+    items.create(PODS, pod("a", node="n", ownerReferences=twice))
+    items.delete(JOB, key("job"), propagation=FOREGROUND)
+    items.delete(PODS, key("a"), grace=0)
+    assert (names(items, JOB), names(items, PODS)) == ([], [])
+
+
 def test_an_owner_that_is_released_waits_no_longer() -> None:
     items = store()
     made = items.create(JOB, body("job", JOB))

@@ -164,12 +164,13 @@ def test_people_s_descriptors_are_the_command_s_own(tmp_path: Path) -> None:
 def test_a_terminal_becomes_the_command_s_own(tmp_path: Path) -> None:
     with supervised(tmp_path) as one:
         name = one.shell("sleep 300")
-        look = "test -t 0 && test -t 1 && test -t 2 && tty </dev/tty && ps -o tpgid=,pgid= -p $$; sleep 300"
+        look = "test -t 0 && test -t 1 && test -t 2 && tty </dev/tty; ps -o tpgid=,pgid= -p $$; echo end; exec cat"
         with _entered(one, name, ["sh", "-c", look], tty=True, env={"TERM": "dumb"}) as client:
-            seen = client.until(b"\n")
-            assert b"/dev/" in seen
-            tpgid, pgid = (client.until(b"\n") if seen.count(b"\n") < 2 else seen.split(b"\n")[1]).split()
-            assert tpgid == pgid
+            tty, groups = client.until(b"end").splitlines()[:2]
+            assert tty.startswith(b"/dev/")
+            assert len({*groups.split()}) == 1
+            os.write(client.end, b"ping\n")
+            client.until(b"ping\r\nping")  # the terminal's echo, and then `cat`
             os.write(client.end, b"\x03")  # Ctrl-C: the terminal itself makes a signal of it
             assert client.line() == {"code": 130}
 

@@ -2,6 +2,7 @@
 """Logs: whole, in order, bounded on disk; and a full disk costs a log its lines, never a container its life."""
 
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from supervised import Supervised, supervised
+from supervised import Supervised, alive, supervised
 
 from trainwright.local.supervisor import journal
 from trainwright.local.supervisor.logs import Log
@@ -92,15 +93,23 @@ def test_all_that_was_written_before_the_end_is_in_the_log_at_the_end(tmp_path: 
 
 
 _BURST = """
-import fcntl, os
+import fcntl, os, time
 fcntl.fcntl(1, 1031, 1 << 20)  # F_SETPIPE_SZ
+while not os.path.exists("go"): time.sleep(0.01)
 os.write(1, b"x" * 900000 + b"end")
 """
 
 
 def test_last_words_that_are_still_in_the_pipe_at_the_end_are_not_lost(tmp_path: Path) -> None:
     with supervised(tmp_path) as one:
-        name = one.start(sys.executable, "-c", _BURST)
+        name = one.start(sys.executable, "-c", _BURST, cwd=str(tmp_path))
+        (pid,) = one.children()
+        one.process.send_signal(signal.SIGSTOP)
+        try:
+            (tmp_path / "go").touch()
+            one.eventually(lambda: not alive(pid))
+        finally:
+            one.process.send_signal(signal.SIGCONT)
         assert one.ended(name)["code"] == 0
         assert one.log(name).stat().st_size == 900003
 

@@ -12,6 +12,11 @@ from trainwright.local.supervisor import tree
 _DAEMON = "(setsid sh -c 'echo daemon $$ >>{log}; sleep 300 & wait' & ) ; "
 _INNER = '(setsid sh -c "echo inner \\$\\$ >>{log}; sleep 300" & ); '
 
+_GROUP = (
+    "python3 -c 'import os; os.setpgid(0, 0);"
+    ' os.execve("/bin/sh", ["sh", "-c", "echo own $$ >>{{log}}; sleep 300"], {env})\' & '
+)
+
 _UNTRACEABLE = "a session and no environment"  # once its parents are gone
 _TREES = {
     "child": "sh -c 'echo child $$ >>{log}; sleep 300' & ",
@@ -20,7 +25,8 @@ _TREES = {
     "daemon's daemon": f"(setsid sh -c 'echo outer $$ >>{{log}}; {_INNER} sleep 300' & ); ",
     "without its environment": "env -i sh -c 'echo bare $$ >>{log}; sleep 300' & ",
     _UNTRACEABLE: "env -i setsid sh -c 'echo bare $$ >>{log}; sleep 300' & ",
-    "group of its own": "sh -mc 'sh -c \"echo own \\$\\$ >>{log}; sleep 300\" & wait' & ",
+    "group of its own": _GROUP.format(env="os.environ"),
+    "group of its own and no environment": _GROUP.format(env="{{}}"),
 }
 _COUNT = {"daemon's daemon": 2}
 

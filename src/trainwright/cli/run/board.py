@@ -70,7 +70,8 @@ class Board:
         if sheet is None:
             return None
         self._by_uid[meta["uid"]] = sheet
-        if meta.get("generation") != sheet.body["metadata"].get("generation"):
+        known = sheet.body["metadata"].get("generation", meta.get("generation"))  # none yet in what was submitted
+        if meta.get("generation") != known:
             sheet.roles = _roles(sheet.kind, body)
             self._fill(sheet)
         sheet.body, sheet.deleted = body, deleted

@@ -2,7 +2,6 @@
 """The options of `trainwright run`, and the order of things: judge everything, claim the names, then `drive`."""
 
 import os
-import shutil
 import time
 from typing import Any
 
@@ -111,5 +110,5 @@ def _run(intake: Intake, given: dict[str, Any]) -> int:
             return drive(intake, record, Options(**given), Start(began, clock, facts))
         except TrainwrightError:
             if not (claim.folder / RUN).exists():  # nothing was started, so nothing is worth keeping
-                shutil.rmtree(claim.folder, ignore_errors=True)
+                claim.discard()
             raise

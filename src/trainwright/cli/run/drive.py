@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+import click
 from msgspec import Struct
 
 from trainwright.cli.record import Facts, Record
@@ -77,7 +78,9 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
             notify=notices.tell,
         )
     )
-    view = _view(options, start, lambda: engine.runtime)
+    sys.stdout.flush()
+    pen = Pen(_STDOUT, sys.stdout.encoding or "utf-8")
+    view = _view(pen, options, start, lambda: engine.runtime)
 
     async def ready() -> None:
         await _check(engine, intake)
@@ -94,7 +97,10 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
         grace=options.grace,
         keep=options.keep,
     )
-    return await Session(engine, order).run(ready)
+    code = await Session(engine, order).run(ready)
+    if pen.error is not None and not view.gone:
+        click.echo(f"trainwright: the output could not be written: {pen.error.strerror}", err=True)
+    return code
 
 
 class _Notices:
@@ -120,9 +126,7 @@ def _left_out(intake: Intake) -> list[str]:
     return [f"skipped, since it has no meaning here: {', '.join(intake.skipped)}"] if intake.skipped else []
 
 
-def _view(options: Options, start: Start, runtime: Callable[[], str]) -> View:
-    sys.stdout.flush()
-    pen = Pen(_STDOUT, sys.stdout.encoding or "utf-8")
+def _view(pen: Pen, options: Options, start: Start, runtime: Callable[[], str]) -> View:
     if options.output == "json":
         return Stream(pen, start.clock.now, with_logs=options.logs)
     terminal = os.isatty(_STDOUT) and os.environ.get("TERM") != "dumb"

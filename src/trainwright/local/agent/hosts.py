@@ -19,6 +19,8 @@ from trainwright.runtime.ports import EVERYTHING, Cluster, Happened, Page
 from trainwright.runtime.resources import PODS, SERVICES
 
 _ADDRESS = f"{PREFIX}/address"
+#: Of so many parts of the time, one may go into writing.
+_REST = 10
 _Id = tuple[str, str]
 
 
@@ -35,7 +37,8 @@ class Hosts:
         self._version = 0
         self._texts: dict[str, str] = {}
         self._changed = True
-        self._last = -1.0
+        #: Not before: a turn that took long is followed by a rest that is longer.
+        self._next_at = 0.0
         self._turn: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -76,16 +79,17 @@ class Hosts:
 
     async def _write(self, needed: int) -> None:
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(max(0.0, self._last + self._pace.debounce - loop.time()))
+        await asyncio.sleep(max(0.0, self._next_at - loop.time()))
         if self._version < needed:
             await self._catch_up()
         self._changed = False
-        self._last = loop.time()
+        begun = loop.time()
         for namespace, before in self._texts.items():
             text = names.render(namespace, self._pods.values(), self._services.values())
             if text != before:
                 rewrite(self._folder / namespace, text)
                 self._texts[namespace] = text
+        self._next_at = loop.time() + max(self._pace.debounce, _REST * (loop.time() - begun))
 
     async def _catch_up(self) -> None:
         """The watch of the services may be behind, or have nothing to tell: then only a list knows."""

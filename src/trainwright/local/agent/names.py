@@ -37,9 +37,9 @@ class Selection(Struct, frozen=True, gc=False):
 
 def render(namespace: str, pods: Iterable[Host], services: Iterable[Selection]) -> str:
     """The hosts file of a namespace: bare names for its own, longer ones for all."""
-    pods = list(pods)
+    pods, services = list(pods), list(services)
     lines = [_line(pod.address, _of_pod(pod, namespace)) for pod in pods]
-    index = _index(pods)
+    index = _index(pods, {key for service in services for key, _ in service.labels})
     for service in services:
         names = _forms(service.name, service.namespace, namespace)
         lines += [_line(pod.address, names) for pod in _selected(service, index) if pod.name != service.name]
@@ -65,12 +65,13 @@ def _line(address: str, names: str) -> str:
     return f"{address}\t{names}\n"
 
 
-def _index(pods: list[Host]) -> dict[tuple[str, str, str], list[Host]]:
-    """Pods by namespace and each of their labels."""
+def _index(pods: list[Host], keys: set[str]) -> dict[tuple[str, str, str], list[Host]]:
+    """Pods by namespace and each of those labels."""
     index: dict[tuple[str, str, str], list[Host]] = defaultdict(list)
     for pod in pods:
         for key, value in pod.labels:
-            index[pod.namespace, key, value].append(pod)
+            if key in keys:
+                index[pod.namespace, key, value].append(pod)
     return index
 
 

@@ -28,6 +28,7 @@ class Plain:
         self._stopped = False
         self._running: dict[str, tuple[Process, dict[str, Any]]] = {}
         self._mains: dict[int, str] = {}
+        self._haunted: dict[int, str] = {}  # sessions of containers that have ended, while somebody is left in them
 
     def open(self, pod: dict[str, Any]) -> None:  # noqa: ARG002 - containers of a pod share nothing that must be made
         """Be ready to adopt orphans, from the first pod on: before `ready` it would only keep the agent waiting."""
@@ -74,8 +75,9 @@ class Plain:
             return
         process, _ = self._running.pop(container)
         del self._mains[process.pid]
+        self._haunted[process.pid] = container
         tree.kill_group(process.pid)
-        self._sweep(container, process.pid)
+        self._sweep(container)
 
     def orphaned(self) -> None:
         """The children of an orphan that died are orphans now."""
@@ -91,24 +93,27 @@ class Plain:
             self.kill(container)
         self._sweep()
 
-    def _sweep(self, container: str | None = None, zombie: int = 0) -> None:
+    def _sweep(self, container: str | None = None) -> None:
         """Kill the strays: of a container, and of all that no longer run."""
         if not self._adopts:
             if container is not None:
                 tree.kill_marked({container})
             return
-        for pid in set(tree.adopted()).difference(self._mains, (zombie,)):
-            owner = tree.container(pid) or self._by_session(pid, container, zombie)
+        sessions = {pid: _session(pid) for pid in set(tree.adopted()).difference(self._mains)}
+        for pid, session in sessions.items():
+            # Some programs write their title over their environment.
+            owner = tree.container(pid) or self._mains.get(session) or self._haunted.get(session)
             if self._stopped or (owner is not None and (owner == container or owner not in self._running)):
                 tree.kill_child(pid)
+        here = {*sessions.values()}
+        self._haunted = {session: name for session, name in self._haunted.items() if session in here}
 
-    def _by_session(self, pid: int, container: str | None, zombie: int) -> str | None:
-        """Whose it is if its environment does not say (some programs write their title over it)."""
-        try:
-            session = os.getsid(pid)
-        except (ProcessLookupError, PermissionError):
-            return None
-        return container if session == zombie else self._mains.get(session)
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except (ProcessLookupError, PermissionError):
+        return 0
 
 
 def _check(mount: dict[str, Any]) -> None:

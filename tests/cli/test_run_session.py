@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A session with a real engine in this process: what no command line can bring about from outside."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_command import demo, worker
+
+from trainwright.cli.record import Facts, Record, facts_of
+from trainwright.cli.run.intake import Intake, Task
+from trainwright.cli.run.session import Order, Session
+from trainwright.cli.show.news import Ending, Frame, Line, News
+from trainwright.errors import EngineError
+from trainwright.kinds.base import load
+from trainwright.kinds.genericjob import GENERICJOB
+from trainwright.local.engine import Engine, Settings
+from trainwright.manifest import Document
+from trainwright.model.job import Body
+from trainwright.runtime.clock import WallClock
+
+
+class Seen:
+    """A view that remembers."""
+
+    busy = False
+    gone = False
+
+    def __init__(self) -> None:
+        self.items: list[News] = []
+        self.lines: list[str] = []
+        self.notices: list[str] = []
+        self.endings: list[Ending] = []
+        self.folder = ""
+
+    def news(self, items: list[News]) -> None:
+        self.items += items
+
+    def logs(self, lines: list[Line]) -> None:
+        self.lines += [text for _, text in lines]
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+    def tick(self, frame: Frame) -> None:
+        pass
+
+    def end(self, endings: list[Ending], folder: str) -> None:
+        self.endings, self.folder = endings, folder
+
+    def close(self, patience: float | None) -> None:
+        pass
+
+
+def task(body: Body) -> Task:
+    named = body | {"metadata": {"namespace": "default", **body["metadata"]}}
+    return Task(Document("job.yaml", 1, named, (1, {})), GENERICJOB, named, load(GENERICJOB, named))
+
+
+class Stage:
+    """A session, its engine and its view."""
+
+    def __init__(self, folder: Path, body: Body, **more: Any) -> None:
+        self.view = Seen()
+        self.folder = folder
+        self.engine = Engine(
+            Settings(folder=folder, volumes=folder / "volumes", working=folder, runtime="process", gpus=0)
+        )
+        order = Order(
+            intake=Intake((task(body),), ()),
+            record=Record(folder),
+            view=self.view,
+            clock=WallClock(),
+            facts=Facts(("default/demo",), 1, "2026-11-15T20:00:00Z"),
+            began=time.monotonic(),
+            **more,
+        )
+        self.session = Session(self.engine, order)
+
+
+async def nothing() -> None:
+    pass
+
+
+async def test_a_job_from_start_to_end(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, demo(worker("echo hello")))
+
+    assert await stage.session.run(nothing) == 0
+    assert stage.view.lines == ["hello"]
+    assert [one.outcome for one in stage.view.endings] == ["Succeeded"]
+    kept = facts_of(tmp_path)
+    assert kept is not None
+    assert (kept.runtime, kept.endings) == ("process", tuple(stage.view.endings))
+
+
+async def test_an_engine_that_breaks(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, demo(worker("sleep 60")))
+
+    async def breaking() -> None:
+        stage.engine.broken.set_exception(EngineError("the roof fell in"))
+
+    assert await stage.session.run(breaking) == 3
+    assert stage.view.notices[-1] == "the engine broke: the roof fell in"
+    assert [(one.outcome, one.exit_code) for one in stage.view.endings] == [("Broken", 3)]
+
+
+async def test_a_run_that_is_refused_at_the_last_moment_starts_nothing(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, demo(worker("touch started")))
+
+    async def refusing() -> None:
+        raise EngineError("no")
+
+    with pytest.raises(EngineError, match="no"):
+        await stage.session.run(refusing)
+    assert not (tmp_path / "run.json").exists()
+    assert not (tmp_path / "started").exists()
+    assert stage.view.endings == []
+
+
+async def test_a_reader_that_goes_ends_the_run(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, demo(worker("sleep 60")))
+    stage.view.gone = True
+
+    assert await stage.session.run(nothing) == 141
+    assert [one.outcome for one in stage.view.endings] == ["Interrupted"]
+
+
+async def test_logs_wait_for_a_reader_that_is_behind(tmp_path: Path) -> None:
+    """What ended meanwhile is shown all the same: nothing is lost."""
+    stage = Stage(tmp_path, demo(worker("echo one; sleep 0.3; echo two")))
+    stage.view.busy = True
+
+    assert await stage.session.run(nothing) == 0
+    assert stage.view.lines == ["one", "two"]

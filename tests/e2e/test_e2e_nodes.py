@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A machine as a cluster: nodes that die, GPUs that are handed out, requests that are respected, gangs."""
+
+import os
+import re
+import signal
+import time
+
+import pytest
+from e2e_jobs import Body, job, role, shell, worker
+from e2e_stage import Done, Stage, until
+
+pytest_plugins = ["e2e_fixtures"]
+
+GPU = "nvidia.com/gpu"
+CPUS = len(os.sched_getaffinity(0))
+
+
+def said(done: Done) -> dict[str, list[str]]:
+    """What each replica printed."""
+    found: dict[str, list[str]] = {}
+    for item in done.items:
+        if item["type"] == "log":
+            found.setdefault(item["replica"], []).append(item["text"])
+    return found
+
+
+def test_replicas_are_spread_over_nodes_and_outlive_one(stage: Stage) -> None:
+    """Kill one node's agent: its replica is restarted elsewhere, and the job succeeds."""
+    wait = f"echo on $NODE; until [ -e {stage.work}/go ]; do sleep 0.05; done; echo done"
+    env = [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
+    body = job(role("worker", shell(wait, env=env), replicas=3, restarts=3), port=2222)
+    run = stage.start("run", "--nodes", "3", body)
+    until(lambda: run.said.count("| on node-") == 3, "all are up")
+    assert sorted(re.findall(r"\| on (node-\d)", run.said)) == ["node-0", "node-1", "node-2"]
+    (lost,) = re.findall(r"worker-(\d) \| on node-1", run.said)
+
+    (agent,) = (pid for pid, words in stage.pids("trainwright.local.agent.main").items() if '"node":"node-1"' in words)
+    os.kill(agent, signal.SIGKILL)
+    until(lambda: run.said.count("| on node-") == 4, "it is restarted")
+    (stage.work / "go").touch()
+    done = run.end()
+
+    assert done.code == 0, done.said
+    assert f"node-1 is lost: its agent (process {agent})" in done.out
+    assert re.findall(rf"worker-{lost} \| on (node-\d)", done.out)[1] in ("node-0", "node-2")
+    assert done.out.count("| done") == 3
+    assert stage.left() == []
+
+
+def test_pods_on_different_nodes_reach_each_other_by_name(sandbox: Stage) -> None:
+    talk = "import socket, time\ns = socket.create_server(('0.0.0.0', 2222))\nother = 1 - $(rank)\n"
+    talk += "while True:\n  try: c = socket.create_connection((f'e2e-worker-{other}', 2222)); break\n  except OSError: time.sleep(0.1)\n"
+    talk += "s.accept(); print('met')"
+    body = job(role("worker", {"name": "m", "image": "x", "command": ["python3", "-uSc", talk]}, replicas=2), port=2222)
+    done = sandbox.run("run", "--nodes", "2", "--timeout", "15", body)
+
+    assert done.code == 0, done.said
+    assert done.out.count("| met") == 2
+    assert {"node-0", "node-1"} <= set(re.findall(r"node-\d", done.out))
+
+
+def test_an_engine_of_many_nodes_that_is_killed_takes_everything_along(stage: Stage) -> None:
+    run = stage.start("run", "--nodes", "2", worker("echo up; exec sleep 304", replicas=2))
+    until(lambda: run.said.count("| up") == 2)
+
+    run.process.kill()
+    run.end()
+
+    until(lambda: not stage.left(), f"{stage.left()}", patience=8.0)
+
+
+def test_ctrl_c_ends_many_nodes_in_good_order(stage: Stage) -> None:
+    polite = "trap 'echo leaving; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    run = stage.start("run", "--nodes", "2", worker(polite, replicas=2), start_new_session=True)
+    until(lambda: run.said.count("| up") == 2)
+
+    os.killpg(run.pid, signal.SIGINT)
+    done = run.end()
+
+    assert done.code == 130, done.said
+    assert done.out.count("| leaving") == 2
+    assert stage.left() == []
+
+
+def test_gpus_are_handed_out_once(process: Stage) -> None:
+    take = shell("echo $CUDA_VISIBLE_DEVICES; sleep 0.5", resources={"limits": {GPU: 2}})
+    none = shell("echo [$CUDA_VISIBLE_DEVICES]")
+    done = process.run("run", "-o", "json", "--gpus", "4", job(role("worker", take, replicas=2), role("other", none)))
+
+    assert done.code == 0, done.said
+    seen = said(done)
+    given = [seen[f"worker-{rank}"][0].split(",") for rank in range(2)]
+    assert sorted(one for part in given for one in part) == ["0", "1", "2", "3"]
+    assert seen["other-0"][0] in ("[]", "[-1]", "[NoDevFiles]")
+
+
+def test_what_does_not_fit_waits_says_why_and_runs_when_there_is_room(process: Stage) -> None:
+    most = {"requests": {GPU: 3}, "limits": {GPU: 3}}
+    tell = f"echo begin; sleep 1; echo end"
+    run = process.start("run", "--gpus", "4", job(role("worker", shell(tell, resources=most), replicas=2)))
+    run.until("nvidia.com/gpu: needs 3")
+    done = run.end()
+
+    assert done.code == 0, done.said
+    assert re.search(r"worker-1 +Pending .*nvidia\.com/gpu: needs 3, .*1 (of 4 )?free", done.out), done.out
+    assert re.findall(r"(worker-\d \| \w+)", done.out) == [f"worker-{rank} | {word}" for rank in (0, 1) for word in ("begin", "end")]
+
+
+def test_cpu_requests_are_respected(process: Stage) -> None:
+    """Never more at once than there is CPU for."""
+    ask = {"requests": {"cpu": str(CPUS * 0.6)}}
+    alone = f"mkdir {process.work}/lock || exit 1; sleep 0.3; rmdir {process.work}/lock"
+    done = process.run("run", job(role("worker", shell(alone, resources=ask), replicas=3)))
+
+    assert done.code == 0, done.said
+    assert "not all 3 replicas can run at the same time" in done.err
+
+
+def gang(replicas: int, script: str, gpus: int) -> Body:
+    ask = {"limits": {GPU: gpus}}
+    return job(
+        role("worker", shell(script, resources=ask), replicas=replicas),
+        name="gang",
+        scheduler={"t9kScheduler": {"queue": "default", "priority": 50}},
+    )
+
+
+def test_a_gang_starts_together_or_not_at_all(process: Stage) -> None:
+    """The other job has one GPU of four; the gang needs four, so none of it starts until all are free."""
+    holder = job(role("holder", shell("echo hold; sleep 1.5; echo free", resources={"limits": {GPU: 1}})), name="holder")
+    run = process.start("run", "--gpus", "4", process.write(holder))
+    run.until("| hold")
+    run.signal(signal.SIGINT)
+    run.end()
+
+    both = process.write(holder, gang(4, f"date +%s%N > {process.work}/$HOSTNAME; sleep 0.3", 1))
+    done = process.run("run", "--gpus", "4", both)
+    assert done.code == 0, done.said
+    times = sorted(int(path.read_text()) for path in process.work.iterdir())
+    assert len(times) == 4
+    assert times[-1] - times[0] < 1e9
+    if "gang" in done.out and re.search(r"gang/worker-\d +Pending", done.out):
+        assert re.search(r"gang.*needs 4.*", done.out), done.out
+
+
+def test_a_gang_that_can_never_fit_is_refused(process: Stage) -> None:
+    done = process.run("run", "--gpus", "4", gang(5, "true", 1))
+
+    assert (done.code, done.out) == (2, "")
+    assert "can never fit: gang needs 5 pods at once: nvidia.com/gpu: needs 5 together, all nodes have 4" in done.err
+
+
+def test_a_gang_waits_as_a_whole(process: Stage) -> None:
+    """Room for three of four is no room."""
+    holder = job(role("holder", shell("echo hold; until [ -e go ]; do sleep 0.05; done", resources={"limits": {GPU: 1}})), name="holder")
+    late = gang(4, "echo mine; sleep 0.2", 1)
+    late["spec"]["runMode"] = {"pause": {"enabled": True}}
+    run = process.start("run", "--gpus", "4", process.write(holder, late))
+    run.until("holder/holder-0 | hold")
+
+    assert process.run("resume", "--wait", "0", "gang").code == 0
+    run.until("gang needs 4 pods at once")
+    time.sleep(0.3)
+    assert "| mine" not in run.said
+    assert len(process.pids("echo mine")) == 0
+    (process.work / "go").touch()
+    done = run.end()
+
+    assert done.code == 0, done.said
+    assert done.out.count("| mine") == 4
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_nodes_share_the_machine_out(process: Stage, nodes: int) -> None:
+    done = process.run("run", "--nodes", str(nodes), "--gpus", "4", job(role("worker", shell("true", resources={"limits": {GPU: 3}}))))
+
+    assert done.code == (0 if nodes == 1 else 2), done.said
+    assert nodes == 1 or f"{GPU}: needs 3, this node has 2" in done.err
