@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 from run_command import demo, worker
+from run_objects import container, job, pod
 
 from trainwright.cli.record import Facts, Record, facts_of
+from trainwright.cli.run.board import Board
+from trainwright.cli.run.follow import Follower, last_lines
 from trainwright.cli.run.intake import Intake, Task
 from trainwright.cli.run.session import Order, Session
-from trainwright.cli.show.news import Ending, Frame, Line, News
+from trainwright.cli.show.news import Ending, Frame, Line, News, Replica
 from trainwright.errors import EngineError
 from trainwright.kinds.base import load
 from trainwright.kinds.genericjob import GENERICJOB
@@ -29,6 +32,8 @@ class Seen:
 
     def __init__(self) -> None:
         self.items: list[News] = []
+        #: Lines and phases of replicas, in the order in which they came.
+        self.order: list[str] = []
         self.lines: list[str] = []
         self.notices: list[str] = []
         self.endings: list[Ending] = []
@@ -36,9 +41,11 @@ class Seen:
 
     def news(self, items: list[News]) -> None:
         self.items += items
+        self.order += [one.phase for one in items if isinstance(one, Replica)]
 
     def logs(self, lines: list[Line]) -> None:
         self.lines += [text for _, text in lines]
+        self.order += [text for _, text in lines]
 
     def notice(self, text: str) -> None:
         self.notices.append(text)
@@ -88,6 +95,7 @@ async def test_a_job_from_start_to_end(tmp_path: Path) -> None:
 
     assert await stage.session.run(nothing) == 0
     assert stage.view.lines == ["hello"]
+    assert stage.view.order[-2:] == ["hello", "Succeeded"]  # its last words come before the news of its end
     assert [one.outcome for one in stage.view.endings] == ["Succeeded"]
     kept = facts_of(tmp_path)
     assert kept is not None
@@ -133,3 +141,26 @@ async def test_logs_wait_for_a_reader_that_is_behind(tmp_path: Path) -> None:
 
     assert await stage.session.run(nothing) == 0
     assert stage.view.lines == ["one", "two"]
+
+
+def test_what_was_not_read_when_everything_ended_is_read_then(tmp_path: Path) -> None:
+    view, board = Seen(), Board([(GENERICJOB, job())])
+    follower = Follower(board, view, Record(tmp_path))
+    follower.jobs([(job(), False)])
+    follower.pods([(pod(containers=[container("running")]), False)])
+    log = tmp_path / "logs/demo-worker-0/00000000-main-0.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("one\nlast words")
+    follower.drain()
+
+    assert view.lines == ["one", "last words"]
+    assert follower.words("demo-worker-0", 0, "main") == ("one", "last words")
+    assert follower.words("demo-worker-0", 0, "") == ("one", "last words")
+    assert follower.words("demo-worker-0", 7, "main") == follower.words("demo-worker-9", 0, "") == ()
+
+
+def test_the_last_lines_of_a_long_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("".join(f"line {number}\n\n" for number in range(99_999)))
+
+    assert last_lines(log) == tuple(f"line {number}" for number in range(99_984, 99_999))

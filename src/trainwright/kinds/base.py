@@ -150,6 +150,18 @@ def load(kind: Kind, document: Body) -> Loaded:
     return Loaded(wire, job, problems, said)
 
 
+def reload(kind: Kind, before: Loaded, status: object) -> Loaded | None:
+    """The same manifest with another status: what was found out about it need not be found out again.
+
+    None where there is something wrong: only `load` can say what.
+    """
+    said, ledger = _said(kind, status)
+    if ledger is None or before.job.invalid or before.job.unreadable:
+        return None
+    wire = replace(before.wire, status=said)
+    return Loaded(wire, kind.translate(wire), before.problems, said)
+
+
 def _said(kind: Kind, status: object) -> tuple[Any, Ledger | None]:
     """The stored status as far as it can be read, and the ledger in it; None for a ledger that is there and cannot be.
 

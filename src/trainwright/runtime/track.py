@@ -9,7 +9,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from trainwright.kinds.base import Kind, Loaded, load
+from trainwright.kinds.base import Kind, Loaded, load, reload
 from trainwright.model.action import Emit
 from trainwright.model.child import Refusal
 from trainwright.model.job import Body, Job
@@ -43,19 +43,23 @@ class Track:
         self.checked: datetime | None = None
         #: Seconds to the next try after a failed pass.
         self.pause = 0.0
-        self._version = ""
+        self._document: Body = {}
         self._loaded: Loaded | None = None
 
     def load(self, document: Body) -> Loaded:
-        """The job as it was last seen; read once per version."""
-        version: str = document["metadata"]["resourceVersion"]
-        if self._loaded is None or version != self._version:
-            self._loaded, self._version = load(self.kind, document), version
+        """The job as it was last seen; read once per version, and its manifest only when that has changed."""
+        if self._loaded is None or document is not self._document:
+            self._loaded, self._document = self._read(document), document
         return self._loaded
+
+    def _read(self, document: Body) -> Loaded:
+        alike = self._loaded is not None and _manifest(self._document) == _manifest(document)
+        again = reload(self.kind, self._loaded, document.get("status")) if self._loaded is not None and alike else None
+        return again or load(self.kind, document)
 
     def rest(self) -> None:
         """Nothing more is expected: thousands of finished jobs must not weigh on memory."""
-        self._loaded = None
+        self._loaded, self._document = None, {}
 
     def job(self, loaded: Loaded) -> Job:
         """The job with what has been concluded of it since it was last stored."""
@@ -85,3 +89,9 @@ class Track:
             for place, one in self.refusals.items()
             if place in wanted or (one.retry_at is not None and one.retry_at > now)
         }
+
+
+def _manifest(document: Body) -> tuple[object, Body]:
+    """All of a job but its status, and what changes with that."""
+    meta = document["metadata"]
+    return document.get("spec"), {key: meta[key] for key in meta if key not in ("resourceVersion", "managedFields")}

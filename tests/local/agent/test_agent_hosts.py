@@ -132,7 +132,7 @@ async def test_the_file_holds_all_that_was_there_before_the_pod_and_follows_what
 
 
 class Slow(LocalCluster):
-    """A watch of the services that is behind."""
+    """Watches that are behind: the services' for ever, the pods' for a moment."""
 
     async def watch(
         self, resource: Resource, scope: Scope = EVERYTHING, *, since: str
@@ -140,17 +140,20 @@ class Slow(LocalCluster):
         if resource.id == SERVICES.id:
             await asyncio.Event().wait()
         async for batch in super().watch(resource, scope, since=since):
+            await asyncio.sleep(0.1)
             yield batch
 
 
-async def test_services_are_there_in_time_even_if_their_watch_is_behind(tmp_path: Path) -> None:
+async def test_all_names_are_there_in_time_even_if_the_watches_are_behind(tmp_path: Path) -> None:
     store = Store(WallClock())
     hosts = Hosts(Slow(store), tmp_path, Pace())
     await hosts.start()
     try:
         await asyncio.sleep(0.05)
+        store.create(PODS.whole(), pod("early", "10.0.0.1"))
         store.create(SERVICES.whole(), service("front", "mine"))
         path = await hosts.settled(store.create(PODS.whole(), pod("mine", "10.0.0.2")))
+        assert f"10.0.0.1\t{FORMS.format('early')}" in Path(path).read_text()
         assert f"10.0.0.2\t{FORMS.format('front')}" in Path(path).read_text()
     finally:
         await hosts.close()

@@ -18,7 +18,7 @@ def namespaces(pids: list[int]) -> set[str]:
         try:
             links += Path(f"/proc/{pid}/fd").iterdir()
             found |= {target for target in map(os.readlink, links) if target.partition(":")[0] in _KINDS}
-        except (FileNotFoundError, ProcessLookupError):
+        except (FileNotFoundError, ProcessLookupError, PermissionError):  # gone, or none of ours
             continue
     return found
 

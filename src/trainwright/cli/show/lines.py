@@ -30,7 +30,7 @@ class Lines:
     @property
     def gone(self) -> bool:
         """There is no reader any more."""
-        return False
+        return isinstance(self._pen.error, BrokenPipeError)
 
     def news(self, items: list[News]) -> None:
         """A line for each that has something to tell."""

@@ -33,10 +33,14 @@ class Hosts:
         self._pace = pace
         self._pods: dict[_Id, names.Host] = {}
         self._services: dict[_Id, names.Selection] = {}
-        #: How far what is known of the services goes.
+        #: How far what is known of the services goes, and of the pods.
         self._version = 0
+        self._seen = 0
+        self._told: asyncio.Future[None] | None = None
         self._texts: dict[str, str] = {}
-        self._changed = True
+        #: How many changes there were, and how many of them are written.
+        self._changes = 0
+        self._written = 0
         #: Not before: a turn that took long is followed by a rest that is longer.
         self._next_at = 0.0
         self._turn: asyncio.Task[None] | None = None
@@ -65,9 +69,12 @@ class Hosts:
         self._add_pod(pod)
         if namespace not in self._texts:
             self._texts[namespace] = ""
-            self._changed = True
+            self._changes += 1
         needed = int(meta.get("resourceVersion") or 0)
-        while self._changed or self._version < needed:
+        while self._seen < needed:
+            await asyncio.shield(self._more())
+        changes = self._changes
+        while self._written < changes or self._version < needed:
             await asyncio.shield(self._next(needed))
         return str(self._folder / namespace)
 
@@ -75,20 +82,34 @@ class Hosts:
         """The turn that is coming: changes within a few milliseconds are one."""
         if self._turn is None or self._turn.done():
             self._turn = asyncio.get_running_loop().create_task(self._write(needed))
+            self._turn.add_done_callback(lambda turn: turn.cancelled() or turn.exception())
         return self._turn
+
+    def _more(self) -> "asyncio.Future[None]":
+        """Done when the watch of the pods tells something."""
+        if self._told is None:
+            self._told = asyncio.get_running_loop().create_future()
+        return self._told
+
+    def _reached(self, version: str) -> None:
+        self._seen = max(self._seen, int(version or 0))
+        told, self._told = self._told, None
+        if told is not None:
+            told.set_result(None)
 
     async def _write(self, needed: int) -> None:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(max(0.0, self._next_at - loop.time()))
         if self._version < needed:
             await self._catch_up()
-        self._changed = False
+        changes = self._changes
         begun = loop.time()
         for namespace, before in self._texts.items():
             text = names.render(namespace, self._pods.values(), self._services.values())
             if text != before:
                 rewrite(self._folder / namespace, text)
                 self._texts[namespace] = text
+        self._written = changes
         self._next_at = loop.time() + max(self._pace.debounce, _REST * (loop.time() - begun))
 
     async def _catch_up(self) -> None:
@@ -102,9 +123,11 @@ class Hosts:
         self._pods = {}
         for pod in page.items:
             self._add_pod(pod)
+        self._reached(page.version)
         self._touch()
 
-    def _pod_changed(self, what: Happened, pod: Body, version: str) -> None:  # noqa: ARG002 - services need it
+    def _pod_changed(self, what: Happened, pod: Body, version: str) -> None:
+        self._reached(version)
         if what is not Happened.DELETED:
             self._add_pod(pod)
         elif self._pods.pop(_id(pod), None) is not None:
@@ -142,7 +165,7 @@ class Hosts:
         self._touch()
 
     def _touch(self) -> None:
-        self._changed = True
+        self._changes += 1
         if self._texts:
             self._next()
 

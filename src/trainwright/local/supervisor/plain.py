@@ -77,7 +77,7 @@ class Plain:
         del self._mains[process.pid]
         self._haunted[process.pid] = container
         tree.kill_group(process.pid)
-        self._sweep(container)
+        self._sweep(container, process.pid)
 
     def orphaned(self) -> None:
         """The children of an orphan that died are orphans now."""
@@ -93,13 +93,13 @@ class Plain:
             self.kill(container)
         self._sweep()
 
-    def _sweep(self, container: str | None = None) -> None:
+    def _sweep(self, container: str | None = None, zombie: int = 0) -> None:
         """Kill the strays: of a container, and of all that no longer run."""
         if not self._adopts:
             if container is not None:
                 tree.kill_marked({container})
             return
-        sessions = {pid: _session(pid) for pid in set(tree.adopted()).difference(self._mains)}
+        sessions = {pid: _session(pid) for pid in set(tree.adopted()).difference(self._mains, (zombie,))}
         for pid, session in sessions.items():
             # Some programs write their title over their environment.
             owner = tree.container(pid) or self._mains.get(session) or self._haunted.get(session)
