@@ -101,7 +101,7 @@ def _at_terminal(link: _Link, request: dict[str, Any]) -> int:
         link.ask(request, [theirs, theirs, theirs])
     finally:
         os.close(theirs)
-    with _raw(), _handling({signal.SIGWINCH: lambda _: None}):
+    with _raw(), _handling({signal.SIGWINCH: lambda _: _resize(ours)}):
         return _pass_on(link, ours)
 
 

@@ -268,10 +268,12 @@ async def test_a_pre_stop_that_takes_too_long_is_cut_off(node: Place, tmp_path: 
 
 
 async def test_a_pod_past_its_deadline_has_failed(node: Place) -> None:
-    node.run(container("exec sleep 60"), activeDeadlineSeconds=1, terminationGracePeriodSeconds=1)
+    script = "trap 'sleep 0.2; exit 7' TERM; while :; do sleep 0.02; done"
+    node.run(container(script), activeDeadlineSeconds=0.2, terminationGracePeriodSeconds=5)
+    await node.phase("Running")
     status = await node.phase("Failed")
     assert status["reason"] == "DeadlineExceeded"
-    assert end(status)["exitCode"] == 143
+    assert end(status)["exitCode"] == 7
 
 
 async def test_a_finished_pod_that_is_deleted_goes_at_once(node: Place) -> None:

@@ -9,7 +9,7 @@ from agents import Place, container, end, settle, state
 
 
 def probe(script: str, **more: Any) -> dict[str, Any]:
-    return {"exec": {"command": ["/bin/sh", "-c", script]}, "periodSeconds": 1, "failureThreshold": 1, **more}
+    return {"exec": {"command": ["/bin/sh", "-c", script]}, "periodSeconds": 0.1, "failureThreshold": 1, **more}
 
 
 def ready(status: dict[str, Any]) -> bool:
@@ -44,13 +44,13 @@ async def test_a_container_whose_liveness_fails_is_ended_and_restarted_by_its_po
 
 
 async def test_what_ignores_sigterm_after_a_failed_liveness_is_killed(node: Place) -> None:
-    live = probe("exit 1", terminationGracePeriodSeconds=1)
+    live = probe("exit 1", terminationGracePeriodSeconds=0.2)
     node.run(container("trap '' TERM; while :; do sleep 0.05; done", livenessProbe=live))
     assert end(await node.phase("Failed"))["exitCode"] == 137
 
 
 async def test_nothing_else_is_probed_before_the_startup_probe_has_passed(node: Place, tmp_path: Path) -> None:
-    startup = probe(f"test -e {tmp_path}/up", failureThreshold=30)
+    startup = probe(f"test -e {tmp_path}/up", failureThreshold=100)
     node.run(container("exec sleep 60", startupProbe=startup, livenessProbe=probe(f"test -e {tmp_path}/up")))
     await node.phase("Running")
     await asyncio.sleep(0.2)
@@ -60,9 +60,9 @@ async def test_nothing_else_is_probed_before_the_startup_probe_has_passed(node: 
 
 
 async def test_a_container_that_does_not_come_up_fails(node: Place) -> None:
-    node.run(container("exec sleep 60", startupProbe=probe("sleep 5", timeoutSeconds=1)))
+    node.run(container("exec sleep 60", startupProbe=probe("sleep 5", timeoutSeconds=0.2)))
     status = await node.phase("Failed")
-    assert end(status)["message"] == "its startup probe failed: no answer within 1 s"
+    assert end(status)["message"] == "its startup probe failed: no answer within 0.2 s"
 
 
 async def test_other_probes_count_as_passed_and_one_notice_says_so(node: Place) -> None:

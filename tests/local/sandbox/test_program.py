@@ -25,7 +25,9 @@ def command(machine: str, tmp_path: Path) -> list[str]:
     path.chmod(0o755)
     if machine == os.uname().machine:
         return [str(path)]
-    emulator = shutil.which(f"qemu-{machine}") or pytest.skip(f"needs a machine of the kind {machine}, or qemu-{machine}")
+    emulator = shutil.which(f"qemu-{machine}") or pytest.skip(
+        f"needs a machine of the kind {machine}, or qemu-{machine}"
+    )
     return [emulator, str(path)]
 
 

@@ -15,7 +15,7 @@ from trainwright.local.agent.report import Report
 from trainwright.local.agent.status import Facts, Over, compose
 from trainwright.model.job import Body
 from trainwright.model.meta import JOB_UID, PREFIX, Key
-from trainwright.model.units import rfc3339
+from trainwright.model.units import moment, rfc3339
 
 ADDRESS = f"{PREFIX}/address"
 _UNKNOWN = "The container could not be located when the pod was looked after again"
@@ -48,10 +48,12 @@ class Charge:
         self.due: float | None = None
         self.held: tuple[str, ...] = ()
         self.report = Report(self.key, self.uid, self._status)
-        self.ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-        self.started: str = (pod.get("status") or {}).get("startTime") or rfc3339(means.clock.now())
-        if (pod.get("status") or {}).get("containerStatuses"):
-            self._restore(pod["status"])
+        status: Body = pod.get("status") or {}
+        self.ended = status.get("phase") in ("Succeeded", "Failed")
+        self.begun = moment(status.get("startTime") or "") or means.clock.now()
+        self.started = rfc3339(self.begun)
+        if status.get("containerStatuses"):
+            self._restore(status)
 
     @property
     def containers(self) -> list[Container]:
@@ -108,7 +110,8 @@ class Charge:
                 container.kill_at(due, self.means.link)
 
     def _status(self) -> dict[str, Any]:
-        facts = Facts(self.policy, self.started, self.address, self.means.settings.address, self.over, self.final)
+        over = self.over if self.ended else None  # a pod has failed when its containers have ended, not before
+        facts = Facts(self.policy, self.started, self.address, self.means.settings.address, over, self.final)
         known = [*((self.pod.get("status") or {}).get("conditions") or ()), *_ours(self.report.stored)]
         now = rfc3339(self.means.clock.now())
         return compose(facts, [one.seen for one in self.inits], [one.seen for one in self.mains], known, now)

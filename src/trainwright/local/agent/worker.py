@@ -17,7 +17,6 @@ from trainwright.local.agent.start import start
 from trainwright.local.agent.status import Over
 from trainwright.local.supervisor import journal
 from trainwright.model.job import Body
-from trainwright.model.units import moment
 
 _OVERDUE = Over("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
 _LOST = "SupervisorLost"
@@ -91,8 +90,7 @@ class Worker:
         seconds = self.charge.pod["spec"].get("activeDeadlineSeconds")
         if seconds is None:
             return
-        begun = moment(self.charge.started) or self.charge.means.clock.now()
-        passed = (self.charge.means.clock.now() - begun).total_seconds()
+        passed = (self.charge.means.clock.now() - self.charge.begun).total_seconds()
         self._deadline = self._loop.call_later(max(0.0, float(seconds) - passed), self._overdue)
 
     def _overdue(self) -> None:
