@@ -107,7 +107,7 @@ def test_a_killed_run_leaves_nothing_and_says_nothing(place: Place, word: str) -
 
 
 def test_a_replica_that_is_killed_is_restarted(place: Place, word: str) -> None:
-    script = "echo pid $$$$ try $TRY; [ -e done ] && exit 0; touch done; sleep 60"
+    script = "[ -e done ] && exit 0; touch done; echo pid $$$$; sleep 60"
     job = demo(worker(script, f": {word}", restartPolicy={"policy": "OnFailure", "limit": 1}))
     with place.live(job) as run:
         pid = int(re.findall(r"worker-0 \| pid (\d+)", run.until("worker-0 | pid "))[0])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`trainwright run` to its end with a real engine: outcomes, exit codes, what is printed, what is kept and what not."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -268,7 +269,8 @@ def test_a_full_disk_under_the_output_ends_no_job(place: Place) -> None:
 
 def test_nobody_reads_any_more(place: Place) -> None:
     """As in `trainwright run job.yaml | head -1`: nothing may be left behind."""
-    file = place.write(demo(worker("while true; do echo tick; sleep 0.05; done; : nobody-reads")))
+    word = f"nobody-reads-{os.getpid()}"
+    file = place.write(demo(worker("while true; do echo tick; sleep 0.05; done", f": {word}")))
     words = f"'{SCRIPT}' run --runtime process {file} | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", words],  # noqa: S607
@@ -281,7 +283,7 @@ def test_nobody_reads_any_more(place: Place) -> None:
 
     assert done.stdout.splitlines()[-1] == "141"
     assert done.stderr == ""
-    assert processes("nobody-reads") == []
+    assert processes(word) == []
 
 
 def test_no_more_is_imported_than_is_needed(place: Place) -> None:

@@ -84,6 +84,11 @@ def written() -> Written:
             "demo  Paused  `trainwright resume demo` lets it go on",
             id="paused",
         ),
+        pytest.param(
+            msgspec.structs.replace(RUNNING, key=Key("lab", "demo"), phase="Paused", step=Phase.SUSPENDED),
+            "demo  Paused  `trainwright resume lab/demo` lets it go on",
+            id="paused elsewhere",
+        ),
         pytest.param(WORKER, "worker-0  Running  node-0  restart 1", id="restarted replica"),
         pytest.param(msgspec.structs.replace(WORKER, restarts=0), "worker-0  Running  node-0", id="replica"),
         pytest.param(msgspec.structs.replace(WORKER, phase="Succeeded"), "worker-0  Succeeded", id="succeeded"),
@@ -104,6 +109,7 @@ def written() -> Written:
             id="warning",
         ),
         pytest.param(Happening(DEMO, "demo", "Running", "demo is running."), "", id="ordinary event"),
+        pytest.param(Happening(DEMO, "demo", "Failed", "by rule", warning=True), "", id="the summary will say it"),
     ],
 )
 def test_a_line_for_what_happens(written: Written, item: News, line: str) -> None:

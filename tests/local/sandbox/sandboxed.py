@@ -71,7 +71,7 @@ class Sandboxed(Talk):
         if not folder.exists():
             folder.mkdir()
             shutil.chown(folder, folder.parent.owner())
-        network = {"subnet": SUBNET, "holder": config.pop("holder", None)}
+        network = {"subnet": config.pop("subnet", SUBNET), "holder": config.pop("holder", None)}
         whole = {"fd": theirs.fileno(), "folder": str(folder), "runtime": "sandbox", "network": network, **config}
         command = [python(who) or "", "-E", "-s", "-S", "-c", _MAIN, json.dumps(whole)]
         passed = (theirs.fileno(), *passed, *(network["holder"] or {}).values())
@@ -89,7 +89,7 @@ class Sandboxed(Talk):
         """A pod; its address."""
         number = next(self._numbers)
         address = f"10.200.{number // 250}.{number % 250 + 2}"
-        request = {"pod": name, "host": name, "address": address, "network": "own", "hosts": None, "shm": None}
+        request: Message = {"pod": name, "host": name, "address": address, "network": "own", "hosts": None, "shm": None}
         request |= {"tmp": str(self.folder / "pods" / name / "tmp"), "keep": [], **fields}
         answer = self.call("open", **request)
         assert answer.get("ok"), answer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The world outside, which is one of our own making: pods reach it where the machine has the means, and lose nothing."""
+"""The world outside, one of our own making: pods reach it where the machine has the means, and nothing stays behind."""
 
 import os
 import shutil
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sandboxed import SOURCE, Sandboxed, eventually, python, unavailable
@@ -27,11 +28,11 @@ def machine(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
     monkeypatch.setenv("WORLD_END", str(end))
     boxes = []
 
-    def make(who: str, *programs: str, net: int | None = None) -> Sandboxed:
+    def make(who: str, *programs: str, net: int | None = None, **config: Any) -> Sandboxed:
         under = [sys.executable, str(Path(__file__).parent / "world.py")]
         if net is not None:
             under = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{net}"]
-        box = Sandboxed(folder, who, [*under, *_hidden(programs, tmp_path)], passed=(end,), outside=True)
+        box = Sandboxed(folder, who, [*under, *_hidden(programs, tmp_path)], passed=(end,), outside=True, **config)
         boxes.append(box)
         return box
 
@@ -52,6 +53,12 @@ def _hidden(programs: tuple[str, ...], tmp_path: Path) -> list[str]:
     paths = {os.path.realpath(found) for name in known if name not in wanted and (found := shutil.which(name))}
     script = "".join(f"mount --bind {empty} {path}; " for path in sorted(paths))
     return ["unshare", "--mount", "sh", "-c", script + 'exec "$@"', "sh"]
+
+
+def _need(*programs: str) -> None:
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"needs {program}")
 
 
 def asks(box: Sandboxed, *pods: str) -> list[str]:
@@ -76,32 +83,32 @@ def rules(net: int) -> str:
     return within(net, "iptables-save") + within(net, "nft", "list", "ruleset")
 
 
-@pytest.mark.parametrize("program", [*_MEANS["root"], *_MEANS["user"]])
+@pytest.mark.parametrize(
+    ("who", "program"), [(who, program) for who in _MEANS for program in _MEANS[who]], indirect=["who"]
+)
 def test_pods_reach_the_outside_by_the_address_of_the_machine(who: str, program: str, machine: Make) -> None:
-    if program not in _MEANS[who] or shutil.which(program) is None:
-        pytest.skip(f"{program} is not installed, or not for {who}")
-    if program == "pasta" and shutil.which("nft") is None:
-        pytest.skip("pasta needs nft")
+    _need(program, *(["nft"] if program == "pasta" else []))
     box = machine(who, program)
     assert box.ready()["outside"] is True
     assert asks(box, "a", "b") == ["192.0.2.10", "192.0.2.10"]
 
 
+_LACKING = {
+    "root": "neither iptables nor nft is installed",
+    "user": "neither slirp4netns nor pasta with nft is installed",
+}
+
+
 def test_without_the_means_there_is_one_notice(who: str, machine: Make) -> None:
     ready = machine(who).ready()
-    wanted = "neither iptables nor nft" if who == "root" else "neither slirp4netns nor pasta"
     assert ready["outside"] is False
-    assert [notice for notice in ready["notices"] if "outside network" in notice] == [
-        f"pods cannot reach the outside network: {wanted} is installed"
-        if who == "root"
-        else f"pods cannot reach the outside network: {wanted} with nft is installed"
-    ]
+    assert ready["notices"] == [f"pods cannot reach the outside network: {_LACKING[who]}"]
 
 
+@pytest.mark.parametrize("who", ["root"], indirect=True)
 @pytest.mark.parametrize("program", _MEANS["root"])
 def test_the_host_reaches_pods_and_is_left_as_it_was_found(who: str, program: str, machine: Make) -> None:
-    if who != "root" or shutil.which("nft") is None or shutil.which("iptables-save") is None:
-        pytest.skip("needs root, nft and iptables")
+    _need("nft", "iptables-save")
     box = machine(who, program)
     box.ready()
     net = os.open(f"/proc/{box.process.pid}/ns/net", os.O_RDONLY)
@@ -121,10 +128,10 @@ def test_the_host_reaches_pods_and_is_left_as_it_was_found(who: str, program: st
     os.close(net)
 
 
+@pytest.mark.parametrize("who", ["root"], indirect=True)
 @pytest.mark.parametrize("program", _MEANS["root"])
 def test_what_a_killed_supervisor_leaves_the_next_one_removes(who: str, program: str, machine: Make) -> None:
-    if who != "root" or shutil.which("nft") is None or shutil.which("iptables-save") is None:
-        pytest.skip("needs root, nft and iptables")
+    _need("nft", "iptables-save")
     first = machine(who, program)
     first.ready()
     net = os.open(f"/proc/{first.process.pid}/ns/net", os.O_RDONLY)
@@ -136,12 +143,30 @@ def test_what_a_killed_supervisor_leaves_the_next_one_removes(who: str, program:
     second.ready()
     assert f"trainwright_{first.process.pid}_" not in rules(net)
     assert f"trainwright_{second.process.pid}_" in rules(net)
+    second.end()
+    assert within(net, "cat", "/proc/sys/net/ipv4/conf/eth0/forwarding") == "0\n"
     os.close(net)
 
 
+@pytest.mark.parametrize("who", ["root"], indirect=True)
+def test_the_last_of_several_supervisors_leaves_the_host_as_it_was_found(who: str, folder: Path, machine: Make) -> None:
+    _need("nft")
+    first = machine(who, "nft")
+    first.ready()
+    net = os.open(f"/proc/{first.process.pid}/ns/net", os.O_RDONLY)
+    second = machine(who, "nft", net=net, subnet="10.201.0.0/16")
+    second.ready()
+    first.end()
+    assert within(net, "cat", "/proc/sys/net/ipv4/conf/eth0/forwarding") == "1\n"
+    second.end()
+    assert within(net, "cat", "/proc/sys/net/ipv4/conf/eth0/forwarding") == "0\n"
+    assert not Path(f"/run/trainwright/forwarding-{os.fstat(net).st_ino}").exists()
+    os.close(net)
+
+
+@pytest.mark.parametrize("who", ["user"], indirect=True)
 def test_helpers_do_not_outlive_a_killed_supervisor(who: str, machine: Make) -> None:
-    if who != "user" or shutil.which("slirp4netns") is None:
-        pytest.skip("needs slirp4netns, and not to be root")
+    _need("slirp4netns")
     box = machine(who, "slirp4netns")
     box.ready()
     helpers = [pid for pid in box.descendants() if Path(f"/proc/{pid}/comm").read_text() == "slirp4netns\n"]

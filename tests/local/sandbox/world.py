@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A machine and a world outside of it, both in namespaces: `python world.py COMMAND…` runs the command on the machine.
 
-The world is 203.0.113.1, behind the machine's router 192.0.2.1; on port 80 it tells who asks. It ends when the pipe does
+The world is 203.0.113.1, behind the machine's router 192.0.2.1; on port 80 it tells who asks. It ends with the pipe
 whose descriptor is in WORLD_END.
 """
 
@@ -54,7 +54,7 @@ def serve(server: socket.socket, end: int) -> None:
     """Tell who asks; after a while, so that two can ask at once."""
     waiting: list[socket.socket] = []
     while True:
-        ready, _, _ = select.select([server, end], [], [], 0.2)
+        ready, _, _ = select.select([server.fileno(), end], [], [], 0.2)
         if end in ready:
             return
         if ready:
@@ -78,4 +78,4 @@ if __name__ == "__main__":
         os._exit(0)
     os.wait()
     os.close(end)
-    os.execvp(sys.argv[1], sys.argv[1:])
+    os.execvp(sys.argv[1], sys.argv[1:])  # noqa: S606 - that is what it is for

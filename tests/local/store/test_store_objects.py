@@ -80,6 +80,16 @@ def test_a_patch_that_would_make_it_unreadable_changes_nothing() -> None:
     assert items.version == made["metadata"]["resourceVersion"]
 
 
+@pytest.mark.parametrize("part", [{"kind": "Pod"}, {"apiVersion": "v2"}, {"metadata": {"namespace": "b"}}], ids=str)
+def test_what_an_object_is_cannot_be_patched(part: dict[str, Any]) -> None:
+    items = store()
+    made = items.create(SECRETS, body("a"))
+    with pytest.raises(InvalidError, match=r"kind|apiVersion|namespace"):
+        items.patch(SECRETS, key("a"), part)
+    same = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "a", "namespace": SPACE, "generation": 9}}
+    assert items.patch(SECRETS, key("a"), same) is made
+
+
 def test_other_kinds_may_come_with_a_status() -> None:
     items = store()
     claim = items.create(CLAIMS, {**body("a"), "status": {"phase": "Bound"}})

@@ -307,6 +307,78 @@ async def test_nothing_is_left_when_both_have_ended(path: Path, local: LocalClus
     assert asyncio.all_tasks() == before
 
 
+async def _deaf(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Somebody who asks for a watch and does not read what comes."""
+    reader, writer = await asyncio.open_unix_connection(sock=connect(path), limit=1 << 20)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    writer.write(b'{"id": 1, "verb": "watch", "resource": "secrets"}\n')
+    return reader, writer
+
+
+async def _talk(cluster: LocalCluster, times: int) -> None:
+    """So many changes of 20 KB, with time to send each."""
+    await cluster.create(SECRETS, body("a"))
+    for number in range(times):
+        await cluster.patch(SECRETS, key("a"), {"data": {"x": str(number) + "y" * 20_000}})
+        await asyncio.sleep(0)
+
+
+async def test_for_a_reader_that_does_not_read_nothing_piles_up(path: Path) -> None:
+    forgetful = LocalCluster(store(history=16))
+    async with serve(path, forgetful):
+        reader, writer = await _deaf(path)
+        await asyncio.sleep(0.01)
+        await _talk(forgetful, 300)
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        lines = [json.loads(await asyncio.wait_for(reader.readline(), 5))]
+        while "error" not in lines[-1]:
+            lines.append(json.loads(await asyncio.wait_for(reader.readline(), 5)))
+        writer.close()
+        await writer.wait_closed()
+    assert lines[-1]["error"]["reason"] == "Expired"
+    assert len(lines) < 150
+
+
+async def test_a_reader_that_does_not_read_keeps_no_engine_from_its_end(path: Path, local: LocalCluster) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    async with serve(path, local):
+        _, writer = await _deaf(path)
+        await asyncio.sleep(0.01)
+        await _talk(local, 300)
+    # The other end, which is in this process too, is all that is left of it.
+    assert len(list(Path("/proc/self/fd").iterdir())) == before + 1
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_watch_ends_with_its_connection(path: Path, local: LocalCluster) -> None:
+    waiting = local.store._tables.of(SECRETS).log
+    async with serve(path, local), RemoteCluster(path) as remote:
+        async with RemoteCluster(path) as other:
+            watch = asyncio.create_task(anext(other.watch(SECRETS, since="1")))
+            while not waiting.waiting:
+                await asyncio.sleep(0.001)
+        with pytest.raises(UnavailableError):
+            await watch
+        async with asyncio.timeout(5):
+            while waiting.waiting:
+                await remote.call("list", resource="secrets")
+
+
+async def test_a_line_that_is_too_long_ends_the_connection_with_a_word(
+    path: Path, local: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainwright.local.server._LONGEST", 1000)
+    async with serve(path, local):
+        reader, writer = await asyncio.open_unix_connection(sock=connect(path))
+        writer.write(b"x" * 2000)
+        answer = json.loads(await asyncio.wait_for(reader.readline(), 5))
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        await writer.wait_closed()
+    assert answer == {"id": None, "error": {"reason": "Invalid", "message": "a message of more than 1,000 bytes"}}
+
+
 async def test_a_store_of_many_is_listed_whole(path: Path) -> None:
     many = Store(Clock())
     for number in range(3000):

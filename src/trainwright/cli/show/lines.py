@@ -62,7 +62,8 @@ def told(item: News) -> str:
     """What a line says of it; nothing, if it only passes through."""
     match item:
         case JobState(step=Phase.SUSPENDED):
-            return f"{item.key.name}  {item.phase}  `trainwright resume {item.key.name}` lets it go on"
+            word = item.key.name if item.key.namespace == "default" else str(item.key)
+            return f"{item.key.name}  {item.phase}  `trainwright resume {word}` lets it go on"
         case JobState(deleted=True, outcome=None):
             return f"{item.key.name}  deleted"
         case JobState():
@@ -73,6 +74,8 @@ def told(item: News) -> str:
             restarts = f"restart {item.restarts}" if item.restarts and item.phase in ("Running", "Starting") else ""
             node = item.node if item.phase == "Running" else ""
             return "  ".join(part for part in (item.label, item.phase, node, restarts, clean(item.reason)) if part)
+        case Happening(reason="Failed") if item.about == item.job.name:
+            return ""  # the phase says so, and the summary why
         case Happening():
             return f"{item.about}  {item.reason}: {clean(item.message)}" if item.warning else ""
 

@@ -34,7 +34,7 @@ class Lifeline:
             init = os.pidfd_open(self._spawned(tell))
         finally:
             os.close(tell)
-        with open(told, "rb") as file:  # noqa: PTH123 - a descriptor
+        with open(told, "rb") as file:
             answer = file.read()
         if len(answer) != 8:
             end(init)

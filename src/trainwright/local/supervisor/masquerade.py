@@ -4,8 +4,6 @@
 Rules are the only thing of ours that would outlive a killed supervisor. They bear its pid and the time it started, and
 whoever comes next removes those whose owner is dead.
 """
-# pathlib would cost the supervisor a tenth of its start.
-# ruff: noqa: PTH118, PTH123
 
 import contextlib
 import os

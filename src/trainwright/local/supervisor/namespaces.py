@@ -4,8 +4,6 @@
 A thread goes in, does its work and ends there. It is not sent back: an unprivileged process may not return to the
 namespaces it came from, and one that never left needs no returning. The process stays where it was, one thread again.
 """
-# pathlib would cost the supervisor a tenth of its start.
-# ruff: noqa: PTH123
 
 import _thread
 import os

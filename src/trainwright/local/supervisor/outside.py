@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The way from the pods' network to the world outside, if there is one; else one notice why not. `sandbox` calls it.
 
-As root: a link to the host, over which the host reaches pods too, and a masquerade. The host must forward for that: it
-is switched on for each of its routed links that has it off, and off again at an orderly end if no other supervisor
-needs it; after a kill -9 it stays on. The link vanishes with the pods' network; see `masquerade` for the rules.
+As root: a link to the host, over which the host reaches pods too, and a masquerade (see there for its end). The host
+must forward for that, which is switched on for those of its routed links that have it off, and noted in /run. The last
+supervisor to end switches it off again; after a kill -9 that is the next one. The link vanishes with the pods' network.
 """
-# pathlib would cost the supervisor a tenth of its start.
-# ruff: noqa: PTH110, PTH123
 
 import contextlib
 import os
@@ -21,6 +19,7 @@ from trainwright.local.supervisor.usermode import Usermode
 _HOST_MAC = bytes.fromhex("027477000002")
 _ANYWHERE = (bytes(4), 0)
 _NOTICE = "pods cannot reach the outside network: {}"
+_NOTES = "/run/trainwright"
 _RESOLVER, _REAL_RESOLVER = "/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"
 
 
@@ -32,7 +31,6 @@ class Outside:
         self._root, self._wanted = root, wanted
         self._usermode: Usermode | None = None
         self._masquerade: Masquerade | None = None
-        self._forwarding: list[str] = []
         if wanted and not root:
             self._trying(self._prepare)
 
@@ -63,13 +61,9 @@ class Outside:
         if not routed:
             raise OSError(None, "this machine has no route to it")
         self._masquerade = Masquerade(network.subnet)
-        self._forward(routed)
+        _forward([name for name in routed if not _forwards(name)])
         network.links.send([netlink.route(_ANYWHERE, UPLINK, network.host)])
         network.connected = True
-
-    def _forward(self, names: list[str]) -> None:
-        self._forwarding = [name for name in names if not _forwards(name)]
-        _switch(self._forwarding, on=True)
 
     def close(self) -> None:
         """Leave the host as it was found."""
@@ -78,7 +72,7 @@ class Outside:
         if self._masquerade is not None:
             with contextlib.suppress(OSError):
                 if self._masquerade.alone():
-                    _switch(self._forwarding, on=False)
+                    _forward_no_more()
                 self._masquerade.close()
 
 
@@ -102,11 +96,37 @@ def _link(network: Network) -> None:
         host.close()
 
 
+def _forward(names: list[str]) -> None:
+    """Let these links of the host forward, and note which."""
+    if not names:
+        return
+    _switch(names, on=True)
+    with contextlib.suppress(OSError):
+        os.makedirs(_NOTES, exist_ok=True)
+        with open(_note(), "a", encoding="utf-8") as file:
+            file.writelines(f"{name}\n" for name in names)
+
+
+def _forward_no_more() -> None:
+    """Switch off what was switched on, by whomever of us."""
+    try:
+        with open(_note(), encoding="utf-8") as file:
+            names = file.read().split()
+        os.unlink(_note())
+    except FileNotFoundError:
+        return
+    _switch(names, on=False)
+
+
+def _note() -> str:
+    """Where the links are noted that we have let forward, for each network namespace that was the host's."""
+    return f"{_NOTES}/forwarding-{os.stat('/proc/self/ns/net').st_ino}"
+
+
 def _switch(names: list[str], *, on: bool) -> None:
-    """Let the host's links forward, or no more; one that is gone by now is left out."""
     host = netlink.Netlink()
     for name in names:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # one that is gone by now
             host.send([netlink.forwarding(socket.if_nametoindex(name), on=on)])
     host.close()
 

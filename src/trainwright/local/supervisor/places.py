@@ -4,8 +4,6 @@
 Below a volume or the working directory the folder is simply made, as container engines do. Anywhere else the deepest
 folder that exists gets a cover: new entries go into memory or the pod's folder, and its folders stay the host's.
 """
-# pathlib would cost the supervisor a tenth of its start.
-# ruff: noqa: PTH101, PTH102, PTH103, PTH106, PTH112, PTH118, PTH119, PTH120, PTH123, PTH208, PTH211
 
 import errno
 import os

@@ -5,8 +5,6 @@ The supervisor's loop calls it (see `runtimes`); `namespaces`, `network`, `init`
 namespaces are held by descriptors, a container's by its init. None has a name on the host, so none is left behind,
 however the supervisor ends.
 """
-# pathlib would cost the supervisor a tenth of its start.
-# ruff: noqa: PTH101, PTH103, PTH109, PTH116, PTH118, PTH120, PTH123
 
 import contextlib
 import os

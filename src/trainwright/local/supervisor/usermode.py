@@ -4,8 +4,6 @@
 The helper must not be in our user namespace: so it is started before we enter that, and told later which network it
 serves. It is ended by a shell that waits for the end of its stdin, which comes when we end, however we end.
 """
-# pathlib would cost the supervisor a tenth of its start.
-# ruff: noqa: PTH123
 
 import contextlib
 import os
