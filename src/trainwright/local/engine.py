@@ -22,10 +22,12 @@ from trainwright.local.scheduler import Scheduler
 from trainwright.local.server import serve
 from trainwright.local.settings import SOCKET, Settings
 from trainwright.local.store import Store
+from trainwright.model.child import Node
 from trainwright.model.site import Site
 from trainwright.runtime import settings as runtime
 from trainwright.runtime.clock import WallClock
 from trainwright.runtime.controller import Controller
+from trainwright.runtime.resources import NODES
 
 __all__ = ["Engine", "Settings"]
 
@@ -78,6 +80,7 @@ class Engine:
         self._controller = Controller(self.cluster, self._clock, lambda: site, settings)
         self._run(self._controller.run())
         self._run(Scheduler(self.cluster, self.store.bind, self._clock).run())
+        self._run(self._watch_nodes())
 
     async def stop(self, grace: float = 0.0) -> None:
         """End whatever still runs, giving it so many seconds, and take everything down."""
@@ -102,6 +105,13 @@ class Engine:
             ports={} if named else addresses.ports,
         )
 
+    async def _watch_nodes(self) -> None:
+        """An engine all of whose nodes are lost will never run anything again: better said than waited for."""
+        async for _ in self.cluster.watch(NODES, since=""):
+            nodes = (await self.cluster.list(NODES)).items
+            if nodes and not any(_ready(node) for node in nodes):
+                raise EngineError(f"no node is left: {'; '.join(map(_last_words, nodes))}")
+
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(self._ended)
@@ -109,8 +119,19 @@ class Engine:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Parts of an engine run until they are stopped; one that ends by itself is a defect."""
-        if not task.cancelled() and not self.broken.done():
-            self.broken.set_exception(EngineError(f"a part of the engine has failed: {task.exception()!r}"))
+        if task.cancelled() or self.broken.done():
+            return
+        error = task.exception()
+        told = error if isinstance(error, EngineError) else EngineError(f"a part of the engine has failed: {error!r}")
+        self.broken.set_exception(told)
 
     async def _metrics(self, _request: dict[str, Any]) -> str:
         return self._controller.telemetry.expose()
+
+
+def _ready(node: Node) -> bool:
+    return any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or ())
+
+
+def _last_words(node: Node) -> str:
+    return ", ".join(f"{node.metadata.name}: {one.message}" for one in node.status.conditions or ())

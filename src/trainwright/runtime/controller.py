@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime
+from time import perf_counter
 
 from trainwright.core.reconcile import reconcile
 from trainwright.errors import ApiError, ConflictError, NotFoundError
@@ -29,6 +30,8 @@ from trainwright.runtime.view import View, Which
 _LOG = logging.getLogger(__name__)
 #: After a conflict the watch should wake us; if it lags, this does.
 _LATE = 1.0
+#: The more there is to look at, the larger the bursts: so many times as long as deciding took, more events are awaited.
+_REST = 15.0
 
 
 class Controller:
@@ -66,8 +69,9 @@ class Controller:
         for uid in uids:
             which = self._uids.get(uid)
             if which is not None:
-                self._tracks[which].period = 0.0
-                self._queue.add(which, self._settings.coalesce)
+                track = self._tracks[which]
+                track.period = 0.0
+                self._queue.add(which, max(self._settings.coalesce, _REST * track.effort))
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
@@ -117,7 +121,9 @@ class Controller:
         track.again = None
         loaded = track.load(document)
         job = track.job(loaded)
+        began = perf_counter()
         plan = reconcile(job, self._view.observe(job, tuple(track.refusals.values())), self._site(), now)
+        track.effort = perf_counter() - began
         track.expire(now, {(create.body["kind"], create.name) for create in plan.creates})
         due = await self._publisher.store(document, loaded, plan, track, now)
         await self._executor.carry_out(job, plan, track, now)

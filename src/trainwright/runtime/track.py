@@ -41,6 +41,8 @@ class Track:
         #: Seconds between the last double check and the next (0: begin anew), and when the last was.
         self.period = 0.0
         self.checked: datetime | None = None
+        #: Seconds that the last decision took.
+        self.effort = 0.0
         #: Seconds to the next try after a failed pass.
         self.pause = 0.0
         self._document: Body = {}

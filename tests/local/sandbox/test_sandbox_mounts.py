@@ -91,12 +91,13 @@ def test_files_beside_a_missing_place_can_be_replaced(box: Sandboxed, data: Path
     assert box.run(script, mounts=at(data, f"{base}/missing")) == "new\n"
 
 
-def test_a_place_in_the_working_directory_is_made_there(box: Sandboxed, data: Path) -> None:
+@pytest.mark.parametrize("private", [True, False], ids=["in a private /tmp", "elsewhere"])
+def test_a_place_in_the_working_directory_is_made_there(box: Sandboxed, data: Path, private: bool) -> None:
     """As container engines do: so all else that is written there stays."""
     work = box.folder / "work"
     work.mkdir()
     os.chown(work, box.folder.stat().st_uid, box.folder.stat().st_gid)
-    box.open(keep=[str(work)])
+    box.open(keep=[str(work)], **({} if private else {"tmp": None}))
     assert box.run("cat data/file; echo out > result", mounts=at(data, f"{work}/data"), cwd=str(work)) == "inside\n"
     assert sorted(path.name for path in work.rglob("*")) == ["data", "result"]
 
