@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leasing a range of addresses for the pods of one engine, so that two engines of a user never have the same.
+"""Leasing a range of addresses for the pods of one engine, so that two engines of a machine never have the same.
 
-`fleet` takes a lease before it starts the sandbox. A lease is a locked file: it ends with the process that holds it,
-or with the last one that inherited its descriptor. Ranges that this machine already routes somewhere are left alone.
+`fleet` takes a lease before it starts the sandbox. A lease is an abstract socket address: it ends with the process that
+holds it, or with the last one that inherited its descriptor. Ranges that are routed somewhere already are left alone.
 """
 
-import fcntl
+import errno
 import os
+import socket
 import sys
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
@@ -33,18 +34,13 @@ class Lease:
             os.close(fd)
 
 
-def lease(folder: Path | None = None, routes: Path = _ROUTES) -> Lease:
-    """A free subnet; `folder` is where the locks are. Raises EngineError if there is none, or no such folder."""
-    place = folder or _runtime_folder() / "subnets"
-    try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for subnet in _candidates(_routed(routes)):
-            fd = _locked(place / str(subnet.network_address))
-            if fd is not None:
-                return Lease(str(subnet), fd)
-    except OSError as error:
-        raise EngineError(f"no addresses for pods can be leased in {place}: {error.strerror or error}") from None
-    raise EngineError(f"all subnets of {_WHOLE} are leased by other engines or routed elsewhere; see {place}")
+def lease(name: str = "trainwright", routes: Path = _ROUTES) -> Lease:
+    """A free subnet; leases of one name exclude each other. Raises EngineError if there is none."""
+    for subnet in _candidates(_routed(routes)):
+        fd = _claimed(f"\0{name}/{subnet}")
+        if fd is not None:
+            return Lease(str(subnet), fd)
+    raise EngineError(f"all subnets of {_WHOLE} are leased by other engines or routed elsewhere")
 
 
 def _candidates(routed: list[IPv4Network]) -> list[IPv4Network]:
@@ -70,16 +66,14 @@ def _address(text: str) -> IPv4Address:
     return IPv4Address(int(text, 16).to_bytes(4, sys.byteorder))
 
 
-def _locked(path: Path) -> int | None:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _claimed(address: str) -> int | None:
+    """An address that only one can have, or None. Abstract: no file, so nothing that could be left behind."""
+    claim = socket.socket(socket.AF_UNIX)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
+        claim.bind(address)
+    except OSError as error:
+        claim.close()
+        if error.errno != errno.EADDRINUSE:
+            raise EngineError(f"no addresses for pods can be leased: {error.strerror or error}") from None
         return None
-    return fd
-
-
-def _runtime_folder() -> Path:
-    given = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(given, "trainwright") if given else Path(f"/tmp/trainwright-{os.geteuid()}")  # noqa: S108 - mode 0700
+    return claim.detach()

@@ -69,6 +69,15 @@ def test_what_is_beside_a_missing_place_stays_the_hosts(box: Sandboxed, data: Pa
     assert said == [*link, "/etc/passwd", "2", "1.2.3.4", "name", "2"]
 
 
+@pytest.mark.parametrize("base", ["/dev", "/etc", "/"])
+def test_the_entries_beside_a_missing_place_are_the_hosts_and_no_others(box: Sandboxed, data: Path, base: str) -> None:
+    box.open()
+    target = f"{base.rstrip('/')}/sandbox-data"
+    usual = {"sandbox-data", ".host", "termination-log"}
+    found = box.run(f"ls -A {base}", mounts=at(data, target)).split()
+    assert {*found} - usual == {path.name for path in Path(base).iterdir()}
+
+
 def test_folders_beside_a_missing_place_can_be_written_for_good(box: Sandboxed, data: Path) -> None:
     base = box.folder / "base"
     (base / "kept").mkdir(parents=True)
@@ -97,7 +106,8 @@ def test_a_place_in_the_working_directory_is_made_there(box: Sandboxed, data: Pa
     work = box.folder / "work"
     work.mkdir()
     os.chown(work, box.folder.stat().st_uid, box.folder.stat().st_gid)
-    box.open(keep=[str(work)], **({} if private else {"tmp": None}))
+    own = str(box.folder / "tmp")
+    box.open(keep=[str(work)], tmp=own if private else None)
     assert box.run("cat data/file; echo out > result", mounts=at(data, f"{work}/data"), cwd=str(work)) == "inside\n"
     assert sorted(path.name for path in work.rglob("*")) == ["data", "result"]
 
@@ -179,6 +189,12 @@ def test_tmp_is_the_hosts_where_that_is_the_working_directory(box: Sandboxed, fo
     assert folder.name in box.run("ls /tmp", cwd="/tmp")  # noqa: S108
 
 
+def test_a_new_root_is_as_roots_are_and_does_not_contain_itself(box: Sandboxed, data: Path) -> None:
+    box.open(keep=["/tmp"])  # noqa: S108 - so that the folder of the new root is in sight
+    script = "stat -c %a /; cut -d ' ' -f 5 /proc/self/mountinfo | grep root- || true"
+    assert box.run(script, mounts=at(data, "/sandbox-data")) == "755\n"
+
+
 def test_each_container_has_its_own_root(box: Sandboxed, data: Path) -> None:
     box.open()
     mounts = at(data, "/sandbox-data")
@@ -204,8 +220,9 @@ def test_a_program_can_be_mounted_and_run(box: Sandboxed, data: Path) -> None:
         ("", "/etc/passwd", "it is a file on this machine, not a folder"),
         ("", "/etc/passwd/below", "it is a file on this machine, not a folder"),
         ("", "/proc/sandbox-data", "/proc"),
+        ("", "/", "the root itself cannot be replaced"),
     ],
-    ids=["no source", "file on folder", "folder on file", "below a file", "in /proc"],
+    ids=["no source", "file on folder", "folder on file", "below a file", "in /proc", "the root"],
 )
 def test_a_mount_that_cannot_be_is_refused_by_name(
     box: Sandboxed, data: Path, part: str, target: str, words: str

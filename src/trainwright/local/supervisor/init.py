@@ -17,10 +17,10 @@ from trainwright.local.supervisor.runtimes import Refused
 class Lifeline:
     """What the inits of a supervisor read from: when it dies, however it dies, they read the end of it and die too."""
 
-    def __init__(self, *, ambient: bool, machine: str | None = None) -> None:
+    def __init__(self, *, ambient: bool) -> None:
         """`ambient`: we have our rights from a user namespace, where a new program gets none unless told so."""
         self._read, self._write = os.pipe()
-        self._command = program.command(machine or os.uname().machine)
+        self._command = program.command(os.uname().machine)
         self._ambient = ambient
 
     def start(self) -> tuple[int, int]:

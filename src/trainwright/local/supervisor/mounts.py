@@ -5,7 +5,7 @@ Sources are opened before anything is covered, so it does not matter that a priv
 volume lies. Parents are mounted before what is in them. A refusal is a sentence that names the mount.
 """
 
-import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterable
@@ -42,11 +42,11 @@ class Mount(NamedTuple):
 def prepare() -> None:
     """In a mount namespace that those of all pods are copied from: nothing in it reaches the host any more.
 
-    Every container has a file /dev/termination-log: to make the place for it once saves a third of its start.
+    Every container has a file /dev/termination-log: to make the place for it once saves a third of its start. Raises
+    OSError.
     """
     kernel.mount("none", "/", None, kernel.REC | kernel.PRIVATE)
-    with contextlib.suppress(OSError):
-        Places().made(_TERMINATION_LOG, folder=False)
+    Places().made(_TERMINATION_LOG, folder=False)
 
 
 def planned(pod: dict[str, Any], start: dict[str, Any]) -> list[Mount]:
@@ -127,6 +127,8 @@ def _opened(one: Mount) -> int | None:
 def _mount(one: Mount, source: int | None, places: Places) -> None:
     folder = source is None or stat.S_ISDIR(os.fstat(source).st_mode)
     target = places.made(one.target, folder=folder)
+    if target == "/":
+        raise OSError(errno.EINVAL, "the root itself cannot be replaced", target)
     if source is None:
         _memory(target, one.memory or 0)
     else:

@@ -101,38 +101,42 @@ def _layer(base: str, entries: list[Entry]) -> None:
     """An overlay, so that files in it can still be replaced; where the kernel has none, all entries one by one."""
     lower = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     mounted = _mounted(base)
-    mode = stat.S_IMODE(os.fstat(lower).st_mode)
-    kernel.mount("tmpfs", base, "tmpfs", 0, f"mode={mode:o}")
     try:
-        _overlay(base, lower, mode)
-    except OSError:
-        _mirror(base, lower, entries)
-    else:
-        for entry in entries:
-            if stat.S_ISDIR(entry.mode) or entry.name in mounted:
-                _bind(entry.handle, os.path.join(base, entry.name))
+        if _overlaid(base, lower):
+            for entry in entries:
+                if stat.S_ISDIR(entry.mode) or entry.name in mounted:
+                    _bind(entry.handle, os.path.join(base, entry.name))
+        else:
+            _blank(base, lower)
+            _mirror(base, lower, entries)
     finally:
         os.close(lower)
 
 
-def _overlay(base: str, lower: int, mode: int) -> None:
+def _blank(base: str, lower: int) -> None:
+    mode = stat.S_IMODE(os.fstat(lower).st_mode)
+    kernel.mount("tmpfs", base, "tmpfs", 0, f"mode={mode:o}")
+
+
+def _overlaid(base: str, lower: int) -> bool:
     """Changes are kept beneath, in memory. Descriptors stand for the folders: paths would need their commas escaped."""
+    _blank(base, lower)
     handles = {"lowerdir": lower}
     for name in ("upperdir", "workdir"):
         path = os.path.join(base, name)
         os.mkdir(path)
-        os.chmod(path, mode)
+        os.chmod(path, stat.S_IMODE(os.fstat(lower).st_mode))
         handles[name] = os.open(path, _HANDLE)
     options = ",".join(f"{name}=/proc/self/fd/{handle}" for name, handle in handles.items())
     try:
         kernel.mount("overlay", base, "overlay", 0, f"{options},userxattr")
     except OSError:
-        os.rmdir(os.path.join(base, "upperdir"))
-        os.rmdir(os.path.join(base, "workdir"))
-        raise
+        kernel.unmount(base)
+        return False
     finally:
         os.close(handles["upperdir"])
         os.close(handles["workdir"])
+    return True
 
 
 def _mirror(base: str, folder: int, entries: list[Entry]) -> None:
@@ -165,7 +169,10 @@ def _bind(handle: int, path: str) -> None:
 def _entries(base: str) -> list[Entry]:
     entries = []
     for name in sorted(os.listdir(base)):
-        handle = os.open(os.path.join(base, name), _HANDLE)
+        try:
+            handle = os.open(os.path.join(base, name), _HANDLE)
+        except FileNotFoundError:
+            continue  # removed by somebody in this moment
         mode = os.fstat(handle).st_mode
         entries.append(Entry(name, handle, mode, os.readlink("", dir_fd=handle) if stat.S_ISLNK(mode) else ""))
     return entries

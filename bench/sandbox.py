@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a sandboxed pod costs, beside a bare process of the same run: one after the other, and many at once.
+
+Run: python bench/sandbox.py [--quick]
+"""
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter, process_time, sleep
+
+from trainwright.local.supervisor import descriptors
+from trainwright.local.supervisor.sandbox import Sandbox
+
+QUICK = "--quick" in sys.argv
+TIMES, RUNS, MANY = (50, 2, 100) if QUICK else (200, 5, 1000)
+TRUE, SLEEP = ["/bin/true"], ["/bin/sleep", "1000"]
+NULL = os.open(os.devnull, os.O_RDWR)
+STDIO = (NULL, NULL, NULL)
+
+
+def reap() -> None:
+    """As the supervisor's loop does with the inits."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def bare() -> None:
+    subprocess.run(TRUE, stdin=NULL, stdout=NULL, stderr=NULL, check=True)  # noqa: S603 - fixed
+
+
+def begin(sandbox: Sandbox, number: int, argv: list[str]) -> int:
+    """A pod that runs this, from nothing; the pid."""
+    name = str(number)
+    address = f"10.200.{number // 250}.{number % 250 + 2}"
+    sandbox.open({"pod": name, "host": f"pod-{name}", "address": address, "network": "own"})
+    return sandbox.spawn({"pod": name, "container": name, "argv": argv, "env": {}, "cwd": "/"}, STDIO, ()).pid
+
+
+def pod(sandbox: Sandbox) -> None:
+    os.waitpid(begin(sandbox, 1, TRUE), 0)
+    sandbox.ended("1")
+    sandbox.close("1")
+    reap()
+
+
+def measured(work: Callable[[], None]) -> tuple[float, float]:
+    """Seconds of time, and of our own CPU and our children's, for one call: the smallest of several runs."""
+    best = (float("inf"), float("inf"))
+    for _ in range(RUNS):
+        began, ours, theirs = perf_counter(), process_time(), _children()
+        for _ in range(TIMES):
+            work()
+        took = (perf_counter() - began) / TIMES
+        best = min(best, (took, (process_time() - ours + _children() - theirs) / TIMES))
+    return best
+
+
+def _children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def available() -> int:
+    """KiB of memory that are left."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+
+
+def crowd(sandbox: Sandbox) -> tuple[float, float]:
+    """Many pods at once: seconds and KiB for each."""
+    before, began = available(), perf_counter()
+    pids = [begin(sandbox, number, SLEEP) for number in range(MANY)]
+    took = (perf_counter() - began) / MANY
+    sleep(1)
+    each = (before - available()) / MANY
+    for number, pid in enumerate(pids):
+        sandbox.kill(str(number))
+        os.waitpid(pid, 0)
+        sandbox.ended(str(number))
+        sandbox.close(str(number))
+    return took, each
+
+
+if __name__ == "__main__":
+    descriptors.more()
+    box = Sandbox({"network": {"subnet": "10.200.0.0/16"}})
+    print(f"Python {platform.python_version()}, Linux {platform.release()}, {os.cpu_count()} cores, uid {os.geteuid()}")
+    peer, peer_cpu = measured(bare)
+    wall, cpu = measured(lambda: pod(box))
+    print(f"bare process (peer)      {peer * 1e3:6.2f} ms  {peer_cpu * 1e3:6.2f} ms CPU  {1 / peer:6.0f} a second")
+    print(f"pod in a sandbox         {wall * 1e3:6.2f} ms  {cpu * 1e3:6.2f} ms CPU  {1 / wall:6.0f} a second")
+    seconds, memory = crowd(box)
+    print(f"{MANY} pods at once       {seconds * 1e3:6.2f} ms  {memory:6.0f} KiB each, `sleep` included")
+    box.stop()
+    reap()
