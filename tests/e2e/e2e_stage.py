@@ -148,7 +148,8 @@ class Stage:
         """Whatever a run should not have left."""
         found = [f"process {pid}: {words}" for pid, words in self.pids().items()]
         found += [f"mount {line}" for line in traces.mounts(str(self.folder))]
-        return found + [f"file {path}" for one in (self.home, self.tmp) for path in one.rglob("*") if "trainwright-0" not in str(path)]
+        found += [f"link {name}" for name in traces.links()]
+        return found + [f"file {path}" for one in (self.home, self.tmp) for path in one.rglob("*")]
 
     @property
     def live(self) -> bool:

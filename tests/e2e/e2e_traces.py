@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _PROC = Path("/proc")
+_LINUX = _PROC.is_dir()
 
 
 def processes(mark: str) -> dict[int, str]:
@@ -35,15 +36,21 @@ def mounts(mark: str) -> list[str]:
     return [line for line in _text(_PROC / "self/mountinfo").splitlines() if mark in line]
 
 
-def groups(pids: set[int]) -> list[str]:
-    """Control groups that were made by these processes."""
-    names = {f"trainwright-{pid}" for pid in pids}
-    return [str(path) for path in Path("/sys/fs/cgroup").glob("**/trainwright-*") if path.name in names]
+def links() -> list[str]:
+    """Network links of this machine that belong to supervisors which are no more: they are named after them."""
+    found = [path.name for path in Path("/sys/class/net").glob("tw*")] if _LINUX else []
+    return [name for name in found if name[2:].isdigit() and not (_PROC / name[2:]).exists()]
 
 
-def spaces(pid: int) -> dict[str, str]:
-    """The namespaces that a process is in."""
-    return {one: str((_PROC / str(pid) / "ns" / one).readlink()) for one in ("net", "pid", "mnt", "uts")}
+def groups() -> list[str]:
+    """Control groups of supervisors which are no more."""
+    found = Path("/sys/fs/cgroup").glob("*/**/trainwright-*") if _LINUX else ()
+    return [str(path) for path in found if not (_PROC / path.name.removeprefix("trainwright-")).exists()]
+
+
+def space(name: str) -> str:
+    """A namespace of ours."""
+    return str((_PROC / "self/ns" / name).readlink())
 
 
 def end(mark: str) -> None:
@@ -51,11 +58,6 @@ def end(mark: str) -> None:
     for pid in processes(mark):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-
-
-def parent(pid: int) -> int:
-    fields = _text(_PROC / str(pid) / "stat").rpartition(")")[2].split()
-    return int(fields[1]) if fields else 0
 
 
 def _text(path: Path) -> str:

@@ -3,14 +3,18 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2e_jobs import Body, job, python, role, shell, worker
-from e2e_stage import Done, Stage, until
+from e2e_stage import Stage, until
 
 pytest_plugins = ["e2e_fixtures"]
 
@@ -47,14 +51,14 @@ CODES = {
 
 
 @pytest.mark.parametrize("case", CODES)
-def test_the_exit_code_tells_the_outcome(stage: Stage, case: str) -> None:
+def test_the_exit_code_tells_the_outcome(process: Stage, case: str) -> None:
     body, options, code, outcome = CODES[case]
-    done = stage.run("run", "-o", "json", *options, body)
+    done = process.run("run", "-o", "json", *options, body)
 
     assert done.code == code, done.said
     (end,) = (item for item in done.items if item["type"] == "end")
     assert (end["outcome"], end["exitCode"]) == (outcome, code)
-    assert stage.left() == []
+    assert process.left() == []
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
@@ -103,7 +107,7 @@ def test_who_does_not_leave_in_time_is_killed(stage: Stage) -> None:
 
 def test_ctrl_c_in_the_terminal_reaches_only_the_engine(stage: Stage) -> None:
     """The whole process group gets it; replicas must hear SIGTERM, and hear it from the engine."""
-    heed = POLITE.replace("signal.signal(signal.SIGTERM", "signal.signal(signal.SIGINT, lambda *_: print('INT'))\nsignal.signal(signal.SIGTERM")
+    heed = "import signal; signal.signal(signal.SIGINT, lambda *_: print('INT'))\n" + POLITE
     run = stage.start("run", trained(heed), start_new_session=True)
     run.until("worker-0 | ready")
 
@@ -146,32 +150,80 @@ def test_a_supervisor_that_is_killed_is_a_clear_end(stage: Stage) -> None:
     os.kill(stage.pid("trainwright.local.supervisor"), signal.SIGKILL)
     done = run.end()
 
-    assert done.code in (1, 3), done.said
-    assert "supervisor" in done.out + done.err
-    assert "Traceback" not in done.said
+    assert (done.code, done.err) == (3, ""), done.said
+    assert "no node is left: node-0: the supervisor (process" in done.out
+    assert "e2e was lost after" in done.out
     until(lambda: not stage.left(), f"{stage.left()}", patience=5.0)
+    assert stage.run("run", worker("true")).code == 0  # which tidies up what is the whole machine's
 
 
 def test_a_reader_that_goes_away_ends_the_run(stage: Stage) -> None:
-    words = stage.words("run", trained(POLITE.replace("time.sleep(60)", "\nwhile True: print('x' * 1000); time.sleep(0.001)")))
-    how = {"cwd": stage.work, "env": stage.env}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how) as run:  # type: ignore[call-overload]
+    with unread(stage, "while :; do echo xxxxxxxx; sleep 0.01; done", 0) as run:
         run.stdout.readline()
         run.stdout.close()
-        code, errors = run.wait(20), run.stderr.read()
+        code = run.wait(20)
 
     assert code == 141
-    assert errors == b""
     assert stage.left() == []
 
 
-def test_what_the_outcome_left_running_is_ended_in_good_order(stage: Stage) -> None:
+@contextmanager
+def unread(stage: Stage, script: str, wait: float) -> Iterator[Any]:
+    """A run whose output nobody reads."""
+    words = stage.words("run", worker(script))
+    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=stage.work, env=stage.env) as run:
+        time.sleep(wait)
+        try:
+            yield run
+        finally:
+            run.kill()
+
+
+@pytest.mark.xfail(reason="the engine waits for its reader, and hears no signal any more", strict=True)
+def test_a_second_ctrl_c_does_not_wait_for_a_reader(process: Stage) -> None:
+    with unread(process, "seq 1 50000", 2.0) as run:
+        assert run.poll() is None
+        run.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        run.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            run.wait(3)
+
+        assert run.poll() == 130
+
+
+CLOSED = {"stdin": "<&-", "stdout": ">&-", "stderr": "2>&-", "all": "<&- >&- 2>&-"}
+
+
+@pytest.mark.parametrize("case", CLOSED)
+def test_a_caller_that_has_closed_its_files_does_no_harm(process: Stage, case: str) -> None:
+    mark = process.work / "mark"
+    words = shlex.join(process.words("run", worker(f"touch {mark}")))
+    how: dict[str, Any] = {"cwd": process.work, "env": process.env, "timeout": 20}
+    done = subprocess.run(["sh", "-c", f"{words} {CLOSED[case]}"], capture_output=True, check=False, **how)  # noqa: S607 - sh
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert mark.exists()
+
+
+def test_a_working_directory_that_is_gone_is_told(process: Stage) -> None:
+    words = shlex.join(process.words("run", worker("true")))
+    script = f"mkdir gone; cd gone; rmdir ../gone; {words}"
+    how: dict[str, Any] = {"cwd": process.work, "env": process.env, "timeout": 20}
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, **how)  # noqa: S607 - sh
+
+    assert done.returncode in (2, 3)
+    assert re.search("folder|directory", done.stderr), done.stderr
+    assert "Errno" not in done.stderr
+
+
+def test_what_the_outcome_left_running_is_ended_in_good_order(process: Stage) -> None:
     body = job(
         role("main", shell("sleep 0.5")),
         role("other", python(POLITE), terminationGracePeriodSeconds=10),
         successRules=[{"main": [0]}],
     )
-    done = stage.run("run", body)
+    done = process.run("run", body)
 
     assert done.code == 0, done.said
     assert "other-0 | left" in done.out
@@ -196,12 +248,6 @@ def test_a_grandchild_that_outlives_its_container_is_ended_with_it(stage: Stage)
 
     assert done.code == 0, done.said
     assert stage.left() == []
-
-
-def text(done: Done, pattern: str) -> str:
-    found = re.search(pattern, done.out, re.M)
-    assert found, done.out
-    return found[0]
 
 
 def test_many_signals_in_a_row_leave_nothing(process: Stage) -> None:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hundreds of short pods: all of them succeed, and nothing is left of any."""
+"""Hundreds of short pods: all of them succeed, and nothing is left of any, neither at the end nor while the run lives."""
 
-import json
+import signal
+from pathlib import Path
 
-from e2e_jobs import container, job, role, worker
-from e2e_stage import Stage
+from e2e_jobs import container, job, role, shell
+from e2e_stage import Stage, until
+from e2e_traces import groups
 
 pytest_plugins = ["e2e_fixtures"]
 
@@ -12,30 +14,35 @@ MANY = 300
 
 
 def test_hundreds_of_short_pods_succeed_and_leak_nothing(stage: Stage) -> None:
-    done = stage.run("run", "--no-logs", "-o", "json", job(role("worker", container("true"), replicas=MANY)))
+    """One more waits, so that the supervisor can be looked at when they have gone."""
+    last = shell("echo up; until [ -e go ]; do sleep 0.1; done")
+    run = stage.start("run", "-o", "json", job(role("short", container("true"), replicas=MANY), role("last", last)))
+    until(lambda: run.said.count('"phase":"Succeeded"') >= MANY)
+
+    supervisor = stage.pid("trainwright.local.supervisor")
+    until(lambda: len(list(Path(f"/proc/{supervisor}/fd").iterdir())) < 40, "descriptors are given back")
+    until(lambda: len(children(supervisor)) <= 2, "there are no zombies")
+    (stage.work / "go").touch()
+    done = run.end()
 
     assert done.code == 0, done.out[-2000:]
     assert stage.left() == []
     folder = stage.folder_of()
-    assert not (folder / "pods").exists()
-    assert not (folder / "nodes").exists()
-    assert len((folder / "replicas.jsonl").read_text().splitlines()) == MANY
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["logs"]
+    assert len((folder / "replicas.jsonl").read_text().splitlines()) == MANY + 1
     assert [item for item in done.items if item["type"] == "event" and item["warning"]] == []
 
 
-def test_a_supervisor_keeps_nothing_of_pods_that_are_gone(stage: Stage) -> None:
-    """A hundred restarts while the run lives: no descriptor, process, mount or folder is left of them."""
-    flaky = f"n=$(cat {stage.work}/n 2>/dev/null || echo 0); echo $((n + 1)) > {stage.work}/n; [ $n -ge 20 ] || exit 1; echo up; exec sleep 60"
-    run = stage.start("run", "-o", "json", worker(flaky, restarts=100))
-    run.until('"text":"up"')
-    supervisor = stage.pid("trainwright.local.supervisor")
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
-    held = len(list(__import__("pathlib").Path(f"/proc/{supervisor}/fd").iterdir()))
-    pods = list((stage.folder_of() / "pods").iterdir())
-    run.signal(2)
-    done = run.end()
 
-    assert held < 40
-    assert len(pods) <= 2
-    assert done.code == 130
-    json.loads(done.out.splitlines()[-1])
+def test_control_groups_go_with_their_containers(stage: Stage) -> None:
+    limits = {"limits": {"cpu": "500m", "memory": "64Mi"}}
+    run = stage.start("run", job(role("worker", shell("echo up; exec sleep 60", resources=limits), replicas=3)))
+    until(lambda: run.said.count("| up") == 3)
+
+    run.signal(signal.SIGINT)
+    run.end()
+
+    until(lambda: not groups(), f"{groups()}", patience=5.0)

@@ -5,9 +5,9 @@ import json
 import re
 import socket
 
-from e2e_jobs import job, python, role, shell
+from e2e_jobs import job, python, role, shell, worker
 from e2e_stage import EXAMPLES, Stage
-from e2e_traces import spaces
+from e2e_traces import space
 
 pytest_plugins = ["e2e_fixtures"]
 
@@ -20,7 +20,8 @@ def test_two_replicas_listen_on_one_port_and_find_each_other_under_all_names(san
     assert done.code == 0, done.said
     for rank, other in ((0, 1), (1, 0)):
         for form in FORMS:
-            answer = rf"^peer-{rank} \| ports-peer-{other}{form} is 10\.[\d.]+ and says: peer {other} on ports-peer-{other}$"
+            peer = f"ports-peer-{other}"
+            answer = rf"^peer-{rank} \| {peer}{form} is 10\.[\d.]+ and says: peer {other} on {peer}$"
             assert re.search(answer, done.out, re.MULTILINE), answer
 
 
@@ -29,8 +30,12 @@ def test_every_pod_knows_itself_too(sandbox: Stage) -> None:
 import json, os, socket
 me = socket.gethostname()
 forms = ["", ".default", ".default.svc", ".default.svc.cluster.local"]
-print(json.dumps({"host": me, "at": sorted({socket.gethostbyname(me + form) for form in forms}),
-  "known": socket.gethostbyname("localhost"), "pid": os.getpid(), "ids": [int(one) for one in os.listdir("/proc") if one.isdigit()]}))
+print(json.dumps({
+  "host": me,
+  "at": sorted({socket.gethostbyname(me + form) for form in forms}),
+  "known": socket.gethostbyname("localhost"),
+  "ids": [int(one) for one in os.listdir("/proc") if one.isdigit()],
+}))
 """
     done = sandbox.run("run", "-o", "json", job(role("worker", python(program), replicas=3), port=2222))
 
@@ -65,24 +70,24 @@ def test_names_of_another_job_of_the_run_resolve(sandbox: Stage) -> None:
 
 
 def test_host_network_is_this_machines(sandbox: Stage) -> None:
-    mine, its = job(role("worker", shell("readlink /proc/self/ns/net; readlink /proc/self/ns/pid"), hostNetwork=True)), "pid:"
-    done = sandbox.run("run", "-o", "json", mine)
+    tell = "readlink /proc/self/ns/net; readlink /proc/self/ns/pid"
+    done = sandbox.run("run", "-o", "json", worker(tell, hostNetwork=True))
 
     said = [item["text"] for item in done.items if item["type"] == "log"]
     assert done.code == 0, done.said
-    assert said[0] == spaces(1)["net"]
-    assert said[1].startswith(its)
-    assert said[1] != spaces(1)["pid"]
+    assert said[0] == space("net")
+    assert said[1].startswith("pid:")
+    assert said[1] != space("pid")
 
 
 def test_plain_processes_have_an_address_each(process: Stage) -> None:
     talk = """
-import socket, sys
-server = socket.create_server(("$(service.worker[$(rank)].host)", $(service.port[talk])))
+import socket, time
+server = socket.create_server(("$(service.%s[0].host)", $(service.port[talk])))
 print(server.getsockname())
+time.sleep(0.7)
 """
-    # Variables do not nest: one role each.
-    roles = [role(name, python(talk.replace("worker[$(rank)]", f"{name}[0]") + "import time; time.sleep(1)")) for name in ("a", "b")]
+    roles = [role(name, python(talk % name)) for name in ("a", "b")]  # variables do not nest, so one role each
     done = process.run("run", "-o", "json", job(*roles, port=free()))
 
     assert done.code == 0, done.said

@@ -70,7 +70,11 @@ def test_a_change_that_makes_no_sense_is_refused(process: Stage, change: str) ->
     assert not process.state.exists()
 
 
-@pytest.mark.parametrize("options", [["--timeout", "x"], ["--timeout", "-1"], ["--nodes", "0"], ["--runtime", "vm"], ["-n", "A b"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    [["--timeout", "x"], ["--timeout", "-1"], ["--nodes", "0"], ["--runtime", "vm"], ["-n", "A b"]],
+    ids=" ".join,
+)
 def test_an_option_that_makes_no_sense_is_refused(process: Stage, options: list[str]) -> None:
     done = process.run("run", *options, worker("true"))
 

@@ -37,9 +37,9 @@ def test_init_containers_run_in_order_before_the_others(stage: Stage) -> None:
     (stage.work / "order").unlink()
 
 
-def test_an_init_container_that_fails_fails_the_replica(stage: Stage) -> None:
+def test_an_init_container_that_fails_fails_the_replica(process: Stage) -> None:
     broken = shell("echo no good; exit 4", name="prepare")
-    done = run(stage, job(role("worker", shell("echo never"), initContainers=[broken])), code=1)
+    done = run(process, job(role("worker", shell("echo never"), initContainers=[broken])), code=1)
 
     (end,) = (item for item in done.items if item["type"] == "end")
     assert (end["container"], end["code"], end["lastLines"]) == ("prepare", 4, ["no good"])
@@ -55,7 +55,12 @@ def test_containers_of_a_pod_run_together(stage: Stage) -> None:
 
 
 def test_containers_of_a_pod_share_their_network_and_memory(sandbox: Stage) -> None:
-    serve = "import socket; s = socket.create_server(('127.0.0.1', 80)); open('/dev/shm/up', 'w'); s.accept()[0].sendall(b'hello')"
+    serve = """
+import socket
+server = socket.create_server(("127.0.0.1", 80))
+open("/dev/shm/up", "w")
+server.accept()[0].sendall(b"hello")
+"""
     ask = """
 import os, socket, time
 while not os.path.exists("/dev/shm/up"): time.sleep(0.05)
@@ -66,9 +71,9 @@ print(socket.create_connection(("127.0.0.1", 80)).recv(9).decode())
     assert said(done) == ["hello"]
 
 
-def test_a_pod_is_not_restarted_in_place(stage: Stage) -> None:
+def test_a_pod_is_not_restarted_in_place(process: Stage) -> None:
     """A GenericJob decides about restarts itself: by replica, with another pod."""
-    done = run(stage, worker("echo once; exit 1", restartPolicy="Always"), code=1)
+    done = run(process, worker("echo once; exit 1", restartPolicy="Always"), code=1)
 
     assert said(done) == ["once"]
 
@@ -80,11 +85,11 @@ def test_the_working_directory_is_the_one_given_or_where_one_stands(stage: Stage
     assert said(done, "other") == ["/usr"]
 
 
-def test_output_without_a_last_newline_and_odd_bytes_are_kept(stage: Stage) -> None:
-    done = run(stage, worker(r"printf 'a\tb\377\033[31mred\033[0m\nno end'"))
+def test_output_without_a_last_newline_and_odd_bytes_are_kept(process: Stage) -> None:
+    done = run(process, worker(r"printf 'a\tb\377\033[31mred\033[0m\nno end'"))
 
     assert said(done) == ["a\tb\ufffd\x1b[31mred\x1b[0m", "no end"]
-    (log,) = stage.folder_of().glob("logs/*/*.log")
+    (log,) = process.folder_of().glob("logs/*/*.log")
     assert log.read_bytes() == b"a\tb\377\033[31mred\033[0m\nno end"
 
 
@@ -153,7 +158,7 @@ def test_a_secret_and_a_config_map_are_files(sandbox: Stage) -> None:
         {"name": "secret", "secret": {"secretName": "tokens", "defaultMode": 0o400}},
         {"name": "settings", "configMap": {"name": "settings", "items": [{"key": "rate", "path": "deep/rate"}]}},
     ]
-    script = "wc -c < /etc/e2e/secret/word; cat /etc/e2e/settings/deep/rate; echo; stat -Lc %a /etc/e2e/secret/word; ls /etc/e2e/settings"
+    script = "cd /etc/e2e; wc -c < secret/word; cat settings/deep/rate; echo; stat -Lc %a secret/word; ls settings"
     done = run(sandbox, secret, settings, job(role("worker", shell(script, volumeMounts=mounts), volumes=volumes)))
 
     assert said(done) == ["6", "0.3", "400", "deep"]
@@ -244,24 +249,24 @@ def test_hooks_run(stage: Stage) -> None:
     assert "worker-0 | TERM" in done.out
 
 
-def test_a_liveness_probe_that_fails_ends_the_container(stage: Stage) -> None:
-    sick = stage.work / "sick"
+def test_a_liveness_probe_that_fails_ends_the_container(process: Stage) -> None:
+    sick = process.work / "sick"
     probe = {"exec": {"command": ["test", "!", "-e", str(sick)]}, "periodSeconds": 1, "failureThreshold": 1}
-    done = run(stage, job(role("worker", shell(f"touch {sick}; sleep 30; echo never", livenessProbe=probe))), code=1)
+    done = run(process, job(role("worker", shell(f"touch {sick}; sleep 30; echo never", livenessProbe=probe))), code=1)
 
     assert said(done) == []
     assert any("its liveness probe failed" in item.get("reason", "") for item in done.items), done.items
 
 
-def test_a_replica_is_not_ready_until_its_probe_says_so(stage: Stage) -> None:
-    ready = stage.work / "ready"
+def test_a_replica_is_not_ready_until_its_probe_says_so(process: Stage) -> None:
+    ready = process.work / "ready"
     probe = {"exec": {"command": ["test", "-e", str(ready)]}, "periodSeconds": 1}
-    live = stage.start("run", job(role("worker", shell("exec sleep 60", readinessProbe=probe))))
+    live = process.start("run", job(role("worker", shell("exec sleep 60", readinessProbe=probe))))
     live.until("worker-0  Running  node-0  not ready")
 
     ready.touch()
 
-    until(lambda: "not ready" not in stage.run("get", "e2e").out)
+    until(lambda: "not ready" not in process.run("get", "e2e").out)
     live.signal(signal.SIGINT)
     live.end()
 
@@ -279,8 +284,8 @@ def test_a_container_that_takes_too_much_memory_is_named(stage: Stage) -> None:
     assert "resources.limits.memory" in end["hint"]
 
 
-def test_arguments_reach_the_program_as_they_are(stage: Stage) -> None:
+def test_arguments_reach_the_program_as_they_are(process: Stage) -> None:
     odd = ["", " ", "a b", "$HOME", "*", "\\", "'", '"', "ü", "-", "--"]
     tell = container("python3", "-Sc", "import json, sys; print(json.dumps(sys.argv[1:]))", args=odd)
 
-    assert json.loads(said(run(stage, job(role("worker", tell))))[0]) == odd
+    assert json.loads(said(run(process, job(role("worker", tell))))[0]) == odd

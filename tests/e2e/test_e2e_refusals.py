@@ -4,7 +4,6 @@
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,16 @@ from e2e_stage import Stage
 pytest_plugins = ["e2e_fixtures"]
 
 HERE = r"spec\.replicaSpecs\[0]\.template\.spec"
-NOTHING = re.compile(r"^trainwright: nothing was started: 1 thing cannot be had here$", re.M)
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system, and become another")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
 
 
-def asks(**env: Any) -> Body:
-    return job(role("worker", shell("true", **env)))
+def asks(**fields: Any) -> Body:
+    return job(role("worker", shell("true", **fields)))
 
 
-def mounts(path: str, **volume: Any) -> Body:
-    mount = [{"name": "v", "mountPath": path}]
-    return job(role("worker", shell("true", volumeMounts=mount), volumes=[{"name": "v", **volume}]))
+def mounts(path: str, volume: Body, **mount: Any) -> Body:
+    mounted = [{"name": "v", "mountPath": path, **mount}]
+    return job(role("worker", shell("true", volumeMounts=mounted), volumes=[{"name": "v", **volume}]))
 
 
 def from_secret(name: str, key: str) -> Body:
@@ -34,82 +32,127 @@ def from_secret(name: str, key: str) -> Body:
 
 
 REFUSED = {
-    "no such secret": (from_secret("token", "word"), r"there is no Secret 'token'; .*did you mean `tokens`\?"),
-    "no such key": (from_secret("tokens", "wort"), r"Secret 'tokens' has no key 'wort'; it has word; did you mean `word`\?"),
-    "no such config map": (
+    "no-such-secret": (
+        from_secret("token", "word"),
+        r"env\[0]\.valueFrom\.secretKeyRef\.name: there is no Secret 'token'; .*did you mean `tokens`\?",
+    ),
+    "no-such-key": (
+        from_secret("tokens", "wort"),
+        r"Secret 'tokens' has no key 'wort'; it has word; did you mean `word`",
+    ),
+    "no-such-settings": (
         asks(envFrom=[{"configMapRef": {"name": "settings"}}]),
         r"containers\[0]\.envFrom\[0]\.configMapRef\.name: there is no ConfigMap 'settings'",
     ),
-    "too much cpu": (
+    "too-much-cpu": (
         asks(resources={"requests": {"cpu": "1000"}}),
         r"containers\[0]\.resources: can never fit: node-0: cpu: needs 1000, this node has \d",
     ),
-    "too much memory": (
+    "too-much-memory": (
         asks(resources={"requests": {"memory": "64Ti"}}),
         r"containers\[0]\.resources: can never fit: node-0: memory: needs 64Ti, this node has [\d.]+",
     ),
-    "no gpu": (
+    "too-many-gpus": (
         asks(resources={"limits": {"nvidia.com/gpu": 999}}),
         r"nvidia\.com/gpu: needs 999, this node has .*`--gpus N` pretends",
     ),
-    "no command": (
+    "no-command": (
         job(role("worker", {"name": "main", "image": "python:3"})),
         r"containers\[0]\.command: missing; the image is not used here.*name the program to run",
     ),
-    "no such host path": (
-        mounts("/no/such/path", hostPath={"path": "/no/such/path"}),
+    "no-host-path": (
+        mounts("/no/such/path", {"hostPath": {"path": "/no/such/path"}}),
         r"volumes\[0]\.hostPath\.path: there is no /no/such/path on this machine; `type: DirectoryOrCreate` makes it",
     ),
 }
 IN_SANDBOX = {
-    "nfs": (mounts("/data", nfs={"server": "a", "path": "/"}), r"volumes\[0]: nfs is not supported here; expected one of emptyDir"),
-    "no claim": (
-        mounts("/data", persistentVolumeClaim={"claimName": "mine"}),
+    "nfs": (
+        mounts("/data", {"nfs": {"server": "a", "path": "/"}}),
+        r"volumes\[0]: nfs is not supported here; expected one of emptyDir",
+    ),
+    "no-claim": (
+        mounts("/data", {"persistentVolumeClaim": {"claimName": "mine"}}),
         r"claimName: there is no PersistentVolumeClaim 'mine'",
     ),
 }
 IN_PROCESS = {
-    "mount path": (
-        mounts("/data", emptyDir={}),
+    "mount-path": (
+        mounts("/data", {"emptyDir": {}}),
         r"volumeMounts\[0]\.mountPath: nothing can be mounted at /data in the process runtime.*`--runtime sandbox`",
     ),
 }
 
 
-def refuse(stage: Stage, body: Body, why: str) -> None:
-    file = stage.write(beside("Secret", "tokens", stringData={"word": "x"}), body, name="bad.yaml")
+@pytest.mark.parametrize("runtime", ["sandbox", "process"])
+def test_what_cannot_be_had_is_refused_before_anything_starts(tmp_path: Path, no_sandbox: str, runtime: str) -> None:
+    """All of it is told at once, each with its place."""
+    if runtime == "sandbox" and no_sandbox:
+        pytest.skip(no_sandbox)
+    stage, table = Stage(tmp_path, runtime), REFUSED | (IN_SANDBOX if runtime == "sandbox" else IN_PROCESS)
+    secret = beside("Secret", "tokens", stringData={"word": "x"})
+    bodies = [body | {"metadata": {"name": name}} for name, (body, _) in table.items()]
+    file = stage.write(secret, *bodies)
+
     done = stage.run("run", file)
 
-    assert done.code == 2, done.said
-    assert re.search(rf"^{re.escape(file)}:\d+: error: .*\(GenericJob default/e2e\): {HERE}.*{why}", done.err, re.M), done.err
-    assert NOTHING.search(done.err), done.err
-    assert done.out == ""
-    assert not [*stage.folder_of().glob("logs/*")]
+    assert (done.code, done.out) == (2, ""), done.said
+    for name, (_, why) in table.items():
+        found = rf"^{re.escape(file)}:\d+: error: document \d+ \(GenericJob default/{name}\): {HERE}.*{why}"
+        assert re.search(found, done.err, re.MULTILINE), (name, done.err)
+    assert f"trainwright: nothing was started: {len(table)} things cannot be had here" in done.err
+    assert stage.left() == []
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_had_is_refused_before_anything_starts(process: Stage, case: str) -> None:
-    refuse(process, *REFUSED[case])
+IMPOSSIBLE = {
+    "mount path": mounts("data", {"emptyDir": {}}),
+    "sub path": mounts("/data", {"emptyDir": {}}, subPath="../../x"),
+    "item": mounts("/data", {"configMap": {"name": "cm", "items": [{"key": "a", "path": "../../x"}]}}),
+    "field": asks(env=[{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.nonsense"}}}]),
+    "container name": job(role("worker", shell("true", name="../../x"))),
+    "volume name": job(
+        role(
+            "worker",
+            shell("true", volumeMounts=[{"name": "../../x", "mountPath": "/data"}]),
+            volumes=[{"name": "../../x", "emptyDir": {}}],
+        )
+    ),
+}
 
 
-@pytest.mark.parametrize("case", IN_SANDBOX)
-def test_the_sandbox_refuses(sandbox: Stage, case: str) -> None:
-    refuse(sandbox, *IN_SANDBOX[case])
+@pytest.mark.xfail(reason="these are only found when the pod is about to start, and then waited for", strict=True)
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_what_no_cluster_would_take_is_refused_too(sandbox: Stage, case: str) -> None:
+    settings = beside("ConfigMap", "cm", data={"a": "b"})
+    done = sandbox.run("run", "--timeout", "0.5", sandbox.write(settings, IMPOSSIBLE[case]))
+
+    assert (done.code, done.out) == (2, ""), done.said
 
 
-@pytest.mark.parametrize("case", IN_PROCESS)
-def test_the_process_runtime_refuses(process: Stage, case: str) -> None:
-    refuse(process, *IN_PROCESS[case])
+ODD = {
+    "base64": beside("Secret", "s", data={"a": "!!!"}),
+    "key": beside("ConfigMap", "s", data={"../x": "y"}),
+    "name": beside("ConfigMap", "../x", data={"a": "y"}),
+}
+
+
+@pytest.mark.xfail(reason="they are only judged when they are created: exit code 3, no file, no line", strict=True)
+@pytest.mark.parametrize("case", ODD)
+def test_an_object_beside_the_job_that_is_invalid_is_an_invalid_manifest(process: Stage, case: str) -> None:
+    file = process.write(ODD[case], worker("true"))
+    done = process.run("run", file)
+
+    assert (done.code, done.out) == (2, ""), done.said
+    assert done.err.startswith(file)
 
 
 def test_a_refused_run_leaves_the_last_one_to_be_found(process: Stage) -> None:
     assert process.run("run", worker("echo I was here")).code == 0
     before = process.folder_of()
 
-    assert process.run("run", REFUSED["no command"][0]).code == 2
+    assert process.run("run", REFUSED["no-command"][0]).code == 2
 
     assert process.folder_of() == before
-    assert process.run("logs", "e2e").out == "worker-0 | I was here\n"
+    assert process.run("logs", "e2e").out == "I was here\n"
 
 
 TEXTS = {
@@ -148,9 +191,9 @@ def test_a_file_that_is_none_is_refused(process: Stage, name: str, why: str) -> 
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> Path:
-    folder = tmp_path / "programs"
-    folder.mkdir()
+def programs(stage: Stage) -> Path:
+    """Where one stands: the sandbox has a /tmp of its own."""
+    folder = stage.work
     (folder / "text").write_text("hello")
     (folder / "script").write_text("#!/no/such/interpreter\n")
     (folder / "nonsense").write_text("\0\1\2")
@@ -160,32 +203,28 @@ def programs(tmp_path: Path) -> Path:
 
 
 UNSTARTABLE = {
-    "not found": ("no-such-program", 127, r'"no-such-program": executable file not found in PATH'),
-    "no such path": ("{}/missing", 127, r'missing".*(no such file|does not exist|not found)'),
-    "not executable": ("{}/text", 126, r'text" is not executable \(mode 0644\)'),
-    "a directory": ("{}", 126, r"is a directory, not a program"),
-    "no interpreter": ("{}/script", 126, r'interpreter "/no/such/interpreter", which does not exist'),
+    "missing": ("no-such-program", 127, r'"no-such-program": executable file not found in PATH'),
+    "path": ("{}/missing", 127, r'missing": no such file'),
+    "text": ("{}/text", 126, r'text" is not executable \(mode 0644\)'),
+    "folder": ("{}", 126, r"is a directory, not a program"),
+    "interpreter": ("{}/script", 126, r'interpreter "/no/such/interpreter", which does not exist'),
     "nonsense": ("{}/nonsense", 126, r"nonsense"),
 }
 
 
-@pytest.mark.parametrize("case", UNSTARTABLE)
-def test_a_command_that_cannot_be_started_is_told(stage: Stage, programs: Path, case: str) -> None:
-    command, code, why = UNSTARTABLE[case]
-    done = stage.run("run", job(role("worker", container(command.format(programs)))))
+def test_commands_that_cannot_be_started_are_told(stage: Stage, programs: Path) -> None:
+    words = {name: command.format(programs) for name, (command, _, _) in UNSTARTABLE.items()}
+    jobs = [job(role("worker", container(word)), name=name) for name, word in words.items()]
+    jobs.append(job(role("worker", shell("true", workingDir="/no/such")), name="nowhere"))
+    done = stage.run("run", "-o", "json", stage.write(*jobs))
 
-    assert done.code == 1, done.said
-    assert re.search(why, done.out), done.out
-    assert f"container main exited with code {code}" in done.out
-    assert "hint:" in done.out
-    assert done.err == ""
-
-
-def test_a_working_directory_that_is_missing_is_told(stage: Stage) -> None:
-    done = stage.run("run", job(role("worker", shell("true", workingDir="/no/such"))))
-
-    assert done.code == 1
-    assert 'the working directory "/no/such" does not exist' in done.out
+    assert (done.code, done.err) == (1, ""), done.said
+    ends = {item["name"]: item for item in done.items if item["type"] == "end"}
+    for name, (_, code, why) in UNSTARTABLE.items():
+        assert (ends[name]["outcome"], ends[name]["code"]) == ("Failed", code), ends[name]
+        assert re.search(why, ends[name]["lastLines"][0]), ends[name]
+        assert ends[name]["hint"]
+    assert ends["nowhere"]["lastLines"] == ['the working directory "/no/such" does not exist.']
 
 
 # -- a name in use ---------------------------------------------------------------------------------------------------
@@ -206,34 +245,52 @@ def test_a_name_that_is_in_use_is_refused_until_it_is_free(process: Stage) -> No
     assert process.run("run", worker("true")).code == 0
 
 
-# -- files that are not for us ---------------------------------------------------------------------------------------
+def test_of_runs_that_start_at_once_one_has_the_name(process: Stage) -> None:
+    file = process.write(worker("sleep 1"))
+    runs = [process.start("run", file) for _ in range(3)]
+
+    assert sorted(one.end().code for one in runs) == [0, 2, 2]
+
+
+# -- what is not for us ----------------------------------------------------------------------------------------------
 
 
 @needs_root
-def test_another_user_is_told_what_it_may_not_read(process: Stage) -> None:
-    """A manifest, and a state folder."""
+def test_what_may_not_be_read_is_told(process: Stage) -> None:
+    """A manifest, and a state folder; root is made to respect permissions."""
     file = Path(process.write(worker("true"), name="secret.yaml"))
     file.chmod(0o600)
-    done = as_nobody(process, "run", "--runtime", "process", str(file))
-    assert done.returncode == 2, done.stderr
+    os.chown(file, 12345, 12345)
+    done = meekly(process, "run", "--runtime", "process", str(file))
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert done.stderr.startswith(f"trainwright: {file}: ")
-    assert "ermission denied" in done.stderr
+    assert "not allowed to read it" in done.stderr
 
-    file.chmod(0o644)
+    os.chown(file, 0, 0)
     process.state.mkdir(mode=0o700)
-    done = as_nobody(process, "run", "--runtime", "process", str(file))
-    assert done.returncode == 3, done.stderr
+    os.chown(process.state, 12345, 12345)
+    done = meekly(process, "run", "--runtime", "process", str(file))
+    assert (done.returncode, done.stdout) == (3, ""), done.stderr
     assert f"the state folder {process.state} cannot be used: Permission denied" in done.stderr
 
 
-def as_nobody(stage: Stage, *words: str) -> subprocess.CompletedProcess[str]:
-    for folder in (stage.folder, *stage.folder.parents):
-        if folder.owner() == "root" and folder.stat().st_mode & 0o077 == 0:
-            pytest.skip(f"{folder} hides everything from others")
-    command = [sys.executable, "-m", "trainwright", *words]
-    return subprocess.run(
-        command, user=65534, group=65534, cwd="/", env=stage.env, capture_output=True, text=True, check=False, timeout=30
-    )
+def meekly(
+    stage: Stage, *words: str, without: str = "-dac_override,-dac_read_search"
+) -> "subprocess.CompletedProcess[str]":
+    """The command without some of root's privileges."""
+    command = ["setpriv", f"--bounding-set={without}", *stage.words(*words)]
+    how: dict[str, Any] = {"cwd": stage.work, "env": stage.env, "timeout": 30}
+    return subprocess.run(command, capture_output=True, text=True, check=False, **how)
+
+
+@needs_root
+def test_root_without_privileges_is_served_by_plain_processes_and_told_why(process: Stage) -> None:
+    """As in a container."""
+    done = meekly(process, "run", "--runtime", "auto", process.write(worker("echo hello")), without="-all")
+
+    assert done.returncode == 0, done.stdout
+    assert "worker-0 | hello" in done.stdout
+    assert re.search(r"notice: runtime (sandbox|process: .*; the sandbox does not work here: )", done.stdout)
 
 
 # -- a full disk -----------------------------------------------------------------------------------------------------
@@ -244,7 +301,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of one megabyte."""
     folder = tmp_path / "small"
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=True)  # noqa: S607 - wherever it is
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=True)  # noqa: S607 - on any PATH
     yield folder
     subprocess.run(["umount", str(folder)], check=True)  # noqa: S607 - likewise
 
@@ -252,15 +309,13 @@ def small(tmp_path: Path) -> Iterator[Path]:
 @needs_root
 def test_a_job_that_fills_the_disk_with_its_log_succeeds_all_the_same(stage: Stage, small: Path) -> None:
     stage.env["TRAINWRIGHT_STATE"] = str(small / "state")
-    much = 'i=0; while [ $i -lt 20000 ]; do echo "line $i xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"; i=$((i+1)); done'
-    done = stage.run("run", "--no-logs", worker(much, replicas=2))
+    done = stage.run("run", "--no-logs", worker("seq 1000000 1200000", replicas=2))
 
     assert done.code == 0, done.said
     assert "e2e succeeded" in done.out
     assert re.search(r"notice: .*(No space left|full)", done.out), done.out
     (folder,) = (small / "state/default/e2e").glob("2*")
     assert "phase: Succeeded" in (folder / "status.yaml").read_text()
-    assert not [*stage.state.glob("*")]
 
 
 @needs_root
@@ -269,6 +324,6 @@ def test_a_disk_that_is_full_already_is_a_clear_error(stage: Stage, small: Path)
     (small / "much").write_bytes(b"x" * (1 << 20))
     done = stage.run("run", worker("true"))
 
-    assert done.code == 3, done.said
+    assert (done.code, done.out) == (3, ""), done.said
     assert "No space left on device" in done.err
     assert "Traceback" not in done.said

@@ -29,11 +29,11 @@ END = {"namespace", "name", "outcome", "exitCode", "duration", "restarts", "beca
 FAILED = {"rule", "replica", "pod", "container", "code", "cause", "lastLines"}
 
 
-def test_every_line_of_json_is_as_documented(stage: Stage) -> None:
+def test_every_line_of_json_is_as_documented(process: Stage) -> None:
     flaky = shell("echo try; [ -e again ] || { touch again; exit 1; }; echo done")
     bad = shell("sleep 1.5; echo 'so \"it\" ends'; exit 7")
     body = job(role("flaky", flaky, restarts=1), role("bad", bad), failureRules=[{"bad": [0]}])
-    done = stage.run("run", "-o", "json", body)
+    done = process.run("run", "-o", "json", body)
 
     assert (done.code, done.err) == (1, ""), done.said
     for item in done.items:
@@ -50,11 +50,12 @@ def test_every_line_of_json_is_as_documented(stage: Stage) -> None:
     phases = [item["phase"] for item in done.items if item["type"] == "replica" and item["replica"] == "flaky-0"]
     assert phases[-1] == "Succeeded"
     assert "Failed" in phases
-    (stage.work / "again").unlink()
+    (process.work / "again").unlink()
 
 
 def test_lines_in_a_pipe_are_plain(process: Stage) -> None:
-    done = process.run("run", worker(r"printf 'a\033[31mred\033[0m\a\r\nb\n'"), env={"FORCE_COLOR": "1", "TERM": "xterm"})
+    forced = {"FORCE_COLOR": "1", "TERM": "xterm"}
+    done = process.run("run", worker(r"printf 'a\033[31mred\033[0m\a\r\nb\n'"), env=forced)
 
     assert done.code == 0
     assert "\x1b" not in done.out
@@ -69,8 +70,8 @@ def test_a_line_of_a_megabyte_does_no_harm(process: Stage) -> None:
     assert "worker-0 | after" in done.out
 
 
-def test_everything_that_is_printed_is_shown_once_and_in_order(stage: Stage) -> None:
-    done = stage.run("run", "-o", "json", worker("seq 1 20000", replicas=2))
+def test_everything_that_is_printed_is_shown_once_and_in_order(process: Stage) -> None:
+    done = process.run("run", "-o", "json", worker("seq 1 20000", replicas=2))
 
     assert done.code == 0
     for replica in ("worker-0", "worker-1"):
@@ -156,7 +157,7 @@ def until_seen(screen: Screen, text: str) -> None:
 
 
 def test_a_window_that_changes_its_size_does_no_harm(process: Stage) -> None:
-    screen = on_screen(process, "run", worker("for i in 1 2 3 4 5 6 7 8 9 10; do echo line $i; sleep 0.1; done", replicas=3))
+    screen = on_screen(process, "run", worker("for i in $(seq 10); do echo line $i; sleep 0.1; done", replicas=3))
     for rows, columns in ((5, 20), (1, 1), (60, 300)):
         screen.read(0.4)
         fcntl.ioctl(screen.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

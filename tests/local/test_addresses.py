@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from trainwright.errors import EngineError
-from trainwright.local.addresses import ADDRESS, Addresses
+from trainwright.local.addresses import Addresses
 from trainwright.local.pools import Hosts, Ports, Single, Subnet, bindable, loopback, ranges
 from trainwright.local.store import Store
-from trainwright.model.meta import Key
+from trainwright.model.meta import ADDRESS, Key
 from trainwright.model.site import Site
 from trainwright.runtime.clock import WallClock
 from trainwright.runtime.resources import ADDRESSES, JOBS, PODS

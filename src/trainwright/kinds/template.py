@@ -37,21 +37,21 @@ _Place = tuple[str, Body]
 
 def check_all(document: Body) -> tuple[Problem, ...]:
     """All problems of all templates of a manifest."""
-    found = _templates(document.get("spec"), "spec")
+    found = templates(document.get("spec"), "spec")
     return tuple(problem for path, template in islice(found, MOST) for problem in check(template, path))
 
 
-def _templates(part: object, path: str) -> Iterator[_Place]:
+def templates(part: object, path: str) -> Iterator[_Place]:
     """Every mapping called `template`, wherever the kind keeps it; manifests are not deep, the reader sees to that."""
     if isinstance(part, dict):
         for key, inner in part.items():
             if key == "template" and isinstance(inner, dict):
                 yield under(path, key), inner
             else:
-                yield from _templates(inner, under(path, key))
+                yield from templates(inner, under(path, key))
     elif isinstance(part, list):
         for index, inner in enumerate(part):
-            yield from _templates(inner, item(path, index))
+            yield from templates(inner, item(path, index))
 
 
 def check(template: Body, path: str) -> tuple[Problem, ...]:

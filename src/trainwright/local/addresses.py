@@ -15,12 +15,10 @@ from trainwright.errors import GoneError, NotFoundError
 from trainwright.local.pools import LOOPBACK, Hosts, Ports
 from trainwright.local.store import Store
 from trainwright.model.job import Body
-from trainwright.model.meta import PREFIX, Key
+from trainwright.model.meta import ADDRESS, Key
 from trainwright.runtime.ports import Happened
 from trainwright.runtime.resources import ADDRESSES, JOBS, PODS
 
-#: The annotation that tells a pod its address.
-ADDRESS = f"{PREFIX}/address"
 _Name = tuple[str, str]
 K = TypeVar("K")
 V = TypeVar("V")

@@ -5,11 +5,11 @@ Only volumes that some container mounts are looked at: the agent makes no others
 """
 
 import posixpath
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from trainwright.kinds.paths import item
+from trainwright.local.agent.paths import KINDS
 from trainwright.local.references import Known, of_volume
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
@@ -17,15 +17,6 @@ from trainwright.model.problem import Problem, nearest
 _SUPPORTED = ("emptyDir", "hostPath", "configMap", "secret", "persistentVolumeClaim")
 #: Paths at which a process finds all it needs without a mount.
 _GIVEN = ("/dev/shm", "/var/run/secrets/kubernetes.io/serviceaccount")  # noqa: S108 - a path inside the pod
-_KINDS = {
-    "Directory": (stat.S_ISDIR, "a folder"),
-    "DirectoryOrCreate": (stat.S_ISDIR, "a folder"),
-    "File": (stat.S_ISREG, "a file"),
-    "FileOrCreate": (stat.S_ISREG, "a file"),
-    "Socket": (stat.S_ISSOCK, "a socket"),
-    "CharDevice": (stat.S_ISCHR, "a character device"),
-    "BlockDevice": (stat.S_ISBLK, "a block device"),
-}
 
 
 def check(spec: Body, path: str, known: Known, *, sandboxed: bool) -> Iterator[Problem]:
@@ -85,15 +76,15 @@ def _host_path(host: Mapping[str, object], path: str) -> Iterator[Problem]:
     where, kind = str(host.get("path", "")), str(host.get("type") or "")
     if not where.startswith("/"):
         yield Problem(f"{path}.path", f"expected an absolute path, found {where!r}")
-    elif kind and kind not in _KINDS:
-        message = f"{kind!r} is not known; expected {', '.join(_KINDS)}"
-        yield Problem(f"{path}.type", message, nearest(kind, _KINDS))
+    elif kind and kind not in KINDS:
+        message = f"{kind!r} is not known; expected {', '.join(KINDS)}"
+        yield Problem(f"{path}.type", message, nearest(kind, KINDS))
     elif not Path(where).exists():
         if not kind.endswith("OrCreate"):
             hint = "" if kind else "; `type: DirectoryOrCreate` makes it"
             yield Problem(f"{path}.path", f"there is no {where} on this machine{hint}", _beside(Path(where)))
-    elif kind and not _KINDS[kind][0](Path(where).stat().st_mode):
-        yield Problem(f"{path}.path", f"{where} is not {_KINDS[kind][1]}, as its type {kind} asks")
+    elif kind and not KINDS[kind][0](Path(where).stat().st_mode):
+        yield Problem(f"{path}.path", f"{where} is not {KINDS[kind][1]}, as its type {kind} asks")
 
 
 def _beside(place: Path) -> str:

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from trainwright.core.names import child
 from trainwright.kinds.base import load
-from trainwright.kinds.paths import item, under
+from trainwright.kinds.paths import item
 from trainwright.kinds.registry import find
+from trainwright.kinds.template import templates
 from trainwright.local import mounts
 from trainwright.local.claims import Offer, offer
 from trainwright.local.reasons import impossible, short
@@ -63,7 +64,7 @@ def check(document: Body, objects: Iterable[Body], nodes: Iterable[Body], runtim
 
 
 def _parts(job: Job, document: Body) -> Iterator[Part]:
-    places = list(_templates(document.get("spec"), "spec"))
+    places = list(templates(document.get("spec"), "spec"))
     for role in job.roles:
         replica = Replica(role, 0, 0, child(job, role.name, 0))
         spec = job.dialect.pod(job, replica, Site())["spec"]
@@ -71,19 +72,6 @@ def _parts(job: Job, document: Body) -> Iterator[Part]:
         path = next((path for path, template in places if template == role.template), "spec")
         places = [place for place in places if place[0] != path]
         yield Part(role, f"{path}.spec", spec)
-
-
-def _templates(part: object, path: str) -> Iterator[tuple[str, Body]]:
-    """Every mapping called `template`, as `kinds.template` finds them."""
-    if isinstance(part, dict):
-        for key, inner in part.items():
-            if key == "template" and isinstance(inner, dict):
-                yield under(path, key), inner
-            else:
-                yield from _templates(inner, under(path, key))
-    elif isinstance(part, list):
-        for index, inner in enumerate(part):
-            yield from _templates(inner, item(path, index))
 
 
 def _each(part: Part) -> Iterator[tuple[str, Body]]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from store_objects import JOB, SPACE, Clock, body, key, names, pod, store
 
-from trainwright.errors import ConflictError, InvalidError
+from trainwright.errors import ConflictError, InvalidError, NotFoundError
 from trainwright.local.store import Store
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import Happened, Scope
@@ -113,6 +113,13 @@ def test_a_node_is_addressed_without_a_namespace() -> None:
     items = store()
     made = items.create(NODES, body("n", NODES))
     assert items.get(NODES, Key("", "n")) is made
+
+
+def test_what_is_missing_is_named_with_its_place() -> None:
+    with pytest.raises(NotFoundError, match=r'^pods "a" in namespace "default" not found$'):
+        store().get(PODS, key("a"))
+    with pytest.raises(NotFoundError, match=r'^nodes "n" not found$'):
+        store().get(NODES, Key("", "n"))
 
 
 # -- PUT ---------------------------------------------------------------------------------------------------------------

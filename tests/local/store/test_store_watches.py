@@ -111,9 +111,9 @@ def test_a_watch_without_a_version_begins_with_the_list(steps: list[tuple[str, s
     assert all(applied({}, drained(watch)) == listed(items, scope) for watch in watches)
 
 
-def changed(items: Store, times: int, name: str = "a") -> None:
-    for number in range(times):
-        items.patch(SECRETS, key(name), {"data": {"number": str(number)}})
+def changed(items: Store, times: int) -> None:
+    for _ in range(times):
+        items.patch(SECRETS, key("a"), {"data": {"version": items.version}})
 
 
 def test_history_is_bounded_and_says_so() -> None:
@@ -126,6 +126,21 @@ def test_history_is_bounded_and_says_so() -> None:
     with pytest.raises(GoneError, match=r"too old resource version: 1 .* list again"):
         items.watch(SECRETS, Scope(), begin)
     assert len(drained(items.watch(SECRETS, Scope(), str(int(items.version) - 10)))) == 10
+
+
+def test_what_is_remembered_is_known_to_the_version() -> None:
+    items = store(history=10)
+    items.create(SECRETS, body("a"))
+    changed(items, 100)
+    newest = int(items.version)
+    told: dict[int, int] = {}
+    for since in range(1, newest + 1):
+        try:
+            told[since] = len(drained(items.watch(SECRETS, Scope(), str(since))))
+        except GoneError:
+            assert not told
+    assert told == {since: newest - since for since in range(newest - max(told.values()), newest + 1)}
+    assert 10 <= max(told.values()) < 15
 
 
 def test_one_resource_does_not_use_up_the_memory_of_another() -> None:
@@ -150,8 +165,9 @@ def test_a_watch_of_the_future_begins_there() -> None:
     items = store()
     items.create(SECRETS, body("a"))
     watch = items.watch(SECRETS, Scope(), str(int(items.version) + 2))
-    changed(items, 2)
-    assert watch.take() == ()
+    for _ in range(2):
+        changed(items, 1)
+        assert watch.take() == ()
     changed(items, 1)
     assert [change.version for change in watch.take()] == [items.version]
 
@@ -165,6 +181,8 @@ def test_a_watch_that_concerns_nothing_gives_bookmarks_to_go_on_from() -> None:
     changed(items, 100)
     (mark,) = watch.take()
     assert (mark.what, mark.version, mark.item) == (Happened.BOOKMARK, items.version, None)
+    changed(items, 1)
+    assert watch.take() == ()
     changed(items, 600)
     resumed = items.watch(SECRETS, Scope(labels="x"), mark.version)
     items.patch(SECRETS, key("a"), {"metadata": {"labels": {"x": "y"}}})
@@ -227,6 +245,17 @@ def test_an_object_is_decoded_once_for_all() -> None:
     assert items.watch(PODS.whole()).take()[0].item is made
 
 
+def test_an_older_version_is_not_taken_for_the_newest() -> None:
+    items = store()
+    made = items.create(PODS, pod("a"))
+    items.patch(PODS, key("a"), {"status": {"phase": "Running"}}, status=True)
+    assert items.view(PODS, key("a"), made).status.phase == "Pending"
+    items.delete(PODS, key("a"))
+    assert items.view(PODS, key("a"), made).metadata.name == "a"
+
+
 def test_a_version_is_a_number() -> None:
     with pytest.raises(InvalidError, match="'soon': expected a number"):
         store().watch(SECRETS, Scope(), "soon")
+    with pytest.raises(InvalidError, match="expected a number"):
+        store().watch(SECRETS, Scope(), "9" * 5000)

@@ -14,10 +14,9 @@ from trainwright.local.agent.means import Means
 from trainwright.local.agent.report import Report
 from trainwright.local.agent.status import Facts, Over, compose
 from trainwright.model.job import Body
-from trainwright.model.meta import JOB_UID, PREFIX, Key
+from trainwright.model.meta import ADDRESS, JOB_UID, Key
 from trainwright.model.units import moment, rfc3339
 
-ADDRESS = f"{PREFIX}/address"
 _UNKNOWN = "The container could not be located when the pod was looked after again"
 _LONGEST_HOST = 63
 

@@ -14,11 +14,10 @@ from trainwright.local.agent import names
 from trainwright.local.agent.follow import Follower
 from trainwright.local.agent.settings import Pace
 from trainwright.model.job import Body
-from trainwright.model.meta import PREFIX
+from trainwright.model.meta import ADDRESS
 from trainwright.runtime.ports import EVERYTHING, Cluster, Happened, Page
 from trainwright.runtime.resources import PODS, SERVICES
 
-_ADDRESS = f"{PREFIX}/address"
 #: Of so many parts of the time, one may go into writing.
 _REST = 10
 _Id = tuple[str, str]
@@ -135,7 +134,7 @@ class Hosts:
 
     def _add_pod(self, pod: Body) -> None:
         meta, spec = pod["metadata"], pod.get("spec") or {}
-        address = (meta.get("annotations") or {}).get(_ADDRESS)
+        address = (meta.get("annotations") or {}).get(ADDRESS)
         if not address or spec.get("hostNetwork"):
             return
         labels = tuple((meta.get("labels") or {}).items())

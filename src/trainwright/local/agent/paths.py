@@ -9,7 +9,8 @@ from trainwright.local.agent.refusals import Unconfigured
 from trainwright.model.job import Body
 from trainwright.model.problem import nearest
 
-_KINDS = {
+#: What the types of a hostPath ask for.
+KINDS = {
     "Directory": (stat.S_ISDIR, "a folder"),
     "DirectoryOrCreate": (stat.S_ISDIR, "a folder"),
     "File": (stat.S_ISREG, "a file"),
@@ -25,10 +26,8 @@ def check(host: Body, path: str) -> str:
     where, kind = str(host.get("path", "")), str(host.get("type") or "")
     if not where.startswith("/"):
         raise Unconfigured(f"{path}.path", f"expected an absolute path, found {where!r}")
-    if kind and kind not in _KINDS:
-        raise Unconfigured(
-            f"{path}.type", f"{kind!r} is not known; expected {', '.join(_KINDS)}", nearest(kind, _KINDS)
-        )
+    if kind and kind not in KINDS:
+        raise Unconfigured(f"{path}.type", f"{kind!r} is not known; expected {', '.join(KINDS)}", nearest(kind, KINDS))
     place = Path(where)
     if kind == "DirectoryOrCreate" and not place.exists():
         place.mkdir(parents=True, exist_ok=True)
@@ -37,8 +36,8 @@ def check(host: Body, path: str) -> str:
     if not place.exists():
         hint = "" if kind else "; `type: DirectoryOrCreate` makes it"
         raise Unconfigured(f"{path}.path", f"there is no {where} on this machine{hint}", _beside(place))
-    if kind and not _KINDS[kind][0](place.stat().st_mode):
-        raise Unconfigured(f"{path}.path", f"{where} is not {_KINDS[kind][1]}, as its type {kind} asks")
+    if kind and not KINDS[kind][0](place.stat().st_mode):
+        raise Unconfigured(f"{path}.path", f"{where} is not {KINDS[kind][1]}, as its type {kind} asks")
     return where
 
 

@@ -15,10 +15,11 @@ import msgspec
 
 from trainwright.errors import ApiError
 from trainwright.local.agent import devices, environment, messages, sources, volumes
-from trainwright.local.agent.charge import ADDRESS, Charge
+from trainwright.local.agent.charge import Charge
 from trainwright.local.agent.container import Container
 from trainwright.local.agent.link import Answer, End, Lost, Refused
 from trainwright.local.agent.refusals import CONFIG, CREATE, Unconfigured
+from trainwright.model.meta import ADDRESS
 from trainwright.model.units import quantity
 
 _IMAGE = "image is not used by the {} runtime: commands run with this machine's programs"

@@ -5,7 +5,6 @@
 Where no group can be made, `Cgroups.refusal` says why, and containers run without limits.
 """
 # pathlib would cost the supervisor a tenth of its start.
-# ruff: noqa: PTH102, PTH103, PTH106, PTH110, PTH112, PTH123, PTH208
 
 import contextlib
 import os

@@ -5,7 +5,6 @@
 An agent whose supervisor has died calls `read` and has the ends that it has not stored yet.
 """
 # pathlib would cost the supervisor a tenth of its start.
-# ruff: noqa: PTH104, PTH123
 
 import json
 import os

@@ -5,7 +5,6 @@
 call this, and everything is looked up there. A shell comes between only to enter a cgroup or to take a terminal.
 """
 # pathlib would cost the supervisor a tenth of its start.
-# ruff: noqa: PTH110, PTH112, PTH116, PTH123
 
 import contextlib
 import errno

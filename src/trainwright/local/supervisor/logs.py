@@ -4,7 +4,6 @@
 A log never stops training: what cannot be written is dropped, the gap is named in the log once it can be again.
 """
 # pathlib would cost the supervisor a tenth of its start.
-# ruff: noqa: PTH103, PTH105, PTH108, PTH110, PTH120
 
 import os
 from collections.abc import Callable

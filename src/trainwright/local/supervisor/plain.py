@@ -5,7 +5,6 @@ Whole trees are found by adoption: orphans become the supervisor's children, and
 whose they are. Every death of an orphan is a reason to look again, so whoever forks to get away is met again here.
 """
 # pathlib would cost the supervisor a tenth of its start.
-# ruff: noqa: PTH112
 
 import os
 from typing import Any

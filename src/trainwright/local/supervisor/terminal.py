@@ -4,7 +4,6 @@
 The first line of a connection says which. `connect` is the way in for clients, however long the folder's name is.
 """
 # pathlib would cost the supervisor a tenth of its start.
-# ruff: noqa: PTH108, PTH112
 
 import contextlib
 import os

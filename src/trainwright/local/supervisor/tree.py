@@ -5,7 +5,6 @@
 supervisor was killed uses `kill_marked` for what that one left running. Without /proc only process groups are known.
 """
 # pathlib would cost the supervisor a tenth of its start.
-# ruff: noqa: PTH110, PTH208
 
 import contextlib
 import os
