@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where an end-to-end test plays: folders of its own, the real `trainwright` command in them, and nothing afterwards.
 
-`e2e_fixtures` makes one per test. `stage.run` waits for a command, `stage.start` leaves it running. When a test is over,
-the stage looks whether any process, mount, control group or file outside the state folder is left.
+`e2e_fixtures` makes one per test. `stage.run` waits for a command, `stage.start` leaves it running; `stage.left` is
+what should not be there when a test is over: processes, mounts, network links, files outside the state folder.
 """
 
 import json

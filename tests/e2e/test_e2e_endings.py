@@ -121,7 +121,7 @@ def test_ctrl_c_in_the_terminal_reaches_only_the_engine(stage: Stage) -> None:
 
 def test_ctrl_c_before_anything_runs_is_heeded(process: Stage) -> None:
     run = process.start("run", trained(DEAF))
-    until(lambda: process.state.exists())
+    until(process.state.exists)
     run.signal(signal.SIGINT)
     done = run.end()
 
@@ -181,13 +181,13 @@ def unread(stage: Stage, script: str, wait: float) -> Iterator[Any]:
 
 @pytest.mark.xfail(reason="the engine waits for its reader, and hears no signal any more", strict=True)
 def test_a_second_ctrl_c_does_not_wait_for_a_reader(process: Stage) -> None:
-    with unread(process, "seq 1 50000", 2.0) as run:
+    with unread(process, "seq 1 50000", 1.5) as run:
         assert run.poll() is None
         run.send_signal(signal.SIGINT)
         time.sleep(0.5)
         run.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
-            run.wait(3)
+            run.wait(2)
 
         assert run.poll() == 130
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hundreds of short pods: all of them succeed, and nothing is left of any, neither at the end nor while the run lives."""
+"""Hundreds of short pods: all of them succeed, and nothing is left of any, even while the run still lives."""
 
 import signal
 from pathlib import Path
