@@ -17,7 +17,7 @@ import msgspec
 
 import trainwright
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.store import Store
+from trainwright.local.storage.store import Store
 from trainwright.model.meta import KIND, Key
 from trainwright.runtime.clock import WallClock
 from trainwright.runtime.ports import Resource, Scope

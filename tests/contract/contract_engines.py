@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from contract_objects import SPACE, secret
 
-from trainwright.local.client import RemoteCluster
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.server import serve
-from trainwright.local.store import Store
+from trainwright.local.sockets.client import RemoteCluster
+from trainwright.local.sockets.server import serve
+from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
 from trainwright.runtime.clock import WallClock
 from trainwright.runtime.ports import Cluster

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from e2e_stage import Stage, until
+from e2e_traces import links
 
 _NEWNS, _NEWUSER, _NEWPID, _NEWNET = 0x20000, 0x10000000, 0x20000000, 0x40000000
 _TRY = """
@@ -43,6 +44,7 @@ def _stage(folder: Path, runtime: str, why: str) -> Iterator[Stage]:
         yield made
         if not made.live:  # or else the test failed, and says more
             until(lambda: not made.left(), patience=5.0, what=f"nothing is left: {made.left()}")
+            until(lambda: not links(), patience=5.0, what=f"no link is left: {links()}")  # the kernel takes its time
     finally:
         made.close()
 

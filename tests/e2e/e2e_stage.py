@@ -2,7 +2,7 @@
 """Where an end-to-end test plays: folders of its own, the real `trainwright` command in them, and nothing afterwards.
 
 `e2e_fixtures` makes one per test. `stage.run` waits for a command, `stage.start` leaves it running; `stage.left` is
-what should not be there when a test is over: processes, mounts, network links, files outside the state folder.
+what should not be there when a test is over: processes, mounts, files outside the state folder.
 """
 
 import json
@@ -148,7 +148,6 @@ class Stage:
         """Whatever a run should not have left."""
         found = [f"process {pid}: {words}" for pid, words in self.pids().items()]
         found += [f"mount {line}" for line in traces.mounts(str(self.folder))]
-        found += [f"link {name}" for name in traces.links()]
         return found + [f"file {path}" for one in (self.home, self.tmp) for path in one.rglob("*")]
 
     @property

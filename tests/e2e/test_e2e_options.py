@@ -70,13 +70,9 @@ def test_a_change_that_makes_no_sense_is_refused(process: Stage, change: str) ->
     assert not process.state.exists()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [["--timeout", "x"], ["--timeout", "-1"], ["--nodes", "0"], ["--runtime", "vm"], ["-n", "A b"]],
-    ids=" ".join,
-)
-def test_an_option_that_makes_no_sense_is_refused(process: Stage, options: list[str]) -> None:
-    done = process.run("run", *options, worker("true"))
+@pytest.mark.parametrize("options", ["--timeout x", "--timeout -1", "--nodes 0", "--runtime vm", "-n A_b"])
+def test_an_option_that_makes_no_sense_is_refused(process: Stage, options: str) -> None:
+    done = process.run("run", *options.split(), worker("true"))
 
     assert (done.code, done.out) == (2, "")
     assert "Traceback" not in done.err

@@ -15,9 +15,9 @@ from test_e2e_views import Screen, until_seen
 pytest_plugins = ["e2e_fixtures"]
 
 
-def sleeper(stage: Stage, replicas: int = 2, **spec: object) -> Live:
+def sleeper(stage: Stage, replicas: int = 2) -> Live:
     waiting = "trap 'echo leaving; exit 0' TERM; echo up $(rank) of $(replicas[worker]); while :; do sleep 0.05; done"
-    live = stage.start("run", job(role("worker", shell(waiting), replicas=replicas), **spec))
+    live = stage.start("run", job(role("worker", shell(waiting), replicas=replicas)))
     until(lambda: live.said.count(" | up ") == replicas, "all are up")
     return live
 
@@ -217,8 +217,8 @@ def test_names_that_are_wrong_are_told_with_the_nearest(process: Stage) -> None:
         assert done.code in (2, 3), (command, done.said)
         assert "e2e" in done.err, (command, done.err)
         assert "Traceback" not in done.err
-    for command in (("exec", "e2e", "wroker-0", "--", "true"), ("logs", "e2e", "wroker-0")):
-        done = process.run(*command)
+    for words in (["exec", "e2e", "wroker-0", "--", "true"], ["logs", "e2e", "wroker-0"]):
+        done = process.run(*words)
         assert done.code == 2, done.said
         assert "worker-0" in done.err, done.err
     end(live)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from e2e_jobs import Body, beside, container, job, role, shell, worker
-from e2e_stage import Stage
+from e2e_stage import Done, Stage
 
 pytest_plugins = ["e2e_fixtures"]
 
@@ -262,25 +262,24 @@ def test_what_may_not_be_read_is_told(process: Stage) -> None:
     file.chmod(0o600)
     os.chown(file, 12345, 12345)
     done = meekly(process, "run", "--runtime", "process", str(file))
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert done.stderr.startswith(f"trainwright: {file}: ")
-    assert "not allowed to read it" in done.stderr
+    assert (done.code, done.out) == (2, ""), done.err
+    assert done.err.startswith(f"trainwright: {file}: ")
+    assert "not allowed to read it" in done.err
 
     os.chown(file, 0, 0)
     process.state.mkdir(mode=0o700)
     os.chown(process.state, 12345, 12345)
     done = meekly(process, "run", "--runtime", "process", str(file))
-    assert (done.returncode, done.stdout) == (3, ""), done.stderr
-    assert f"the state folder {process.state} cannot be used: Permission denied" in done.stderr
+    assert (done.code, done.out) == (3, ""), done.err
+    assert f"the state folder {process.state} cannot be used: Permission denied" in done.err
 
 
-def meekly(
-    stage: Stage, *words: str, without: str = "-dac_override,-dac_read_search"
-) -> "subprocess.CompletedProcess[str]":
+def meekly(stage: Stage, *words: str, without: str = "-dac_override,-dac_read_search") -> Done:
     """The command without some of root's privileges."""
     command = ["setpriv", f"--bounding-set={without}", *stage.words(*words)]
     how: dict[str, Any] = {"cwd": stage.work, "env": stage.env, "timeout": 30}
-    return subprocess.run(command, capture_output=True, text=True, check=False, **how)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **how)
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
 @needs_root
@@ -288,9 +287,9 @@ def test_root_without_privileges_is_served_by_plain_processes_and_told_why(proce
     """As in a container."""
     done = meekly(process, "run", "--runtime", "auto", process.write(worker("echo hello")), without="-all")
 
-    assert done.returncode == 0, done.stdout
-    assert "worker-0 | hello" in done.stdout
-    assert re.search(r"notice: runtime (sandbox|process: .*; the sandbox does not work here: )", done.stdout)
+    assert done.code == 0, done.said
+    assert "worker-0 | hello" in done.out
+    assert re.search(r"notice: runtime (sandbox|process: .*; the sandbox does not work here: )", done.out)
 
 
 # -- a full disk -----------------------------------------------------------------------------------------------------

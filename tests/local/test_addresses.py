@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from trainwright.errors import EngineError
-from trainwright.local.addresses import Addresses
-from trainwright.local.pools import Hosts, Ports, Single, Subnet, bindable, loopback, ranges
-from trainwright.local.store import Store
+from trainwright.local.network.addresses import Addresses
+from trainwright.local.network.pools import Hosts, Ports, Single, Subnet, bindable, loopback, ranges
+from trainwright.local.storage.store import Store
 from trainwright.model.meta import ADDRESS, Key
 from trainwright.model.site import Site
 from trainwright.runtime.clock import WallClock

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from trainwright.errors import InvalidError
-from trainwright.local.admission import install, without_nulls
-from trainwright.local.store import Store
+from trainwright.local.checks.admission import install, without_nulls
+from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
 from trainwright.runtime.clock import WallClock
 from trainwright.runtime.ports import Resource

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainwright.local.preflight import check
+from trainwright.local.checks.preflight import check
 from trainwright.model.problem import Problem
 
 MAIN: dict[str, Any] = {"name": "main", "image": "x", "command": ["true"]}

@@ -14,7 +14,7 @@ import pytest
 
 from trainwright.errors import NotFoundError
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.store import Store
+from trainwright.local.storage.store import Store
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.site import Site

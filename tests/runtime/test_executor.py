@@ -21,7 +21,7 @@ from trainwright.errors import (
 from trainwright.kinds.base import load
 from trainwright.kinds.registry import KINDS
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.store import Store
+from trainwright.local.storage.store import Store
 from trainwright.model.action import Create, Delete, Patch, Plan
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger

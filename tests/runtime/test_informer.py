@@ -11,7 +11,7 @@ from runtime_rig import VIRTUAL, Call, LoopClock, Wire
 
 from trainwright.errors import ApiError, GoneError, UnavailableError
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.store import Store
+from trainwright.local.storage.store import Store
 from trainwright.model.meta import JOB_UID, KIND, Key
 from trainwright.runtime.cache import Cache
 from trainwright.runtime.informer import Informer

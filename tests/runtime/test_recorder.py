@@ -8,7 +8,7 @@ from runtime_rig import VIRTUAL, Call, LoopClock, Wire
 
 from trainwright.errors import ApiError, ForbiddenError, NotFoundError, TooManyRequestsError, UnavailableError
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.store import Store
+from trainwright.local.storage.store import Store
 from trainwright.model.action import Emit, Moment
 from trainwright.model.job import Body
 from trainwright.runtime.recorder import Recorder, event

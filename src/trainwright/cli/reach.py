@@ -16,7 +16,7 @@ from trainwright.cli.runs import Run, find
 from trainwright.errors import EngineError, NotFoundError, UnavailableError, UsageError
 from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
-from trainwright.local.portal import Portal
+from trainwright.local.sockets.portal import Portal
 from trainwright.model.job import Body
 from trainwright.model.meta import JOB_UID
 

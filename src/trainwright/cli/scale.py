@@ -9,7 +9,7 @@ from trainwright.cli.duration import Duration
 from trainwright.cli.reach import Reached, await_effect, namespaced, reach
 from trainwright.errors import InvalidError, UsageError
 from trainwright.kinds.base import load
-from trainwright.local.patches import merge
+from trainwright.local.storage.patches import merge
 from trainwright.model.job import Body
 from trainwright.model.meta import ROLE
 from trainwright.model.problem import Problem

@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
 
-from trainwright.local.metadata import key_of
-from trainwright.local.store import Store
+from trainwright.local.storage.metadata import key_of
+from trainwright.local.storage.store import Store
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import EVERYTHING, Change, Page, Propagation, Resource, Scope

@@ -20,7 +20,7 @@ import trainwright
 from trainwright.errors import ApiError, EngineError
 from trainwright.local.agent.main import Config
 from trainwright.local.agent.settings import Settings as Node
-from trainwright.local.liveness import node_lost
+from trainwright.local.scheduling.liveness import node_lost
 from trainwright.local.settings import SOCKET, Settings
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import Clock, Cluster

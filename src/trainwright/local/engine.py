@@ -13,15 +13,15 @@ from typing import Any
 
 from trainwright.errors import EngineError
 from trainwright.kinds.genericjob.dialect import GANG_API
-from trainwright.local import admission
-from trainwright.local.addresses import Addresses
+from trainwright.local.checks import admission
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.fleet import Fleet
-from trainwright.local.pools import LOOPBACK, Hosts, Ports, Subnet, loopback, ranges
-from trainwright.local.scheduler import Scheduler
-from trainwright.local.server import serve
+from trainwright.local.network.addresses import Addresses
+from trainwright.local.network.pools import LOOPBACK, Hosts, Ports, Subnet, loopback, ranges
+from trainwright.local.scheduling.scheduler import Scheduler
 from trainwright.local.settings import SOCKET, Settings
-from trainwright.local.store import Store
+from trainwright.local.sockets.server import serve
+from trainwright.local.storage.store import Store
 from trainwright.model.child import Node
 from trainwright.model.site import Site
 from trainwright.runtime import settings as runtime

@@ -18,8 +18,8 @@ from trainwright.local.agent.agent import Agent
 from trainwright.local.agent.environment import passed
 from trainwright.local.agent.link import Link
 from trainwright.local.agent.settings import Settings as Node
+from trainwright.local.network.subnets import lease
 from trainwright.local.settings import Settings
-from trainwright.local.subnets import lease
 from trainwright.runtime.ports import Clock, Cluster
 
 if TYPE_CHECKING:

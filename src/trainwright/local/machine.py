@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from trainwright.errors import UsageError
 from trainwright.local import cgroups
-from trainwright.local.requests import PODS
+from trainwright.local.scheduling.requests import PODS
 
 GPU = "nvidia.com/gpu"
 _QUERY = ("--query-gpu=index,uuid", "--format=csv,noheader")

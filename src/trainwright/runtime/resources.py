@@ -15,7 +15,7 @@ EVENTS = Resource("", "v1", "events", "Event", Event)
 NODES = Resource("", "v1", "nodes", "Node", Node, namespaced=False)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Lease)
 POD_GROUPS = Resource("scheduler.tensorstack.dev", "v1beta1", "podgroups", "PodGroup", Extra)
-#: Which host, and which ports, stand for a replica's name where names do not resolve: `local.addresses`.
+#: Which host, and which ports, stand for a replica's name where names do not resolve: `local.network.addresses`.
 ADDRESSES = Resource("trainwright.dev", "v1", "addresses", "Address")
 
 

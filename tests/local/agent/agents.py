@@ -17,7 +17,7 @@ from trainwright.local.agent.environment import passed
 from trainwright.local.agent.link import Link
 from trainwright.local.agent.settings import Pace, Settings
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.store import Store
+from trainwright.local.storage.store import Store
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.runtime.clock import WallClock

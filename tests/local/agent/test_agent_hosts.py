@@ -13,7 +13,7 @@ from trainwright.local.agent.hosts import Hosts, rewrite
 from trainwright.local.agent.names import Host, Selection, render
 from trainwright.local.agent.settings import Pace
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.store import Store
+from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
 from trainwright.runtime.clock import WallClock
 from trainwright.runtime.ports import EVERYTHING, Change, Resource, Scope

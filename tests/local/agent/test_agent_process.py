@@ -16,8 +16,8 @@ from agents import NODE, alive, container, end, manifest, settings, settle
 from trainwright.errors import NotFoundError
 from trainwright.local.agent.main import Config
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.server import serve
-from trainwright.local.store import Store
+from trainwright.local.sockets.server import serve
+from trainwright.local.storage.store import Store
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.runtime.clock import WallClock

@@ -16,7 +16,7 @@ from trainwright.local.agent.link import Link, Refused
 from trainwright.local.agent.report import Report, Reports
 from trainwright.local.agent.settings import Pace
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.store import Store
+from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
 from trainwright.runtime.clock import WallClock
 from trainwright.runtime.ports import EVERYTHING, Change, Page, Resource, Scope

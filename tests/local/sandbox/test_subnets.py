@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainwright.errors import EngineError
-from trainwright.local.subnets import lease
+from trainwright.local.network.subnets import lease
 
 _HEAD = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
 

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from trainwright.local.claims import GROUP_LABEL
+from trainwright.local.scheduling.claims import GROUP_LABEL
 
 _SHORT = {"gpu": "nvidia.com/gpu", "disk": "ephemeral-storage"}
 

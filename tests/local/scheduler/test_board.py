@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import node, pod
 
-from trainwright.local.board import Board
-from trainwright.local.claims import claim
+from trainwright.local.scheduling.board import Board
+from trainwright.local.scheduling.claims import claim
 from trainwright.model.meta import Key
 
 GROUP = {"metadata": {"name": "g", "namespace": "default"}, "spec": {"minMember": 2, "priority": 3}}

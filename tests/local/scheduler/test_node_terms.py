@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainwright.local.terms import ANYWHERE, Terms, Traits, refusal, terms, traits
+from trainwright.local.scheduling.terms import ANYWHERE, Terms, Traits, refusal, terms, traits
 
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 

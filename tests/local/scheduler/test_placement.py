@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import node, pod
 
-from trainwright.local.claims import Claim, Group, Tally, claim, offer
-from trainwright.local.placement import Decisions, place
+from trainwright.local.scheduling.claims import Claim, Group, Tally, claim, offer
+from trainwright.local.scheduling.placement import Decisions, place
 from trainwright.model.meta import Key
 
 CALM = settings(deadline=None)

@@ -11,9 +11,9 @@ import pytest
 from places import node, pod
 
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.liveness import Watchman, node_lost
-from trainwright.local.scheduler import Scheduler
-from trainwright.local.store import Store
+from trainwright.local.scheduling.liveness import Watchman, node_lost
+from trainwright.local.scheduling.scheduler import Scheduler
+from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
 from trainwright.model.units import rfc3339
 from trainwright.runtime.ports import Happened, Resource

@@ -4,7 +4,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from trainwright.local.store import Store
+from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import Resource
 from trainwright.runtime.resources import JOBS, PODS, SECRETS

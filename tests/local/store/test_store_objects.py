@@ -8,7 +8,7 @@ import pytest
 from store_objects import JOB, SPACE, Clock, body, key, names, pod, store
 
 from trainwright.errors import ConflictError, InvalidError, NotFoundError
-from trainwright.local.store import Store
+from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import Happened, Scope
 from trainwright.runtime.resources import CLAIMS, CONFIG_MAPS, NODES, PODS, SECRETS

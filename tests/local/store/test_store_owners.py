@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from store_objects import JOB, body, key, names, owner, pod, store
 
-from trainwright.local.store import Store
+from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import Propagation, Scope
 from trainwright.runtime.resources import NODES, PODS, SECRETS

@@ -13,8 +13,8 @@ from store_objects import SPACE, body, key, pod, store
 
 from trainwright.errors import ConflictError, NotFoundError, UnavailableError
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.portal import Portal
-from trainwright.local.server import serve
+from trainwright.local.sockets.portal import Portal
+from trainwright.local.sockets.server import serve
 from trainwright.runtime.resources import PODS, SECRETS
 
 A = (SPACE, "a")
@@ -146,5 +146,7 @@ def test_nobody_in_is_said_with_the_path(tmp_path: Path) -> None:
 
 
 def test_it_needs_neither_asyncio_nor_msgspec() -> None:
-    code = "import sys, trainwright.local.portal; print({'asyncio', 'msgspec', 'tempfile'} & sys.modules.keys())"
+    code = (
+        "import sys, trainwright.local.sockets.portal; print({'asyncio', 'msgspec', 'tempfile'} & sys.modules.keys())"
+    )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.errors import InvalidError
-from trainwright.local.selectors import compiled
+from trainwright.local.storage.selectors import compiled
 from trainwright.runtime.ports import Scope
 
 NAMES = st.sampled_from(["a", "example.com/b", "c_d.e"])

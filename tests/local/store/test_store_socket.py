@@ -21,11 +21,11 @@ from trainwright.errors import (
     TooManyRequestsError,
     UnavailableError,
 )
-from trainwright.local.client import RemoteCluster
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.server import serve
-from trainwright.local.store import Store
-from trainwright.local.wire import Lines, connect
+from trainwright.local.sockets.client import RemoteCluster
+from trainwright.local.sockets.server import serve
+from trainwright.local.sockets.wire import Lines, connect
+from trainwright.local.storage.store import Store
 from trainwright.runtime.ports import Scope
 from trainwright.runtime.resources import PODS, SECRETS
 
@@ -368,7 +368,7 @@ async def test_a_watch_ends_with_its_connection(path: Path, local: LocalCluster)
 async def test_a_line_that_is_too_long_ends_the_connection_with_a_word(
     path: Path, local: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainwright.local.server._LONGEST", 1000)
+    monkeypatch.setattr("trainwright.local.sockets.server._LONGEST", 1000)
     async with serve(path, local):
         reader, writer = await asyncio.open_unix_connection(sock=connect(path))
         writer.write(b"x" * 2000)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from store_objects import SPACE, body, key, pod, store
 
 from trainwright.errors import GoneError, InvalidError
-from trainwright.local.history import Watch
-from trainwright.local.store import Store
+from trainwright.local.storage.history import Watch
+from trainwright.local.storage.store import Store
 from trainwright.runtime.ports import Change, Happened, Scope
 from trainwright.runtime.resources import CONFIG_MAPS, PODS, SECRETS
 

@@ -25,8 +25,8 @@ from trainwright.cli.show.news import View
 from trainwright.cli.show.pen import Pen
 from trainwright.cli.show.stream import Stream
 from trainwright.cli.state import VOLUMES, home
+from trainwright.local.checks.preflight import check
 from trainwright.local.engine import Engine, Settings
-from trainwright.local.preflight import check
 from trainwright.runtime.clock import WallClock
 from trainwright.runtime.resources import NODES
 

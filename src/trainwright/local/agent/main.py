@@ -17,8 +17,8 @@ from trainwright.errors import TrainwrightError
 from trainwright.local.agent.agent import Agent
 from trainwright.local.agent.link import Link
 from trainwright.local.agent.settings import Settings
-from trainwright.local.client import RemoteCluster
-from trainwright.local.wire import connect
+from trainwright.local.sockets.client import RemoteCluster
+from trainwright.local.sockets.wire import connect
 from trainwright.runtime.clock import WallClock
 
 

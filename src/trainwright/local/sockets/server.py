@@ -19,8 +19,8 @@ import msgspec
 
 from trainwright.errors import ApiError, EngineError, InvalidError, NotFoundError, TrainwrightError
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.verbs import Request, Verb, verbs, watch
-from trainwright.local.wire import Lines, connect, failure, short
+from trainwright.local.sockets.verbs import Request, Verb, verbs, watch
+from trainwright.local.sockets.wire import Lines, connect, failure, short
 from trainwright.model.problem import nearest
 
 _LONGEST = 64 << 20

@@ -11,10 +11,10 @@ from typing import Any
 from msgspec import ValidationError, convert
 
 from trainwright.errors import InvalidError, NotFoundError
-from trainwright.local.collector import Collector, Ref
-from trainwright.local.deletion import awaits, doom, over
-from trainwright.local.history import Entry, Log, Record
-from trainwright.local.metadata import plain
+from trainwright.local.storage.collector import Collector, Ref
+from trainwright.local.storage.deletion import awaits, doom, over
+from trainwright.local.storage.history import Entry, Log, Record
+from trainwright.local.storage.metadata import plain
 from trainwright.model.job import Body
 from trainwright.model.meta import Key, Wire
 from trainwright.runtime.ports import Clock, Happened, Propagation, Resource

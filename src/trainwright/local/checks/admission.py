@@ -16,8 +16,8 @@ from trainwright.errors import InvalidError
 from trainwright.kinds.base import Kind, Loaded, load
 from trainwright.kinds.paths import under
 from trainwright.kinds.registry import KINDS
-from trainwright.local.store import Store
-from trainwright.local.tables import Hook
+from trainwright.local.storage.store import Store
+from trainwright.local.storage.tables import Hook
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, shown
 from trainwright.runtime.resources import CONFIG_MAPS, PODS, SECRETS, SERVICES, jobs_of

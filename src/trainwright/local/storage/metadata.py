@@ -11,7 +11,7 @@ from datetime import datetime
 from msgspec import ValidationError, convert
 
 from trainwright.errors import ConflictError, InvalidError
-from trainwright.local.patches import same
+from trainwright.local.storage.patches import same
 from trainwright.model.job import Body
 from trainwright.model.meta import Key, ObjectMeta
 from trainwright.runtime.ports import Resource

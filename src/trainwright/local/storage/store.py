@@ -9,11 +9,11 @@ is none. Nothing here waits, and nothing here is safe to be called from two thre
 from typing import Any
 
 from trainwright.errors import AlreadyExistsError, ConflictError, UnavailableError
-from trainwright.local import metadata as rules
-from trainwright.local.history import Record, Watch, parse
-from trainwright.local.patches import merge, settle
-from trainwright.local.selectors import compiled
-from trainwright.local.tables import Hook, Table, Tables
+from trainwright.local.storage import metadata as rules
+from trainwright.local.storage.history import Record, Watch, parse
+from trainwright.local.storage.patches import merge, settle
+from trainwright.local.storage.selectors import compiled
+from trainwright.local.storage.tables import Hook, Table, Tables
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import EVERYTHING, Clock, Page, Propagation, Resource, Scope

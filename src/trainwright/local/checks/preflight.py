@@ -15,13 +15,13 @@ from trainwright.kinds.base import load
 from trainwright.kinds.paths import item
 from trainwright.kinds.registry import find
 from trainwright.kinds.template import templates
-from trainwright.local import mounts
-from trainwright.local.claims import Offer, offer
-from trainwright.local.reasons import impossible, short
-from trainwright.local.references import Known, of_container
-from trainwright.local.requests import asks, total
-from trainwright.local.room import Asks
-from trainwright.local.terms import refusal, terms
+from trainwright.local.checks import mounts
+from trainwright.local.checks.references import Known, of_container
+from trainwright.local.scheduling.claims import Offer, offer
+from trainwright.local.scheduling.reasons import impossible, short
+from trainwright.local.scheduling.requests import asks, total
+from trainwright.local.scheduling.room import Asks
+from trainwright.local.scheduling.terms import refusal, terms
 from trainwright.model.job import Body, Job, Replica, Role
 from trainwright.model.problem import Problem
 from trainwright.model.site import Site

@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 from trainwright.errors import GoneError, NotFoundError
-from trainwright.local.pools import LOOPBACK, Hosts, Ports
-from trainwright.local.store import Store
+from trainwright.local.network.pools import LOOPBACK, Hosts, Ports
+from trainwright.local.storage.store import Store
 from trainwright.model.job import Body
 from trainwright.model.meta import ADDRESS, Key
 from trainwright.runtime.ports import Happened

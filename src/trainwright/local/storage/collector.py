@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
-from trainwright.local.deletion import FOREGROUND, ORPHAN, awaits
+from trainwright.local.storage.deletion import FOREGROUND, ORPHAN, awaits
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import Propagation

@@ -8,10 +8,10 @@ waiting, and if not, which number to change. `NEVER` opens the reasons of pods f
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from trainwright.local.claims import Claim
-from trainwright.local.requests import Amounts, needed, present, total
-from trainwright.local.room import Asks, Room
-from trainwright.local.terms import refusal
+from trainwright.local.scheduling.claims import Claim
+from trainwright.local.scheduling.requests import Amounts, needed, present, total
+from trainwright.local.scheduling.room import Asks, Room
+from trainwright.local.scheduling.terms import refusal
 
 NEVER = "can never fit: "
 

@@ -6,8 +6,8 @@
 
 from msgspec import Struct
 
-from trainwright.local.requests import Amounts, amounts, asks
-from trainwright.local.terms import Terms, Traits, terms, traits
+from trainwright.local.scheduling.requests import Amounts, amounts, asks
+from trainwright.local.scheduling.terms import Terms, Traits, terms, traits
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 

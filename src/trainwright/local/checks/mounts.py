@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainwright.kinds.paths import item
 from trainwright.local.agent.paths import KINDS
-from trainwright.local.references import Known, of_volume
+from trainwright.local.checks.references import Known, of_volume
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
 

@@ -39,7 +39,7 @@ class Hosts(Protocol):
 
 
 class Subnet:
-    """The addresses of a subnet, without those that are special: the network's, the bridge's (.1), the broadcast."""
+    """The addresses of a subnet, without those that are special: the network's, the gateway's (.1), the broadcast."""
 
     def __init__(self, network: str) -> None:
         self.network = IPv4Network(network)

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from trainwright.local.claims import Claim, Group, Offer, Tally
-from trainwright.local.reasons import gang, single
-from trainwright.local.room import Asks, Room
-from trainwright.local.terms import Terms
+from trainwright.local.scheduling.claims import Claim, Group, Offer, Tally
+from trainwright.local.scheduling.reasons import gang, single
+from trainwright.local.scheduling.room import Asks, Room
+from trainwright.local.scheduling.terms import Terms
 from trainwright.model.meta import Key
 
 Place = tuple[Claim, str]

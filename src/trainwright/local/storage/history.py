@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from trainwright.errors import GoneError, InvalidError
-from trainwright.local.selectors import Test
+from trainwright.local.storage.selectors import Test
 from trainwright.model.job import Body
 from trainwright.runtime.ports import Change, Happened, Resource
 

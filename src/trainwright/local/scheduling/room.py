@@ -7,9 +7,9 @@ that such pods spread as well.
 
 from collections.abc import Iterable, Mapping
 
-from trainwright.local.claims import Claim, Offer
-from trainwright.local.requests import PODS, Amounts
-from trainwright.local.terms import Terms, refusal
+from trainwright.local.scheduling.claims import Claim, Offer
+from trainwright.local.scheduling.requests import PODS, Amounts
+from trainwright.local.scheduling.terms import Terms, refusal
 
 Asks = tuple[tuple[str, int], ...]
 #: How much of a node a pod counts for besides what it asks for, per thousandth of a pod.

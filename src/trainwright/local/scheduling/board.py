@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from trainwright.local.claims import Claim, Group, Offer, Tally, claim, finished, going, group, offer
+from trainwright.local.scheduling.claims import Claim, Group, Offer, Tally, claim, finished, going, group, offer
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 import msgspec
 
 from trainwright.errors import ApiError, EngineError, GoneError, UnavailableError
-from trainwright.local.wire import Lines, connect, raised
+from trainwright.local.sockets.wire import Lines, connect, raised
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import EVERYTHING, Change, Happened, Page, Propagation, Resource, Scope

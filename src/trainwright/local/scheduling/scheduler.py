@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from trainwright.errors import ApiError, ConflictError, GoneError, NotFoundError
-from trainwright.local.board import Board
-from trainwright.local.claims import Claim
-from trainwright.local.placement import place
+from trainwright.local.scheduling.board import Board
+from trainwright.local.scheduling.claims import Claim
+from trainwright.local.scheduling.placement import place
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.units import rfc3339

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from trainwright.errors import EngineError, UnavailableError
-from trainwright.local.wire import Lines, connect, raised
+from trainwright.local.sockets.wire import Lines, connect, raised
 
 Body = dict[str, Any]
 Key = tuple[str, str]

@@ -6,7 +6,7 @@ As with an API server: only pods get a grace period, and only those that a node 
 
 from datetime import datetime, timedelta
 
-from trainwright.local.metadata import stamp
+from trainwright.local.storage.metadata import stamp
 from trainwright.model.job import Body
 from trainwright.runtime.ports import Propagation
 
