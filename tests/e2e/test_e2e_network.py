@@ -60,8 +60,8 @@ def test_a_restarted_replica_keeps_its_address(sandbox: Stage) -> None:
 
 
 def test_names_of_another_job_of_the_run_resolve(sandbox: Stage) -> None:
-    # A name that is asked for too early goes to the machine's name server, which may take its time.
-    ask = "until grep two-worker-0 /etc/hosts; do sleep 0.1; done; getent hosts two-worker-0 two-worker-0.default.svc"
+    # What is asked for too early goes to the machine's name server, which may take its time.
+    ask = "until grep two-worker-0 /etc/hosts; do sleep 0.1; done; getent ahostsv4 two-worker-0.default.svc"
     one = job(role("worker", shell(ask)), name="one", port=2222)
     two = job(role("worker", shell("sleep 0.5")), name="two", port=2222)
 

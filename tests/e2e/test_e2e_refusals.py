@@ -157,8 +157,6 @@ def test_a_refused_run_leaves_the_last_one_to_be_found(process: Stage) -> None:
 
 TEXTS = {
     "broken yaml": ("a: [1,\nb: }", r"bad\.yaml:2:4: document 1: not valid YAML: "),
-    "empty": ("", r"bad\.yaml: no documents in it"),
-    "a list": ("- 1\n", r"bad\.yaml:1: document 1: expected a mapping that begins with `apiVersion:`"),
     "two of a name": ("{0}\n---\n{0}", r"job default/e2e is given twice"),
     "misspelt kind": ("apiVersion: batch.tensorstack.dev/v1beta1\nkind: GenericJop\n", r"did you mean .GenericJob"),
     "nothing to run": ("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n", r"there is no job in what was given"),
