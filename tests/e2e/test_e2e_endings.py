@@ -251,10 +251,15 @@ def test_the_whole_tree_is_killed_when_grace_is_over(stage: Stage) -> None:
 
 
 def test_a_grandchild_that_outlives_its_container_is_ended_with_it(stage: Stage) -> None:
-    done = stage.run("run", worker("setsid sleep 302 & sleep 0.2; echo gone"))
+    """At once, while the run goes on, also if it has a session, a parent and an output of its own."""
+    stray = "(setsid sh -c 'sleep 302; true' >/dev/null 2>&1 &); setsid sleep 302 & sleep 0.2"
+    run = stage.start("run", job(role("main", shell(stray)), role("other", shell("exec sleep 60"))))
+    run.until("main-0  Succeeded")
 
-    assert done.code == 0, done.said
-    assert stage.left() == []
+    until(lambda: not stage.pids("sleep 302"), f"{stage.pids()}", patience=3.0)
+    assert run.process.poll() is None
+    run.signal(signal.SIGINT)
+    assert run.end().code == 130
 
 
 def test_many_signals_in_a_row_leave_nothing(process: Stage) -> None:

@@ -35,7 +35,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "restart policy": pod(MAIN, restartPolicy="Always"),
     "resources": pod({"resources": {"limits": {"cpu": 2, "memory": "2Gi", "nvidia.com/gpu": 1}, "requests": {"cpu": "1500m"}}}),
     "equal": pod({"resources": {"limits": {"cpu": 1}, "requests": {"cpu": "1000m"}}}),
-    "environment": pod({"env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]}),
+    "environment": pod({"env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['a/b']"}}}]}),
     "ports": pod({"ports": [{"containerPort": 80}], "readinessProbe": {"httpGet": {"port": "http"}, "periodSeconds": 3}}),
     "shared memory": pod(
         {"volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}], "resources": {"limits": {"memory": "1Gi"}}},
@@ -99,6 +99,39 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
         pod({"name": "a"}, initContainers=[{"name": "a"}]),
         [
             "t.spec.containers[0].name: 'a' is already the name of t.spec.initContainers[0]; each container needs its own",
+        ],
+    ),
+    "name that is no label": (
+        pod({"name": "../x"}, volumes=[{"name": "Data"}]),
+        [
+            "t.spec.containers[0].name: '../x' cannot be a name here: use at most 63 lower-case letters, digits and "
+            "dashes, with a letter or digit at both ends",
+            "t.spec.volumes[0].name: 'Data' cannot be a name here: use at most 63 lower-case letters, digits and "
+            "dashes, with a letter or digit at both ends",
+        ],
+    ),
+    "no mount path": (
+        pod({"volumeMounts": [{"name": "v", "mountPath": ""}]}, volumes=[{"name": "v"}]),
+        ["t.spec.containers[0].volumeMounts[0].mountPath: may not be empty: expected a path such as /data"],
+    ),
+    "out of the volume": (
+        pod(
+            {"volumeMounts": [{"name": "v", "mountPath": "/d", "subPath": "a/../../x"}]},
+            volumes=[{"name": "v", "secret": {"items": [{"key": "a", "path": "/x"}, {"key": "b", "path": "a..b/c"}]}}],
+        ),
+        [
+            "t.spec.containers[0].volumeMounts[0].subPath: 'a/../../x' leads out of the volume: "
+            "expected a relative path without `..`",
+            "t.spec.volumes[0].secret.items[0].path: '/x' leads out of the volume: expected a relative path without `..`",
+        ],
+    ),
+    "unknown field of a pod": (
+        pod({"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.podIp"}}}]}),
+        [
+            "t.spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: 'status.podIp' is not known; expected "
+            "metadata.name, metadata.namespace, metadata.uid, metadata.labels['…'], metadata.annotations['…'], "
+            "spec.nodeName, spec.serviceAccountName, status.hostIP, status.hostIPs, status.podIP, status.podIPs; "
+            "did you mean `status.podIP`?"
         ],
     ),
     "quantity": (

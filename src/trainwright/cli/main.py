@@ -83,14 +83,26 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and exit."""
+    _complete()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # None where the caller has closed it
+        if isinstance(stream, TextIOWrapper):
             # What a terminal cannot show is shown as an escape; it is no reason to fail.
             stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:])
     if code == _READER_GONE:  # or the interpreter's own last flush would complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
+
+
+def _complete() -> None:
+    """Standard files that the caller has closed lead nowhere; else the next file opened would take their place."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - it stays open
 
 
 def run(args: list[str]) -> int:

@@ -39,6 +39,14 @@ def run_in(supervisor: str, container: str, argv: list[str], *, tty: bool | None
     return _at_terminal(link, {**request, "env": env, "tty": True})
 
 
+class Unstarted(UsageError):  # noqa: N818 - it ends a command, it is no mistake of ours
+    """The command cannot be started; the exit code is what a shell would say: 127 not found, 126 not executable."""
+
+    def __init__(self, text: str, code: int | None) -> None:
+        super().__init__(text)
+        self.exit_code = code or UsageError.exit_code
+
+
 class _Link:
     """The connection to a supervisor."""
 
@@ -50,11 +58,11 @@ class _Link:
         self._rest = b""
 
     def ask(self, request: dict[str, Any], fds: list[int]) -> None:
-        """Start the command; UsageError says why it cannot be."""
+        """Start the command; Unstarted says why it cannot be."""
         socket.send_fds(self.socket, [json.dumps(request).encode() + b"\n"], fds)
         answer = self.read()
         if not answer.get("ok"):
-            raise UsageError(str(answer.get("error", "the node did not start the command")))
+            raise Unstarted(str(answer.get("error", "the node did not start the command")), answer.get("code"))
 
     def read(self) -> dict[str, Any]:
         """The next message; waits for it."""

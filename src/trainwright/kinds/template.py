@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct, inspect
 
+from trainwright.kinds import spelling
 from trainwright.kinds.decode import MOST, Found, walk
 from trainwright.kinds.paths import item, under
 from trainwright.kinds.podtable import ROOT, TYPES
@@ -64,6 +65,7 @@ def check(template: Body, path: str) -> tuple[Problem, ...]:
     meaning = chain(
         _some(template, spec, where),
         _names(containers),
+        spelling.check(containers, [*_entries(spec, "volumes", where)]),
         chain.from_iterable(_limits(body, f"{place}.resources") for place, body in containers),
         chain.from_iterable(_mounts(body, place, volumes) for place, body in containers),
     )

@@ -81,7 +81,7 @@ def test_tf_config() -> None:
 @pytest.mark.parametrize("group", ["containers", "initContainers"])
 def test_where_variables_are_filled_in(group: str) -> None:
     """Command, args and env values, of every container and init container; nothing else."""
-    reference = {"name": "FROM", "valueFrom": {"fieldRef": {"fieldPath": "$(rank)"}}}
+    reference = {"name": "FROM", "valueFrom": {"configMapKeyRef": {"name": "$(rank)", "key": "a"}}}
     given = container(
         "first",
         command=["sh", "$(rank)"],

@@ -25,6 +25,7 @@ from trainwright.cli.show.news import View
 from trainwright.cli.show.pen import Pen
 from trainwright.cli.show.stream import Stream
 from trainwright.cli.state import VOLUMES, home
+from trainwright.errors import UsageError
 from trainwright.local.checks.preflight import check
 from trainwright.local.engine import Engine, Settings
 from trainwright.runtime.clock import WallClock
@@ -69,7 +70,7 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
         Settings(
             folder=record.folder,
             volumes=home() / VOLUMES,
-            working=Path.cwd(),
+            working=_here(),
             runtime=options.runtime,
             nodes=options.nodes,
             gpus=options.gpus,
@@ -101,6 +102,16 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
     if pen.error is not None and not view.gone:
         click.echo(f"trainwright: the output could not be written: {pen.error.strerror}", err=True)
     return code
+
+
+def _here() -> Path:
+    """Where commands run that name no folder of their own."""
+    try:
+        return Path.cwd()
+    except OSError:
+        raise UsageError(
+            "the folder you are in is gone; change to one where the commands can run"
+        ) from None
 
 
 class _Notices:

@@ -18,6 +18,7 @@ from trainwright.cli.subject import placed, subject_of
 from trainwright.errors import UsageError
 from trainwright.kinds.base import Kind, Loaded, load
 from trainwright.kinds.paths import parts
+from trainwright.local.checks.contents import misnamed, problems
 from trainwright.manifest import Document
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
@@ -71,7 +72,7 @@ def take(files: Iterable[str], namespace: str, changes: Iterable[Change]) -> Int
             bad += tell(document, subject.name, subject.problems)
         elif document.body["kind"] in _BESIDE and document.body["apiVersion"] == "v1":
             body = _named(placed(document, namespace))
-            bad += tell(document, subject.name, _nameless(body))
+            bad += tell(document, subject.name, (*misnamed(body), *problems(body)))
             beside.append(body)
         else:
             skipped.append(subject.name)
@@ -109,12 +110,6 @@ def _judged(task: Task, edits: tuple[Change, ...]) -> Iterator[Problem]:
         yield Problem(
             "metadata.namespace", f"{VOLUMES!r} cannot be the namespace of a local run: volumes are kept there"
         )
-
-
-def _nameless(body: Body) -> Iterator[Problem]:
-    name = (body.get("metadata") or {}).get("name")
-    if not isinstance(name, str) or not name:
-        yield Problem("metadata.name", "missing; expected a name")
 
 
 def tell(document: Document, subject: str, problems: Iterable[Problem]) -> int:

@@ -6,25 +6,13 @@ from decimal import ROUND_CEILING, Decimal
 
 from msgspec import Struct
 
+from trainwright.kinds.spelling import FIELDS
 from trainwright.local.agent.refusals import Unconfigured
 from trainwright.model.job import Body
 from trainwright.model.problem import nearest
 from trainwright.model.units import quantity
 
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
-_PLAIN = (
-    "metadata.name",
-    "metadata.namespace",
-    "metadata.uid",
-    "metadata.labels['…']",
-    "metadata.annotations['…']",
-    "spec.nodeName",
-    "spec.serviceAccountName",
-    "status.hostIP",
-    "status.hostIPs",
-    "status.podIP",
-    "status.podIPs",
-)
 _RESOURCES = ("limits.cpu", "limits.memory", "limits.ephemeral-storage", "requests.cpu", "requests.memory")
 _COUNTED = ("cpu", "memory", "ephemeral-storage", "hugepages-")
 
@@ -56,7 +44,7 @@ def of_pod(ref: Body, pod: Body, facts: Facts, path: str) -> str:
     subscript = _SUBSCRIPT.fullmatch(field)
     if subscript is None:
         raise Unconfigured(
-            f"{path}.fieldPath", f"{field!r} is not known; expected {', '.join(_PLAIN)}", nearest(field, _PLAIN)
+            f"{path}.fieldPath", f"{field!r} is not known; expected {', '.join(FIELDS)}", nearest(field, FIELDS)
         )
     return str((meta.get(subscript[1]) or {}).get(subscript[2], ""))
 

@@ -81,9 +81,7 @@ def shared(pod: Body) -> int | None:
 
 
 def _mount(room: Room, wanted: Body, where: str, volume: tuple[str, Body], known: Mapping[str, str]) -> Mount | None:
-    target = posixpath.normpath(str(wanted.get("mountPath", "")))
-    if not target.startswith("/"):
-        raise Unconfigured(f"{where}.mountPath", f"expected an absolute path, found {wanted.get('mountPath')!r}")
+    target = posixpath.normpath(posixpath.join("/", wanted["mountPath"]))  # as the kubelet takes a relative one
     place, body = volume
     part = _part(wanted, where, known)
     if not room.sandboxed:

@@ -7,15 +7,14 @@ or raise InvalidError with all that is wrong. They never edit what they are give
 """
 
 import re
-from base64 import b64decode, b64encode
-from binascii import Error as NotBase64
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
 from trainwright.errors import InvalidError
 from trainwright.kinds.base import Kind, Loaded, load
-from trainwright.kinds.paths import under
 from trainwright.kinds.registry import KINDS
+from trainwright.local.checks import contents
 from trainwright.local.storage.store import Store
 from trainwright.local.storage.tables import Hook
 from trainwright.model.job import Body
@@ -23,7 +22,6 @@ from trainwright.model.problem import Problem, shown
 from trainwright.runtime.resources import CONFIG_MAPS, PODS, SECRETS, SERVICES, jobs_of
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 _DEFAULTS: tuple[tuple[str, Any], ...] = (("restartPolicy", "Always"), ("terminationGracePeriodSeconds", 30))
 
 
@@ -121,7 +119,7 @@ def _bad_name(body: Body) -> Iterator[Problem]:
 def admit_secret(before: Body | None, body: Body) -> Body:  # noqa: ARG001 - a hook's signature
     """`stringData` is folded into `data`, in base64."""
     plain = body.get("stringData") or {}
-    _refuse(body, (*_texts(plain, "stringData"), *_base64(body.get("data"), "data")))
+    _refuse(body, contents.problems(body))
     if "stringData" not in body:
         return body
     folded = {key: b64encode(text.encode()).decode() for key, text in plain.items()}
@@ -131,36 +129,5 @@ def admit_secret(before: Body | None, body: Body) -> Body:  # noqa: ARG001 - a h
 
 def admit_config_map(before: Body | None, body: Body) -> Body:  # noqa: ARG001 - a hook's signature
     """Texts in `data`, base64 in `binaryData`."""
-    _refuse(body, (*_texts(body.get("data"), "data"), *_base64(body.get("binaryData"), "binaryData")))
+    _refuse(body, contents.problems(body))
     return body
-
-
-def _texts(data: Any, path: str) -> Iterator[Problem]:
-    """Everything that is not a text under a key that can be a file's name."""
-    if data is None:
-        return
-    if not isinstance(data, dict):
-        yield Problem(path, f"expected a mapping, found {shown(data)}")
-        return
-    for key, value in data.items():
-        if not isinstance(key, str) or not _KEY.fullmatch(key):
-            yield Problem(under(path, str(key)), "a key may have letters, digits, `-`, `_` and `.`")
-        if not isinstance(value, str):
-            quotes = "; put it in quotes" if isinstance(value, bool | int | float) else ""
-            yield Problem(under(path, str(key)), f"expected text, found {shown(value)}{quotes}")
-
-
-def _base64(data: Any, path: str) -> Iterator[Problem]:
-    yield from _texts(data, path)
-    for key, value in data.items() if isinstance(data, dict) else ():
-        if isinstance(value, str) and not _decodes(value):
-            message = "expected text in base64; `stringData` takes it as it is"
-            yield Problem(under(path, str(key)), message if path == "data" else "expected text in base64")
-
-
-def _decodes(text: str) -> bool:
-    try:
-        b64decode("".join(text.split()), validate=True)
-    except (NotBase64, ValueError):
-        return False
-    return True

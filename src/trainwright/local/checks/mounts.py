@@ -44,7 +44,7 @@ def _mounts(spec: Body, path: str) -> Iterator[tuple[str, Body]]:
 
 
 def _target(mount: Body) -> str:
-    return posixpath.normpath(str(mount.get("mountPath", "")))
+    return posixpath.normpath(posixpath.join("/", str(mount.get("mountPath", ""))))
 
 
 def _there_anyway(mount: Body, volume: Body) -> bool:

@@ -1,0 +1,3 @@
+module trainwright.dev/cluster/etcd
+
+go 1.26.0
