@@ -56,8 +56,8 @@ class Seen:
     def end(self, endings: list[Ending], folder: str) -> None:
         self.endings, self.folder = endings, folder
 
-    def close(self, patience: float | None) -> None:
-        pass
+    def close(self, patience: float) -> bool:
+        return True
 
 
 def task(body: Body) -> Task:

@@ -7,7 +7,6 @@ import re
 import signal
 import time
 
-import pytest
 from e2e_jobs import Body, job, role, shell, worker
 from e2e_stage import EXAMPLES, Live, Stage, until
 from test_e2e_views import Screen, until_seen
@@ -45,7 +44,6 @@ def test_a_command_in_a_replica_sees_what_the_replica_sees(stage: Stage) -> None
     end(live)
 
 
-@pytest.mark.xfail(reason="its exit code is that of wrong usage", strict=True)
 def test_a_command_that_is_not_found_exits_as_in_a_shell(process: Stage) -> None:
     live = sleeper(process, 1)
     missing = process.run("exec", "e2e", "worker-0", "--", "no-such-program")

@@ -214,8 +214,17 @@ class Session:
         if order.record.trouble:
             self._view.notice(order.record.trouble)
         self._view.end(endings, str(order.record.folder))
-        self._view.close(1.0 if self._ends.hurry.is_set() else None)
+        if not await self._read_out():
+            return CODES[End.INTERRUPTED]
         return CODES.get(why) or max(one.exit_code for one in endings)
+
+    async def _read_out(self) -> bool:
+        """Until the last line is read; nobody has to wait for a reader who has fallen asleep."""
+        while not self._view.close(_LOOK):
+            await asyncio.sleep(0)
+            if self._ends.hurry.is_set():
+                return self._view.close(1.0)
+        return True
 
     def _ending(self, key: Key, why: End) -> Ending:
         elapsed = time.monotonic() - self._order.began

@@ -53,9 +53,9 @@ class Lines:
         """The summary."""
         self._pen.write("\n".join(summary(endings, folder)) + "\n")
 
-    def close(self, patience: float | None) -> None:
-        """Write what is left."""
-        self._pen.close(patience)
+    def close(self, patience: float) -> bool:
+        """Write what is left; whether all of it is written."""
+        return self._pen.close(patience)
 
 
 def told(item: News) -> str:

@@ -82,9 +82,9 @@ class Live:
         self._pen.write(self._erase(self._size()[0]) + _above(self._pending) + text + "\n")
         self._pending, self._shown = [], []
 
-    def close(self, patience: float | None) -> None:
-        """Write what is left."""
-        self._pen.close(patience)
+    def close(self, patience: float) -> bool:
+        """Write what is left; whether all of it is written."""
+        return self._pen.close(patience)
 
     def _paint(self, frame: Frame, moment: Moment) -> None:
         width, height = self._size()

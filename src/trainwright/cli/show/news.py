@@ -162,6 +162,6 @@ class View(Protocol):
         """The run is over."""
         ...
 
-    def close(self, patience: float | None) -> None:
-        """Write what is left, for as long as that may take."""
+    def close(self, patience: float) -> bool:
+        """Write what is left, for so long at most; whether all of it is written. May be called again."""
         ...

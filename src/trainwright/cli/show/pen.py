@@ -47,12 +47,13 @@ class Pen:
             self._waiting += len(data)
             self._change.notify()
 
-    def close(self, patience: float | None = None) -> None:
-        """Wait until all is written, but not longer than that."""
+    def close(self, patience: float | None = None) -> bool:
+        """Wait until all is written, but not longer than that; whether it is. May be called again."""
         with self._change:
             self._closed = True
             self._change.notify()
         self._thread.join(patience)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while (data := self._next()) is not None:

@@ -49,9 +49,9 @@ class Stream:
         """One object per job."""
         self._write([{"type": "end", **msgspec.to_builtins(one), "folder": folder} for one in endings])
 
-    def close(self, patience: float | None) -> None:
-        """Write what is left."""
-        self._pen.close(patience)
+    def close(self, patience: float) -> bool:
+        """Write what is left; whether all of it is written."""
+        return self._pen.close(patience)
 
     def _write(self, bodies: list[dict[str, Any]]) -> None:
         at = self._now().isoformat(timespec="milliseconds").replace("+00:00", "Z")

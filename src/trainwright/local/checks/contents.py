@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a Secret or a ConfigMap. `admission` refuses it; `run` says it, with the line, before the start."""
+"""What is wrong with a Secret or a ConfigMap. `admission` refuses it; `run` says it, with the line, before that."""
 
 import re
 from base64 import b64decode
