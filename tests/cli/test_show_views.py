@@ -237,6 +237,6 @@ def test_a_view_knows_when_its_reader_is_gone() -> None:
     assert not view.gone
 
     view.notice("x")
-    view.close(None)
+    view.close(5)
     os.close(writer)
     assert [view.gone, view.busy] == [True, False]
