@@ -158,6 +158,14 @@ def test_a_message_stands_in_for_a_log() -> None:
     assert found.last_lines == ("no such file",)
 
 
+def test_what_the_node_says_of_an_end_goes_before_a_guess() -> None:
+    cause = {"why": "Exit", "code": 143, "signal": 15, "container": "main", "message": "the liveness probe failed\nx"}
+    found = verdict(outcome=outcome("Failed", failure=failure(**cause)), words=("step 1",))
+
+    text = "container main was killed by SIGTERM (exit code 143): the liveness probe failed"
+    assert (found.cause.split(";")[0], found.last_lines, found.hint) == (text, ("step 1",), "")
+
+
 @pytest.mark.parametrize(
     ("end", "word", "code", "why"),
     [
@@ -216,6 +224,8 @@ def test_what_held_a_job_up_is_named() -> None:
         (137, 9, "OOMKilled", "", "sandbox", "raise resources.limits.memory"),
         (127, None, "", "", "sandbox", "the command was not found: images are not used here"),
         (126, None, "", "", "sandbox", "needs `chmod +x`"),
+        (126, None, "", "/etc is a directory", "sandbox", ""),
+        (126, None, "", "the interpreter /no of x is not there", "sandbox", ""),
         (1, None, "", "socket.gaierror: [Errno -2] Name or service not known", "process", "$(service.TYPE[RANK].host)"),
         (1, None, "", "Temporary failure in name resolution", "sandbox", "only if the job has `spec.service`"),
         (1, None, "", "OSError: [Errno 28] No space left on device", "process", "a disk is full"),

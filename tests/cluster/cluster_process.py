@@ -82,7 +82,9 @@ class Process:
             if not self.alive:
                 raise PlaneError(f"{self.name} has ended; the end of {self.log}:\n{self.tail()}")
             if time.monotonic() > deadline:
-                raise PlaneError(f"{self.name} was not ready in {patience:.0f} s; the end of {self.log}:\n{self.tail()}")
+                raise PlaneError(
+                    f"{self.name} was not ready in {patience:.0f} s; the end of {self.log}:\n{self.tail()}"
+                )
             time.sleep(0.02)
 
     def tail(self, lines: int = 20) -> str:

@@ -22,6 +22,8 @@ from trainwright.model.meta import JOB_UID
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _POLL = 0.05
+#: An engine answers within milliseconds; one that does not is stopped (Ctrl-Z), or its machine is in great trouble.
+_PATIENCE = 5.0
 
 
 class Reached(Struct, frozen=True):
@@ -90,7 +92,7 @@ def reach(word: str, namespace: str = "") -> Reached:
 def enter(run: Run) -> Portal:
     """A connection to the engine of a live run."""
     try:
-        return Portal(run.socket)
+        return Portal(run.socket, timeout=_PATIENCE)
     except UnavailableError as error:
         raise EngineError(f"{run.key} is being run by process {run.pid}, but {error}") from None
 

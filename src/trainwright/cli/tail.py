@@ -112,7 +112,11 @@ class Tail(Generic[Who]):
             found.append((track.who, f"… lines are missing here: {track.path} was rotated faster than it was read"))
             track.offset, track.rest = 0, b""
             return True
-        size = os.stat(names[place]).st_size  # noqa: PTH116 - as above
+        try:
+            size = os.stat(names[place]).st_size  # noqa: PTH116 - as above
+        except OSError:  # rotated once more since: look again in a moment
+            self.behind = True
+            return False
         if track.offset < size:
             self._read(track, names[place], size, found)
         if track.offset >= size:

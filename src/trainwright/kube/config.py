@@ -95,7 +95,9 @@ def _from_files(asked: Asked, environ: Mapping[str, str], config: Kubeconfig) ->
     return _access(asked, environ, cluster, user, context.value.namespace or "")
 
 
-def _named(context: Entry[Context], what: str, known: Mapping[str, Entry[Cluster]] | Mapping[str, Entry[User]]) -> Entry:  # type: ignore[type-arg]
+def _named(
+    context: Entry[Context], what: str, known: Mapping[str, Entry[Cluster]] | Mapping[str, Entry[User]]
+) -> Entry:  # type: ignore[type-arg]
     name = getattr(context.value, what) or ""
     if name not in known:
         raise context.wrong(what, f"there is no {what} {name!r}{_meant(name, known)}")

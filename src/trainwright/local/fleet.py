@@ -5,6 +5,7 @@ One node is an agent in the engine's own process. Several are processes of their
 through its socket; one that is killed takes its pods along, as a machine would.
 """
 
+import asyncio
 import os
 import sys
 from contextlib import ExitStack
@@ -25,6 +26,8 @@ from trainwright.runtime.ports import Clock, Cluster
 if TYPE_CHECKING:
     from trainwright.local.crew import Crew
 
+#: Seconds for a supervisor to end what is left of its pods.
+_PATIENCE = 3.0
 CHOSEN = "every pod has its own network, processes and mounts"
 PLAIN = "pods are plain processes that share this machine's network and files"
 
@@ -96,12 +99,20 @@ class Fleet:
     async def stop(self, grace: float) -> None:
         """All nodes down, and nothing left of their pods."""
         if self._agent is not None:
-            await self._agent.stop(grace)
+            await self._stop_agent(self._agent, grace)
         elif self._link is not None:
             await self._link.close()
         if self._crew is not None:
             await self._crew.stop(grace)
         self._leases.close()
+
+    async def _stop_agent(self, agent: Agent, grace: float) -> None:
+        """Its supervisor answers at once, or is beyond answering; then its end is the end of its pods."""
+        stopping = asyncio.ensure_future(agent.stop(grace))
+        done, _ = await asyncio.wait({stopping}, timeout=grace + _PATIENCE)
+        if not done and self._link is not None:
+            self._link.process.kill()
+        await stopping
 
 
 def _node(settings: Settings, name: str, share: machine.Share) -> Node:

@@ -89,7 +89,7 @@ def command(files: tuple[str, ...], namespace: str, changes: tuple[str, ...], **
 
     \b
     Exit codes:
-      0  every job succeeded       3  the engine broke          130  interrupted
+      0  every job succeeded       3  the engine broke          130  interrupted (143: SIGTERM)
       1  a job failed              124  --timeout passed
       2  wrong usage, invalid manifest, name in use
     """

@@ -109,9 +109,7 @@ def _here() -> Path:
     try:
         return Path.cwd()
     except OSError:
-        raise UsageError(
-            "the folder you are in is gone; change to one where the commands can run"
-        ) from None
+        raise UsageError("the folder you are in is gone; change to one where the commands can run") from None
 
 
 class _Notices:

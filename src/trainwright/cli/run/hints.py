@@ -24,6 +24,8 @@ class Evidence(Struct, frozen=True):
     reason: str
     lines: tuple[str, ...]
     runtime: str
+    #: The node has said itself why it ended the container.
+    told: bool = False
 
     @property
     def text(self) -> str:
@@ -63,9 +65,9 @@ def _missing(one: Evidence) -> str:
 
 
 def _forbidden(one: Evidence) -> str:
-    return "the command cannot be executed: it needs `chmod +x`, and a first line `#!…` if it is a script" * (
-        one.code == 126
-    )
+    if one.code != 126 or "directory" in one.text or "interpreter" in one.text:  # which says it all
+        return ""
+    return "the command cannot be executed: it needs `chmod +x`, and a first line `#!…` if it is a script"
 
 
 def _unresolved(one: Evidence) -> str:
@@ -91,7 +93,7 @@ def _signalled(one: Evidence) -> str:
         9: "SIGKILL comes from somebody, or from the kernel when memory runs out (`dmesg` tells)",
         11: "it touched memory that is not its own: a defect in native code",
         15: "it was asked to end from outside",
-    }.get(one.killed_by, "")
+    }.get(one.killed_by, "") * (not one.told)
 
 
 _LOOKS: tuple[Callable[[Evidence], str], ...] = (

@@ -119,7 +119,7 @@ def _failed(sheet: Sheet, outcome: Outcome, scene: Scene, blank: Ending) -> Endi
     cause = failure.cause
     code, signal = (None if value is UNSET else value for value in (cause.code, cause.signal))
     lines = scene.words(failure.pod, failure.attempt, cause.container) or _last(cause)
-    evidence = Evidence(code, signal or None, cause.reason, lines, scene.runtime)
+    evidence = Evidence(code, signal or None, cause.reason, lines, scene.runtime, bool(_said(cause, lines)))
     return replace(
         blank,
         because=_decided(outcome, failure),
@@ -149,7 +149,14 @@ def _cause(cause: Cause, evidence: Evidence) -> str:
         f"was killed by {signal_name(killed)} (exit code {cause.code})" if killed else f"exited with code {cause.code}"
     )
     detail = f" ({cause.reason})" if cause.reason not in ("", "Error") else ""
-    return f"container {cause.container} {how}{detail}"
+    said = _said(cause, evidence.lines)
+    return f"container {cause.container} {how}{detail}" + (f": {said}" if said else "")
+
+
+def _said(cause: Cause, lines: tuple[str, ...]) -> str:
+    """What the node says of the end, unless that is what the container printed itself."""
+    first = next(iter(cause.message.splitlines()), "") if cause.why is Why.EXIT else ""
+    return "" if any(first in line for line in lines) else first
 
 
 def _budget(sheet: Sheet, failure: Failure, roles: tuple[Role, ...]) -> str:

@@ -138,4 +138,6 @@ class _Link:
             raise self._gone(error) from None
 
     def _gone(self, error: Exception) -> UnavailableError:
+        if isinstance(error, TimeoutError):
+            return UnavailableError(f"the engine at {self._path} does not answer; is its process stopped (Ctrl-Z)?")
         return UnavailableError(f"the connection to the engine at {self._path} is gone: {error}")
