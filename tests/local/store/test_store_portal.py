@@ -114,12 +114,12 @@ async def test_bookmarks_are_not_news(engine: tuple[Path, LocalCluster]) -> None
 
 
 async def test_a_watch_with_nothing_to_tell_can_be_limited(engine: tuple[Path, LocalCluster]) -> None:
-    with pytest.raises(UnavailableError, match="timed out"):
+    with pytest.raises(UnavailableError, match="does not answer"):
         await through(engine[0], lambda portal: next(portal.watch("secrets", timeout=0.02)))
 
 
 async def test_an_engine_that_does_not_answer_in_time_is_not_waited_for(engine: tuple[Path, LocalCluster]) -> None:
-    with pytest.raises(UnavailableError, match="timed out"):
+    with pytest.raises(UnavailableError, match="does not answer"):
         await through(engine[0], lambda portal: portal.call("hold"), timeout=0.02)
 
 
