@@ -65,7 +65,7 @@ class Calls(tuple[Call, ...]):
         """Those that were answered with an error."""
         return Calls(call for call in self if call.code >= 400)
 
-    def count(self, *fields: str) -> Counter[Any]:
+    def tally(self, *fields: str) -> Counter[Any]:
         """How many by these fields; without any, by user, verb, resource and code."""
         chosen = fields or ("user", "verb", "resource", "code")
         if len(chosen) == 1:

@@ -80,12 +80,15 @@ class Process:
         deadline = time.monotonic() + patience
         while not ready():
             if not self.alive:
-                raise PlaneError(f"{self.name} has ended; the end of {self.log}:\n{self.tail()}")
+                raise PlaneError(f"{self.name} has ended; {self._last()}")
             if time.monotonic() > deadline:
                 raise PlaneError(
                     f"{self.name} was not ready in {patience:.0f} s; the end of {self.log}:\n{self.tail()}"
                 )
             time.sleep(0.02)
+
+    def _last(self) -> str:
+        return f"the end of {self.log}:\n{self.tail()}"
 
     def tail(self, lines: int = 20) -> str:
         """The last it wrote."""

@@ -8,15 +8,17 @@ server refuses it; never twice at once, and never with a terminal.
 import asyncio
 import os
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from base64 import b64encode
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from trainwright.errors import UnavailableError
 from trainwright.kube.kubeconfig import Cluster, Entry, Exec, User
 from trainwright.kube.proof import Proof, bearer
+from trainwright.kube.tls import content
 from trainwright.runtime.ports import Clock
 
 _VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -26,7 +28,7 @@ _TIMEOUT = 60.0
 
 
 class _Given(Struct, frozen=True, rename="camel"):
-    expiration_timestamp: datetime | None = None
+    expiration_timestamp: Annotated[datetime, Meta(tz=True)] | None = None
     token: str | None = None
     client_certificate_data: str | None = None
     client_key_data: str | None = None
@@ -50,7 +52,7 @@ class Plugin:
         self._user, self._clock = user, clock
         self._env = {one.name: one.value for one in self._exec.env or ()}
         self._check()
-        self._env["KUBERNETES_EXEC_INFO"] = _info(self._exec, server, cluster.value)
+        self._env["KUBERNETES_EXEC_INFO"] = _info(self._exec, server, cluster)
         self._proof: Proof | None = None
         self._expires: datetime | None = None
         self._running = asyncio.Lock()
@@ -125,17 +127,19 @@ async def _ended(process: Process) -> None:
         await process.wait()
 
 
-def _info(plugin: Exec, server: str, cluster: Cluster) -> str:
+def _info(plugin: Exec, server: str, cluster: Entry[Cluster]) -> str:
     """What the plug-in is told."""
     spec: dict[str, Any] = {"interactive": False}
     if plugin.provide_cluster_info:
+        value = cluster.value
+        own = [one.get("extension") for one in value.extensions or () if one.get("name") == _EXTENSION]
         told = {
             "server": server,
-            "tls-server-name": cluster.tls_server_name,
-            "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
-            "certificate-authority-data": cluster.certificate_authority_data,
-            "proxy-url": cluster.proxy_url,
-            "config": next((one.get("extension") for one in cluster.extensions or () if one.get("name") == _EXTENSION), None),
-        }  # fmt: skip
+            "tls-server-name": value.tls_server_name,
+            "insecure-skip-tls-verify": value.insecure_skip_tls_verify,
+            "certificate-authority-data": b64encode(content(cluster, "certificate_authority")).decode(),
+            "proxy-url": value.proxy_url,
+            "config": own[0] if own else None,
+        }
         spec["cluster"] = {name: value for name, value in told.items() if value}
     return msgspec.json.encode({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}).decode()

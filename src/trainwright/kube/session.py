@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections to one API server: TLS, proxy, and who we are. `http` sends its requests through it.
+
+Connections are kept for the next request; the kernel finds out about peers that vanished. When our certificate changes
+so do the connections: the old ones end as soon as no plain request can be on them any more.
+"""
+
+import asyncio
+import socket
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from aiohttp import ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+from multidict import CIMultiDict
+from yarl import URL
+
+from trainwright import __version__
+from trainwright.kube.auth import credentials
+from trainwright.kube.calls import Call
+from trainwright.kube.config import Access
+from trainwright.kube.kubeconfig import User
+from trainwright.kube.proof import Proof
+from trainwright.kube.tls import context_of
+from trainwright.runtime.clock import WallClock
+from trainwright.runtime.ports import Clock
+
+#: Less than the 90 s after which API servers close a connection that nobody uses.
+_IDLE = 60.0
+#: After so long without a sign of life the kernel asks for one, so often, so many times.
+_PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+_CHUNK = 1 << 18
+#: What is still on old connections after so many seconds are watches, which begin again.
+_RETIRE = 60.0
+
+
+class Session:
+    """One server, one user."""
+
+    def __init__(self, access: Access, clock: Clock | None = None) -> None:
+        self.server = access.server
+        self.credentials = credentials(access, clock or WallClock())
+        self._access = access
+        self._headers = _headers(access.user.value)
+        self._options: dict[str, Any] = {"proxy": access.proxy} if access.proxy else {}
+        if access.cluster.value.tls_server_name:
+            self._options["server_hostname"] = access.cluster.value.tls_server_name
+        self._session: ClientSession | None = None
+        self._pair: object = None
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    def send(self, call: Call, proof: Proof, limits: ClientTimeout) -> AbstractAsyncContextManager[ClientResponse]:
+        """One request; redirects are not followed, as they would carry our token elsewhere."""
+        url = URL(f"{self.server}{call.path}", encoded=True)
+        headers = {**call.headers, **proof.headers}
+        return self._open(proof).request(
+            call.method, url, headers=headers, data=call.body, timeout=limits, allow_redirects=False, **self._options
+        )
+
+    async def close(self) -> None:
+        """End every connection."""
+        session, self._session = self._session, None
+        for task in self._retiring:
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
+        if session is not None:
+            await session.close()
+
+    def _open(self, proof: Proof) -> ClientSession:
+        if self._session is None or self._pair != proof.pair:
+            if self._session is not None:
+                task = asyncio.create_task(_retire(self._session))
+                self._retiring.add(task)
+                task.add_done_callback(self._retiring.discard)
+            self._session, self._pair = self._made(proof), proof.pair
+        return self._session
+
+    def _made(self, proof: Proof) -> ClientSession:
+        secure = self.server.startswith("https:")
+        context = context_of(self._access.cluster, self._access.user, proof.pair) if secure else True
+        # How many requests there are at a time is bounded by `http`; watches and logs come on top.
+        connector = TCPConnector(limit=0, ssl=context, keepalive_timeout=_IDLE, socket_factory=_socket)
+        return ClientSession(
+            connector=connector, cookie_jar=DummyCookieJar(), headers=self._headers, read_bufsize=_CHUNK
+        )
+
+
+def _headers(user: User) -> CIMultiDict[str]:
+    headers = CIMultiDict({"User-Agent": f"trainwright/{__version__}", "Accept": "application/json"})
+    if user.impersonate:
+        headers["Impersonate-User"] = user.impersonate
+    if user.impersonate_uid:
+        headers["Impersonate-Uid"] = user.impersonate_uid
+    for group in user.impersonate_groups or ():
+        headers.add("Impersonate-Group", group)
+    return headers
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket whose peer cannot vanish unnoticed: a watch may be silent for minutes."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _PROBES.items():
+        if hasattr(socket, name):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return made
+
+
+async def _retire(session: ClientSession) -> None:
+    try:
+        await asyncio.sleep(_RETIRE)
+    finally:
+        await session.close()

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A watch's bytes to changes. `cluster` opens the watch, `runtime`'s informers go on where it ends.
+
+Lines are split here: aiohttp's own reader has a limit that large objects exceed. Whatever came in one chunk is one
+batch, so that a burst is looked at once.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from trainwright.errors import ApiError, UnavailableError
+from trainwright.kube.codec import Head, item, unreadable
+from trainwright.kube.status import error_of, read
+from trainwright.runtime.ports import Change, Happened, Resource
+
+#: Many times what etcd stores of one object.
+_LONGEST = 1 << 26
+_ERROR = "ERROR"
+_HAPPENED = {one.value: one for one in Happened}
+
+
+class _Event(Struct, frozen=True):
+    type: str
+    object: Raw
+
+
+_EVENT = msgspec.json.Decoder(_Event)
+_HEAD = msgspec.json.Decoder(Head)
+
+
+class Lines:
+    """Cuts a stream of bytes into lines, however it comes in."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    @property
+    def rest(self) -> bool:
+        """Whether a line has begun and not ended."""
+        return bool(self._parts)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that are complete now; UnavailableError if one is too long to be meant."""
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*self._parts, lines[0]))
+            self._parts, self._size = [], 0
+        if rest:
+            self._parts.append(rest)
+            self._size += len(rest)
+        if self._size > _LONGEST:
+            raise UnavailableError(f"the server sends an event of more than {_LONGEST:,} bytes")
+        return lines
+
+
+async def changes(resource: Resource, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[tuple[Change, ...], None]:
+    """The changes in a stream, until it ends; GoneError and its like where the server says so."""
+    lines = Lines()
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            batch: list[Change] = []
+            try:
+                batch.extend(_change(resource, line) for line in lines.feed(chunk) if line)
+            except ApiError:
+                # What came before the error did happen.
+                if batch:
+                    yield tuple(batch)
+                raise
+            if batch:
+                yield tuple(batch)
+    if lines.rest:
+        raise UnavailableError(f"the watch of {resource.id} broke off within an event")
+
+
+def _change(resource: Resource, line: bytes) -> Change:
+    try:
+        event = _EVENT.decode(line)
+    except msgspec.MsgspecError as error:
+        raise UnavailableError(f"the watch of {resource.id} sends what is no event: {error}") from None
+    what = _HAPPENED.get(event.type)
+    if what is None:
+        raise error_of(read(500, bytes(event.object)))
+    if what is Happened.BOOKMARK:
+        return Change(what, _HEAD.decode(event.object).metadata.resource_version)
+    return _told(resource, what, event.object)
+
+
+def _told(resource: Resource, what: Happened, data: Raw) -> Change:
+    try:
+        one = item(resource, data)
+    except ApiError as error:
+        # Passing over it must not lose our place.
+        metadata: dict[str, Any] = msgspec.json.decode(data).get("metadata") or {}
+        unreadable(resource, metadata, error)
+        return Change(Happened.BOOKMARK, str(metadata.get("resourceVersion", "")))
+    version = one["metadata"]["resourceVersion"] if isinstance(one, dict) else one.metadata.resource_version
+    return Change(what, version, one)

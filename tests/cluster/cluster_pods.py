@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a fake node reports of itself and of its pods: statuses as a kubelet writes them, without any container.
+
+`cluster_kubelet` sends them. What happens to a pod is its `Script`: that of all pods, with what its annotations say.
+"""
+
+import time
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+Body = dict[str, Any]
+#: Annotations: `exit: "3"` or `exit: "1,0"` (first pod of this name, next), `runs: "0.5"` or `forever`, …
+PREFIX = "test.trainwright.dev/"
+_FOREVER = "forever"
+_TERMINATED = 143
+
+
+class Script(Struct, frozen=True):
+    """How a pod goes. Times in seconds: until it runs, how long it runs (None: until deleted), until it has stopped."""
+
+    starts: float = 0.0
+    runs: float | None = 0.0
+    stops: float = 0.0
+    exit: tuple[int, ...] = (0,)
+    reason: str = ""
+    waiting: str = ""  # never starts, for this reason: ImagePullBackOff
+
+    def code(self, before: int) -> int:
+        """Its exit code, when that many pods of its name were there before; the last one stands for all further."""
+        return self.exit[min(before, len(self.exit) - 1)]
+
+
+class Container(Struct):
+    """What is known of one."""
+
+    name: str
+    image: str = ""
+
+
+class Metadata(Struct, rename="camel"):
+    """Of a pod."""
+
+    name: str
+    namespace: str
+    uid: str
+    annotations: dict[str, str] = {}
+    deletion_timestamp: str = ""
+
+
+class Spec(Struct, rename="camel"):
+    """Where, and what."""
+
+    containers: list[Container] = []
+    node_name: str = ""
+    scheduling_gates: list[Any] = []
+    priority: int = 0
+
+
+class Status(Struct):
+    """How far it is."""
+
+    phase: str = "Pending"
+
+
+class Pod(Struct):
+    """As much of a pod as is looked at."""
+
+    metadata: Metadata
+    spec: Spec = field(default_factory=Spec)
+    status: Status = field(default_factory=Status)
+
+    @property
+    def path(self) -> str:
+        """Its address."""
+        return f"/api/v1/namespaces/{self.metadata.namespace}/pods/{self.metadata.name}"
+
+
+def script_of(pod: Pod, usual: Script) -> Script:
+    """The usual, unless its annotations say otherwise."""
+    found = {key.removeprefix(PREFIX): value for key, value in pod.metadata.annotations.items() if PREFIX in key}
+    return replace(usual, **{key: _read(key, value) for key, value in found.items()}) if found else usual
+
+
+def _read(key: str, value: str) -> Any:
+    if key == "exit":
+        return tuple(int(code) for code in value.split(","))
+    if key in ("starts", "runs", "stops"):
+        return None if value == _FOREVER else float(value)
+    return value
+
+
+def now() -> str:
+    """As Kubernetes writes times."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def waiting(pod: Pod, reason: str) -> Body:
+    """Pending, and why."""
+    state = {"waiting": {"reason": reason, "message": f"{reason}, as the test has it"}}
+    return {"phase": "Pending", **_conditions(ready=False), **_containers(pod, [state] * len(pod.spec.containers))}
+
+
+def running(pod: Pod, address: str) -> Body:
+    """All its containers run."""
+    at = now()
+    states = [{"running": {"startedAt": at}}] * len(pod.spec.containers)
+    where = {"hostIP": "127.0.0.1", "podIP": address, "podIPs": [{"ip": address}], "startTime": at}
+    return {"phase": "Running", **where, **_conditions(ready=True), **_containers(pod, states)}
+
+
+def ended(pod: Pod, code: int, reason: str = "") -> Body:
+    """Its first container exited with that code, the others well."""
+    at = now()
+    codes = [code, *[0] * (len(pod.spec.containers) - 1)]
+    states = [{"terminated": {**_exit(one, reason), "startedAt": at, "finishedAt": at}} for one in codes]
+    return {"phase": "Failed" if code else "Succeeded", **_conditions(ready=False), **_containers(pod, states)}
+
+
+def terminated(pod: Pod) -> Body:
+    """It was deleted, and ended by the signal."""
+    return ended(pod, _TERMINATED)
+
+
+def _exit(code: int, reason: str) -> Body:
+    return {"exitCode": code, "reason": (reason if code and reason else "Error") if code else "Completed"}
+
+
+def _conditions(*, ready: bool) -> Body:
+    word, at = str(ready), now()
+    kinds = {"PodScheduled": "True", "Initialized": "True", "ContainersReady": word, "Ready": word}
+    return {"conditions": [{"type": kind, "status": is_so, "lastTransitionTime": at} for kind, is_so in kinds.items()]}
+
+
+def _containers(pod: Pod, states: list[Body]) -> Body:
+    pairs = zip(pod.spec.containers, states, strict=True)
+    return {"containerStatuses": [_container(one, state) for one, state in pairs]}
+
+
+def _container(one: Container, state: Body) -> Body:
+    up = "running" in state
+    image = {"image": one.image, "imageID": "fake"}
+    return {"name": one.name, **image, "ready": up, "started": up, "restartCount": 0, "state": state}
+
+
+def node(name: str) -> Body:
+    """A node with room for everything."""
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}}
+
+
+def node_status() -> Body:
+    """Ready."""
+    at = now()
+    room = {
+        "cpu": "10000",
+        "memory": "100Ti",
+        "ephemeral-storage": "100Ti",
+        "pods": "100000",
+        "nvidia.com/gpu": "10000",
+    }
+    ready = {"type": "Ready", "status": "True", "reason": "Fake", "message": "a fake node", "lastTransitionTime": at}
+    return {"capacity": room, "allocatable": room, "conditions": [{**ready, "lastHeartbeatTime": at}]}
