@@ -56,7 +56,7 @@ class Seen:
     def end(self, endings: list[Ending], folder: str) -> None:
         self.endings, self.folder = endings, folder
 
-    def close(self, patience: float) -> bool:
+    def close(self, patience: float) -> bool:  # noqa: ARG002 - a view
         return True
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The few calls that a kubelet makes, as quick as Python makes them. `cluster_kubelet` lives on them."""
 
+import asyncio
 import json
 import ssl
 import sys
@@ -15,6 +16,8 @@ from msgspec import Struct
 _MERGE = "application/merge-patch+json"
 _CONNECTIONS = 64
 _GONE = 410
+#: Before something is tried again.
+PAUSE = 0.2
 
 
 class _Event(Struct):
@@ -34,6 +37,12 @@ class _Pods(Struct):
 _events = msgspec.json.Decoder(_Event)
 _pod = msgspec.json.Decoder(Pod)
 _list = msgspec.json.Decoder(_Pods)
+encode = msgspec.json.encode
+
+
+def note(*words: object) -> None:
+    """To the log."""
+    print(*words, file=sys.stderr, flush=True)
 
 
 class Api:
@@ -45,10 +54,15 @@ class Api:
     async def send(self, verb: str, path: str, body: Body) -> int:
         """A write; 404 and 409 are told by the code, since pods come and go. Anything else is on the log."""
         headers = {"Content-Type": _MERGE if verb == "PATCH" else "application/json"}
-        async with self._session.request(verb, path, data=msgspec.json.encode(body), headers=headers) as answer:
-            if answer.status >= 400 and answer.status not in (404, 409):
-                print(verb, path, answer.status, await answer.text(), file=sys.stderr, flush=True)
-            return answer.status
+        while True:
+            try:
+                async with self._session.request(verb, path, data=encode(body), headers=headers) as answer:
+                    if answer.status >= 400 and answer.status not in (404, 409):
+                        note(verb, path, answer.status, await answer.text())
+                    return answer.status
+            except aiohttp.ClientError as error:  # the server is away; a kubelet waits
+                note(verb, path, error)
+                await asyncio.sleep(PAUSE)
 
     async def list(self) -> tuple[str, list[Pod]]:
         """All pods, and since when to watch."""

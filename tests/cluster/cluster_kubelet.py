@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import aiohttp
 import cluster_pods as pods
 import msgspec
-from cluster_api import Api, session_for
+from cluster_api import PAUSE, Api, note, session_for
 from cluster_pods import Body, Pod, Script
 
 
@@ -40,16 +41,23 @@ class Kubelets:
         await asyncio.gather(*(self._register(name) for name in self._names))
         ready()
         while True:
-            since, there = await self._api.list()
-            for uid in self._pods.keys() - {pod.metadata.uid for pod in there}:
-                self._forget(uid)
-            for pod in there:
+            try:
+                await self._follow()
+            except aiohttp.ClientError as error:
+                note("the watch broke off:", error)
+                await asyncio.sleep(PAUSE)
+
+    async def _follow(self) -> None:
+        since, there = await self._api.list()
+        for uid in self._pods.keys() - {pod.metadata.uid for pod in there}:
+            self._forget(uid)
+        for pod in there:
+            self._look(pod)
+        async for what, pod in self._api.watch(since):
+            if what == "DELETED":
+                self._forget(pod.metadata.uid)
+            else:
                 self._look(pod)
-            async for what, pod in self._api.watch(since):
-                if what == "DELETED":
-                    self._forget(pod.metadata.uid)
-                else:
-                    self._look(pod)
 
     async def _register(self, name: str) -> None:
         await self._api.send("POST", "/api/v1/nodes", pods.node(name))

@@ -30,7 +30,8 @@ _MARK = "mark-"
 class ControlPlane(Client):
     """One control plane. `flags` are added to those of a component, by its name; `users` to those that are known.
 
-    With a folder, its logs stay there; without, they stay only if it does not come up.
+    `first` is done before the controllers start: the garbage collector takes half a minute to see a CRD that comes
+    later. With a folder, logs stay there; without, they stay only if it does not come up.
     """
 
     def __init__(
@@ -41,10 +42,12 @@ class ControlPlane(Client):
         scheduler: bool = True,
         flags: Mapping[str, Sequence[str]] = _NONE,
         users: Iterable[User] = (),
+        first: Callable[["ControlPlane"], object] = lambda _: None,
     ) -> None:
         self._keep = folder is not None
         self.layout = Layout(folder or Path(tempfile.mkdtemp(prefix="trainwright-plane-")), *layouts.free_ports(3))
         self._flags = flags
+        self._first = first
         self._controllers, self._scheduler = controllers, scheduler
         self.users = {one.name: one for one in (*USERS, *users)}
         self.processes: dict[str, Process] = {}
@@ -74,6 +77,7 @@ class ControlPlane(Client):
         at = self.layout
         self._up("etcd", layouts.etcd(at), lambda: self.answers(f"{at.etcd}/readyz"))
         self._up("kube-apiserver", layouts.apiserver(at, controllers=self._controllers), self._serves)
+        self._first(self)
         if self._scheduler:
             self._up("kube-scheduler", layouts.scheduler(self.kubeconfig("scheduler")), lambda: True)
         if self._controllers:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests on a real control plane run when asked for (`make test-cluster`, `pytest tests/cluster`), not with the others.
 
-Where its programs cannot be had, every test is skipped, and one line at the end says so; where `CI=true` it is an error.
+Where its programs cannot be had, every test is skipped, and one line at the end says so; if `CI=true` it is an error.
 """
 
 import os

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engines that the contract holds for; another one is one more parameter of `cluster`.
 
-A plugin of the tests beside it. They assert nothing that a real API server does not do.
+A plugin of the tests beside it. They assert nothing that a real API server does not do: `contract_kube` says how to run
+them against one.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -9,8 +10,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from contract_objects import SPACE, secret
+from contract_kube import FORGOTTEN, KUBECONFIG, kube
+from contract_objects import HERE, SPACE, secret
 
+from trainwright.kube.cluster import KubeCluster
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.sockets.client import RemoteCluster
 from trainwright.local.sockets.server import serve
@@ -23,9 +26,16 @@ from trainwright.runtime.resources import SECRETS
 _HISTORY = 64
 
 
-@pytest.fixture(params=["local", "socket"])
+_ENGINES = ["local", "socket", *(["kube"] if KUBECONFIG else [])]
+
+
+@pytest.fixture(params=_ENGINES)
 async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
     """One engine after the other, empty."""
+    if request.param == "kube":
+        async with kube() as real:
+            yield real
+        return
     local = LocalCluster(Store(WallClock(), history=_HISTORY))
     if request.param == "local":
         yield local
@@ -36,12 +46,14 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 @pytest.fixture
-def forget(cluster: Cluster) -> Callable[[], Awaitable[None]]:
-    """Makes an engine forget what happened to secrets so far; one whose memory cannot be filled would skip."""
+def forget(cluster: Cluster) -> Callable[[], Awaitable[str]]:
+    """Makes an engine forget what happened to secrets so far, and gives a version from before."""
 
-    async def write_much() -> None:
+    async def write_much() -> str:
+        before = FORGOTTEN if isinstance(cluster, KubeCluster) else (await cluster.list(SECRETS, HERE)).version
         await cluster.create(SECRETS, secret("filler"))
         for number in range(2 * _HISTORY):
             await cluster.patch(SECRETS, Key(SPACE, "filler"), {"metadata": {"annotations": {"number": str(number)}}})
+        return before
 
     return write_much

@@ -5,6 +5,7 @@ What an API server does a little later is waited for with `eventually`.
 """
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
@@ -15,7 +16,8 @@ from trainwright.runtime.resources import JOBS, PODS, SECRETS
 
 PODS_WHOLE = PODS.whole()
 GENERICJOBS = JOBS["genericjob"]
-SPACE = "default"
+#: Where everything is; tests that run beside each other on one server must not meet.
+SPACE = f"contract-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
 HERE = Scope(namespace=SPACE)
 ONE, TWO = "MQ==", "Mg=="
 
@@ -25,7 +27,8 @@ def secret(name: str, **metadata: Any) -> dict[str, Any]:
 
 
 def pod(name: str, *, node: str = "", grace: int | None = None, **metadata: Any) -> dict[str, Any]:
-    spec: dict[str, Any] = {"containers": [{"name": "main", "image": "busybox:1.37", "command": ["true"]}]}
+    containers = [{"name": "main", "image": "busybox:1.37", "command": ["true"]}]
+    spec: dict[str, Any] = {"containers": containers, "schedulerName": "nobody"}
     spec |= {"nodeName": node} if node else {}
     spec |= {"terminationGracePeriodSeconds": grace} if grace is not None else {}
     return {**_head(PODS, name, metadata), "spec": spec}

@@ -2,7 +2,7 @@
 """What every engine lists: namespaces, label and field selectors, versions."""
 
 import pytest
-from contract_objects import HERE, ONE, PODS_WHOLE, TWO, key, names, pod, secret, version
+from contract_objects import HERE, ONE, PODS_WHOLE, SPACE, TWO, key, names, pod, secret, version
 
 from trainwright.errors import ApiError, UnavailableError
 from trainwright.runtime.ports import Cluster, Scope
@@ -63,7 +63,7 @@ async def test_labels_select(cluster: Cluster, selector: str, expected: str) -> 
         ("metadata.name=on-two", ["on-two"]),
         ("status.phase=Pending,spec.nodeName=two", ["on-two"]),
         ("status.phase==Running", []),
-        ("metadata.namespace=default", ["nowhere", "on-one", "on-two"]),
+        pytest.param(f"metadata.namespace={SPACE}", ["nowhere", "on-one", "on-two"], id="namespace"),
     ],
 )
 async def test_fields_select(cluster: Cluster, selector: str, expected: list[str]) -> None:

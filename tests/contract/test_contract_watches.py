@@ -101,15 +101,15 @@ async def test_a_watch_by_field_follows_an_object_that_moves(cluster: Cluster) -
     assert all(isinstance(change.item, Pod) for change in changes)
 
 
-async def test_what_is_forgotten_must_be_listed_again(cluster: Cluster, forget: Callable[[], Awaitable[None]]) -> None:
-    begin = await _life_of_a_secret(cluster)
-    await forget()
+async def test_what_is_forgotten_must_be_listed_again(cluster: Cluster, forget: Callable[[], Awaitable[str]]) -> None:
+    await _life_of_a_secret(cluster)
+    begin = await forget()
     with pytest.raises(GoneError, match=r"list again|too old"):
         await told(cluster, SECRETS, begin, 1)
     assert await names(cluster, SECRETS) == ["filler"]
 
 
-async def test_a_list_can_always_be_gone_on_from(cluster: Cluster, forget: Callable[[], Awaitable[None]]) -> None:
+async def test_a_list_can_always_be_gone_on_from(cluster: Cluster, forget: Callable[[], Awaitable[str]]) -> None:
     await forget()
     page = await cluster.list(SECRETS, HERE)
     await cluster.create(SECRETS, secret("new"))

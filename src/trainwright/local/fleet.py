@@ -104,7 +104,15 @@ class Fleet:
             await self._link.close()
         if self._crew is not None:
             await self._crew.stop(grace)
+        if self.runtime == "sandbox" and self._may_have_left():
+            from trainwright.local.supervisor.outside import tidy  # noqa: PLC0415 - rarely needed
+
+            await asyncio.to_thread(tidy)
         self._leases.close()
+
+    def _may_have_left(self) -> bool:
+        """Whether one was killed that had rules on this machine. What became of the keeper of a crew's network is open."""
+        return self._crew is not None or (self._link is not None and (self._link.process.returncode or 0) < 0)
 
     async def _stop_agent(self, agent: Agent, grace: float) -> None:
         """Its supervisor answers at once, or is beyond answering; then its end is the end of its pods."""

@@ -22,6 +22,8 @@ SOURCE = Path(trainwright.__file__).parents[1]
 NOBODY = 65534
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 SUBNET = "10.200.0.0/16"
+#: Where the Python of these tests is, which must stay visible if that is below /tmp.
+PYTHON = (sys.prefix, sys.base_prefix)
 _MAIN = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from trainwright.local.supervisor.main import main; main()"
 _TRY = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); import trainwright.local.supervisor.sandbox"
 _AS_NOBODY = ("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups")
@@ -90,7 +92,7 @@ class Sandboxed(Talk):
         number = next(self._numbers)
         address = f"10.200.{number // 250}.{number % 250 + 2}"
         request: Message = {"pod": name, "host": name, "address": address, "network": "own", "hosts": None, "shm": None}
-        request |= {"tmp": str(self.folder / "pods" / name / "tmp"), "keep": [], **fields}
+        request |= {"tmp": str(self.folder / "pods" / name / "tmp"), "keep": [*PYTHON], **fields}
         answer = self.call("open", **request)
         assert answer.get("ok"), answer
         return str(request["address"])

@@ -219,10 +219,23 @@ def test_a_program_can_be_mounted_and_run(box: Sandboxed, data: Path) -> None:
         ("file", "/mnt", "it is a folder on this machine, not a file"),
         ("", "/etc/passwd", "it is a file on this machine, not a folder"),
         ("", "/etc/passwd/below", "it is a file on this machine, not a folder"),
-        ("", "/proc/sandbox-data", "/proc"),
+        ("", "/proc", "nothing can be mounted in /proc"),
+        ("", "/proc/sys", "nothing can be mounted in /proc"),
+        ("", "/proc/sandbox-data", "nothing can be mounted in /proc"),
+        ("", "/dev/fd", "nothing can be mounted in /proc"),
         ("", "/", "the root itself cannot be replaced"),
     ],
-    ids=["no source", "file on folder", "folder on file", "below a file", "in /proc", "the root"],
+    ids=[
+        "no source",
+        "file on folder",
+        "folder on file",
+        "below a file",
+        "/proc",
+        "there in /proc",
+        "missing in /proc",
+        "a link to /proc",
+        "the root",
+    ],
 )
 def test_a_mount_that_cannot_be_is_refused_by_name(
     box: Sandboxed, data: Path, part: str, target: str, words: str

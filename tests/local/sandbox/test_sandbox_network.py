@@ -92,6 +92,34 @@ def test_an_address_that_nobody_has_yet_drops_what_is_sent_to_it(box: Sandboxed)
     assert "TimeoutError" in box.said(name)
 
 
+_LOOK_UP = """
+import socket, time
+began = time.monotonic()
+for name in ["no-such-name"] * 20:
+    try:
+        socket.gethostbyname(name)
+    except socket.gaierror:
+        pass
+assert socket.gethostbyname("peer.job.svc") == "10.200.0.9"
+assert socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect_ex(("203.0.113.53", 53)) == 101
+print(time.monotonic() - began)
+"""
+
+
+def test_without_a_way_out_names_that_nobody_has_are_missed_at_once(box: Sandboxed, folder: Path) -> None:
+    """ENETUNREACH in the pod itself: an ICMP answer of the gateway is rationed, and the resolver waits five seconds."""
+    (folder / "hosts").write_text("10.200.0.9 peer.job.svc\n")
+    (folder / "resolv.conf").write_text("nameserver 203.0.113.53\n")
+    resolver = [{"source": str(folder / "resolv.conf"), "target": "/etc/resolv.conf"}]
+    names = []
+    for pod in ("a", "b", "c"):
+        box.open(pod, hosts=str(folder / "hosts"))
+        names.append(box.attempt(script(box, _LOOK_UP), pod, mounts=resolver)[0])
+    for name in names:
+        assert box.event("ended", container=name)["code"] == 0, box.said(name)
+        assert float(box.said(name)) < 2
+
+
 def test_a_pod_can_have_the_address_of_one_that_has_just_gone(box: Sandboxed) -> None:
     box.open("peer")
     for round_ in range(5):

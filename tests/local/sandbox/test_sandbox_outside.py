@@ -3,6 +3,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sandboxed import SOURCE, Sandboxed, eventually, python, unavailable
+from sandboxed import SOURCE, Sandboxed, below, eventually, python, unavailable
 
 _ASK = "import socket; print(socket.create_connection(('203.0.113.1', 80), 5).makefile().read())"
 _MEANS = {"root": ["iptables-restore", "nft"], "user": ["slirp4netns", "pasta"]}
@@ -18,6 +19,13 @@ _MEANS = {"root": ["iptables-restore", "nft"], "user": ["slirp4netns", "pasta"]}
 pytestmark = pytest.mark.skipif(bool(unavailable("root")), reason="a world of our own needs root")
 
 Make = Callable[..., Sandboxed]
+Spaces = tuple[int, int]
+
+_WORLD = [sys.executable, str(Path(__file__).parent / "world.py")]
+_TIDY = (
+    f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from trainwright.local.supervisor.outside import tidy; tidy()"
+)
+_FORWARDING = "/proc/sys/net/ipv4/conf/eth0/forwarding"
 
 
 @pytest.fixture
@@ -28,10 +36,10 @@ def machine(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
     monkeypatch.setenv("WORLD_END", str(end))
     boxes = []
 
-    def make(who: str, *programs: str, net: int | None = None, **config: Any) -> Sandboxed:
-        under = [sys.executable, str(Path(__file__).parent / "world.py")]
-        if net is not None:
-            under = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{net}"]
+    def make(who: str, *programs: str, beside: Spaces | None = None, forwarding: str = "0", **config: Any) -> Sandboxed:
+        under = _WORLD if beside is None else _enter(*beside)
+        if forwarding == "1":
+            under = [*under, "sh", "-c", f'echo 1 > {_FORWARDING}; exec "$@"', "sh"]
         box = Sandboxed(folder, who, [*under, *_hidden(programs, tmp_path)], passed=(end,), outside=True, **config)
         boxes.append(box)
         return box
@@ -73,14 +81,43 @@ def asks(box: Sandboxed, *pods: str) -> list[str]:
     return [box.said(name).strip() for name in names]
 
 
-def within(net: int, *command: str) -> str:
-    """What a command says in a network namespace."""
-    enter = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{net}", *command]
-    return subprocess.run(enter, capture_output=True, text=True, check=True).stdout
+@pytest.fixture
+def spaces() -> Iterator[Callable[[int], Spaces]]:
+    """The machine that a process is on, which outlives it: its network, and its files."""
+    held: list[int] = []
+
+    def hold(pid: int) -> Spaces:
+        net, mnt = (os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY) for name in ("net", "mnt"))
+        held.extend((net, mnt))
+        return net, mnt
+
+    yield hold
+    for fd in held:
+        os.close(fd)
 
 
-def rules(net: int) -> str:
-    return within(net, "iptables-save") + within(net, "nft", "list", "ruleset")
+def _enter(net: int, mnt: int | None = None) -> list[str]:
+    files = [] if mnt is None else [f"--mount=/proc/{os.getpid()}/fd/{mnt}"]
+    return ["nsenter", f"--net=/proc/{os.getpid()}/fd/{net}", *files]
+
+
+def within(at: Spaces, *command: str, files: bool = False) -> str:
+    """What a command says on a machine; `files`: it sees its files too, of which some programs are hidden."""
+    enter = _enter(*(at if files else at[:1]))
+    return subprocess.run([*enter, *command], capture_output=True, text=True, check=True).stdout
+
+
+def rules(at: Spaces) -> str:
+    return within(at, "iptables-save") + within(at, "nft", "list", "ruleset")
+
+
+def forwards(at: Spaces) -> bool:
+    return within(at, "cat", _FORWARDING) == "1\n"
+
+
+def notes(at: Spaces) -> list[str]:
+    """Our traces in /run."""
+    return within(at, "find", "/run", "-path", "*trainwright*", files=True).split()
 
 
 @pytest.mark.parametrize(
@@ -105,63 +142,159 @@ def test_without_the_means_there_is_one_notice(who: str, machine: Make) -> None:
     assert ready["notices"] == [f"pods cannot reach the outside network: {_LACKING[who]}"]
 
 
-@pytest.mark.parametrize("who", ["root"], indirect=True)
-@pytest.mark.parametrize("program", _MEANS["root"])
-def test_the_host_reaches_pods_and_is_left_as_it_was_found(who: str, program: str, machine: Make) -> None:
+Hold = Callable[[int], Spaces]
+
+as_root = pytest.mark.parametrize("who", ["root"], indirect=True)
+by_each = pytest.mark.parametrize("program", _MEANS["root"])
+
+
+@as_root
+@by_each
+def test_the_host_reaches_pods_and_is_left_as_it_was_found(who: str, program: str, machine: Make, spaces: Hold) -> None:
     _need("nft", "iptables-save")
     box = machine(who, program)
     box.ready()
-    net = os.open(f"/proc/{box.process.pid}/ns/net", os.O_RDONLY)
-    before = within(net, "cat", "/proc/net/route").count("eth0")
+    at = spaces(box.process.pid)
+    before = within(at, "cat", "/proc/net/route").count("eth0")
     address = box.open("web")
     box.hears(box.start("echo up; exec sleep 300", "web"), "up")
     script = f"import socket; socket.create_connection(('{address}', 1), 2)"
     with pytest.raises(subprocess.CalledProcessError) as refused:
-        within(net, sys.executable, "-c", script)
+        within(at, sys.executable, "-c", script)
     assert "ConnectionRefusedError" in refused.value.stderr
-    assert within(net, "cat", "/proc/sys/net/ipv4/conf/eth0/forwarding") == "1\n"
+    assert forwards(at)
     box.end()
-    assert "trainwright" not in rules(net)
-    assert within(net, "cat", "/proc/sys/net/ipv4/conf/eth0/forwarding") == "0\n"
-    eventually(lambda: "tw" not in within(net, "cat", "/proc/net/dev"))
-    assert within(net, "cat", "/proc/net/route").count("eth0") == before
-    os.close(net)
+    assert "trainwright" not in rules(at)
+    assert not forwards(at)
+    assert notes(at) == []
+    eventually(lambda: "tw" not in within(at, "cat", "/proc/net/dev"))
+    assert within(at, "cat", "/proc/net/route").count("eth0") == before
 
 
-@pytest.mark.parametrize("who", ["root"], indirect=True)
-@pytest.mark.parametrize("program", _MEANS["root"])
-def test_what_a_killed_supervisor_leaves_the_next_one_removes(who: str, program: str, machine: Make) -> None:
+def _killed(box: Sandboxed, spaces: Hold) -> tuple[Spaces, str]:
+    """The machine, and the tag of the rules that its supervisor leaves there when it is killed."""
+    box.ready()
+    at = spaces(box.process.pid)
+    box.process.kill()
+    box.process.wait()
+    eventually(lambda: "tw" not in within(at, "cat", "/proc/net/dev"))
+    tag = f"trainwright_{box.process.pid}_"
+    assert tag in rules(at)
+    return at, tag
+
+
+@as_root
+@by_each
+def test_what_a_killed_supervisor_leaves_the_next_one_removes(
+    who: str, program: str, machine: Make, spaces: Hold
+) -> None:
     _need("nft", "iptables-save")
-    first = machine(who, program)
-    first.ready()
-    net = os.open(f"/proc/{first.process.pid}/ns/net", os.O_RDONLY)
-    first.process.kill()
-    first.process.wait()
-    eventually(lambda: "tw" not in within(net, "cat", "/proc/net/dev"))
-    assert f"trainwright_{first.process.pid}_" in rules(net)
-    second = machine(who, program, net=net)
+    at, tag = _killed(machine(who, program), spaces)
+    second = machine(who, program, beside=at)
     second.ready()
-    assert f"trainwright_{first.process.pid}_" not in rules(net)
-    assert f"trainwright_{second.process.pid}_" in rules(net)
+    assert tag not in rules(at)
+    assert f"trainwright_{second.process.pid}_" in rules(at)
     second.end()
-    assert within(net, "cat", "/proc/sys/net/ipv4/conf/eth0/forwarding") == "0\n"
-    os.close(net)
+    assert not forwards(at)
+    assert notes(at) == []
 
 
-@pytest.mark.parametrize("who", ["root"], indirect=True)
-def test_the_last_of_several_supervisors_leaves_the_host_as_it_was_found(who: str, folder: Path, machine: Make) -> None:
-    _need("nft")
+@as_root
+@by_each
+@pytest.mark.parametrize("forwarding", ["0", "1"])
+def test_what_a_killed_supervisor_leaves_can_be_tidied(
+    who: str, program: str, forwarding: str, machine: Make, spaces: Hold
+) -> None:
+    _need("nft", "iptables-save")
+    at, tag = _killed(machine(who, program, forwarding=forwarding), spaces)
+    within(at, sys.executable, "-c", _TIDY, files=True)
+    assert tag not in rules(at)
+    assert forwards(at) == (forwarding == "1")
+    assert notes(at) == []
+
+
+@as_root
+def test_tidying_leaves_those_alone_who_live(who: str, machine: Make, spaces: Hold) -> None:
+    _need("nft", "iptables-save")
     first = machine(who, "nft")
     first.ready()
-    net = os.open(f"/proc/{first.process.pid}/ns/net", os.O_RDONLY)
-    second = machine(who, "nft", net=net, subnet="10.201.0.0/16")
+    second = machine(who, "nft", beside=spaces(first.process.pid), subnet="10.201.0.0/16")
+    second.ready()
+    at, tag = _killed(first, spaces)
+    within(at, sys.executable, "-c", _TIDY, files=True)
+    assert tag not in rules(at)
+    assert f"trainwright_{second.process.pid}_" in rules(at)
+    assert forwards(at)
+    second.end()
+    assert "trainwright" not in rules(at)
+    assert not forwards(at)
+    assert notes(at) == []
+
+
+@as_root
+def test_the_last_of_several_supervisors_leaves_the_host_as_it_was_found(who: str, machine: Make, spaces: Hold) -> None:
+    _need("nft", "iptables-save")
+    first = machine(who, "nft")
+    first.ready()
+    at = spaces(first.process.pid)
+    second = machine(who, "nft", beside=at, subnet="10.201.0.0/16")
     second.ready()
     first.end()
-    assert within(net, "cat", "/proc/sys/net/ipv4/conf/eth0/forwarding") == "1\n"
+    assert forwards(at)
     second.end()
-    assert within(net, "cat", "/proc/sys/net/ipv4/conf/eth0/forwarding") == "0\n"
-    assert not Path(f"/run/trainwright/forwarding-{os.fstat(net).st_ino}").exists()
-    os.close(net)
+    assert not forwards(at)
+    assert notes(at) == []
+
+
+_JOB = """
+apiVersion: batch.tensorstack.dev/v1beta1
+kind: GenericJob
+metadata: {name: long}
+spec:
+  replicaSpecs:
+    - type: worker
+      replicas: 1
+      template: {spec: {containers: [{name: main, image: any, command: [sleep, "300"]}]}}
+"""
+
+
+@as_root
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_an_engine_tidies_after_a_supervisor_that_was_killed(
+    who: str, nodes: int, folder: Path, monkeypatch: pytest.MonkeyPatch, spaces: Hold
+) -> None:
+    """One node: its supervisor. Two: the process that keeps their network."""
+    _need("nft", "iptables-save")
+    (folder / "job.yaml").write_text(_JOB)
+    end, ours = os.pipe()
+    for name, value in {"SOURCE": SOURCE, "END": end}.items():
+        monkeypatch.setenv(f"WORLD_{name}", str(value))
+    monkeypatch.setenv("TRAINWRIGHT_STATE", str(folder / "state"))
+    command = ["-m", "trainwright", "run", "--runtime", "sandbox", "--nodes", str(nodes), str(folder / "job.yaml")]
+    with subprocess.Popen([*_WORLD, sys.executable, *command], pass_fds=(end,), stdout=subprocess.DEVNULL) as engine:
+        try:
+            eventually(lambda: [pid for pid in below(engine.pid) if _command(pid).startswith("sleep\x00300")])
+            at = spaces(engine.pid)
+            assert "trainwright" in rules(at)
+            key = "supervisor.main" if nodes == 1 else "supervisor.holder"
+            (keeper,) = [pid for pid in below(engine.pid) if key in _command(pid)]
+            os.kill(keeper, signal.SIGKILL)
+            engine.send_signal(signal.SIGINT)
+            engine.wait(20)
+            assert "trainwright" not in rules(at)
+            assert not forwards(at)
+            assert notes(at) == []
+        finally:
+            engine.kill()
+            os.close(end)
+            os.close(ours)
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 @pytest.mark.parametrize("who", ["user"], indirect=True)

@@ -138,6 +138,35 @@ def test_what_cannot_be_started_is_refused_and_leaves_nothing(
     eventually(lambda: not box.descendants())
 
 
+_PRIVATE = "; /tmp is the pod's own in the sandbox."
+
+
+def test_a_program_in_the_tmp_of_the_machine_is_missed_with_a_word_on_why(box: Sandboxed, folder: Path) -> None:
+    for name, first in (("prog", "/bin/sh"), ("kept/script", f"{folder}/prog"), ("kept/plain", "/no/such")):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(f"#!{first}\n")
+        (folder / name).chmod(0o755)
+    (folder / "work").mkdir()
+    box.open(keep=[f"{folder}/kept"])
+    said = {
+        "by its path": box.attempt([f"{folder}/prog"])[1],
+        "by its name": box.attempt(["prog"], env={"PATH": f"/bin:{folder}"})[1],
+        "as an interpreter": box.attempt([f"{folder}/kept/script"])[1],
+        "as a folder": box.attempt(["/bin/true"], cwd=f"{folder}/work")[1],
+        "later": box.enter(box.start("exec sleep 300"), "", argv=[f"{folder}/prog"]),
+    }
+    assert not [how for how, answer in said.items() if not answer.get("error", "").endswith(_PRIVATE)], said
+    assert said["by its path"]["error"] == f'"{folder}/prog": no such file{_PRIVATE}'
+    for argv in (["/tmp/no-such-program"], ["no-such"], [f"{folder}/kept/plain"], [f"{folder}/kept"]):  # noqa: S108
+        assert "pod's own" not in box.attempt(argv)[1]["error"]
+
+
+def test_where_tmp_is_the_machines_nobody_says_otherwise(box: Sandboxed, folder: Path) -> None:
+    (folder / "prog").touch(0o644)
+    box.open(keep=["/tmp"])  # noqa: S108
+    assert "pod's own" not in box.attempt([f"{folder}/prog"])[1]["error"]
+
+
 def test_opening_an_open_pod_again_changes_nothing(box: Sandboxed) -> None:
     address = box.open()
     name = box.start("sleep 300")

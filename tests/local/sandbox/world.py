@@ -32,6 +32,7 @@ def outside() -> socket.socket:
 def build() -> socket.socket:
     kernel.unshare(kernel.NEWNET | kernel.NEWNS)
     kernel.mount("none", "/", None, kernel.REC | kernel.PRIVATE)
+    kernel.mount("tmpfs", "/run", "tmpfs", 0, "mode=755")  # where notes are left
     kernel.mount("tmpfs", "/dev/net", "tmpfs", 0, "mode=755")
     os.mknod("/dev/net/tun", 0o020666, os.makedev(10, 200))  # usually anybody's
     pathlib.Path("/dev/net/tun").chmod(0o666)

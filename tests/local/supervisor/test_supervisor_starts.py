@@ -112,6 +112,10 @@ def test_names_that_a_shell_would_lose_survive_a_limit(tmp_path: Path) -> None:
         assert "my.option=1" in one.log(name).read_text()
 
 
+#: Signals 32 and 33 belong to the C library's threads; whatever started these tests may have left them ignored.
+THREADING = 0b11 << 31
+
+
 @pytest.mark.parametrize("limits", [{}, {"memory": 64 << 20, "cpu": 1}], ids=["free", "limited"])
 def test_a_process_has_a_clean_slate(tmp_path: Path, limits: dict[str, int]) -> None:
     look = (
@@ -130,7 +134,8 @@ def test_a_process_has_a_clean_slate(tmp_path: Path, limits: dict[str, int]) -> 
     assert lines[0] == "/dev/null"
     assert lines[1] == "0 1 2 3"  # the last is the folder that `ls` reads
     assert lines[2] == "/usr"
-    assert [line.split()[1] for line in lines[3:5]] == ["0" * 16] * 2
+    masks = [int(line.split()[1], 16) & ~THREADING for line in lines[3:5]]
+    assert masks == [0, 0]
     assert len({*lines[5].split()}) == 1  # leader of its group and its session
     assert int(lines[6]) == 256
 

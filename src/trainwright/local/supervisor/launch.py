@@ -96,6 +96,15 @@ def obstacle(argv: list[str], env: dict[str, str], cwd: str | None) -> Refused |
     return _search_obstacle(argv[0], os.get_exec_path(env))
 
 
+def sought(refused: Refused, env: dict[str, str], cwd: str) -> list[str]:
+    """The paths that a refusal is about: those it names, and those at which a program that it names could be."""
+    named = refused.text.split('"')[1::2]
+    found = [os.path.join(cwd, name) for name in named if "/" in name]
+    if refused.code == NOT_FOUND and not found:
+        found = [os.path.join(cwd, folder, name) for name in named for folder in os.get_exec_path(env)]
+    return found
+
+
 def _search_obstacle(name: str, folders: list[str]) -> Refused | None:
     """As execvp: the first file that can be run; else the first that was found at all."""
     found = None

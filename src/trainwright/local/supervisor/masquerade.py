@@ -81,32 +81,51 @@ class Masquerade:
     """The rules of this process. Raises OSError where none can be made."""
 
     def __init__(self, subnet: str, tools: Sequence[Tool] = ()) -> None:
-        tools = tools or [tool for name, tool in _TOOLS.items() if installed(name)]
+        tools = tools or _installed()
         if not tools:
             raise FileNotFoundError(None, "neither iptables nor nft is installed")
         self._tag = f"trainwright_{os.getpid()}_{_started(os.getpid())}"
         for left, self._tool in enumerate(tools, 1 - len(tools)):
             try:
-                self._sweep()
+                _sweep(self._tool)
                 self._tool.add(self._tag, subnet)
                 return
             except OSError:
                 if not left:
                     raise
 
-    def _sweep(self) -> None:
-        for tag in self._tool.tags():
-            if not _alive(tag):
-                with contextlib.suppress(OSError):  # another supervisor was quicker
-                    self._tool.remove(tag)
-
     def alone(self) -> bool:
-        """Whether no other supervisor needs that packets are forwarded."""
-        return not any(_alive(tag) for tag in self._tool.tags() - {self._tag})
+        """Whether no other supervisor needs that packets are forwarded. The rules of the dead go."""
+        return _sweep(self._tool) <= {self._tag}
 
     def close(self) -> None:
         """Take the rules away."""
         self._tool.remove(self._tag)
+
+
+def sweep() -> bool:
+    """Take the rules of the dead away. Whether nobody who lives has any."""
+    alone = True
+    for tool in _installed():
+        with contextlib.suppress(OSError):  # one that does not work has made no rules either
+            alone = not _sweep(tool) and alone
+    return alone
+
+
+def _sweep(tool: Tool) -> set[str]:
+    """The tags of those who live; the rules of the others go."""
+    living = set()
+    for tag in tool.tags():
+        if _alive(tag):
+            living.add(tag)
+            continue
+        with contextlib.suppress(OSError):  # another supervisor was quicker
+            tool.remove(tag)
+    return living
+
+
+def _installed() -> list[Tool]:
+    return [tool for name, tool in _TOOLS.items() if installed(name)]
 
 
 def installed(name: str) -> str | None:

@@ -61,6 +61,11 @@ def acquire(user: int | None) -> None:
     else:
         uid, gid = os.geteuid(), os.getegid()
         kernel.unshare(kernel.NEWUSER)
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
-                file.write(text)
+        try:
+            for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+                with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+                    file.write(text)
+        except PermissionError as error:
+            if uid:
+                raise
+            raise PermissionError(f"root without CAP_SETFCAP cannot be root in a user namespace: {error}") from None

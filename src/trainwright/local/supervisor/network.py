@@ -54,6 +54,8 @@ class Network:
         """Give the namespace `net`, in which the calling thread is, its address and its way to all others."""
         value = socket.inet_aton(address)
         mac = b"\x02\x74" + value
+        # Without a way out it knows that itself: the gateway's word for it is rationed, and resolvers wait for more.
+        reached = (bytes(4), 0) if self.connected else self.range
         self._plug(net, value, mac)
         inside = netlink.Netlink()
         try:
@@ -63,7 +65,7 @@ class Network:
                     netlink.up(ETH0),
                     netlink.address(ETH0, value, self.range[1]),
                     netlink.neighbour(ETH0, self.gateway, GATEWAY_MAC),
-                    netlink.route((bytes(4), 0), ETH0, self.gateway),
+                    netlink.route(reached, ETH0, self.gateway),
                 ]
             )
         finally:

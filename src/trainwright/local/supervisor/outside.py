@@ -3,7 +3,8 @@
 
 As root: a link to the host, over which the host reaches pods too, and a masquerade (see there for its end). The host
 must forward for that, which is switched on for those of its routed links that have it off, and noted in /run. The last
-supervisor to end switches it off again; after a kill -9 that is the next one. The link vanishes with the pods' network.
+supervisor to end switches it off again; after a kill -9 that is `tidy`, which `fleet` calls, or the next supervisor.
+The link vanishes with the pods' network.
 """
 
 import contextlib
@@ -11,8 +12,8 @@ import os
 import socket
 from collections.abc import Callable
 
-from trainwright.local.supervisor import netlink
-from trainwright.local.supervisor.masquerade import Masquerade
+from trainwright.local.supervisor import namespaces, netlink
+from trainwright.local.supervisor.masquerade import Masquerade, sweep
 from trainwright.local.supervisor.network import GATEWAY_MAC, UPLINK, Network
 from trainwright.local.supervisor.usermode import Usermode
 
@@ -20,6 +21,7 @@ _HOST_MAC = bytes.fromhex("027477000002")
 _ANYWHERE = (bytes(4), 0)
 _NOTICE = "pods cannot reach the outside network: {}"
 _NOTES = "/run/trainwright"
+_TRIES = 3
 _RESOLVER, _REAL_RESOLVER = "/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"
 
 
@@ -96,15 +98,21 @@ def _link(network: Network) -> None:
         host.close()
 
 
+def tidy() -> None:
+    """Take away what supervisors that were killed have left on this machine, unless others still need it."""
+    if namespaces.privileged() and os.path.exists(_note()) and sweep():
+        _forward_no_more()
+
+
 def _forward(names: list[str]) -> None:
-    """Let these links of the host forward, and note which."""
-    if not names:
-        return
+    """Let these links of the host forward, and note which; with none of them, the note says that we were here."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(OSError):  # the last of other supervisors may just be removing the folder
+            os.makedirs(_NOTES, exist_ok=True)
+            with open(_note(), "a", encoding="utf-8") as file:
+                file.writelines(f"{name}\n" for name in names)
+            break
     _switch(names, on=True)
-    with contextlib.suppress(OSError):
-        os.makedirs(_NOTES, exist_ok=True)
-        with open(_note(), "a", encoding="utf-8") as file:
-            file.writelines(f"{name}\n" for name in names)
 
 
 def _forward_no_more() -> None:
@@ -115,6 +123,8 @@ def _forward_no_more() -> None:
         os.unlink(_note())
     except FileNotFoundError:
         return
+    with contextlib.suppress(OSError):  # there are notes of others in it
+        os.rmdir(_NOTES)
     _switch(names, on=False)
 
 

@@ -12,7 +12,7 @@ import signal
 from typing import Any, NamedTuple
 
 from trainwright.local.supervisor import init, kernel, mounts, namespaces
-from trainwright.local.supervisor.launch import NOT_POSSIBLE, launch
+from trainwright.local.supervisor.launch import NOT_POSSIBLE, launch, sought
 from trainwright.local.supervisor.network import SPARE, Network
 from trainwright.local.supervisor.outside import Outside, resolver
 from trainwright.local.supervisor.places import Places
@@ -21,10 +21,12 @@ from trainwright.local.supervisor.runtimes import MARKER, Process, Refused, Stdi
 _SHARED = {"uts": kernel.NEWUTS, "ipc": kernel.NEWIPC, "mnt": kernel.NEWNS, "net": kernel.NEWNET}
 _ALL = sum(_SHARED.values()) | kernel.NEWPID
 _LONGEST_NAME = 63
+_TMP, _PROCESSES = "/tmp/", "/proc/"  # noqa: S108 - these very paths are meant
 _LOW_PORTS = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 _DENIED = (
-    "this machine does not let us make namespaces ({}). Who is not root needs user namespaces, which these sysctls can"
-    " forbid: kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns, user.max_user_namespaces."
+    "this machine does not let us make namespaces ({}). Without CAP_SYS_ADMIN that takes user namespaces, which these"
+    " sysctls can forbid: kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns,"
+    " user.max_user_namespaces."
 )
 _PROC = "containers see all processes of the machine in /proc, since it cannot be mounted anew here ({})"
 
@@ -137,6 +139,8 @@ class Sandbox:
         )
         try:
             return namespaces.elsewhere(lambda: self._spawned(pod, container, start, stdio, pass_fds))
+        except Refused as refused:
+            raise _explained(refused, pod, sought(refused, container.env, container.cwd)) from None
         except OSError as error:
             raise Refused(NOT_POSSIBLE, f"no sandbox for the container: {error}.") from None
 
@@ -145,6 +149,7 @@ class Sandbox:
     ) -> Process:
         _join(pod)
         plan = mounts.planned(pod.request, start)
+        _check(plan)
         mounts.share(plan, pod.memory)
         kernel.unshare(kernel.NEWNS)
         mounts.furnish(plan, _places(pod, container, start["container"]))
@@ -171,13 +176,16 @@ class Sandbox:
         if container not in self._containers:
             raise Refused(NOT_POSSIBLE, f'there is no running container "{container}".')
         found = self._containers[container]
+        whole, place = {**found.env, **(env or {})}, cwd or found.cwd
 
         def entered() -> Process:
             kernel.setns(found.init, _ALL)
-            return launch(argv, {**found.env, **(env or {})}, cwd or found.cwd, stdio, tty=tty)
+            return launch(argv, whole, place, stdio, tty=tty)
 
         try:
             return namespaces.elsewhere(entered)
+        except Refused as refused:
+            raise _explained(refused, self._pods[found.pod], sought(refused, whole, place)) from None
         except OSError as error:
             raise Refused(NOT_POSSIBLE, f'the container "{container}" cannot be entered: {error}.') from None
 
@@ -232,6 +240,25 @@ def _let_go(pod: Pod) -> None:
     for fd in pod.spaces.values():
         os.close(fd)
     pod.spaces.clear()
+
+
+def _check(plan: list[mounts.Mount]) -> None:
+    """Refuse what would be hidden by the container's own /proc, or would hide it from us."""
+    for one in plan:
+        if f"{os.path.realpath(one.target)}/".startswith(_PROCESSES):
+            why = "nothing can be mounted in /proc, where a container sees its processes"
+            raise Refused(NOT_POSSIBLE, f'cannot mount anything at "{one.target}": {why}.')
+
+
+def _explained(refused: Refused, pod: Pod, paths: list[str]) -> Refused:
+    """Say so if one of these paths is there for the user, but not for the pod."""
+    keep = [f"{os.path.normpath(path)}/" for path in pod.request.get("keep") or ()]
+    private = bool(pod.request.get("tmp")) and _TMP not in keep
+    hidden = [path for path in map(os.path.normpath, paths) if path.startswith(_TMP)]
+    hidden = [path for path in hidden if not any(f"{path}/".startswith(one) for one in keep)]
+    if not private or not any(map(os.path.exists, hidden)):
+        return refused
+    return Refused(refused.code, f"{refused.text.removesuffix('.')}; /tmp is the pod's own in the sandbox.")
 
 
 def _places(pod: Pod, container: Container, name: str) -> Places:

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Manifests at a real API server: the examples are taken, and what schema or CEL rules can see is refused."""
+
+from pathlib import Path
+
+import pytest
+from cluster_install import trainwright
+from cluster_plane import ControlPlane
+
+pytest_plugins = ("cluster_fixtures",)
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
+BROKEN = ROOT / "tests" / "cli" / "broken"
+#: What the server answers.
+REFUSED = {
+    "clean-up-policy": 'spec.cleanUpPolicy: Unsupported value: "Running"',
+    "missing-name": "metadata.name: Required value",
+    "missing-spec": "spec: Required value",
+    "misspelt-replica-specs": 'unknown field "spec.replicaSpec"',
+    "no-replicas": "replicaSpecs must have at least one replica in all",
+    "rank-out-of-range": "failureRules may only name ranks that their type has, counted from 0",
+    "replica-specs-mapping": 'unknown field "spec.replicaSpecs.worker"',
+    "replicas-negative": "should be greater than or equal to 0",
+    "replicas-text": "must be of type integer",
+    "restart-policy": 'Unsupported value: "OnFailed"',
+    "same-type-twice": "replicaSpecs may have each type once",
+    "second-document": "should be less than or equal to 65535",
+    "unknown-role-in-rule": "successRules may only name types that replicaSpecs has",
+    "upper-case-name": 'metadata.name: Invalid value: "My_Job"',
+    "wrong-apiversion": 'no matches for kind "GenericJob" in version "batch.tensorstack.dev/v1"',
+    "wrong-kind": 'no matches for kind "GenericJobs"',
+}
+#: What kubectl does not even send.
+UNREADABLE = {"empty", "missing-apiversion", "not-a-mapping", "tab", "unclosed-quote", "unfilled-template"}
+#: Mistakes in a template, which the schema leaves open, or that kubectl's YAML overlooks: ours to find later.
+SLIP_PAST = {
+    "command-text",
+    "duplicate-key",
+    "env-number",
+    "limit-below-request",
+    "no-containers",
+    "no-such-volume",
+    "quantity",
+    "variable-without-service",
+}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT / "examples")))
+def test_examples_are_taken_without_a_warning_and_stay_as_they_are(
+    plane: ControlPlane, namespace: str, path: Path
+) -> None:
+    jobs = f"/apis/batch.tensorstack.dev/v1beta1/namespaces/{namespace}/genericjobs"
+
+    done = plane.kubectl("apply", "-n", namespace, "-f", str(path))
+    before = plane.call("GET", jobs)["items"]
+    again = plane.kubectl("apply", "-n", namespace, "-f", str(path))
+
+    assert "genericjob.batch.tensorstack.dev/" in done.stdout
+    assert done.stderr + again.stderr == ""
+    assert plane.call("GET", jobs)["items"] == before
+
+
+def test_every_broken_manifest_is_spoken_for() -> None:
+    assert {path.stem for path in BROKEN.glob("*.yaml")} == REFUSED.keys() | UNREADABLE | SLIP_PAST
+
+
+@pytest.mark.parametrize(("name", "text"), REFUSED.items(), ids=REFUSED)
+def test_the_server_refuses_what_it_can_see(plane: ControlPlane, namespace: str, name: str, text: str) -> None:
+    path = str(BROKEN / f"{name}.yaml")
+
+    done = plane.kubectl("create", "-n", namespace, "--dry-run=server", "-f", path, check=False)
+
+    assert done.returncode == 1
+    assert text in done.stderr
+
+
+@pytest.mark.parametrize("name", sorted(SLIP_PAST))
+def test_what_slips_past_the_server_is_found_by_validate(plane: ControlPlane, namespace: str, name: str) -> None:
+    path = str(BROKEN / f"{name}.yaml")
+
+    plane.kubectl("create", "-n", namespace, "--dry-run=server", "-f", path)
+
+    assert trainwright("validate", path, check=False).returncode == 2

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Root without all the rights of root, as in most containers: a user namespace helps, as it helps everybody else."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sandboxed import Sandboxed
+
+_USUAL = (  # what container engines leave to root
+    "chown dac_override fsetid fowner mknod net_raw setgid setuid setfcap setpcap net_bind_service sys_chroot kill"
+    " audit_write"
+).split()
+
+pytestmark = pytest.mark.parametrize("who", ["root"], indirect=True)
+
+
+@pytest.fixture
+def limited(folder: Path, request: pytest.FixtureRequest) -> Iterator[Sandboxed]:
+    rights = ",".join(["-all", *(f"+{name}" for name in request.param)])
+    box = Sandboxed(folder, "root", ["setpriv", f"--bounding-set={rights}"])
+    yield box
+    box.end()
+
+
+@pytest.mark.parametrize("limited", [_USUAL, ["setfcap"]], ids=["as in containers", "hardly any"], indirect=True)
+def test_root_without_the_right_to_make_namespaces_gets_them_by_a_user_namespace(limited: Sandboxed) -> None:
+    limited.ready()
+    limited.open("web")
+    script = "hostname; id -u; echo memory > /dev/shm/file && cat /dev/shm/file; cut -d: -f1 /proc/net/dev | xargs"
+    assert limited.run(script, "web").split()[:3] == ["web", "0", "memory"]
+
+
+@pytest.mark.parametrize("limited", [[]], indirect=True)
+def test_root_that_may_not_have_a_user_namespace_either_is_told_what_is_missing(limited: Sandboxed) -> None:
+    limited.until(lambda: bool(limited.events), "the supervisor")
+    failed = limited.event("failed")["text"]
+    assert "this machine does not let us make namespaces (root without CAP_SETFCAP cannot be root in" in failed
