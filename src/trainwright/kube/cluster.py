@@ -79,7 +79,7 @@ class KubeCluster:
         query = scoped(scope) | {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
         query |= {"resourceVersion": since} if since else {}
         path = with_query(all_of(resource, scope.namespace), query)
-        call = Call("watch", resource.id, path, repeatable=True)
+        call = Call("watch", resource.id, path)
         async with aclosing(changes(resource, self.http.stream(call, seconds + _LATE))) as batches:
             async for batch in batches:
                 yield batch

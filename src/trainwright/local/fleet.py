@@ -111,7 +111,7 @@ class Fleet:
         self._leases.close()
 
     def _may_have_left(self) -> bool:
-        """Whether one was killed that had rules on this machine. What became of the keeper of a crew's network is open."""
+        """Whether one was killed that had rules on this machine. The keeper of a crew's network may have been."""
         return self._crew is not None or (self._link is not None and (self._link.process.returncode or 0) < 0)
 
     async def _stop_agent(self, agent: Agent, grace: float) -> None:

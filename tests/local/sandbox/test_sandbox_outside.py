@@ -172,12 +172,11 @@ def test_the_host_reaches_pods_and_is_left_as_it_was_found(who: str, program: st
 
 
 def _killed(box: Sandboxed, spaces: Hold) -> tuple[Spaces, str]:
-    """The machine, and the tag of the rules that its supervisor leaves there when it is killed."""
-    box.ready()
+    """The machine, and the tag of the rules that its supervisor, which is ready, leaves there when it is killed."""
     at = spaces(box.process.pid)
     box.process.kill()
     box.process.wait()
-    eventually(lambda: "tw" not in within(at, "cat", "/proc/net/dev"))
+    eventually(lambda: f"tw{box.process.pid}" not in within(at, "cat", "/proc/net/dev"))
     tag = f"trainwright_{box.process.pid}_"
     assert tag in rules(at)
     return at, tag
@@ -189,7 +188,9 @@ def test_what_a_killed_supervisor_leaves_the_next_one_removes(
     who: str, program: str, machine: Make, spaces: Hold
 ) -> None:
     _need("nft", "iptables-save")
-    at, tag = _killed(machine(who, program), spaces)
+    first = machine(who, program)
+    first.ready()
+    at, tag = _killed(first, spaces)
     second = machine(who, program, beside=at)
     second.ready()
     assert tag not in rules(at)
@@ -206,7 +207,9 @@ def test_what_a_killed_supervisor_leaves_can_be_tidied(
     who: str, program: str, forwarding: str, machine: Make, spaces: Hold
 ) -> None:
     _need("nft", "iptables-save")
-    at, tag = _killed(machine(who, program, forwarding=forwarding), spaces)
+    box = machine(who, program, forwarding=forwarding)
+    box.ready()
+    at, tag = _killed(box, spaces)
     within(at, sys.executable, "-c", _TIDY, files=True)
     assert tag not in rules(at)
     assert forwards(at) == (forwarding == "1")
