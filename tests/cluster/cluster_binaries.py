@@ -49,7 +49,7 @@ def find(*names: str, tell: Callable[[str], None] = print) -> dict[str, str]:
         return {name: _given(Path(given), name) for name in names}
     folder = cache()
     if not all((folder / name).exists() for name in names):
-        with _alone(folder):
+        with _alone(folder, tell):
             for name in names:  # another process may have built it while this one waited
                 if not (folder / name).exists():
                     _build(name, folder, tell)
@@ -63,11 +63,15 @@ def _given(folder: Path, name: str) -> str:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _alone(folder: Path, tell: Callable[[str], None]) -> Iterator[None]:
     """Two processes do not build at once; the kernel lets go of the lock whatever becomes of its holder."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tell(f"another process is building in {folder}: waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
@@ -75,7 +79,7 @@ def _build(name: str, folder: Path, tell: Callable[[str], None]) -> None:
     go = shutil.which("go")
     if not go:
         raise MissingError(f"no {name} in {folder}, and no Go to build it: install Go 1.26 or later, or {_ENABLE}")
-    tell(f"building {name} for Kubernetes {version()}, once, in {folder}; all of them take about 8 minutes on 2 cores")
+    tell(f"building {name} (Kubernetes {version()}) in {folder}: only once, but it takes minutes")
     began = time.monotonic()
     part = folder / f".{name}.part"
     words = [go, "build", "-buildvcs=false", "-ldflags", _flags(name), "-o", str(part), _package(name)]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control plane keeps its users apart, and a record of what each of them asked for."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cluster_audit import read
 from cluster_bodies import pod
 from cluster_client import RefusedError, until
 from cluster_plane import ControlPlane
@@ -47,6 +49,18 @@ def test_every_write_and_read_is_on_record_by_user(plane: ControlPlane, namespac
     assert mine.refused.tally("code") == {404: 1}
     assert len(seen.where(user="kubelet-fake")) == 1
     assert plane.audit(plane.mark()).where(user="admin") == ()
+
+
+def test_a_watch_that_began_and_ended_counts_once_and_half_a_line_does_not(tmp_path: Path) -> None:
+    stages = [{"stage": stage, "stageTimestamp": "2026-01-01T00:00:00Z"} for stage in ("ResponseStarted", "Complete")]
+    about = {"resource": "genericjobs", "apiGroup": "batch.tensorstack.dev", "namespace": "a"}
+    call = {"auditID": "1", "verb": "watch", "user": {"username": "operator"}, "objectRef": about}
+    lines = [json.dumps({**call, **stage, "responseStatus": {"code": 200}}) for stage in stages]
+    (tmp_path / "audit").write_text("\n".join([*lines, lines[0].replace('"1"', '"2"')[:-9]]))
+
+    (only,) = read(tmp_path / "audit")
+
+    assert (only.user, only.verb, only.resource) == ("operator", "watch", "genericjobs.batch.tensorstack.dev")
 
 
 def test_the_operator_may_do_what_it_is_granted_and_nothing_else(plane: ControlPlane, namespace: str) -> None:

@@ -11,17 +11,15 @@ from pathlib import Path
 
 import pytest
 from contract_kube import FORGOTTEN, KUBECONFIG, kube
-from contract_objects import HERE, SPACE, secret
+from contract_objects import GENERICJOBS, HERE, job, key
 
 from trainwright.kube.cluster import KubeCluster
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.sockets.client import RemoteCluster
 from trainwright.local.sockets.server import serve
 from trainwright.local.storage.store import Store
-from trainwright.model.meta import Key
 from trainwright.runtime.clock import WallClock
 from trainwright.runtime.ports import Cluster
-from trainwright.runtime.resources import SECRETS
 
 _HISTORY = 64
 
@@ -47,13 +45,13 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 @pytest.fixture
 def forget(cluster: Cluster) -> Callable[[], Awaitable[str]]:
-    """Makes an engine forget what happened to secrets so far, and gives a version from before."""
+    """Makes an engine forget what happened to jobs so far, and gives a version from before."""
 
     async def write_much() -> str:
-        before = FORGOTTEN if isinstance(cluster, KubeCluster) else (await cluster.list(SECRETS, HERE)).version
-        await cluster.create(SECRETS, secret("filler"))
+        before = FORGOTTEN if isinstance(cluster, KubeCluster) else (await cluster.list(GENERICJOBS, HERE)).version
+        await cluster.create(GENERICJOBS, job("filler"))
         for number in range(2 * _HISTORY):
-            await cluster.patch(SECRETS, Key(SPACE, "filler"), {"metadata": {"annotations": {"number": str(number)}}})
+            await cluster.patch(GENERICJOBS, key("filler"), {"metadata": {"annotations": {"number": str(number)}}})
         return before
 
     return write_much

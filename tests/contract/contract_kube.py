@@ -23,7 +23,7 @@ from trainwright.runtime.ports import Resource
 from trainwright.runtime.resources import PODS, SECRETS
 
 KUBECONFIG = os.environ.get("TRAINWRIGHT_KUBECONFIG", "")
-#: Before anything that a server remembers.
+#: Before there was a definition of jobs, and so before anything that a server remembers of them.
 FORGOTTEN = "1"
 _NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 _ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")

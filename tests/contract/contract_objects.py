@@ -79,7 +79,7 @@ async def told(cluster: Cluster, resource: Resource, since: str, number: int, **
 
 
 async def eventually(test: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until it is so."""
-    async with asyncio.timeout(5):
+    """Wait until it is so; a busy garbage collector takes its time."""
+    async with asyncio.timeout(20):
         while not await test():
             await asyncio.sleep(0.01)

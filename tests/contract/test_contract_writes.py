@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every engine does with a write: identity, versions, generations, the status apart, optimistic concurrency."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import pytest
 from contract_objects import GENERICJOBS, HERE, ONE, PODS_WHOLE, SPACE, TWO, job, key, pod, secret, version
 
 from trainwright.errors import AlreadyExistsError, ApiError, ConflictError, InvalidError, NotFoundError
 from trainwright.model.child import Pod
-from trainwright.runtime.ports import Cluster
+from trainwright.model.meta import Key
+from trainwright.runtime.ports import Cluster, Resource
 from trainwright.runtime.resources import PODS, SECRETS
 
 pytest_plugins = ("contract_engines",)
+
+
+class Engine(Cluster, Protocol):
+    """What schedulers need besides."""
+
+    async def bind(self, key: Key, node: str, *, uid: str = "", version: str = "") -> Any: ...
 
 
 async def test_a_new_object_gets_its_identity_and_keeps_what_it_said(cluster: Cluster) -> None:
@@ -170,20 +178,36 @@ async def test_a_write_based_on_an_old_version_is_refused(cluster: Cluster, *, s
     assert int(version(await write(newer))) > int(version(newer))
 
 
-async def test_a_write_to_another_object_of_that_name_is_refused(cluster: Cluster) -> None:
-    made = await cluster.create(PODS_WHOLE, pod("a"))
-    await cluster.delete(PODS_WHOLE, key("a"))
-    await cluster.create(PODS_WHOLE, pod("a"))
+@pytest.mark.parametrize(("resource", "make"), [(PODS_WHOLE, pod), (GENERICJOBS, job)], ids=["pod", "job"])
+async def test_a_write_to_another_object_of_that_name_is_refused(
+    cluster: Cluster, resource: Resource, make: Callable[[str], dict[str, Any]]
+) -> None:
+    made = await cluster.create(resource, make("a"))
+    await cluster.delete(resource, key("a"))
+    other = await cluster.create(resource, make("a"))
     for status in (False, True):
         with pytest.raises(ConflictError, match='"a"'):
-            await cluster.patch(PODS_WHOLE, key("a"), {"status": {}}, uid=made["metadata"]["uid"], status=status)
+            await cluster.patch(
+                resource, key("a"), {"status": {"phase": "Failed"}}, uid=made["metadata"]["uid"], status=status
+            )
     with pytest.raises(ConflictError, match='"a"'):
-        await cluster.delete(PODS_WHOLE, key("a"), uid=made["metadata"]["uid"])
+        await cluster.delete(resource, key("a"), uid=made["metadata"]["uid"])
+    assert await cluster.get(resource, key("a")) == other
+    patched = await cluster.patch(
+        resource, key("a"), {"status": {"phase": "Failed"}}, uid=other["metadata"]["uid"], status=True
+    )
+    assert patched["status"]["phase"] == "Failed"
 
 
 @pytest.mark.parametrize(
     "metadata",
-    [{"uid": "other"}, {"creationTimestamp": "2001-01-01T00:00:00Z"}],
+    [
+        {"uid": "other"},
+        {"name": "other"},
+        {"namespace": "other"},
+        {"deletionTimestamp": "2001-01-01T00:00:00Z"},
+        {"deletionGracePeriodSeconds": 5},
+    ],
     ids=lambda metadata: next(iter(metadata)),
 )
 async def test_identity_cannot_change(cluster: Cluster, metadata: dict[str, str]) -> None:
@@ -191,6 +215,29 @@ async def test_identity_cannot_change(cluster: Cluster, metadata: dict[str, str]
     with pytest.raises(InvalidError, match=next(iter(metadata))):
         await cluster.patch(SECRETS, key("a"), {"metadata": metadata})
     assert await cluster.get(SECRETS, key("a")) == made
+
+
+async def test_what_only_the_server_knows_is_passed_over(cluster: Cluster) -> None:
+    made = await cluster.create(SECRETS, secret("a", finalizers=["example.com/held"]))
+    told = {"creationTimestamp": "2001-01-01T00:00:00Z", "selfLink": "/mine", "generation": 7}
+    assert await cluster.patch(SECRETS, key("a"), {"metadata": told}) == made
+    left = await cluster.delete(SECRETS, key("a"))
+    late = await cluster.patch(SECRETS, key("a"), {"metadata": {"deletionTimestamp": "2001-01-01T00:00:00Z"}})
+    assert late["metadata"]["deletionTimestamp"] == left["metadata"]["deletionTimestamp"]
+
+
+async def test_a_pod_is_put_on_one_node_and_stays_there(cluster: Engine) -> None:
+    made = await cluster.create(PODS_WHOLE, pod("a"))
+    with pytest.raises(ConflictError, match='"a"'):
+        await cluster.bind(key("a"), "n", uid="other")
+    bound = await cluster.bind(key("a"), "n", uid=made["metadata"]["uid"])
+    assert isinstance(bound, Pod)
+    assert bound.spec.node_name == "n"
+    assert [(one.type, one.status) for one in bound.status.conditions or ()] == [("PodScheduled", "True")]
+    with pytest.raises(ConflictError, match='"a"'):
+        await cluster.bind(key("a"), "other")
+    whole = await cluster.get(PODS_WHOLE, key("a"))
+    assert (whole["spec"]["nodeName"], whole["metadata"]["generation"]) == ("n", 1)
 
 
 async def test_what_readers_could_not_decode_is_refused(cluster: Cluster) -> None:

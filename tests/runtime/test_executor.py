@@ -47,7 +47,7 @@ class Stand:
         self.wire = Wire(LocalCluster(self.store))
         self.telemetry = Telemetry()
         settings = Settings(**knobs)
-        self.view = View(self.wire, LoopClock(), settings.extras, self.telemetry)
+        self.view = View(self.wire, LoopClock(), settings, self.telemetry)
         self.executor = Executor(self.wire, self.view, settings, self.telemetry)
         self.document = self.store.create(JOB, manifest())
         self.job: Job = load(GENERICJOB, self.document).job

@@ -27,6 +27,7 @@ COMMANDS = {
     "delete": "End a running job.",
     "validate": "Check manifests: every mistake, with its line and the nearest valid spelling.",
     "plan": "Show what a manifest would create, without a cluster.",
+    "operator": "Look after jobs on a Kubernetes cluster.",
     "crds": "Print the CustomResourceDefinitions to install on a cluster.",
 }
 #: 128 + SIGPIPE, what a shell reports of any program whose reader went away.

@@ -10,7 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 from random import random
 from typing import Any
 
-from trainwright.errors import GoneError
+from trainwright.errors import ConflictError, GoneError
 from trainwright.kube import codec, logs
 from trainwright.kube.calls import Call, all_of, one_of, place_of, scoped, with_query
 from trainwright.kube.config import Access
@@ -98,6 +98,8 @@ class KubeCluster:
         self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
     ) -> Any:
         """Merge-patch an object, or its status alone."""
+        if status and uid and not version and _is_custom(resource):
+            version = await self._version_of(resource, key, uid)
         pins = {name: value for name, value in (("uid", uid), ("resourceVersion", version)) if value}
         if pins:
             body = {**body, "metadata": {**(body.get("metadata") or {}), **pins}}
@@ -105,6 +107,14 @@ class KubeCluster:
         id_ = f"{resource.id}/status" if status else resource.id
         call = Call("patch", id_, path, codec.encode(body), _MERGE, repeatable=True, pinned=bool(uid))
         return codec.item(resource, await self.http.ask(call))
+
+    async def _version_of(self, resource: Resource, key: Key, uid: str) -> str:
+        """The version of that very object. API servers do not look at the UID in a custom resource's status patch."""
+        data = await self.http.ask(Call("get", resource.id, one_of(resource, key), repeatable=True))
+        meta = codec.head(data).metadata
+        if meta.uid != uid:
+            raise ConflictError(f'{resource.id} "{key.name}": its UID is {meta.uid}, not {uid}')
+        return meta.resource_version
 
     async def delete(
         self,
@@ -153,6 +163,10 @@ class KubeCluster:
     def log(self, key: Key, wanted: logs.Wanted) -> AsyncGenerator[bytes, None]:
         """What a container of a pod wrote, as it comes."""
         return self.http.stream(logs.call_of(key, wanted), None)
+
+
+def _is_custom(resource: Resource) -> bool:
+    return "." in resource.group and not resource.group.endswith(".k8s.io")
 
 
 def _options(grace: int | None, propagation: Propagation) -> Body:

@@ -8,6 +8,7 @@ anything else only if it is certain that nothing was done. What the server asks 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from random import random
 from time import perf_counter
 from typing import Protocol, TypeVar
@@ -33,6 +34,8 @@ T = TypeVar("T")
 #: Called with the verb, the resource's id, the HTTP code (0: no answer) and the seconds it took, for every attempt.
 Count = Callable[[str, str, int, float], None]
 _FIRST, _MOST = 0.1, 5.0
+#: Seconds that making a connection may take.
+_CONNECT = 10.0
 _LOST = (ClientError, TimeoutError, OSError)
 
 
@@ -75,6 +78,8 @@ class Http:
         self.session, self.manner = session, manner or Manner()
         self._gate, self._count = gate, count
         self._slots = asyncio.Semaphore(self.manner.at_once)
+        self._connect = min(_CONNECT, self.manner.timeout)
+        self._limits = ClientTimeout(total=self.manner.timeout, sock_connect=self._connect)
 
     def apart(self, manner: Manner, *, gate: Gate | None = None) -> "Http":
         """The same server, asked in another manner, through another gate or none, and never behind other requests."""
@@ -82,37 +87,29 @@ class Http:
 
     async def ask(self, call: Call) -> bytes:
         """The answer; ApiError."""
-
-        async def once() -> bytes | _Failed:
-            async with self._slots, AsyncExitStack() as stack:
-                opened = await self._open(call, stack, ClientTimeout(total=self.manner.timeout))
-                return opened if isinstance(opened, _Failed) else await self._body(opened)
-
-        return await self._insist(call, once)
+        return await self._insist(call, self._answer)
 
     async def stream(self, call: Call, seconds: float | None) -> AsyncGenerator[bytes, None]:
         """The answer as it comes, for so many seconds; UnavailableError if it breaks off. Not one of the bounded."""
-        limits = ClientTimeout(total=seconds, sock_connect=self.manner.timeout)
+        limits = ClientTimeout(total=seconds, sock_connect=self._connect)
         async with AsyncExitStack() as stack:
-
-            async def once() -> ClientResponse | _Failed:
-                return await self._open(call, stack, limits)
-
-            response = await self._insist(call, once)
+            response = await self._insist(call, partial(self._open, stack, limits))
             try:
                 async for chunk in response.content.iter_any():
                     yield chunk
+            except TimeoutError:
+                return
             except _LOST as error:
                 raise self._lost(error).error from None
 
     # ------------------------------------------------------------------------------------------------------------
 
-    async def _insist(self, call: Call, once: Callable[[], Awaitable[T | _Failed]]) -> T:
+    async def _insist(self, call: Call, once: Callable[[Call], Awaitable[T | _Failed]]) -> T:
         """Try until it works, or is not worth it, or takes too long."""
         loop = asyncio.get_running_loop()
         end, pause, known = loop.time() + self.manner.patience, _FIRST, True
         while True:
-            outcome = await once()
+            outcome = await once(call)
             if not isinstance(outcome, _Failed):
                 return outcome
             if outcome.proof is not None and known:
@@ -126,30 +123,46 @@ class Http:
             await asyncio.sleep(wait)
             pause = min(pause * 2, _MOST)
 
-    async def _open(self, call: Call, stack: AsyncExitStack, limits: ClientTimeout) -> ClientResponse | _Failed:
-        """Send it, and see what comes back. The gate comes last: nothing may delay what it let through."""
-        proof = await self.session.credentials.proof()
-        if self._gate is not None:
-            await self._gate.pass_(call.verb, call.write)
+    async def _answer(self, call: Call) -> bytes | _Failed:
+        """One attempt at an answer."""
+        async with self._slots:
+            proof = await self._cleared(call)
+            began, code = perf_counter(), 0
+            try:
+                async with self.session.send(call, proof, self._limits) as response:
+                    code = response.status
+                    data = await response.read()
+            except _LOST as error:
+                return self._lost(error)
+            finally:
+                self._counted(call, code, began)
+        return data if 200 <= code < 300 else _refused(call, response, data, proof)
+
+    async def _open(self, stack: AsyncExitStack, limits: ClientTimeout, call: Call) -> ClientResponse | _Failed:
+        """One attempt at a stream, which the stack closes."""
+        proof = await self._cleared(call)
         began, code = perf_counter(), 0
         try:
             async with asyncio.timeout(self.manner.timeout):
                 response = await stack.enter_async_context(self.session.send(call, proof, limits))
                 code = response.status
-                if 200 <= code < 300:
-                    return response
-                return _refused(call, response, await response.read(), proof)
+                data = b"" if 200 <= code < 300 else await response.read()
         except _LOST as error:
             return self._lost(error)
         finally:
-            if self._count is not None:
-                self._count(call.verb, call.resource, code, perf_counter() - began)
+            self._counted(call, code, began)
+        return response if 200 <= code < 300 else _refused(call, response, data, proof)
 
-    async def _body(self, response: ClientResponse) -> bytes | _Failed:
-        try:
-            return await response.read()
-        except _LOST as error:
-            return self._lost(error)
+    async def _cleared(self, call: Call) -> Proof:
+        """Who we are, and leave to send. The gate comes last: nothing may delay what it let through."""
+        proof = await self.session.credentials.proof()
+        if self._gate is not None:
+            await self._gate.pass_(call.verb, call.write)
+        return proof
+
+    def _counted(self, call: Call, code: int, began: float) -> None:
+        if self._count is not None:
+            self._count(call.verb, call.resource, code, perf_counter() - began)
 
     def _lost(self, error: Exception) -> _Failed:
         """No answer. Where not even a connection was made, nothing was done."""

@@ -7,8 +7,9 @@ so do the connections: the old ones end as soon as no plain request can be on th
 
 import asyncio
 import socket
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
+from weakref import WeakSet
 
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from multidict import CIMultiDict
@@ -31,6 +32,8 @@ _PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 _CHUNK = 1 << 18
 #: What is still on old connections after so many seconds are watches, which begin again.
 _RETIRE = 60.0
+#: Milliseconds that sockets have to close at the end.
+_TURNS = 250
 
 
 class Session:
@@ -47,6 +50,7 @@ class Session:
         self._session: ClientSession | None = None
         self._pair: object = None
         self._retiring: set[asyncio.Task[None]] = set()
+        self._sockets: WeakSet[socket.socket] = WeakSet()
 
     def send(self, call: Call, proof: Proof, limits: ClientTimeout) -> AbstractAsyncContextManager[ClientResponse]:
         """One request; redirects are not followed, as they would carry our token elsewhere."""
@@ -64,6 +68,17 @@ class Session:
         await asyncio.gather(*self._retiring, return_exceptions=True)
         if session is not None:
             await session.close()
+        await self._closed()
+
+    async def _closed(self) -> None:
+        """Requests that were given up leave sockets to the event loop, which may be about to end."""
+        for sock in self._sockets:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for _ in range(_TURNS):
+            if all(sock.fileno() < 0 for sock in self._sockets):
+                return
+            await asyncio.sleep(0.001)
 
     def _open(self, proof: Proof) -> ClientSession:
         if self._session is None or self._pair != proof.pair:
@@ -78,10 +93,24 @@ class Session:
         secure = self.server.startswith("https:")
         context = context_of(self._access.cluster, self._access.user, proof.pair) if secure else True
         # How many requests there are at a time is bounded by `http`; watches and logs come on top.
-        connector = TCPConnector(limit=0, ssl=context, keepalive_timeout=_IDLE, socket_factory=_socket)
-        return ClientSession(
+        connector = TCPConnector(limit=0, ssl=context, keepalive_timeout=_IDLE, socket_factory=self._socket)
+        session = ClientSession(
             connector=connector, cookie_jar=DummyCookieJar(), headers=self._headers, read_bufsize=_CHUNK
         )
+        # What aiohttp would send a second time by itself, a deletion among it, would pass no gate.
+        session._retry_connection = False
+        return session
+
+    def _socket(self, address: tuple[Any, ...]) -> socket.socket:
+        """A socket whose peer cannot vanish unnoticed: a watch may be silent for minutes."""
+        family, kind, protocol, *_ = address
+        made = socket.socket(family, kind, protocol)
+        self._sockets.add(made)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _PROBES.items():
+            if hasattr(socket, name):
+                made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        return made
 
 
 def _headers(user: User) -> CIMultiDict[str]:
@@ -93,17 +122,6 @@ def _headers(user: User) -> CIMultiDict[str]:
     for group in user.impersonate_groups or ():
         headers.add("Impersonate-Group", group)
     return headers
-
-
-def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket whose peer cannot vanish unnoticed: a watch may be silent for minutes."""
-    family, kind, protocol, *_ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _PROBES.items():
-        if hasattr(socket, name):
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return made
 
 
 async def _retire(session: ClientSession) -> None:

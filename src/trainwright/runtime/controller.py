@@ -48,7 +48,7 @@ class Controller:
         self._queue: Queue[Which] = Queue(self.telemetry)
         self._tracks: dict[Which, Track] = {}
         self._uids: dict[str, Which] = {}
-        self._view = View(cluster, clock, self._settings.extras, self.telemetry)
+        self._view = View(cluster, clock, self._settings, self.telemetry)
         self._executor = Executor(cluster, self._view, self._settings, self.telemetry)
         recorder = Recorder(cluster, clock, self.telemetry)
         self._publisher = Publisher(self._executor, recorder, self.telemetry, self._settings.count_delay)

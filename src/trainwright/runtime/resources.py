@@ -13,6 +13,10 @@ SECRETS = Resource("", "v1", "secrets", "Secret")
 CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 EVENTS = Resource("", "v1", "events", "Event", Event)
 NODES = Resource("", "v1", "nodes", "Node", Node, namespaced=False)
+#: Read by the operator alone, to see that what it writes will be kept.
+DEFINITIONS = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Lease)
 POD_GROUPS = Resource("scheduler.tensorstack.dev", "v1beta1", "podgroups", "PodGroup", Extra)
 #: Which host, and which ports, stand for a replica's name where names do not resolve: `local.network.addresses`.

@@ -26,5 +26,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     retry_most: float = 30.0
     #: What the API server refused is not asked for again before.
     refused: float = 30.0
+    #: Which kinds of job are looked after, by their lower-case names; None: all.
+    kinds: frozenset[str] | None = None
+    #: In which namespace; empty: in all.
+    namespace: str = ""
     #: Children of whole jobs that exist in this place.
     extras: tuple[Resource, ...] = (POD_GROUPS,)

@@ -7,7 +7,7 @@
 from collections.abc import Callable
 from functools import partial
 
-import msgspec
+from msgspec.structs import replace
 
 from trainwright.kinds.registry import KINDS
 from trainwright.model.child import Extra, Observed, Refusal
@@ -16,32 +16,35 @@ from trainwright.model.meta import JOB_UID, KIND, Key
 from trainwright.runtime.cache import Cache
 from trainwright.runtime.informer import Informer
 from trainwright.runtime.nodes import Nodes
-from trainwright.runtime.ports import EVERYTHING, Clock, Cluster, Resource, Scope
+from trainwright.runtime.ports import EVERYTHING, Clock, Cluster, Scope
 from trainwright.runtime.resources import CONFIG_MAPS, NODES, PODS, SERVICES, jobs_of
+from trainwright.runtime.settings import Settings
 from trainwright.runtime.telemetry import Telemetry
 
 #: Which job: the kind's lower-case name, namespace and name.
 Which = tuple[str, Key]
-_CHILDREN = Scope(labels=KIND)
 
 
 class View:
     """The caches. `look` is called for jobs that changed themselves, `stir` for jobs whose children did."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, extras: tuple[Resource, ...], telemetry: Telemetry) -> None:
+    def __init__(self, cluster: Cluster, clock: Clock, settings: Settings, telemetry: Telemetry) -> None:
         self._cluster = cluster
         self._telemetry = telemetry
-        self.jobs = {kind.singular: Cache(jobs_of(kind)) for kind in KINDS}
+        self._place = Scope(namespace=settings.namespace)
+        kinds = [kind for kind in KINDS if settings.kinds is None or kind.singular in settings.kinds]
+        self.jobs = {kind.singular: Cache(jobs_of(kind)) for kind in kinds}
         self._pods, self._services = Cache(PODS), Cache(SERVICES)
-        self._extras = [Cache(msgspec.structs.replace(one, type=Extra)) for one in (CONFIG_MAPS, *extras)]
+        self._extras = [Cache(replace(one, type=Extra)) for one in (CONFIG_MAPS, *settings.extras)]
         self._nodes = Nodes(Cache(NODES), clock)
         self.children = {cache.resource.kind: cache for cache in (self._pods, self._services, *self._extras)}
 
     def informers(self, look: Callable[[Which], None], stir: Callable[[set[str]], None]) -> list[Informer]:
         """What keeps all this in step."""
+        place, children = self._place, replace(self._place, labels=KIND)
         return [
-            *(self._informer(cache, EVERYTHING, partial(_jobs, look, kind)) for kind, cache in self.jobs.items()),
-            *(self._informer(cache, _CHILDREN, lambda uids, _: stir(uids)) for cache in self.children.values()),
+            *(self._informer(cache, place, partial(_jobs, look, kind)) for kind, cache in self.jobs.items()),
+            *(self._informer(cache, children, lambda uids, _: stir(uids)) for cache in self.children.values()),
             self._informer(self._nodes.cache, EVERYTHING, lambda _, keys: stir(self._shaken(keys))),
         ]
 

@@ -20,7 +20,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 #: Written by the store alone: what a client says about them is passed over, or refused if it contradicts.
 _SERVERS = ("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "selfLink", "uid")
 _ALLOTTED = (*_SERVERS, "generation", "resourceVersion")
-_IMMUTABLE = ("name", "namespace", *_SERVERS)
+_IMMUTABLE = ("name", "namespace", "uid", "deletionGracePeriodSeconds")
 _FIXED = ("name", "namespace", *_ALLOTTED)
 _APART = ("metadata", "status")
 
@@ -112,7 +112,9 @@ def writable(resource: Resource, before: Body, asked: Body) -> Body:
 
 
 def _check_metadata(have: Body, asked: Body) -> None:
-    for name in _IMMUTABLE:
+    # As an API server has it: nobody can say when an object was made, nor when it goes once that is known.
+    names = _IMMUTABLE if "deletionTimestamp" in have else (*_IMMUTABLE, "deletionTimestamp")
+    for name in names:
         if (value := asked.get(name)) is not None and value != have.get(name):
             raise InvalidError(f"metadata.{name}: {value!r}; it is {have.get(name)!r} and cannot change")
 

@@ -124,7 +124,8 @@ class Store:
             raise ConflictError(f"{table.named(key)} is being deleted and cannot be put on a node")
         if placed:
             raise ConflictError(f'{table.named(key)} is already on node "{placed}"')
-        return self._respecify(table, key, before, _bound(body, node, rules.stamp(self._tables.clock.now())), hooks=())
+        # Where a pod runs is not part of what is wanted of it: its generation stays.
+        return self._update(table, key, before, _bound(body, node, rules.stamp(self._tables.clock.now())))
 
     def delete(
         self,
@@ -156,12 +157,10 @@ class Store:
     def _update(self, table: Table, key: Key, before: Record, after: Body) -> Body:
         return after if after is before.body else self._tables.put(table, key, before, after, dict(after["metadata"]))
 
-    def _respecify(
-        self, table: Table, key: Key, before: Record, after: Body, *, hooks: tuple[Hook, ...] | None = None
-    ) -> Body:
+    def _respecify(self, table: Table, key: Key, before: Record, after: Body) -> Body:
         if after is before.body:
             return after
-        for hook in table.hooks if hooks is None else hooks:
+        for hook in table.hooks:
             after = hook(before.body, after)
         metadata = dict(after["metadata"])
         rules.check(metadata)

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests on a bad day: what is tried again, what never is, and what the caller is told in the end."""
+
+import asyncio
+import socket
+
+import pytest
+from aiohttp import web
+from kube_server import BRISK, HERE, SECRETS, Answer, Server, a_secret, access, drops, refuses, says, streams, text
+
+from trainwright.errors import (
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    NotFoundError,
+    TooManyRequestsError,
+    UnavailableError,
+)
+from trainwright.kube.cluster import KubeCluster, connected
+from trainwright.kube.http import Http, Manner
+from trainwright.kube.session import Session
+from trainwright.model.child import Service
+from trainwright.runtime.ports import Resource
+
+NEW = {"metadata": {"name": "a", "namespace": "ns"}}
+NARROW = Resource("", "v1", "services", "Service", Service)
+BUSY = refuses(429, "TooManyRequests", "slow down")
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(refuses(500, "InternalError"), id="500"),
+        pytest.param(refuses(503, "ServiceUnavailable"), id="503"),
+        pytest.param(refuses(504, "Timeout"), id="504"),
+        pytest.param(text("<html>bad gateway</html>", 502), id="a proxy's 502"),
+        pytest.param(BUSY, id="429"),
+        pytest.param(drops, id="no answer"),
+        pytest.param(streams([b'{"metad'], cut=True), id="half an answer"),
+    ],
+)
+async def test_what_can_be_repeated_is(server: Server, cluster: KubeCluster, first: Answer) -> None:
+    server.says = [first, says(a_secret())]
+    assert (await cluster.get(SECRETS, HERE))["metadata"]["name"] == "a"
+    assert len(server.asked) == 2
+    assert server.asked[1].at - server.asked[0].at > 0.04
+
+
+@pytest.mark.parametrize("ask", ["patch", "delete with a UID"])
+async def test_so_are_writes_that_come_to_the_same_when_done_twice(
+    server: Server, cluster: KubeCluster, ask: str
+) -> None:
+    server.says = [drops, says(a_secret())]
+    if ask == "patch":
+        await cluster.patch(SECRETS, HERE, {"data": {}})
+    else:
+        await cluster.delete(SECRETS, HERE, uid="u-a")
+    assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize("first", [refuses(500), refuses(503), drops], ids=["500", "503", "no answer"])
+async def test_what_may_have_been_done_is_not_done_again(server: Server, cluster: KubeCluster, first: Answer) -> None:
+    server.says = [first]
+    with pytest.raises(UnavailableError):
+        await cluster.create(SECRETS, NEW)
+    assert len(server.asked) == 1
+
+
+async def test_a_refusal_for_want_of_time_is_no_deed(server: Server, cluster: KubeCluster) -> None:
+    server.says = [BUSY, says(a_secret())]
+    assert (await cluster.create(SECRETS, NEW))["metadata"]["uid"] == "u-a"
+
+
+async def test_the_server_says_when_to_come_back(server: Server, cluster: KubeCluster) -> None:
+    server.says = [refuses(429, "TooManyRequests", Retry_After="1"), says(a_secret())]
+    await cluster.get(SECRETS, HERE)
+    assert server.asked[1].at - server.asked[0].at >= 1.0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(refuses(429, "TooManyRequests", Retry_After="60"), id="header"),
+        pytest.param(refuses(429, "TooManyRequests", details={"retryAfterSeconds": 60}), id="details"),
+    ],
+)
+async def test_a_long_wait_is_the_callers(server: Server, cluster: KubeCluster, answer: Answer) -> None:
+    server.says = [answer]
+    with pytest.raises(TooManyRequestsError) as caught:
+        await cluster.get(SECRETS, HERE)
+    assert caught.value.retry_after == 60
+    assert len(server.asked) == 1
+
+
+async def test_patience_ends(server: Server, cluster: KubeCluster) -> None:
+    server.says = [refuses(503, "ServiceUnavailable", "not today")]
+    with pytest.raises(UnavailableError, match="not today"):
+        await cluster.get(SECRETS, HERE)
+    assert server.asked[-1].at - server.asked[0].at < BRISK.patience
+    assert 3 <= len(server.asked) <= 8
+
+
+async def test_an_answer_that_does_not_come_is_not_waited_for(server: Server) -> None:
+    server.says = [streams([b"{", 30.0])]
+    async with connected(access(server.url), Manner(timeout=0.2, patience=0)) as cluster:
+        with pytest.raises(UnavailableError, match=r"no answer from http://127\.0\.0\.1:\d+: none within 0.2 s"):
+            await cluster.get(SECRETS, HERE)
+
+
+async def test_nobody_there() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        async with connected(access(url), Manner(patience=0)) as cluster:
+            with pytest.raises(UnavailableError, match=rf"no answer from {url}: .*Connect"):
+                await cluster.create(SECRETS, NEW)
+
+
+async def test_a_server_that_comes_up_gets_even_what_must_not_be_repeated(server: Server) -> None:
+    """Without a connection nothing can have been done."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    counted: list[tuple[str, str, int]] = []
+    async with connected(
+        access(f"http://127.0.0.1:{port}"), count=lambda verb, what, code, _: counted.append((verb, what, code))
+    ) as cluster:
+        making = asyncio.create_task(cluster.create(SECRETS, NEW))
+        while not counted:
+            await asyncio.sleep(0.01)
+        server.says = [says(a_secret())]
+        relay = await asyncio.start_server(lambda *pipe: _relay(server.url, *pipe), "127.0.0.1", port)
+        async with relay:
+            await making
+    assert counted[0] == ("create", "secrets", 0)
+    assert counted[-1] == ("create", "secrets", 200)
+    assert len(server.asked) == 1
+
+
+async def _relay(url: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    host, _, port = url.removeprefix("http://").partition(":")
+    up, down = await asyncio.open_connection(host, int(port))
+    down.write(await reader.read(65536))
+    writer.write(await up.read(65536))
+    for one in (down, writer):
+        one.close()
+        await one.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        pytest.param(refuses(404, "NotFound", 'secrets "a" not found'), NotFoundError, 'secrets "a"', id="404"),
+        pytest.param(text("404 page not found", 404), NotFoundError, "404 page not found", id="no such resource"),
+        pytest.param(refuses(403, "Forbidden", "quota"), ForbiddenError, "quota", id="403"),
+        pytest.param(refuses(401, "Unauthorized", "Unauthorized"), ForbiddenError, "who we are", id="401"),
+        pytest.param(refuses(409, "Conflict"), ConflictError, "no", id="409"),
+        pytest.param(refuses(400, "BadRequest"), InvalidError, "no", id="400"),
+        pytest.param(refuses(413, "RequestEntityTooLarge"), InvalidError, "no", id="413"),
+        pytest.param(refuses(405, "MethodNotAllowed"), ApiError, "no", id="405"),
+        pytest.param(text("", 302), ApiError, "HTTP 302", id="a redirect"),
+        pytest.param(text("<html>", 200), ApiError, "cannot be read", id="a captive portal"),
+        pytest.param(says({"metadata": 3}), ApiError, "cannot be read", id="nonsense"),
+    ],
+)
+async def test_what_is_said_once_is_not_asked_again(
+    server: Server, cluster: KubeCluster, answer: Answer, error: type[ApiError], words: str
+) -> None:
+    server.says = [answer]
+    with pytest.raises(ApiError, match=words) as caught:
+        await cluster.get(NARROW, HERE)
+    assert type(caught.value) is error
+    assert len(server.asked) == 1
+
+
+async def test_a_webhook_that_fails_is_no_lost_server(server: Server, cluster: KubeCluster) -> None:
+    server.says = [refuses(500, "InternalError", "failed calling webhook")]
+    with pytest.raises(ApiError, match="webhook") as caught:
+        await cluster.create(SECRETS, NEW)
+    assert type(caught.value) is ApiError
+
+
+async def test_a_version_that_the_server_waited_for_in_vain_is_not_asked_for_again(
+    server: Server, cluster: KubeCluster
+) -> None:
+    causes = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
+    server.says = [refuses(504, "Timeout", "Too large resource version", details=causes)]
+    with pytest.raises(UnavailableError, match="Too large"):
+        await cluster.list(SECRETS, not_older_than="99")
+    assert len(server.asked) == 1
+
+
+class _Closed:
+    """A gate that lets nothing through but what it is told to."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, bool]] = []
+
+    async def pass_(self, verb: str, write: bool) -> None:
+        self.seen.append((verb, write))
+        if write:
+            raise ForbiddenError("not the leader")
+
+
+async def test_the_gate_sees_every_attempt_and_can_refuse(server: Server) -> None:
+    gate = _Closed()
+    server.says = [drops, says(a_secret())]
+    async with connected(access(server.url), gate=gate) as cluster:
+        await cluster.get(SECRETS, HERE)
+        with pytest.raises(ForbiddenError, match="not the leader"):
+            await cluster.create(SECRETS, NEW)
+        assert gate.seen == [("get", False), ("get", False), ("create", True)]
+        assert len(server.asked) == 2
+        aside = KubeCluster(cluster.http.apart(Manner(timeout=1, patience=0)))
+        await aside.create(SECRETS, NEW)
+    assert len(gate.seen) == 3
+
+
+async def test_only_so_many_requests_are_under_way(server: Server) -> None:
+    going, most = 0, 0
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal going, most
+        going += 1
+        most = max(most, going)
+        await asyncio.sleep(0.02)
+        going -= 1
+        return await says(a_secret())(request)
+
+    server.says = [answer]
+    session = Session(access(server.url))
+    cluster = KubeCluster(Http(session, Manner(at_once=3)))
+    await asyncio.gather(*[cluster.get(SECRETS, HERE) for _ in range(10)])
+    await session.close()
+    assert most == 3

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One leader at a time, whatever happens to the one before; time is virtual, the store is real."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from runtime_rig import VIRTUAL, Call, LoopClock, Wire
+
+from trainwright.errors import UnavailableError
+from trainwright.local.cluster import LocalCluster
+from trainwright.local.storage.store import Store
+from trainwright.model.meta import Key
+from trainwright.runtime.election import Elector, Terms
+from trainwright.runtime.resources import LEASES
+
+pytestmark = VIRTUAL
+KEY = Key("trainwright", "operator")
+
+
+class Candidate:
+    """An elector on its own wire, and when it led."""
+
+    def __init__(self, store: Store, clock: LoopClock, name: str) -> None:
+        self.wire = Wire(LocalCluster(store))
+        self.elector = Elector(self.wire, clock, Terms(key=KEY, identity=name))
+        self.leads: list[tuple[float, float]] = []
+        self.task = asyncio.create_task(self.elector.lead(self.work))
+
+    async def work(self) -> None:
+        began = asyncio.get_running_loop().time()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.leads.append((began, asyncio.get_running_loop().time()))
+
+    async def end(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+def stage() -> tuple[Store, LoopClock]:
+    clock = LoopClock()
+    return Store(clock), clock
+
+
+def holder(store: Store) -> Any:
+    return store.get(LEASES.whole(), KEY)["spec"]
+
+
+async def test_the_first_leads_and_renews_while_the_second_waits() -> None:
+    store, clock = stage()
+    one = Candidate(store, clock, "one")
+    await asyncio.sleep(1)
+    two = Candidate(store, clock, "two")
+    await asyncio.sleep(60)
+
+    assert (holder(store)["holderIdentity"], holder(store)["leaseTransitions"]) == ("one", 0)
+    assert one.elector.left > 12
+    assert two.elector.left == 0
+    assert len(one.wire.made()) == pytest.approx(31, abs=2)  # one write every two seconds
+    assert two.wire.made() == []
+    await one.end()
+    await two.end()
+
+
+async def test_a_leader_that_ends_hands_over_at_once() -> None:
+    store, clock = stage()
+    one, two = Candidate(store, clock, "one"), Candidate(store, clock, "two")
+    await asyncio.sleep(10)
+    first, second = (one, two) if one.elector.left else (two, one)
+    await first.end()
+    await asyncio.sleep(4)
+
+    assert first.elector.left == 0
+    assert second.elector.left > 0
+    await second.end()
+
+
+async def test_a_leader_that_is_cut_off_stops_before_another_begins() -> None:
+    store, clock = stage()
+    one = Candidate(store, clock, "one")
+    await asyncio.sleep(1)
+    two = Candidate(store, clock, "two")
+    await asyncio.sleep(5)
+    cut = asyncio.get_running_loop().time()
+
+    async def nothing_passes(call: Call) -> None:
+        raise UnavailableError(f"cut off: {call}")
+
+    one.wire.before = nothing_passes
+    await asyncio.sleep(40)
+
+    (_, ended), begun = one.leads[0], asyncio.get_running_loop().time() - two.elector.left
+    assert ended <= cut + 12  # a renewal may have been two seconds old
+    assert two.elector.left > 0
+    assert holder(store)["holderIdentity"] == "two"
+    assert holder(store)["leaseTransitions"] == 1
+    assert begun > ended
+    await one.end()
+    await two.end()
+
+
+async def test_answers_that_never_come_count_as_no_renewal() -> None:
+    store, clock = stage()
+    one = Candidate(store, clock, "one")
+    await asyncio.sleep(5)
+
+    async def silence(_: Call) -> None:
+        await asyncio.Event().wait()
+
+    one.wire.before = silence
+    left: list[float] = []
+    for _ in range(30):
+        await asyncio.sleep(1)
+        left.append(one.elector.left)
+
+    assert one.leads
+    assert one.leads[0][1] <= 5 + 15
+    assert left[-1] == 0
+    await one.end()
+
+
+async def test_a_leader_that_was_stopped_finds_nothing_left() -> None:
+    store, clock = stage()
+    one = Candidate(store, clock, "one")
+    await asyncio.sleep(1)
+    before = one.elector.left
+    one.elector._until -= 20  # as if 20 seconds had passed while the process stood still
+
+    assert (before > 10, one.elector.left) == (True, 0)
+    await one.end()
+
+
+async def test_two_who_find_no_lease_do_not_both_lead() -> None:
+    store, clock = stage()
+    all_of_them = [Candidate(store, clock, f"candidate {number}") for number in range(5)]
+    for _ in range(100):
+        await asyncio.sleep(0.5)
+        assert sum(one.elector.left > 0 for one in all_of_them) <= 1
+    assert sum(one.elector.left > 0 for one in all_of_them) == 1
+    for one in all_of_them:
+        await one.end()
+
+
+async def test_work_that_fails_gives_the_lease_back_and_is_heard_of() -> None:
+    store, clock = stage()
+
+    async def fails() -> None:
+        raise ValueError("broken")
+
+    elector = Elector(LocalCluster(store), clock, Terms(key=KEY, identity="one"))
+
+    with pytest.raises(ValueError, match="broken"):
+        await elector.lead(fails)
+    assert holder(store)["holderIdentity"] == ""
