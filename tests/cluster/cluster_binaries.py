@@ -49,7 +49,7 @@ def find(*names: str, tell: Callable[[str], None] = print) -> dict[str, str]:
         return {name: _given(Path(given), name) for name in names}
     folder = cache()
     if not all((folder / name).exists() for name in names):
-        with _alone(folder, tell):
+        with alone(folder, tell):
             for name in names:  # another process may have built it while this one waited
                 if not (folder / name).exists():
                     _build(name, folder, tell)
@@ -63,7 +63,7 @@ def _given(folder: Path, name: str) -> str:
 
 
 @contextmanager
-def _alone(folder: Path, tell: Callable[[str], None]) -> Iterator[None]:
+def alone(folder: Path, tell: Callable[[str], None]) -> Iterator[None]:
     """Two processes do not build at once; the kernel lets go of the lock whatever becomes of its holder."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:

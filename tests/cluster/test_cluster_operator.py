@@ -2,9 +2,11 @@
 """The operator, out of process, on a real control plane: jobs end as their rules say, and cost what was promised."""
 
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +64,9 @@ def rights(plane: ControlPlane) -> None:
 @pytest.mark.usefixtures("nodes", "rights")
 def test_a_job_succeeds_within_its_budget_of_writes(plane: ControlPlane, namespace: str, tmp_path: Path) -> None:
     with operator(plane, tmp_path, namespace) as process:
-        until(lambda: plane.find(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/operator"), "it leads")
+        # Before the first job everything is listed once.
+        plane.kubectl("apply", "-n", namespace, "-f", "-", given=json.dumps(job("first", 1)))
+        until(lambda: phase(plane, namespace, "first") == "Succeeded", f"it succeeds; the log is {process.log}")
         mark = plane.mark()
         plane.kubectl("apply", "-n", namespace, "-f", "-", given=json.dumps(job("four", 4)))
         until(lambda: phase(plane, namespace, "four") == "Succeeded", f"it succeeds; the log is {process.log}")
@@ -87,3 +91,54 @@ def test_kubectl_deletes_a_job_and_its_children_go(plane: ControlPlane, namespac
 
     assert "gone" in shown
     assert "Succeeded" in shown
+
+
+def enough(plane: ControlPlane, namespace: str, least: int) -> bool:
+    items = plane.call("GET", JOBS.format(namespace))["items"]
+    return sum((one.get("status") or {}).get("phase") == "Succeeded" for one in items) >= least
+
+
+@pytest.mark.usefixtures("nodes", "rights")
+def test_killed_twice_it_makes_no_pod_twice_and_all_jobs_end(
+    plane: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    jobs = [job(f"job-{number}", 2) for number in range(60)]
+    mark = plane.mark()
+    quick = ("--lease-duration", "6", "--renew-deadline", "0.8", "--retry-period", "0.2")
+    plane.kubectl(
+        "create", "-n", namespace, "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": jobs})
+    )
+    for share in (18, 36, 60):
+        with operator(plane, tmp_path, namespace, *quick):
+            until(partial(enough, plane, namespace, share), f"{share} have succeeded")
+
+    made = plane.audit(mark).where(user="operator", verb="create", resource="pods", namespace=namespace, code=201)
+    assert len(made) == 120
+    assert len({call.name for call in made}) == 120
+
+
+@pytest.mark.usefixtures("nodes", "rights")
+def test_another_takes_over_from_one_that_is_killed_or_stopped(
+    plane: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    quick = ("--lease-duration", "6", "--renew-deadline", "0.8", "--retry-period", "0.2")
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/operator"
+
+    def holder() -> str:
+        return str(((plane.find(lease) or {}).get("spec") or {}).get("holderIdentity") or "")
+
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    with operator(plane, tmp_path / "one", namespace, *quick) as one:
+        first = until(holder, "somebody leads")
+        with operator(plane, tmp_path / "two", namespace, *quick):
+            one.signal(signal.SIGSTOP)
+            until(lambda: holder() not in ("", first), "the other one leads", patience=20)
+            mark = plane.mark()
+            one.signal(signal.SIGCONT)
+            plane.kubectl("apply", "-n", namespace, "-f", "-", given=json.dumps(job("after", 2)))
+            until(lambda: phase(plane, namespace, "after") == "Succeeded", "the job succeeds under its new leader")
+            pods = plane.audit(mark).where(user="operator", verb="create", resource="pods", namespace=namespace)
+            until(lambda: not one.alive, "the one before has given up")
+
+    assert pods.tally("code") == {201: 2}
