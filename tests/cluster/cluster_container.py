@@ -170,7 +170,7 @@ def _drain(plane: ControlPlane, name: str) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """What containerd does not take along: the processes that watch over containers, mounts, the bridge."""
+    """What neither takes along: processes that watch over containers, mounts, the bridge, links, empty cgroups."""
     for pid in _of(folder):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -179,6 +179,12 @@ def _clear(folder: Path) -> None:
         if where.startswith(str(folder)):
             subprocess.run(["umount", "--lazy", where], check=False)  # noqa: S607 - as the system has it
     subprocess.run(["ip", "link", "delete", _BRIDGE], capture_output=True, check=False)  # noqa: S607 - as the system has it
+    for link in Path("/var/log/containers").glob("*.log"):  # a kubelet knows no other place
+        if link.is_symlink() and link.readlink().is_relative_to(folder):
+            link.unlink()
+    for group in Path("/sys/fs/cgroup").glob(f"**/{_NAMESPACE}"):
+        with suppress(OSError):  # somebody else's, in use
+            group.rmdir()
     shutil.rmtree(folder)
 
 

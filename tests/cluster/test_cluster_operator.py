@@ -95,7 +95,7 @@ def test_kubectl_deletes_a_job_and_its_children_go(plane: ControlPlane, namespac
 
 def enough(plane: ControlPlane, namespace: str, least: int) -> bool:
     items = plane.call("GET", JOBS.format(namespace))["items"]
-    return sum((one.get("status") or {}).get("phase") == "Succeeded" for one in items) >= least
+    return len([one for one in items if (one.get("status") or {}).get("phase") == "Succeeded"]) >= least
 
 
 @pytest.mark.usefixtures("nodes", "rights")
