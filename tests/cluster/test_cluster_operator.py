@@ -3,6 +3,7 @@
 
 import json
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ import pytest
 from cluster_client import until
 from cluster_plane import ControlPlane
 from cluster_process import Process
+
+from trainwright.crd.rights import RBAC, bindings, cluster_role, lease_role
+from trainwright.kinds.registry import KINDS
 
 pytest_plugins = ("cluster_fixtures",)
 JOBS = "/apis/batch.tensorstack.dev/v1beta1/namespaces/{}/genericjobs"
@@ -52,13 +56,17 @@ def phase(plane: ControlPlane, namespace: str, name: str) -> str:
     return str((found.get("status") or {}).get("phase"))
 
 
-@pytest.fixture(scope="session")
-def rights(plane: ControlPlane) -> None:
-    """What the operator may do, until RBAC rules of its own exist."""
-    subject = {"kind": "User", "name": "operator", "apiGroup": "rbac.authorization.k8s.io"}
-    role = {"kind": "ClusterRole", "name": "cluster-admin", "apiGroup": "rbac.authorization.k8s.io"}
-    body = {"metadata": {"name": "operator"}, "subjects": [subject], "roleRef": role}
-    plane.call("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", body)
+@pytest.fixture
+def rights(plane: ControlPlane, namespace: str) -> Iterator[None]:
+    """What the manifests grant, to the operator's user, and nothing else."""
+    subject = {"kind": "User", "name": "operator", "apiGroup": RBAC}
+    whole, own = bindings(namespace, subject)
+    bodies = [cluster_role(KINDS), lease_role(namespace), own, whole]
+    items = json.dumps({"apiVersion": "v1", "kind": "List", "items": bodies})
+    mark = plane.mark()
+    plane.kubectl("apply", "-f", "-", given=items)
+    yield
+    assert plane.audit(mark).where(user="operator", code=403) == ()
 
 
 @pytest.mark.usefixtures("nodes", "rights")
@@ -142,3 +150,12 @@ def test_another_takes_over_from_one_that_is_killed_or_stopped(
             until(lambda: not one.alive, "the one before has given up")
 
     assert pods.tally("code") == {201: 2}
+
+
+def test_the_api_server_takes_the_manifests(plane: ControlPlane, namespace: str) -> None:
+    argv = [sys.executable, "-m", "trainwright", "manifests", "--image", "example/trainwright:1", "-n", namespace]
+    text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    told = plane.kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", given=text).stdout
+
+    assert "deployment.apps/trainwright-operator serverside-applied (server dry run)" in told
+    assert len(told.splitlines()) == 8 + len(KINDS)

@@ -33,7 +33,7 @@ def command(kind: tuple[str, ...], output: Literal["yaml", "json"]) -> None:
     """
     names = [_name(word) for word in kind]
     bodies = crds(each for each in KINDS if not names or each.name in names)
-    click.echo(_as_json(bodies) if output == "json" else _as_yaml(bodies), nl=False)
+    click.echo(as_json(bodies) if output == "json" else as_yaml(bodies), nl=False)
 
 
 def _name(word: str) -> str:
@@ -51,12 +51,20 @@ def _spellings(kind: Kind) -> tuple[str, ...]:
     return kind.name, kind.plural, f"{kind.plural}.{kind.group}", *kind.short_names
 
 
-def _as_json(bodies: tuple[Body, ...]) -> str:
+def as_json(bodies: tuple[Body, ...]) -> str:
+    """One List."""
     whole = {"apiVersion": "v1", "kind": "List", "items": bodies}
     return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
 
 
-def _as_yaml(bodies: tuple[Body, ...]) -> str:
+def as_yaml(bodies: tuple[Body, ...]) -> str:
+    """Documents, each written out: what they share is no alias."""
     import yaml  # noqa: PLC0415 - a third of a command's start-up time
 
-    return yaml.safe_dump_all(bodies, sort_keys=False, allow_unicode=True, width=120)
+    class Plain(yaml.SafeDumper):
+        """kubectl would take aliases, people would not."""
+
+        def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - of anything
+            return True
+
+    return yaml.dump_all(bodies, Dumper=Plain, sort_keys=False, allow_unicode=True, width=120)

@@ -29,6 +29,7 @@ COMMANDS = {
     "plan": "Show what a manifest would create, without a cluster.",
     "operator": "Look after jobs on a Kubernetes cluster.",
     "crds": "Print the CustomResourceDefinitions to install on a cluster.",
+    "manifests": "Print everything to install on a cluster: CRDs, RBAC rules, the operator.",
 }
 #: 128 + SIGPIPE, what a shell reports of any program whose reader went away.
 _READER_GONE = 141

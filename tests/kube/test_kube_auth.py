@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who we say we are: tokens that change, plug-ins that are real programs, headers as they arrive."""
+
+import asyncio
+import json
+import sys
+from base64 import b64encode
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from kube_server import BRISK, HERE, SECRETS, Server, a_secret, access, refuses, says
+
+from trainwright.errors import ForbiddenError, UnavailableError
+from trainwright.kube import auth, plugin
+from trainwright.kube.cluster import KubeCluster, connected
+from trainwright.kube.config import Access
+from trainwright.kube.http import Http
+from trainwright.kube.kubeconfig import Exec, User, Variable
+from trainwright.kube.session import Session
+
+V1 = "client.authentication.k8s.io/v1"
+UNKNOWN = refuses(401, "Unauthorized", "Unauthorized")
+
+
+def _sent(server: Server) -> list[str]:
+    return [asked.headers.get("Authorization", "") for asked in server.asked]
+
+
+@pytest.mark.parametrize(
+    ("user", "header"),
+    [
+        pytest.param(User(), "", id="nobody"),
+        pytest.param(User(token="abc"), "Bearer abc", id="a token"),
+        pytest.param(
+            User(username="me", password="ü"), f"Basic {b64encode('me:ü'.encode()).decode()}", id="a password"
+        ),
+    ],
+)
+async def test_what_is_sent(server: Server, user: User, header: str) -> None:
+    server.says = [says(a_secret())]
+    async with connected(access(server.url, user)) as cluster:
+        await cluster.get(SECRETS, HERE)
+    assert _sent(server) == [header]
+
+
+async def test_somebody_else_can_be_meant(server: Server) -> None:
+    server.says = [says(a_secret())]
+    user = User(impersonate="other", impersonate_uid="7", impersonate_groups=["a", "b"])
+    async with connected(access(server.url, user)) as cluster:
+        await cluster.get(SECRETS, HERE)
+    headers = server.asked[0].headers
+    assert (headers["Impersonate-User"], headers["Impersonate-Uid"]) == ("other", "7")
+    assert headers.getall("Impersonate-Group") == ["a", "b"]
+
+
+def _knows(*tokens: str) -> Any:
+    """A server that takes these tokens only."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        known = request.headers.get("Authorization") in [f"Bearer {token}" for token in tokens]
+        return await (says(a_secret()) if known else UNKNOWN)(request)
+
+    return answer
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("one\n")
+    return path
+
+
+async def test_a_token_that_is_refused_is_read_again(server: Server, token: Path) -> None:
+    server.says = [_knows("one")]
+    async with connected(access(server.url, User(token_file=str(token)))) as cluster:
+        await cluster.get(SECRETS, HERE)
+        token.write_text("two")
+        server.says = [_knows("two")]
+        await cluster.create(SECRETS, a_secret())
+    assert _sent(server) == ["Bearer one", "Bearer one", "Bearer two"]
+
+
+async def test_one_that_stays_refused_is_told_of(server: Server, token: Path) -> None:
+    server.says = [UNKNOWN]
+    async with connected(access(server.url, User(token_file=str(token)))) as cluster:
+        with pytest.raises(ForbiddenError, match="does not know who we are: Unauthorized"):
+            await cluster.get(SECRETS, HERE)
+    assert len(server.asked) == 1
+
+
+async def test_a_token_is_read_again_in_time(server: Server, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auth, "_FRESH", 0.05)
+    server.says = [says(a_secret())]
+    async with connected(access(server.url, User(token_file=str(token), token="start"))) as cluster:
+        await cluster.get(SECRETS, HERE)
+        token.write_text("two")
+        await asyncio.sleep(0.06)
+        await cluster.get(SECRETS, HERE)
+        # What is being replaced at this moment takes nothing away.
+        token.unlink()
+        await asyncio.sleep(0.06)
+        await cluster.get(SECRETS, HERE)
+    assert _sent(server) == ["Bearer one", "Bearer two", "Bearer two"]
+
+
+@pytest.mark.parametrize("content", [None, " \n"], ids=["missing", "empty"])
+async def test_a_file_without_a_token_is_told_of(server: Server, token: Path, content: str | None) -> None:
+    token.unlink() if content is None else token.write_text(content)
+    async with connected(access(server.url, User(token_file=str(token)))) as cluster:
+        with pytest.raises(UnavailableError, match=r"users\[0\]\.user\.tokenFile: no token in .*token: "):
+            await cluster.get(SECRETS, HERE)
+    assert server.asked == []
+
+
+# -- plug-ins ---------------------------------------------------------------------------------------------------------
+
+_SCRIPT = """
+import json, os, sys, pathlib
+folder = pathlib.Path(sys.argv[1])
+count = len(list(folder.glob("run-*"))) + 1
+folder.joinpath(f"run-{count}").write_text(os.environ["KUBERNETES_EXEC_INFO"] + "\\n" + os.environ.get("EXTRA", ""))
+assert sys.stdin.read() == ""
+status = json.loads(sys.argv[2])
+status["token"] = f"token-{count}"
+print(json.dumps({"apiVersion": sys.argv[3], "kind": "ExecCredential", "status": status}))
+"""
+
+
+class _Clock:
+    """One that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.time = datetime(2026, 11, 15, 12, tzinfo=UTC)
+
+    def now(self) -> datetime:
+        return self.time
+
+
+def _plugin(
+    server: Server, folder: Path, version: str = V1, status: dict[str, str] | None = None, **more: Any
+) -> Access:
+    script = folder / "plugin.py"
+    script.write_text(_SCRIPT)
+    args = ["-I", str(script), str(folder), json.dumps(status or {}), version]
+    given = Exec(sys.executable, version, args, [Variable("EXTRA", "given")], **more)
+    return access(server.url, User(exec=given), tls_server_name="name")
+
+
+@pytest.mark.parametrize("version", [V1, f"{V1}beta1"])
+async def test_a_plugin_is_run_once(server: Server, tmp_path: Path, version: str) -> None:
+    server.says = [says(a_secret())]
+    async with connected(_plugin(server, tmp_path, version)) as cluster:
+        await asyncio.gather(*[cluster.get(SECRETS, HERE) for _ in range(5)])
+    assert _sent(server) == ["Bearer token-1"] * 5
+    (run,) = tmp_path.glob("run-*")
+    info, extra = run.read_text().splitlines()
+    assert json.loads(info) == {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
+    assert extra == "given"
+
+
+async def test_it_is_told_of_the_cluster_if_it_asks(server: Server, tmp_path: Path) -> None:
+    server.says = [says(a_secret())]
+    async with connected(_plugin(server, tmp_path, provide_cluster_info=True)) as cluster:
+        await cluster.get(SECRETS, HERE)
+    info = json.loads((tmp_path / "run-1").read_text().splitlines()[0])
+    assert info["spec"]["cluster"] == {"server": server.url, "tls-server-name": "name"}
+
+
+async def test_what_it_says_is_good_until_it_expires(server: Server, tmp_path: Path) -> None:
+    clock = _Clock()
+    server.says = [says(a_secret())]
+    session = Session(_plugin(server, tmp_path, status={"expirationTimestamp": "2026-11-15T12:00:30Z"}), clock)
+    cluster = KubeCluster(Http(session, BRISK))
+    for seconds in (0, 29, 30):
+        clock.time = datetime(2026, 11, 15, 12, tzinfo=UTC) + timedelta(seconds=seconds)
+        await cluster.get(SECRETS, HERE)
+    await session.close()
+    assert _sent(server) == ["Bearer token-1", "Bearer token-1", "Bearer token-2"]
+
+
+async def test_it_is_asked_again_when_it_is_refused_and_only_once_for_all(server: Server, tmp_path: Path) -> None:
+    server.says = [_knows("token-2")]
+    async with connected(_plugin(server, tmp_path)) as cluster:
+        await asyncio.gather(*[cluster.get(SECRETS, HERE) for _ in range(5)])
+    assert sorted(_sent(server)) == ["Bearer token-1"] * 5 + ["Bearer token-2"] * 5
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        pytest.param("import sys; sys.exit('log\\nlog in first')", "ended with exit code 1: log in first", id="it fails"),
+        pytest.param("import os; os.abort()", "ended with exit code -6: without a word", id="it crashes"),
+        pytest.param("print('hello')", "did not print an ExecCredential: JSON is malformed", id="no JSON"),
+        pytest.param(f"print('{{\"apiVersion\":\"{V1}\",\"kind\":\"Secret\"}}')", f"printed {V1} Secret; expected {V1} ExecC", id="another kind"),
+        pytest.param("print('{\"apiVersion\":\"v2\",\"kind\":\"ExecCredential\"}')", "printed v2 ExecCredential; expected", id="another version"),
+        pytest.param(f"print('{{\"apiVersion\":\"{V1}\",\"kind\":\"ExecCredential\"}}')", "printed neither status.token nor", id="nothing"),
+        pytest.param("import time; time.sleep(30)", "said nothing for 0 s", id="it hangs"),
+    ],
+)  # fmt: skip
+async def test_a_plugin_that_does_not_work(
+    server: Server, monkeypatch: pytest.MonkeyPatch, script: str, words: str
+) -> None:
+    if "sleep" in script:
+        monkeypatch.setattr(plugin, "_TIMEOUT", 0.3)
+    user = User(exec=Exec(sys.executable, V1, ["-I", "-c", script]))
+    async with connected(access(server.url, user)) as cluster:
+        with pytest.raises(UnavailableError, match=words) as caught:
+            await cluster.get(SECRETS, HERE)
+    assert str(caught.value).startswith(f"file: users[0].user.exec: {sys.executable} ")
+
+
+async def test_a_plugin_that_is_missing_says_where_to_get_it(server: Server) -> None:
+    user = User(exec=Exec("no-such-plugin", V1, install_hint="get it\nfrom there"))
+    async with connected(access(server.url, user)) as cluster:
+        with pytest.raises(UnavailableError, match="no-such-plugin cannot be run: No such file.*; get it from there"):
+            await cluster.get(SECRETS, HERE)
+
+
+async def test_a_token_comes_before_a_plugin(server: Server) -> None:
+    server.says = [says(a_secret())]
+    user = User(token="abc", exec=Exec("no-such-plugin", V1))
+    async with connected(access(server.url, user)) as cluster:
+        await cluster.get(SECRETS, HERE)
+    assert _sent(server) == ["Bearer abc"]
