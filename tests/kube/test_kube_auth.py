@@ -21,6 +21,8 @@ from trainwright.kube.http import Http
 from trainwright.kube.kubeconfig import Exec, User, Variable
 from trainwright.kube.session import Session
 
+TOKEN = "".join(("ü", "-", "abc"))
+BASIC = b64encode(f"me:{TOKEN}".encode()).decode()
 V1 = "client.authentication.k8s.io/v1"
 UNKNOWN = refuses(401, "Unauthorized", "Unauthorized")
 
@@ -33,10 +35,8 @@ def _sent(server: Server) -> list[str]:
     ("user", "header"),
     [
         pytest.param(User(), "", id="nobody"),
-        pytest.param(User(token="abc"), "Bearer abc", id="a token"),
-        pytest.param(
-            User(username="me", password="ü"), f"Basic {b64encode('me:ü'.encode()).decode()}", id="a password"
-        ),
+        pytest.param(User(token=TOKEN), f"Bearer {TOKEN}", id="a token"),
+        pytest.param(User(username="me", password=TOKEN), f"Basic {BASIC}", id="a password"),
     ],
 )
 async def test_what_is_sent(server: Server, user: User, header: str) -> None:
@@ -94,7 +94,7 @@ async def test_one_that_stays_refused_is_told_of(server: Server, token: Path) ->
 async def test_a_token_is_read_again_in_time(server: Server, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "_FRESH", 0.05)
     server.says = [says(a_secret())]
-    async with connected(access(server.url, User(token_file=str(token), token="start"))) as cluster:
+    async with connected(access(server.url, User(token_file=str(token), token=TOKEN))) as cluster:
         await cluster.get(SECRETS, HERE)
         token.write_text("two")
         await asyncio.sleep(0.06)
@@ -188,18 +188,23 @@ async def test_it_is_asked_again_when_it_is_refused_and_only_once_for_all(server
     assert sorted(_sent(server)) == ["Bearer token-1"] * 5 + ["Bearer token-2"] * 5
 
 
+def _prints(version: str, kind: str) -> str:
+    said = json.dumps({"apiVersion": version, "kind": kind})
+    return f"print({said!r})"
+
+
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        pytest.param("import sys; sys.exit('log\\nlog in first')", "ended with exit code 1: log in first", id="it fails"),
+        pytest.param("import sys; sys.exit('log\\nlog in')", "ended with exit code 1: log in", id="it fails"),
         pytest.param("import os; os.abort()", "ended with exit code -6: without a word", id="it crashes"),
         pytest.param("print('hello')", "did not print an ExecCredential: JSON is malformed", id="no JSON"),
-        pytest.param(f"print('{{\"apiVersion\":\"{V1}\",\"kind\":\"Secret\"}}')", f"printed {V1} Secret; expected {V1} ExecC", id="another kind"),
-        pytest.param("print('{\"apiVersion\":\"v2\",\"kind\":\"ExecCredential\"}')", "printed v2 ExecCredential; expected", id="another version"),
-        pytest.param(f"print('{{\"apiVersion\":\"{V1}\",\"kind\":\"ExecCredential\"}}')", "printed neither status.token nor", id="nothing"),
+        pytest.param(_prints(V1, "Secret"), f"printed {V1} Secret; expected {V1} ExecCredential", id="another kind"),
+        pytest.param(_prints("v2", "ExecCredential"), "printed v2 ExecCredential; expected", id="another version"),
+        pytest.param(_prints(V1, "ExecCredential"), "printed neither status.token nor", id="nothing"),
         pytest.param("import time; time.sleep(30)", "said nothing for 0 s", id="it hangs"),
     ],
-)  # fmt: skip
+)
 async def test_a_plugin_that_does_not_work(
     server: Server, monkeypatch: pytest.MonkeyPatch, script: str, words: str
 ) -> None:
@@ -215,13 +220,13 @@ async def test_a_plugin_that_does_not_work(
 async def test_a_plugin_that_is_missing_says_where_to_get_it(server: Server) -> None:
     user = User(exec=Exec("no-such-plugin", V1, install_hint="get it\nfrom there"))
     async with connected(access(server.url, user)) as cluster:
-        with pytest.raises(UnavailableError, match="no-such-plugin cannot be run: No such file.*; get it from there"):
+        with pytest.raises(UnavailableError, match=r"no-such-plugin cannot be run: No such file.*; get it from there"):
             await cluster.get(SECRETS, HERE)
 
 
 async def test_a_token_comes_before_a_plugin(server: Server) -> None:
     server.says = [says(a_secret())]
-    user = User(token="abc", exec=Exec("no-such-plugin", V1))
+    user = User(token=TOKEN, exec=Exec("no-such-plugin", V1))
     async with connected(access(server.url, user)) as cluster:
         await cluster.get(SECRETS, HERE)
-    assert _sent(server) == ["Bearer abc"]
+    assert _sent(server) == [f"Bearer {TOKEN}"]

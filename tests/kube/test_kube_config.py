@@ -54,7 +54,7 @@ def _load(tmp_path: Path, config: dict[str, Any] | str, environ: dict[str, str] 
     ],
     ids=str,
 )
-def test_a_context_is_chosen(tmp_path: Path, asked: dict[str, str], expected: tuple[str, str]) -> None:
+def test_a_context_is_chosen(tmp_path: Path, asked: dict[str, Any], expected: tuple[str, str]) -> None:
     found = _load(tmp_path, _config(), **asked)
     assert (found.server, found.namespace) == expected
     assert found.user.value.token == "t"  # noqa: S105 - of a test
@@ -160,28 +160,78 @@ def _cluster(**cluster: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        pytest.param(_config(**{"current-context": "prd"}), "current-context: there is no context 'prd'; did you mean 'prod'", id="context"),
-        pytest.param(_config(**{"current-context": "zzz"}), "there is no context 'zzz'; known are dev, prod", id="no such context"),
-        pytest.param(_config(**{"current-context": ""}), "current-context: not set; choose one with --context; known are dev, prod", id="none chosen"),
+        pytest.param(
+            _config(**{"current-context": "prd"}),
+            "current-context: there is no context 'prd'; did you mean 'prod'",
+            id="context",
+        ),
+        pytest.param(
+            _config(**{"current-context": "zzz"}),
+            "there is no context 'zzz'; known are dev, prod",
+            id="no such context",
+        ),
+        pytest.param(
+            _config(**{"current-context": ""}),
+            "current-context: not set; choose one with --context; known are dev, prod",
+            id="none chosen",
+        ),
         pytest.param("# nothing\n", "current-context: not set", id="nothing"),
-        pytest.param(_config(clusters=[{"name": "ones", "cluster": {}}]), r"contexts\[0\].context.cluster: there is no cluster 'one'; did you mean 'ones'", id="cluster"),
-        pytest.param(_config(users=None), r"contexts\[0\].context.user: there is no user 'me'; the file has none", id="user"),
+        pytest.param(
+            _config(clusters=[{"name": "ones", "cluster": {}}]),
+            r"contexts\[0\].context.cluster: there is no cluster 'one'; did you mean 'ones'",
+            id="cluster",
+        ),
+        pytest.param(
+            _config(users=None), r"contexts\[0\].context.user: there is no user 'me'; the file has none", id="user"
+        ),
         pytest.param(_cluster(), r"clusters\[0\].cluster.server: ''; expected a URL", id="no server"),
-        pytest.param(_cluster(server="ftp://x"), r"clusters\[0\].cluster.server: 'ftp://x'; expected a URL", id="odd server"),
-        pytest.param(_cluster(server="https://x", proxy_url="socks5://p"), r"proxy-url: 'socks5://p'; expected an http", id="proxy"),
-        pytest.param(_user(token=123), r"config:\d+: users\[0\].user.token: expected `str \| null`, got `int`", id="type"),
+        pytest.param(
+            _cluster(server="ftp://x"), r"clusters\[0\].cluster.server: 'ftp://x'; expected a URL", id="odd server"
+        ),
+        pytest.param(
+            _cluster(server="https://x", proxy_url="socks5://p"),
+            r"proxy-url: 'socks5://p'; expected an http",
+            id="proxy",
+        ),
+        pytest.param(
+            _user(token=123), r"config:\d+: users\[0\].user.token: expected `str \| null`, got `int`", id="type"
+        ),
         pytest.param(_config(users=3), r"config:\d+: users: expected `array", id="no list"),
-        pytest.param(_config(users=[{"name": "me"}, {"name": "me"}]), r"users\[1\].name: a second user is called 'me'", id="twice"),
+        pytest.param(
+            _config(users=[{"name": "me"}, {"name": "me"}]),
+            r"users\[1\].name: a second user is called 'me'",
+            id="twice",
+        ),
         pytest.param("a: [", r"config:\d+:\d+: document 1", id="no YAML"),
         pytest.param("[]\n", "expected a mapping", id="no mapping"),
-        pytest.param(_user(**{"auth-provider": {"name": "gcp"}}), r"users\[0\].user.auth-provider: not supported", id="auth provider"),
-        pytest.param(_user(exec={"command": "x"}), r"users\[0\].user.exec.apiVersion: 'nothing'; expected client.authentication", id="plug-in"),
-        pytest.param(_user(exec={"command": "x", "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Always"}), "exec.interactiveMode: 'Always'", id="terminal"),
-        pytest.param(_user(**{"client-certificate": "me.crt"}), r"client-certificate: cannot read .*me.crt: No such file", id="file"),
-        pytest.param(_user(**{"client-key-data": "eA=="}), "client-certificate: missing, although there is a client-key", id="half a pair"),
+        pytest.param(
+            _user(**{"auth-provider": {"name": "gcp"}}),
+            r"users\[0\].user.auth-provider: not supported",
+            id="auth provider",
+        ),
+        pytest.param(
+            _user(exec={"command": "x"}),
+            r"users\[0\].user.exec.apiVersion: 'nothing'; expected client.authentication",
+            id="plug-in",
+        ),
+        pytest.param(
+            _user(exec={"command": "x", "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Always"}),
+            "exec.interactiveMode: 'Always'",
+            id="terminal",
+        ),
+        pytest.param(
+            _user(**{"client-certificate": "me.crt"}),
+            r"client-certificate: cannot read .*me.crt: No such file",
+            id="file",
+        ),
+        pytest.param(
+            _user(**{"client-key-data": "eA=="}),
+            "client-certificate: missing, although there is a client-key",
+            id="half a pair",
+        ),
         pytest.param(_user(**{"client-certificate-data": "%"}), "client-certificate-data: not base64", id="base64"),
     ],
-)  # fmt: skip
+)
 async def test_what_is_wrong_is_said(tmp_path: Path, config: dict[str, Any] | str, words: str) -> None:
     with pytest.raises(TrainwrightError, match=words) as caught:
         credentials(_load(tmp_path, config), WallClock())
@@ -211,7 +261,7 @@ async def test_what_is_wrong_is_said(tmp_path: Path, config: dict[str, Any] | st
         ("https://11.1.2.3:6443", {"HTTPS_PROXY": "http://p", "NO_PROXY": "10.0.0.0/8,fd00::/8"}, "http://p"),
         ("https://[fd00::1]:6443", {"HTTPS_PROXY": "http://p", "NO_PROXY": "fd00::/8"}, ""),
     ],
-)  # fmt: skip
+)
 def test_the_environment_names_a_proxy(server: str, environ: dict[str, str], expected: str) -> None:
     assert proxy_for(server, environ) == expected
 

@@ -97,7 +97,7 @@ async def test_unless_that_is_asked_for(secure: Server) -> None:
 async def test_a_server_may_have_another_name_than_its_address(certificates: Path) -> None:
     server = await _served(certificates, "other")
     server.says = [_who]
-    trusted = {"certificate_authority": str(certificates / "ca.crt")}
+    trusted: dict[str, Any] = {"certificate_authority": str(certificates / "ca.crt")}
     with pytest.raises(UnavailableError, match="IP address mismatch"):
         await _name(server.url, **trusted)
     assert await _name(server.url, **trusted, tls_server_name="api.internal") == "nobody"
@@ -146,15 +146,34 @@ async def test_a_plugin_may_give_a_certificate(secure: Server, certificates: Pat
 @pytest.mark.parametrize(
     ("cluster", "user", "words"),
     [
-        pytest.param({"certificate_authority": "no.pem"}, {}, r"clusters\[0\].cluster.certificate-authority: cannot read", id="no file"),
-        pytest.param({"certificate_authority_data": "eHh4"}, {}, r"certificate-authority: not a certificate in PEM", id="no PEM"),
-        pytest.param({"certificate_authority_data": "/w=="}, {}, r"certificate-authority: not a certificate in PEM", id="no text"),
-        pytest.param({"certificate_authority_data": "CA", "insecure_skip_tls_verify": True}, {}, r"insecure-skip-tls-verify: true, although", id="contradiction"),
-        pytest.param({"certificate_authority_data": "CA"}, {"client_certificate_data": "eA==", "client_key_data": "eA=="}, r"users\[0\].user.client-certificate: not a certificate with its key", id="no pair"),
+        pytest.param(
+            {"certificate_authority": "no.pem"},
+            {},
+            r"clusters\[0\].cluster.certificate-authority: cannot read",
+            id="no file",
+        ),
+        pytest.param(
+            {"certificate_authority_data": "eHh4"}, {}, r"certificate-authority: not a certificate in PEM", id="no PEM"
+        ),
+        pytest.param(
+            {"certificate_authority_data": "/w=="}, {}, r"certificate-authority: not a certificate in PEM", id="no text"
+        ),
+        pytest.param(
+            {"certificate_authority_data": "CA", "insecure_skip_tls_verify": True},
+            {},
+            r"insecure-skip-tls-verify: true, although",
+            id="contradiction",
+        ),
+        pytest.param(
+            {"certificate_authority_data": "CA"},
+            {"client_certificate_data": "eA==", "client_key_data": "eA=="},
+            r"users\[0\].user.client-certificate: not a certificate with its key",
+            id="no pair",
+        ),
     ],
-)  # fmt: skip
+)
 async def test_certificates_that_are_none(
-    certificates: Path, cluster: dict[str, Any], user: dict[str, str], words: str
+    certificates: Path, cluster: dict[str, Any], user: dict[str, Any], words: str
 ) -> None:
     given = {name: _data(certificates / "ca.crt") if value == "CA" else value for name, value in cluster.items()}
     with pytest.raises(UsageError, match=words):
