@@ -67,6 +67,13 @@ async def test_what_may_have_been_done_is_not_done_again(server: Server, cluster
     assert len(server.asked) == 1
 
 
+async def test_nor_is_a_deletion_of_whatever_bears_the_name(server: Server, cluster: KubeCluster) -> None:
+    server.says = [drops]
+    with pytest.raises(UnavailableError):
+        await cluster.delete(SECRETS, HERE)
+    assert len(server.asked) == 1
+
+
 async def test_a_refusal_for_want_of_time_is_no_deed(server: Server, cluster: KubeCluster) -> None:
     server.says = [BUSY, says(a_secret())]
     assert (await cluster.create(SECRETS, NEW))["metadata"]["uid"] == "u-a"
@@ -159,7 +166,7 @@ async def _relay(url: str, reader: asyncio.StreamReader, writer: asyncio.StreamW
         pytest.param(refuses(400, "BadRequest"), InvalidError, "no", id="400"),
         pytest.param(refuses(413, "RequestEntityTooLarge"), InvalidError, "no", id="413"),
         pytest.param(refuses(405, "MethodNotAllowed"), ApiError, "no", id="405"),
-        pytest.param(text("", 302), ApiError, "HTTP 302", id="a redirect"),
+        pytest.param(says({}, 302, Location="/elsewhere"), ApiError, "HTTP 302", id="a redirect"),
         pytest.param(text("<html>", 200), ApiError, "cannot be read", id="a captive portal"),
         pytest.param(says({"metadata": 3}), ApiError, "cannot be read", id="nonsense"),
     ],

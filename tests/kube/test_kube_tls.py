@@ -18,8 +18,10 @@ from kube_server import BRISK, HERE, SECRETS, Server, a_secret, access, refuses,
 from msgspec.structs import replace
 
 from trainwright.errors import ForbiddenError, UnavailableError, UsageError
-from trainwright.kube.cluster import connected
+from trainwright.kube.cluster import KubeCluster, connected
+from trainwright.kube.http import Http
 from trainwright.kube.kubeconfig import Exec, User
+from trainwright.kube.session import Session
 
 pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="makes its certificates with the openssl command")
 V1 = "client.authentication.k8s.io/v1"
@@ -84,10 +86,27 @@ async def test_an_authority_is_trusted(secure: Server, certificates: Path) -> No
     assert await _name(secure.url, certificate_authority_data=_data(certificates / "ca.crt")) == "nobody"
 
 
-async def test_without_one_nobody_is(secure: Server) -> None:
-    with pytest.raises(UnavailableError, match=r"no answer from https://127\.0\.0\.1:\d+: .*certificate verify failed"):
-        await _name(secure.url)
-    assert secure.asked == []
+async def test_without_one_nobody_is_and_that_does_not_pass(secure: Server) -> None:
+    tries: list[int] = []
+    async with connected(access(secure.url), count=lambda _, __, code, ___: tries.append(code)) as cluster:
+        with pytest.raises(UnavailableError, match=r"no answer from https://127.*: .*certificate verify failed"):
+            await cluster.get(SECRETS, HERE)
+    assert (tries, secure.asked) == ([0], [])
+
+
+async def test_nothing_is_left_of_requests_that_were_given_up(secure: Server) -> None:
+    """An event loop that ends with open sockets complains."""
+    for pause in range(10):
+        session = Session(access(secure.url, insecure_skip_tls_verify=True))
+        cluster = KubeCluster(Http(session, BRISK))
+        asking = [asyncio.create_task(cluster.get(SECRETS, HERE)) for _ in range(3)]
+        await asyncio.sleep(pause / 1000)
+        sockets = list(session._sockets)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        await session.close()
+        assert all(sock.fileno() == -1 for sock in sockets)
 
 
 async def test_unless_that_is_asked_for(secure: Server) -> None:

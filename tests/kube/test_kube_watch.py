@@ -194,6 +194,15 @@ async def test_a_watch_that_is_left_hangs_up(server: Server, cluster: KubeCluste
         await ended.wait()
 
 
+async def test_a_server_that_never_ends_a_watch_is_left_in_time(
+    server: Server, cluster: KubeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainwright.kube.cluster._WATCH", 0)
+    monkeypatch.setattr("trainwright.kube.cluster._LATE", 0.2)
+    server.says = [streams([event("ADDED", a_secret()), 30.0])]
+    assert _seen(await _batches(cluster)) == [("ADDED", "1")]
+
+
 async def test_a_silent_watch_does_not_keep_requests_waiting(server: Server, cluster: KubeCluster) -> None:
     """Watches come on top of the requests that are bounded."""
     server.says = [streams([event("ADDED", a_secret()), 3.0])]

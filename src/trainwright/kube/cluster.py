@@ -18,7 +18,7 @@ from trainwright.kube.http import Count, Gate, Http, Manner
 from trainwright.kube.session import Session
 from trainwright.kube.watch import changes
 from trainwright.model.job import Body
-from trainwright.model.meta import Key
+from trainwright.model.meta import Key, ObjectMeta
 from trainwright.runtime.ports import EVERYTHING, Change, Page, Propagation, Resource, Scope
 from trainwright.runtime.resources import PODS
 
@@ -111,7 +111,7 @@ class KubeCluster:
     async def _version_of(self, resource: Resource, key: Key, uid: str) -> str:
         """The version of that very object. API servers do not look at the UID in a custom resource's status patch."""
         data = await self.http.ask(Call("get", resource.id, one_of(resource, key), repeatable=True))
-        meta = codec.head(data).metadata
+        meta = codec.metadata(data)
         if meta.uid != uid:
             raise ConflictError(f'{resource.id} "{key.name}": its UID is {meta.uid}, not {uid}')
         return meta.resource_version
@@ -131,7 +131,7 @@ class KubeCluster:
         data = await self.http.ask(
             Call("delete", resource.id, path, codec.encode(options), repeatable=bool(uid), pinned=bool(uid))
         )
-        return codec.item(resource, data) if _lingers(codec.head(data)) else None
+        return codec.item(resource, data) if _lingers(codec.metadata(data)) else None
 
     # -- what only an API server has ----------------------------------------------------------------------------------
 
@@ -174,8 +174,7 @@ def _options(grace: int | None, propagation: Propagation) -> Body:
     return options if grace is None else {**options, "gracePeriodSeconds": grace}
 
 
-def _lingers(head: codec.Head) -> bool:
+def _lingers(meta: ObjectMeta) -> bool:
     """Whether the answer to a deletion is an object that is still there; of some, the last state is told as well."""
-    meta = head.metadata
     kept = meta.deletion_grace_period_seconds or meta.finalizers
-    return head.kind != "Status" and meta.deletion_timestamp is not None and bool(kept)
+    return meta.deletion_timestamp is not None and bool(kept)

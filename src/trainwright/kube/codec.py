@@ -32,10 +32,7 @@ class _List(Struct, Generic[T], frozen=True):
     items: tuple[T, ...] | None = None
 
 
-class Head(Struct, frozen=True):
-    """What an object is, whatever else is in it."""
-
-    kind: str = ""
+class _Head(Struct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
@@ -57,10 +54,10 @@ def encode(body: Body) -> bytes:
     return msgspec.json.encode(body)
 
 
-def head(data: bytes) -> Head:
-    """The kind and the metadata of an answer."""
-    found: Head = _read(Head, data)
-    return found
+def metadata(data: bytes | Raw) -> ObjectMeta:
+    """The metadata of an answer, whatever else it is."""
+    found: _Head = _read(_Head, data)
+    return found.metadata
 
 
 def item(resource: Resource, data: bytes | Raw) -> Any:
@@ -94,9 +91,9 @@ def _each(resource: Resource, body: Body) -> tuple[Any, ...]:
         return ()
 
 
-def unreadable(resource: Resource, metadata: Body, error: Exception) -> None:
+def unreadable(resource: Resource, meta: Body, error: Exception) -> None:
     """Tell of an object that is left out."""
-    name = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+    name = f"{meta.get('namespace', '')}/{meta.get('name', '')}"
     _LOG.warning("object left out resource=%s object=%s error=%s", resource.id, name, error)
 
 
@@ -104,9 +101,9 @@ def _whole(resource: Resource, body: Body) -> Body:
     """Complete what was just decoded: nobody else has it yet."""
     body.setdefault("apiVersion", resource.api_version)
     body.setdefault("kind", resource.kind)
-    metadata = body.get("metadata")
-    if isinstance(metadata, dict):
-        metadata.pop("managedFields", None)
+    meta = body.get("metadata")
+    if isinstance(meta, dict):
+        meta.pop("managedFields", None)
     return body
 
 

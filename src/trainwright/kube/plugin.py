@@ -93,7 +93,7 @@ class Plugin:
         try:
             out, err = await asyncio.wait_for(process.communicate(), _TIMEOUT)
         except TimeoutError:
-            raise self._fail(f"said nothing for {_TIMEOUT:.0f} s") from None
+            raise self._fail(f"said nothing for {_TIMEOUT:g} s") from None
         finally:
             await _ended(process)
         if process.returncode:

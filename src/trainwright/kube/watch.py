@@ -13,13 +13,12 @@ import msgspec
 from msgspec import Raw, Struct
 
 from trainwright.errors import ApiError, UnavailableError
-from trainwright.kube.codec import Head, item, unreadable
+from trainwright.kube.codec import item, metadata, unreadable
 from trainwright.kube.status import error_of, read
 from trainwright.runtime.ports import Change, Happened, Resource
 
 #: Many times what etcd stores of one object.
 _LONGEST = 1 << 26
-_ERROR = "ERROR"
 _HAPPENED = {one.value: one for one in Happened}
 
 
@@ -29,7 +28,6 @@ class _Event(Struct, frozen=True):
 
 
 _EVENT = msgspec.json.Decoder(_Event)
-_HEAD = msgspec.json.Decoder(Head)
 
 
 class Lines:
@@ -86,7 +84,7 @@ def _change(resource: Resource, line: bytes) -> Change:
     if what is None:
         raise error_of(read(500, bytes(event.object)))
     if what is Happened.BOOKMARK:
-        return Change(what, _HEAD.decode(event.object).metadata.resource_version)
+        return Change(what, metadata(event.object).resource_version)
     return _told(resource, what, event.object)
 
 
@@ -95,8 +93,8 @@ def _told(resource: Resource, what: Happened, data: Raw) -> Change:
         one = item(resource, data)
     except ApiError as error:
         # Passing over it must not lose our place.
-        metadata: dict[str, Any] = msgspec.json.decode(data).get("metadata") or {}
-        unreadable(resource, metadata, error)
-        return Change(Happened.BOOKMARK, str(metadata.get("resourceVersion", "")))
+        meta: dict[str, Any] = msgspec.json.decode(data).get("metadata") or {}
+        unreadable(resource, meta, error)
+        return Change(Happened.BOOKMARK, str(meta.get("resourceVersion", "")))
     version = one["metadata"]["resourceVersion"] if isinstance(one, dict) else one.metadata.resource_version
     return Change(what, version, one)
