@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from kube_server import BRISK, HERE, SECRETS, Server, a_secret, access, refuses, says
+from kube_server import BRISK, HERE, SECRETS, Server, a_secret, access, event, refuses, says, streams
 from msgspec.structs import replace
 
 from trainwright.errors import ForbiddenError, UnavailableError, UsageError
@@ -94,19 +94,17 @@ async def test_without_one_nobody_is_and_that_does_not_pass(secure: Server) -> N
     assert (tries, secure.asked) == ([0], [])
 
 
-async def test_nothing_is_left_of_requests_that_were_given_up(secure: Server) -> None:
+async def test_nothing_is_left_of_what_was_given_up(secure: Server) -> None:
     """An event loop that ends with open sockets complains."""
-    for pause in range(10):
-        session = Session(access(secure.url, insecure_skip_tls_verify=True))
-        cluster = KubeCluster(Http(session, BRISK))
-        asking = [asyncio.create_task(cluster.get(SECRETS, HERE)) for _ in range(3)]
-        await asyncio.sleep(pause / 1000)
-        sockets = list(session._sockets)
-        for task in asking:
-            task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
-        await session.close()
-        assert all(sock.fileno() == -1 for sock in sockets)
+    secure.says = [streams([event("ADDED", a_secret()), 30.0])]
+    session = Session(access(secure.url, insecure_skip_tls_verify=True))
+    watches = [KubeCluster(Http(session, BRISK)).watch(SECRETS, since="1") for _ in range(3)]
+    await asyncio.gather(*[anext(watch) for watch in watches])
+    sockets = list(session._sockets)
+    for watch in watches:
+        await watch.aclose()
+    await session.close()
+    assert [sock.fileno() for sock in sockets] == [-1, -1, -1]
 
 
 async def test_unless_that_is_asked_for(secure: Server) -> None:
