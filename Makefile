@@ -6,16 +6,19 @@ BIN    := $(VENV)/bin
 JOB     ?= examples/quickstart.yaml
 RUNTIME ?= auto
 
-.PHONY: help run test check bench mutate lock clean
+.PHONY: help run test test-cluster check bench mutate lock clean
 
 help:            ## List what can be made
-	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## / \t/' | expand -t 12
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## / \t/' | expand -t 14
 
 run: $(VENV)/.run  ## Train the quickstart on this machine (RUNTIME=process: without namespaces; JOB=file.yaml: yours)
 	$(BIN)/trainwright run --runtime $(RUNTIME) $(JOB)
 
 test: check      ## All gates: ruff, mypy, import contracts, pytest
 	$(BIN)/pytest -n auto --dist worksteal
+
+test-cluster: $(VENV)/.dev  ## The operator and the node agent on a real Kubernetes control plane: see docs/testing.md
+	$(BIN)/pytest tests/cluster
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
