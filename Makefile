@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 JOB     ?= examples/quickstart.yaml
 RUNTIME ?= auto
 
-.PHONY: help run test test-cluster check bench mutate lock clean
+.PHONY: help run test test-cluster check bench deploy mutate lock clean
 
 help:            ## List what can be made
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## / \t/' | expand -t 14
@@ -32,6 +32,11 @@ bench: $(VENV)/.run  ## Measure the decision and the embedded engine: see bench/
 	$(BIN)/python bench/store.py
 	$(BIN)/python bench/sandbox.py
 	$(BIN)/python bench/embedded.py
+
+deploy: $(VENV)/.run  ## Write deploy/ anew: what crds and manifests print, and the examples
+	$(BIN)/trainwright crds > deploy/v1/crd.yaml
+	$(BIN)/trainwright manifests --no-crds > deploy/v1/operator.yaml
+	cp examples/quickstart.yaml examples/genericjob/*.yaml deploy/examples/
 
 mutate: $(VENV)/.dev  ## Mutation testing of core/: see docs/testing.md
 	$(BIN)/python tools/mutate.py

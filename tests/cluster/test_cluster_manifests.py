@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifests at a real API server: the examples are taken, and what schema or CEL rules can see is refused."""
+"""Manifests at a real API server: examples and everything to install are taken, what rules can see is refused."""
 
+import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from cluster_install import trainwright
 from cluster_plane import ControlPlane
 
@@ -58,6 +62,43 @@ def test_examples_are_taken_without_a_warning_and_stay_as_they_are(
     assert "genericjob.batch.tensorstack.dev/" in done.stdout
     assert done.stderr + again.stderr == ""
     assert plane.call("GET", jobs)["items"] == before
+
+
+def test_the_server_takes_everything_that_is_to_be_installed(plane: ControlPlane, namespace: str) -> None:
+    printed = trainwright("manifests", "-n", namespace).stdout
+
+    done = plane.kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", given=printed)
+
+    assert len(done.stdout.splitlines()) == len(list(yaml.safe_load_all(printed)))
+    assert done.stderr == ""
+
+
+def test_the_base_is_what_the_files_are(plane: ControlPlane) -> None:
+    base = yaml.safe_load_all(plane.kubectl("kustomize", str(ROOT / "deploy" / "v1")).stdout)
+    files = yaml.safe_load_all(trainwright("manifests").stdout)
+
+    assert sorted(map(_name, base)) == sorted(map(_name, files))
+
+
+def _name(body: Any) -> tuple[str, str]:
+    return body["kind"], body["metadata"]["name"]
+
+
+def test_an_overlay_says_where_the_image_is_and_may_move_the_operator(plane: ControlPlane, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    (overlay,) = re.findall(r"^```yaml\n(# overlay/kustomization.yaml\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "overlay").mkdir()
+    (tmp_path / "overlay" / "kustomization.yaml").write_text(overlay)
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+
+    bodies = list(yaml.safe_load_all(plane.kubectl("kustomize", str(tmp_path / "overlay")).stdout))
+
+    (pod,) = [body["spec"]["template"]["spec"] for body in bodies if body["kind"] == "Deployment"]
+    assert pod["priorityClassName"] == "system-cluster-critical"
+    assert pod["containers"][0]["image"] == "registry.example/trainwright:0.1.0"
+    assert {body["metadata"].get("namespace") for body in bodies} == {None, "ml-system"}
+    assert [body["subjects"][0]["namespace"] for body in bodies if "subjects" in body] == ["ml-system"] * 2
+    assert "trainwright" not in {body["metadata"]["name"] for body in bodies}
 
 
 def test_every_broken_manifest_is_spoken_for() -> None:

@@ -1,23 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is installed: in an order that can be applied, with rights that are counted out."""
 
-import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
-import yaml
 
-from trainwright.crd.install import manifests
-from trainwright.crd.rights import cluster_role, lease_role
+from trainwright.cli.operator import command as operator
+from trainwright.crd.install import Choice, manifests
+from trainwright.crd.rights import NAME, RBAC, bindings, cluster_role, lease_role, people
 from trainwright.kinds.registry import KINDS
+from trainwright.model.job import Body
 
-ALL = manifests(KINDS, "example/trainwright:1", "tools")
+ALL = manifests(Choice(image="example/trainwright:1", namespace="tools"))
+SCOPED = manifests(Choice(image="example/trainwright:1", namespace="tools", watch="research"))
+BESIDE = manifests(Choice(image="example/trainwright:1", namespace="research", watch="research"))
 
 
-def one(kind: str) -> dict[str, Any]:
-    return next(body for body in ALL if body["kind"] == kind)
+def one(kind: str, among: tuple[Body, ...] = ALL) -> dict[str, Any]:
+    (found,) = [body for body in among if body["kind"] == kind]
+    return found
+
+
+def grants(role: Body) -> set[tuple[str, str, str]]:
+    """Group, resource and verb of everything that a role allows."""
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def operators_roles(bodies: tuple[Body, ...]) -> list[Body]:
+    """All but those for people."""
+    roles = [body for body in bodies if body["kind"] in ("Role", "ClusterRole")]
+    return [role for role in roles if "labels" not in role["metadata"]]
 
 
 def test_everything_is_there_before_it_is_needed() -> None:
@@ -27,10 +45,11 @@ def test_everything_is_there_before_it_is_needed() -> None:
         *["CustomResourceDefinition"] * len(KINDS),
         "Namespace",
         "ServiceAccount",
-        "ClusterRole",
+        *["ClusterRole"] * 3,
         "Role",
         "ClusterRoleBinding",
         "RoleBinding",
+        "Service",
         "Deployment",
         "PodDisruptionBudget",
     ]
@@ -38,14 +57,90 @@ def test_everything_is_there_before_it_is_needed() -> None:
     assert placed == {"tools"}
 
 
-def test_no_right_is_a_wildcard_and_secrets_are_nobodys_business() -> None:
-    rules = cluster_role(KINDS)["rules"] + lease_role("tools")["rules"]
+def test_without_definitions_the_rest_is_the_same() -> None:
+    rest = manifests(Choice(image="example/trainwright:1", namespace="tools", definitions=False))
+
+    assert rest == ALL[len(KINDS) :]
+
+
+@pytest.mark.parametrize("bodies", [ALL, SCOPED, BESIDE], ids=["all", "scoped", "beside its jobs"])
+def test_nothing_has_the_name_of_another(bodies: tuple[Body, ...]) -> None:
+    names = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in bodies]
+
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("bodies", [ALL, SCOPED, BESIDE], ids=["all", "scoped", "beside its jobs"])
+def test_no_right_is_a_wildcard_and_secrets_are_nobodys_business(bodies: tuple[Body, ...]) -> None:
+    rules = [rule for body in bodies if body["kind"] in ("Role", "ClusterRole") for rule in body["rules"]]
     words = {word for rule in rules for part in ("apiGroups", "resources", "verbs") for word in rule[part]}
 
     assert not words & {"*", "secrets", "pods/exec", "bind", "escalate", "impersonate"}
-    assert [rule["resources"] for rule in rules if "update" in rule["verbs"]] == [
-        [f"{kind.plural}/finalizers"] for kind in KINDS
+
+
+def test_the_operator_updates_nothing_but_asks_leave_for_finalizers() -> None:
+    updated = {resource for _, resource, verb in grants(cluster_role(KINDS)) if verb == "update"}
+
+    assert updated == {f"{kind.plural}/finalizers" for kind in KINDS}
+
+
+def test_a_lease_of_another_name_is_out_of_reach() -> None:
+    rules = {tuple(rule["verbs"]): rule.get("resourceNames") for rule in lease_role("tools")["rules"]}
+
+    assert rules == {("create",): None, ("get", "patch"): ["operator"]}
+
+
+def test_for_one_namespace_the_same_rights_are_held_there_alone() -> None:
+    roles = operators_roles(SCOPED)
+    places = {role["metadata"].get("namespace", ""): role for role in roles}
+
+    assert places.keys() == {"", "research", "tools"}
+    assert grants(places[""]) | grants(places["research"]) == grants(cluster_role(KINDS))
+    assert {resource for _, resource, _ in grants(places[""])} == {"nodes", "customresourcedefinitions"}
+    assert places["tools"] == lease_role("tools")
+
+
+@pytest.mark.parametrize("bodies", [ALL, SCOPED, BESIDE], ids=["all", "scoped", "beside its jobs"])
+def test_every_role_of_the_operator_is_bound_to_its_account(bodies: tuple[Body, ...]) -> None:
+    account = one("ServiceAccount", bodies)["metadata"]
+    roles = operators_roles(bodies)
+    bound = [body for body in bodies if body["kind"].endswith("Binding")]
+
+    assert [(role["kind"], role["metadata"]) for role in roles] == [
+        (binding["roleRef"]["kind"], binding["metadata"]) for binding in bound
     ]
+    assert [binding["roleRef"]["name"] for binding in bound] == [role["metadata"]["name"] for role in roles]
+    assert all(binding["subjects"] == [{"kind": "ServiceAccount", **account}] for binding in bound)
+
+
+def test_operators_of_two_namespaces_share_nothing() -> None:
+    """So that one can go, or come under another version, and the other stays."""
+    red, blue = (
+        {
+            (body["kind"], body["metadata"].get("namespace"), body["metadata"]["name"])
+            for body in manifests(Choice(image="a", namespace=place, watch=place, definitions=False))
+        }
+        for place in ("red", "blue")
+    )
+
+    assert red & blue == set()
+    assert ("ClusterRoleBinding", None, f"{NAME}-red") in red
+
+
+def test_a_namespace_of_users_is_not_ours_to_make_label_or_delete() -> None:
+    assert "Namespace" not in {body["kind"] for body in BESIDE}
+    assert one("Namespace", SCOPED)["metadata"]["name"] == "tools"
+
+
+def test_users_may_do_with_jobs_what_they_may_do_with_the_rest() -> None:
+    view, edit = people(KINDS)
+
+    assert [role["metadata"]["labels"] for role in (view, edit)] == [
+        {f"{RBAC}/aggregate-to-view": "true"},
+        {f"{RBAC}/aggregate-to-edit": "true"},
+    ]
+    assert {verb for _, _, verb in grants(view)} == {"get", "list", "watch"}
+    assert {resource for _, resource, _ in grants(edit)} == {kind.plural for kind in KINDS}
 
 
 def test_two_operators_run_as_nobody_in_particular() -> None:
@@ -53,29 +148,35 @@ def test_two_operators_run_as_nobody_in_particular() -> None:
     pod = spec["template"]["spec"]
     container = pod["containers"][0]
 
-    assert (spec["replicas"], one("PodDisruptionBudget")["spec"]["minAvailable"]) == (2, 1)
+    assert (spec["replicas"], one("PodDisruptionBudget")["spec"]["maxUnavailable"]) == (2, 1)
     assert pod["securityContext"]["runAsNonRoot"]
     assert container["securityContext"]["readOnlyRootFilesystem"]
-    assert container["args"] == ["operator", "--run-in-cluster", "--lease=tools/operator", "--address=:8080"]
-    assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"] == one("Service")["spec"]["selector"] == labels
 
 
-@pytest.mark.parametrize("form", ["yaml", "json"])
-def test_the_command_prints_it(form: str) -> None:
-    argv = [
-        sys.executable,
-        "-m",
-        "trainwright",
-        "manifests",
-        "--image",
-        "example/trainwright:1",
-        "-n",
-        "tools",
-        "-o",
-        form,
+@pytest.mark.parametrize(
+    ("bodies", "expected"),
+    [(ALL, ""), (SCOPED, "research"), (BESIDE, "research")],
+    ids=["all", "scoped", "beside its jobs"],
+)
+def test_the_operator_understands_what_it_is_told(bodies: tuple[Body, ...], expected: str) -> None:
+    container = one("Deployment", bodies)["spec"]["template"]["spec"]["containers"][0]
+    name, *words = container["args"]
+
+    given = operator.make_context(name, [word.replace("$(NAMESPACE)", "tools") for word in words]).params
+
+    assert (given["run_in_cluster"], given["lease"], given["namespace"]) == (True, "tools/operator", expected)
+    assert given["address"] == f":{container['ports'][0]['containerPort']}"
+    assert [entry["name"] for entry in container["env"]] == ["NAMESPACE"]
+
+
+def test_bindings_are_of_both_roles() -> None:
+    user = {"kind": "User", "name": "operator", "apiGroup": RBAC}
+
+    bound = [(body["kind"], body["roleRef"]["name"], body["subjects"]) for body in bindings("tools", user)]
+
+    assert bound == [
+        ("ClusterRoleBinding", cluster_role(KINDS)["metadata"]["name"], [user]),
+        ("RoleBinding", lease_role("tools")["metadata"]["name"], [user]),
     ]
-    text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    found = list(yaml.safe_load_all(text)) if form == "yaml" else json.loads(text)["items"]
-
-    assert found == list(ALL)
-    assert "&id" not in text

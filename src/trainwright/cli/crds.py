@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`trainwright crds`: what to install on a cluster before the operator. Loaded by `cli.main` when it is asked for."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 import click
@@ -31,9 +32,14 @@ def command(kind: tuple[str, ...], output: Literal["yaml", "json"]) -> None:
     Example:
       trainwright crds | kubectl apply --server-side -f -
     """
-    names = [_name(word) for word in kind]
-    bodies = crds(each for each in KINDS if not names or each.name in names)
+    bodies = crds(named(kind))
     click.echo(as_json(bodies) if output == "json" else as_yaml(bodies), nl=False)
+
+
+def named(words: Iterable[str]) -> tuple[Kind, ...]:
+    """The kinds that these words mean, in the order of the registry; all of them, if there are no words."""
+    names = [_name(word) for word in words]
+    return tuple(each for each in KINDS if not names or each.name in names)
 
 
 def _name(word: str) -> str:

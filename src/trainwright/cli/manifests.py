@@ -5,15 +5,21 @@ from typing import Literal
 
 import click
 
-from trainwright.cli.crds import as_json, as_yaml
+from trainwright import __version__
+from trainwright.cli.crds import as_json, as_yaml, named
 from trainwright.cli.subject import check_namespace
-from trainwright.crd.install import manifests
-from trainwright.kinds.registry import KINDS
+from trainwright.crd.install import Choice, manifests
+from trainwright.errors import UsageError
+
+_IMAGE = f"trainwright:{__version__}"
 
 
 @click.command("manifests")
-@click.option("--image", metavar="IMAGE", required=True, help="The operator's; its entrypoint is `trainwright`.")
+@click.option("--image", default=_IMAGE, show_default=True, help="The operator's, as Containerfile builds it.")
 @click.option("-n", "--namespace", metavar="NS", default="trainwright", show_default=True, help="Where it runs.")
+@click.option("--watch-namespace", "watch", metavar="NS", help="Look after jobs of this one alone.  [default: all]")
+@click.option("--kinds", metavar="KIND,…", default="", help="Look after these only.  [default: all]")
+@click.option("--crds/--no-crds", "definitions", default=True, show_default=True, help="Print the CRDs as well.")
 @click.option(
     "-o",
     "--output",
@@ -22,13 +28,41 @@ from trainwright.kinds.registry import KINDS
     show_default=True,
     help="YAML documents, or one JSON List.",
 )
-def command(image: str, namespace: str, output: Literal["yaml", "json"]) -> None:
-    """Print CRDs, namespace, RBAC rules, Deployment and disruption budget of the operator.
+def command(
+    image: str, namespace: str, watch: str | None, kinds: str, definitions: bool, output: Literal["yaml", "json"]
+) -> None:
+    """Print CRDs, namespace, RBAC rules, Deployment, metrics Service and disruption budget of the operator.
+
+    With --watch-namespace its rights on jobs and pods are in a Role of that namespace; only nodes and its CRDs are
+    looked at cluster-wide. If both namespaces are one, that one must exist and is left as it is.
 
     \b
-    Example:
-      trainwright manifests --image registry.example/trainwright:0.1 | kubectl apply --server-side -f -
+    Examples:
+      trainwright manifests --image registry.example/trainwright:0.1.0 | kubectl apply --server-side -f -
+      trainwright manifests -n research --watch-namespace research --no-crds | kubectl apply --server-side -f -
     """
-    check_namespace(namespace)
-    bodies = manifests(KINDS, image, namespace)
+    _check_namespace("--namespace", namespace)
+    if watch is not None:
+        _check_namespace("--watch-namespace", watch)
+    _check_image(image)
+    choice = Choice(
+        image=image,
+        namespace=namespace,
+        watch=watch or "",
+        kinds=named(word.strip() for word in kinds.split(",") if word.strip()),
+        definitions=definitions,
+    )
+    bodies = manifests(choice)
     click.echo(as_json(bodies) if output == "json" else as_yaml(bodies), nl=False)
+
+
+def _check_namespace(option: str, namespace: str) -> None:
+    if not namespace:
+        raise UsageError(f"{option}: expected the name of a namespace, found ''")
+    check_namespace(namespace)
+
+
+def _check_image(image: str) -> None:
+    if not image or any(letter.isspace() for letter in image):
+        wanted = f"registry.example/{_IMAGE}"
+        raise UsageError(f"--image: expected a name such as {wanted}, found {image!r}")

@@ -1,72 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything to install on a cluster, in the order in which it has to be there. `trainwright manifests` prints it."""
+"""Everything to install on a cluster, in the order in which it has to be there. `trainwright manifests` prints it.
+
+Who may do what is in `rights`; the pods of the operator are in `deployment`.
+"""
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
+from trainwright.crd.deployment import budget, deployment, service
 from trainwright.crd.manifests import crds
-from trainwright.crd.rights import NAME, bindings, cluster_role, lease_role
+from trainwright.crd.rights import NAME, people, rights
 from trainwright.kinds.base import Kind
+from trainwright.kinds.registry import KINDS
 from trainwright.model.job import Body
 
-_LABELS = {"app.kubernetes.io/name": "trainwright", "app.kubernetes.io/component": "operator"}
-_PORT = 8080
+_RESTRICTED = {
+    "pod-security.kubernetes.io/enforce": "restricted",
+    "pod-security.kubernetes.io/warn": "restricted",
+}
 
 
-def manifests(kinds: Sequence[Kind], image: str, namespace: str) -> tuple[Body, ...]:
-    """CRDs, namespace, rights, two operators of which one leads, and their disruption budget."""
-    account: Body = {"kind": "ServiceAccount", "name": NAME, "namespace": namespace}
+class Choice(Struct, frozen=True, kw_only=True):
+    """What somebody wants to have installed."""
+
+    image: str
+    #: Where the operator runs.
+    namespace: str
+    #: Whose jobs it looks after; empty: those of all namespaces.
+    watch: str = ""
+    kinds: Sequence[Kind] = KINDS
+    #: Whether the CRDs are part of it. Deleting them deletes all jobs, so that people may want them apart.
+    definitions: bool = True
+
+
+def manifests(choice: Choice) -> tuple[Body, ...]:
+    """CRDs, namespace, rights, two operators of which one leads, their metrics and their disruption budget."""
+    account: Body = {"kind": "ServiceAccount", "name": NAME, "namespace": choice.namespace}
     return (
-        *crds(kinds),
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}},
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": NAME, "namespace": namespace}},
-        cluster_role(kinds),
-        lease_role(namespace),
-        *bindings(namespace, account),
-        _deployment(image, namespace),
-        _budget(namespace),
+        *(crds(choice.kinds) if choice.definitions else ()),
+        *_namespace(choice),
+        _account(choice.namespace),
+        *people(choice.kinds, choice.namespace if choice.watch else ""),
+        *rights(choice.kinds, choice.namespace, choice.watch, account),
+        service(choice.namespace),
+        deployment(choice.image, choice.namespace, _arguments(choice)),
+        budget(choice.namespace),
     )
 
 
-def _deployment(image: str, namespace: str) -> Body:
+def _namespace(choice: Choice) -> tuple[Body, ...]:
+    """One for the operator alone. Where it lives with its jobs the namespace is theirs, and its rules are not ours."""
+    if choice.namespace == choice.watch:
+        return ()
+    return ({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": choice.namespace, "labels": _RESTRICTED}},)
+
+
+def _account(namespace: str) -> Body:
+    """Its token goes to the pods that ask for it, and to no other one that may be started under its name."""
     return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": NAME, "namespace": namespace, "labels": _LABELS},
-        "spec": {
-            "replicas": 2,
-            "selector": {"matchLabels": _LABELS},
-            "template": {"metadata": {"labels": _LABELS}, "spec": _pod(image, namespace)},
-        },
-    }
-
-
-def _pod(image: str, namespace: str) -> Body:
-    return {
-        "serviceAccountName": NAME,
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [
-            {
-                "name": "operator",
-                "image": image,
-                "args": ["operator", "--run-in-cluster", f"--lease={namespace}/operator", f"--address=:{_PORT}"],
-                "ports": [{"name": "http", "containerPort": _PORT}],
-                "livenessProbe": {"httpGet": {"path": "/healthz", "port": "http"}, "periodSeconds": 10},
-                "readinessProbe": {"httpGet": {"path": "/readyz", "port": "http"}, "periodSeconds": 5},
-                "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "readOnlyRootFilesystem": True,
-                    "capabilities": {"drop": ["ALL"]},
-                },
-            }
-        ],
-    }
-
-
-def _budget(namespace: str) -> Body:
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
         "metadata": {"name": NAME, "namespace": namespace},
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": _LABELS}},
+        "automountServiceAccountToken": False,
     }
+
+
+def _arguments(choice: Choice) -> list[str]:
+    """What this operator is told beyond what all are."""
+    some = [kind.singular for kind in choice.kinds] if len(choice.kinds) < len(KINDS) else []
+    return [
+        *([f"--namespace={choice.watch}"] if choice.watch else []),
+        *([f"--kinds={','.join(some)}"] if some else []),
+    ]

@@ -1,76 +1,123 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the operator may do on a cluster, and not one verb more. `trainwright manifests` prints it; tests run under it.
 
-A call outside of these rules is answered with 403, which the tests on a real control plane take for a failure.
+A call outside of these rules is answered with 403, which the tests on a real control plane take for a failure; so is a
+rule that nothing there makes use of. `people` has what users of a cluster may do with our kinds.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from trainwright.kinds.base import Kind
 from trainwright.model.job import Body
 
 RBAC = "rbac.authorization.k8s.io"
 NAME = "trainwright-operator"
-_SEEN = ["get", "list", "watch"]
-_KEPT = [*_SEEN, "create", "patch", "delete"]
+#: The one lease that operators of one namespace compete for.
+LEASE = "operator"
+_LEASE_ROLE = f"{NAME}-lease"
+_SEEN = ["list", "watch"]
+_CHANGED = ["create", "delete", "deletecollection", "patch", "update"]
 
 
 def cluster_role(kinds: Iterable[Kind]) -> Body:
-    """On the whole cluster: jobs and their children, and a look at nodes."""
+    """All of it, in all namespaces."""
     listed = list(kinds)
-    definitions = sorted({f"{kind.plural}.{kind.group}" for kind in listed})
-    return {
-        "apiVersion": f"{RBAC}/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": NAME},
-        "rules": [
-            *(rule for kind in listed for rule in _of_kind(kind)),
-            _rule("", ["pods", "services", "configmaps"], _KEPT),
-            _rule("", ["events"], ["create"]),
-            _rule("", ["nodes"], ["list", "watch"]),
-            _rule("scheduler.tensorstack.dev", ["podgroups"], _KEPT),
-            _rule("apiextensions.k8s.io", ["customresourcedefinitions"], ["get"]) | {"resourceNames": definitions},
-        ],
-    }
+    return _role("ClusterRole", NAME, "", [*_on_jobs(listed), *_on_the_cluster(listed)])
 
 
 def lease_role(namespace: str) -> Body:
-    """In the operator's own namespace: its lease."""
-    return {
-        "apiVersion": f"{RBAC}/v1",
-        "kind": "Role",
-        "metadata": {"name": NAME, "namespace": namespace},
-        "rules": [_rule("coordination.k8s.io", ["leases"], ["get", "create", "patch"])],
-    }
+    """In the operator's own namespace: its lease. Whoever creates something cannot be held to a name."""
+    leases = _rule("coordination.k8s.io", ["leases"], ["create"])
+    ours = _rule("coordination.k8s.io", ["leases"], ["get", "patch"]) | {"resourceNames": [LEASE]}
+    return _role("Role", _LEASE_ROLE, namespace, [leases, ours])
 
 
 def bindings(namespace: str, subject: Body) -> tuple[Body, Body]:
     """Both roles for somebody: a service account, or a user."""
-    whole = {
-        "apiVersion": f"{RBAC}/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": NAME},
-        "subjects": [subject],
-        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": NAME},
-    }
-    own = {
-        "apiVersion": f"{RBAC}/v1",
-        "kind": "RoleBinding",
-        "metadata": {"name": NAME, "namespace": namespace},
-        "subjects": [subject],
-        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": NAME},
-    }
-    return whole, own
+    return _bound(cluster_role(()), subject), _bound(lease_role(namespace), subject)
+
+
+def rights(kinds: Sequence[Kind], namespace: str, watch: str, subject: Body) -> tuple[Body, ...]:
+    """Roles and bindings of an operator: for all namespaces, or for one and what no namespace has."""
+    lease = lease_role(namespace)
+    if not watch:
+        roles = [cluster_role(kinds), lease]
+    else:
+        # Operators of several namespaces are beside each other: none may take the binding of another.
+        whole = _role("ClusterRole", f"{NAME}-{namespace}", "", _on_the_cluster(kinds))
+        roles = [whole, _role("Role", NAME, watch, _on_jobs(kinds)), lease]
+    return *roles, *(_bound(role, subject) for role in roles)
+
+
+def people(kinds: Sequence[Kind], whose: str = "") -> tuple[Body, Body]:
+    """What the roles that every cluster has for its users, `view`, `edit` and `admin`, come to mean for our kinds.
+
+    `whose` tells the roles of several installations apart: whoever removes one leaves the others theirs.
+    """
+    seen = [rule for kind in kinds for rule in _seen_by_people(kind)]
+    edited = [_rule(kind.group, [kind.plural], _CHANGED) for kind in kinds]
+    return _aggregated("view", whose, seen), _aggregated("edit", whose, edited)
+
+
+def _seen_by_people(kind: Kind) -> tuple[Body, Body]:
+    return (
+        _rule(kind.group, [kind.plural], ["get", "list", "watch"]),
+        _rule(kind.group, [f"{kind.plural}/status"], ["get"]),
+    )
+
+
+def _aggregated(to: str, whose: str, rules: list[Body]) -> Body:
+    """Kubernetes adds the rules to the role of that name; `edit` has what `view` has, `admin` what `edit` has."""
+    role = _role("ClusterRole", "-".join(filter(None, ("trainwright", to, whose))), "", rules)
+    role["metadata"]["labels"] = {f"{RBAC}/aggregate-to-{to}": "true"}
+    return role
+
+
+def _on_jobs(kinds: Sequence[Kind]) -> list[Body]:
+    """Jobs and their children. What bears a child's name already is looked at: that is what `get` is for."""
+    return [
+        *(rule for kind in kinds for rule in _of_kind(kind)),
+        _rule("", ["pods"], ["get", *_SEEN, "create", "patch", "delete"]),
+        _rule("", ["services"], ["get", *_SEEN, "create", "delete"]),
+        _rule("", ["configmaps"], _SEEN),
+        _rule("", ["events"], ["create"]),
+        _rule("scheduler.tensorstack.dev", ["podgroups"], ["get", *_SEEN, "create", "patch", "delete"]),
+    ]
 
 
 def _of_kind(kind: Kind) -> tuple[Body, Body, Body]:
-    """A job is deleted when its time to live is over; `finalizers` is what blockOwnerDeletion on its children asks."""
+    """`finalizers` is what blockOwnerDeletion on its children asks of whoever makes them."""
     return (
-        _rule(kind.group, [kind.plural], [*_SEEN, "delete"]),
+        _rule(kind.group, [kind.plural], _SEEN),
         _rule(kind.group, [f"{kind.plural}/status"], ["patch"]),
         _rule(kind.group, [f"{kind.plural}/finalizers"], ["update"]),
     )
 
 
+def _on_the_cluster(kinds: Sequence[Kind]) -> list[Body]:
+    """Nodes that fall silent, and whether the definitions are ours: neither is in a namespace."""
+    definitions = sorted({f"{kind.plural}.{kind.group}" for kind in kinds})
+    return [
+        _rule("", ["nodes"], _SEEN),
+        _rule("apiextensions.k8s.io", ["customresourcedefinitions"], ["get"]) | {"resourceNames": definitions},
+    ]
+
+
+def _role(kind: str, name: str, namespace: str, rules: list[Body]) -> Body:
+    place = {"namespace": namespace} if namespace else {}
+    return {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": {"name": name, **place}, "rules": rules}
+
+
+def _bound(role: Body, subject: Body) -> Body:
+    """The binding of a role, under its name and where it is."""
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": f"{role['kind']}Binding",
+        "metadata": dict(role["metadata"]),
+        "subjects": [subject],
+        "roleRef": {"apiGroup": RBAC, "kind": role["kind"], "name": role["metadata"]["name"]},
+    }
+
+
 def _rule(group: str, resources: list[str], verbs: list[str]) -> Body:
-    return {"apiGroups": [group], "resources": resources, "verbs": verbs}
+    return {"apiGroups": [group], "resources": resources, "verbs": list(verbs)}

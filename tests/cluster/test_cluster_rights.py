@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator's rights on a real control plane: enough for everything in a job's life, and none that is not used.
+
+The manifests are applied as they are printed, but for the Deployment: the operator runs beside, with a token of its
+service account. The API server asks for leave for `blockOwnerDeletion`, which most do not.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cluster_bodies import Body, pod
+from cluster_client import until
+from cluster_install import install_crds, trainwright
+from cluster_nodes import fake_nodes
+from cluster_plane import ControlPlane
+from cluster_pods import PREFIX, Script
+from cluster_process import Process
+from cluster_users import User
+
+from trainwright.crd.rights import NAME
+from trainwright.kinds.genericjob import GENERICJOB
+
+JOBS = "/apis/batch.tensorstack.dev/v1beta1/namespaces/{}/genericjobs"
+GROUPS = "/apis/scheduler.tensorstack.dev/v1beta1/namespaces/{}/podgroups"
+ACCOUNT = "system:serviceaccount:{}:" + NAME
+#: As much of the T9k scheduler's definition as there has to be.
+POD_GROUPS = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "podgroups.scheduler.tensorstack.dev"},
+    "spec": {
+        "group": "scheduler.tensorstack.dev",
+        "names": {"plural": "podgroups", "singular": "podgroup", "kind": "PodGroup", "listKind": "PodGroupList"},
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1beta1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+
+
+def prepare(plane: ControlPlane) -> None:
+    plane.kubectl("apply", "-f", "-", given=json.dumps(POD_GROUPS))
+    install_crds(plane)
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    flags = {"kube-apiserver": ["--enable-admission-plugins=OwnerReferencesPermissionEnforcement"]}
+    users = [User("anna", "anna"), User("bob", "bob")]
+    folder = tmp_path_factory.mktemp("strict")
+    with (
+        ControlPlane(folder, flags=flags, users=users, first=prepare, scheduler=False) as plane,
+        fake_nodes(plane, 2, script=Script(runs=None), binds=True),  # gangs ask for a scheduler that is not here
+    ):
+        yield plane
+
+
+@contextmanager
+def installed(plane: ControlPlane, *words: str) -> Iterator[list[Body]]:
+    """All but the Deployment and the CRDs, until the end of the block."""
+    printed = yaml.safe_load_all(trainwright("manifests", "--no-crds", *words).stdout)
+    bodies = [body for body in printed if body["kind"] != "Deployment"]
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": bodies})
+    plane.kubectl("apply", "--server-side", "-f", "-", given=text)
+    try:
+        yield bodies
+    finally:
+        plane.kubectl("delete", "--wait=false", "--ignore-not-found", "-f", "-", given=text)
+
+
+@contextmanager
+def operator(plane: ControlPlane, folder: Path, namespace: str, *words: str) -> Iterator[Process]:
+    """As the service account of that namespace."""
+    kubeconfig = plane.service_account(namespace, NAME)
+    argv = [sys.executable, "-m", "trainwright", "operator", f"--kubeconfig={kubeconfig}"]
+    process = Process("operator", [*argv, f"--lease={namespace}/operator", *words], folder / "operator.log")
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def granted(bodies: list[Body]) -> set[tuple[str, str]]:
+    """Verb and resource of everything that the operator's roles allow; `finalizers` is never a request."""
+    roles = [body for body in bodies if body["kind"] in ("Role", "ClusterRole") and NAME in body["metadata"]["name"]]
+    return {
+        (verb, ".".join(filter(None, (resource.partition("/")[0], group))) + "".join(resource.partition("/")[1:]))
+        for role in roles
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if not resource.endswith("/finalizers")
+    }
+
+
+class Life:
+    """Everything that can happen to jobs of one namespace."""
+
+    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+        self.plane, self.namespace = plane, namespace
+        self.jobs, self.groups = JOBS.format(namespace), GROUPS.format(namespace)
+        self.core = f"/api/v1/namespaces/{namespace}"
+
+    def lead(self) -> None:
+        self.grow_and_shrink()
+        self.fail_and_start_again()
+        self.lose_a_pod_and_find_it_again()
+        self.meet_others()
+
+    def make(self, name: str, replicas: int, *, exits: str = "", gang: bool = False, **spec: Any) -> None:
+        notes = {f"{PREFIX}exit": exits, f"{PREFIX}runs": "0.2"} if exits else {}
+        template = {
+            "metadata": {"annotations": notes},
+            "spec": {"containers": [{"name": "main", "image": "none", "command": ["true"]}]},
+        }
+        role = {"type": "worker", "replicas": replicas, "template": template, "restartPolicy": {"limit": 3}}
+        given = {"service": {"ports": [{"name": "http", "port": 80}]}, "replicaSpecs": [role], **spec}
+        given |= {"scheduler": {"t9kScheduler": {"queue": "default"}}} if gang else {}
+        head = {"apiVersion": "batch.tensorstack.dev/v1beta1", "kind": "GenericJob", "metadata": {"name": name}}
+        self.plane.call("POST", self.jobs, {**head, "spec": given})
+
+    def until(self, name: str, phase: str) -> None:
+        def there() -> bool:
+            return bool(self.plane.call("GET", f"{self.jobs}/{name}").get("status", {}).get("phase") == phase)
+
+        until(there, f"{name} is {phase}: {self.plane.find(f'{self.jobs}/{name}')}", 30)
+
+    def pods(self, name: str) -> list[Body]:
+        found: list[Body] = self.plane.call("GET", f"{self.core}/pods?labelSelector=genericjob={name}")["items"]
+        return found
+
+    def services(self, name: str) -> list[Body]:
+        found: list[Body] = self.plane.call("GET", f"{self.core}/services?labelSelector=genericjob={name}")["items"]
+        return found
+
+    def has(self, name: str, size: int) -> bool:
+        return len(self.pods(name)) == len(self.services(name)) == size
+
+    def is_gang(self, name: str, expected: bool) -> bool:
+        return bool(self.plane.find(f"{self.groups}/{name}")) is expected
+
+    def edit(self, name: str, patch: Any) -> None:
+        self.plane.call("PATCH", f"{self.jobs}/{name}", patch)
+
+    def grow_and_shrink(self) -> None:
+        """Under a pod group, which is kept in step; paused, the job has none."""
+        self.make("life", 2, gang=True)
+        self.until("life", "Running")
+        for size in (3, 1):
+            self.edit("life", GENERICJOB.scale(self.plane.call("GET", f"{self.jobs}/life"), "worker", size))
+            until(partial(self.has, "life", size), f"it has {size} workers")
+        for on in (True, False):
+            self.edit("life", GENERICJOB.suspend(self.plane.call("GET", f"{self.jobs}/life"), on))
+            until(partial(self.is_gang, "life", not on), "its pod group comes and goes")
+        self.plane.call("DELETE", f"{self.jobs}/life")
+        until(lambda: not self.pods("life") and not self.services("life"), "Kubernetes removes its children")
+
+    def fail_and_start_again(self) -> None:
+        self.make("again", 1, exits="1,0", cleanUpPolicy="All")
+        self.until("again", "Succeeded")
+        until(lambda: not self.pods("again"), "it is cleaned up")
+
+    def lose_a_pod_and_find_it_again(self) -> None:
+        self.make("adopt", 1)
+        self.until("adopt", "Running")
+        path = f"{self.core}/pods/adopt-worker-0"
+        self.plane.call("PATCH", path, {"metadata": {"ownerReferences": None}})
+        until(lambda: self.plane.call("GET", path)["metadata"].get("ownerReferences"), "it is adopted")
+
+    def meet_others(self) -> None:
+        """Whose names children of the job would have."""
+        service = {"metadata": {"name": "met-worker-1"}, "spec": {"ports": [{"port": 80}]}}
+        group = {"apiVersion": "scheduler.tensorstack.dev/v1beta1", "kind": "PodGroup", "metadata": {"name": "met"}}
+        mark = self.plane.mark()
+        self.plane.call("POST", f"{self.core}/pods", pod("met-worker-0"))
+        self.plane.call("POST", f"{self.core}/services", service)
+        self.plane.call("POST", self.groups, group)
+        self.make("met", 2, gang=True)
+        wanted = {
+            ("pods", "met-worker-0"),
+            ("services", "met-worker-1"),
+            ("podgroups.scheduler.tensorstack.dev", "met"),
+        }
+
+        def looked_at() -> set[Any]:
+            calls = self.plane.audit(mark).where(verb="get", namespace=self.namespace)
+            ours = [call for call in calls if call.user.startswith("system:serviceaccount:")]
+            return {(call.resource, call.name) for call in ours}
+
+        until(lambda: wanted <= looked_at(), f"they are looked at: {looked_at()}")
+
+
+@pytest.mark.parametrize(
+    ("home", "words"),
+    [
+        pytest.param("everywhere", (), id="all namespaces"),
+        pytest.param("tools", ("--namespace=there",), id="one namespace"),
+        pytest.param("there", ("--namespace=there",), id="beside its jobs"),
+    ],
+)
+def test_rights_suffice_for_a_whole_life_and_none_is_too_much(
+    strict: ControlPlane, tmp_path: Path, home: str, words: tuple[str, ...]
+) -> None:
+    watched = [word.replace("--namespace", "--watch-namespace") for word in words]
+    strict.kubectl("create", "namespace", "there")
+    with installed(strict, "-n", home, *watched) as bodies:
+        mark = strict.mark()
+        with operator(strict, tmp_path, home, *words) as process:
+            try:
+                Life(strict, "there").lead()
+            except Exception as error:
+                raise AssertionError(f"{error}; the operator wrote:\n{process.tail(40)}") from error
+            assert process.end() == 0
+        calls = strict.audit(mark).where(user=ACCOUNT.format(home))
+        strict.kubectl("delete", "namespace", "there", "--timeout=50s")
+
+    assert calls.where(code=403).tally() == {}
+    assert {(call.verb, call.resource) for call in calls} == granted(bodies)
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "namespace", "expected"),
+    [
+        ("create", "pods", "red", True),
+        ("create", "pods", "blue", False),
+        ("list", "genericjobs.batch.tensorstack.dev", "blue", False),
+        ("list", "nodes", "", True),
+        ("get", "leases.coordination.k8s.io/operator", "red", True),
+        ("patch", "leases.coordination.k8s.io/somebody", "red", False),
+        ("get", "secrets", "red", False),
+        ("create", "pods --subresource=exec", "red", False),
+        ("get", "customresourcedefinitions.apiextensions.k8s.io/podgroups.scheduler.tensorstack.dev", "", False),
+    ],
+)
+def test_an_operator_of_one_namespace_has_no_say_in_another(
+    strict: ControlPlane, verb: str, resource: str, namespace: str, *, expected: bool
+) -> None:
+    strict.kubectl("create", "namespace", "red", check=False)
+    with installed(strict, "-n", "red", "--watch-namespace", "red"):
+        account, place = ACCOUNT.format("red"), [f"--namespace={namespace}"] if namespace else []
+        said = strict.kubectl("auth", "can-i", verb, *resource.split(), f"--as={account}", *place, check=False).stdout
+
+    assert said.strip().splitlines()[-1] == ("yes" if expected else "no")
+
+
+@pytest.mark.parametrize(
+    ("user", "role", "verbs"),
+    [
+        pytest.param("anna", "edit", {"get", "list", "watch", "create", "patch", "update", "delete"}, id="edit"),
+        pytest.param("bob", "view", {"get", "list", "watch"}, id="view"),
+    ],
+)
+def test_people_may_do_with_jobs_what_their_role_says(
+    strict: ControlPlane, user: str, role: str, verbs: set[str]
+) -> None:
+    strict.kubectl("create", "rolebinding", user, "-n", "default", f"--clusterrole={role}", f"--user={user}")
+    every = ("get", "list", "watch", "create", "patch", "update", "delete")
+
+    def may() -> set[str]:
+        asked = {verb: ("auth", "can-i", verb, "gj", "-n", "default") for verb in every}
+        said = {verb: strict.kubectl(*words, user=user, check=False).stdout.strip() for verb, words in asked.items()}
+        return {verb for verb, answer in said.items() if answer == "yes"}
+
+    with installed(strict, "-n", f"home-of-{user}"):
+        until(lambda: may() == verbs, f"{user} may {sorted(verbs)}: {sorted(may())}")

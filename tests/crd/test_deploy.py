@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is checked in under deploy/ is what the commands print, and what the examples are."""
+
+from pathlib import Path
+
+import yaml
+from click.testing import CliRunner
+
+from trainwright.cli.crds import command as crds
+from trainwright.cli.manifests import command as manifests
+from trainwright.cli.validate import command as validate
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+STALE = "it is out of date: run `make deploy`"
+
+
+def test_the_definitions_are_those_of_this_version() -> None:
+    assert (DEPLOY / "v1" / "crd.yaml").read_text(encoding="utf-8") == CliRunner().invoke(crds, []).stdout, STALE
+
+
+def test_the_operator_is_what_manifests_prints() -> None:
+    printed = CliRunner().invoke(manifests, ["--no-crds"]).stdout
+
+    assert (DEPLOY / "v1" / "operator.yaml").read_text(encoding="utf-8") == printed, STALE
+
+
+def test_the_base_has_both_and_nothing_else() -> None:
+    base = yaml.safe_load((DEPLOY / "v1" / "kustomization.yaml").read_text(encoding="utf-8"))
+
+    assert base["resources"] == ["crd.yaml", "operator.yaml"]
+    assert {path.name for path in (DEPLOY / "v1").iterdir()} == {"kustomization.yaml", *base["resources"]}
+
+
+def test_the_examples_are_the_examples() -> None:
+    wanted = [ROOT / "examples" / "quickstart.yaml", *(ROOT / "examples" / "genericjob").glob("*.yaml")]
+
+    found = {path.name: path.read_bytes() for path in (DEPLOY / "examples").iterdir()}
+
+    assert found == {path.name: path.read_bytes() for path in wanted}, STALE
+
+
+def test_every_example_is_valid() -> None:
+    files = sorted(str(path) for path in (DEPLOY / "examples").iterdir())
+
+    assert CliRunner().invoke(validate, files).exit_code == 0
+
+
+def test_nothing_is_of_an_api_that_kubernetes_has_removed() -> None:
+    """The last v1beta1 of these groups went with 1.25; that of GenericJob is its own."""
+    found = {
+        body["apiVersion"]
+        for name in ("crd.yaml", "operator.yaml")
+        for body in yaml.safe_load_all((DEPLOY / "v1" / name).read_text(encoding="utf-8"))
+    }
+
+    assert found == {
+        "apiextensions.k8s.io/v1",
+        "v1",
+        "rbac.authorization.k8s.io/v1",
+        "apps/v1",
+        "policy/v1",
+    }
