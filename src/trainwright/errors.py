@@ -15,6 +15,7 @@
         ├── ForbiddenError           403
         ├── TooManyRequestsError     429; `retry_after` says when
         └── UnavailableError         5xx, or no answer at all
+            └── UntrustedError           its certificate does not hold: asking again is of no use
 
 The command line turns each into one line on stderr and its exit code. Only `validate` catches one itself: a file that
 cannot be read must not keep it from the next. `runtime` answers ApiErrors: some are facts, some are tried again.
@@ -100,6 +101,10 @@ class UnavailableError(ApiError):
     """No answer, or the answer that there is none now."""
 
     status, reason = 503, "ServiceUnavailable"
+
+
+class UntrustedError(UnavailableError):
+    """The server is not who it should be, as far as its certificate says."""
 
 
 #: By Kubernetes' word, for whoever reads an answer off a wire.

@@ -44,6 +44,7 @@ def plain(bodies: tuple[Body, ...]) -> Any:
             Choice(image="b", namespace="trainwright", kinds=KINDS[:1]),
             id="kinds",
         ),
+        pytest.param(("--image", "b", "--nodes"), Choice(image="b", namespace="trainwright", nodes=True), id="nodes"),
     ],
 )
 def test_what_was_asked_for_is_printed(words: tuple[str, ...], expected: Choice) -> None:

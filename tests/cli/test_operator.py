@@ -25,8 +25,12 @@ def call(tmp_path: Path, *words: str, **env: str) -> "subprocess.CompletedProces
         (("--kinds", "genericjop"), "--kinds: 'genericjop' is not known; did you mean `genericjob`?"),
         (("--lease", "operator"), "--lease: expected NAMESPACE/NAME, found 'operator'"),
         (("--run-in-cluster",), "KUBERNETES_SERVICE_HOST is not set"),
+        (("--config", "/no/such/file"), "--config: /no/such/file: No such file or directory"),
+        (("--renew-deadline", "20s"), "--lease-duration 15s must be longer than --renew-deadline 20s"),
+        (("--lease-duration", "6", "--renew-deadline", "5"), "--lease-duration 6s: expected more than 7s"),
+        (("--scheduling", "volcano", "--gang-scheduler-name", "other"), "say the same thing: give one"),
     ],
-    ids=["no cluster", "no file", "kind", "lease", "no pod"],
+    ids=["no cluster", "no file", "kind", "lease", "no pod", "no config", "deadline", "short lease", "two gangs"],
 )
 def test_what_it_cannot_do_is_told_in_a_line(tmp_path: Path, words: tuple[str, ...], told: str) -> None:
     done = call(tmp_path, *words)
@@ -38,8 +42,18 @@ def test_what_it_cannot_do_is_told_in_a_line(tmp_path: Path, words: tuple[str, .
 
 
 def test_a_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
-    done = call(tmp_path, "--master", "http://127.0.0.1:9", TRAINWRIGHT_OPERATOR_NAMESPACE="a")
+    words = ("--master", "http://127.0.0.1:9", "--connect-timeout", "0.1s")
+    done = call(tmp_path, *words, TRAINWRIGHT_OPERATOR_NAMESPACE="a")
 
     assert done.returncode == 3
-    assert "127.0.0.1:9" in done.stderr
+    first, *_, last = done.stderr.splitlines()
+    assert "namespace=a" in first
+    assert last.startswith("trainwright: no answer from http://127.0.0.1:9")
     assert "Traceback" not in done.stderr
+
+
+def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
+    done = call(tmp_path, "--master", "127.0.0.1:9", "--address", "256.0.0.1:80")
+
+    assert done.returncode == 2
+    assert "256.0.0.1:80 cannot be listened at" in done.stderr

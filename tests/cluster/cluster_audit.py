@@ -38,6 +38,8 @@ class Call(Struct, frozen=True):
     code: int
     at: str
     agent: str
+    #: By the rules of RBAC, which is not the only reason for a 403.
+    denied: bool = False
 
 
 class Calls(tuple[Call, ...]):
@@ -97,6 +99,7 @@ class _Line(Struct, rename="camel"):
     object_ref: _Object = field(default_factory=_Object)
     response_status: _Response = field(default_factory=_Response)
     user_agent: str = ""
+    annotations: dict[str, str] = {}
 
 
 _decoder = msgspec.json.Decoder(_Line)
@@ -125,4 +128,6 @@ def _call(line: _Line) -> Call:
     resource = f"{about.resource}.{about.group}" if about.group else about.resource
     resource += f"/{about.subresource}" if about.subresource else ""
     code, at = line.response_status.code, line.stage_timestamp
-    return Call(line.user.username, line.verb, resource, about.namespace, about.name, code, at, line.user_agent)
+    denied = line.annotations.get("authorization.k8s.io/decision") == "forbid"
+    who = line.user.username
+    return Call(who, line.verb, resource, about.namespace, about.name, code, at, line.user_agent, denied)

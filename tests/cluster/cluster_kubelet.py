@@ -119,9 +119,13 @@ class Kubelets:
             await self._report(pod, pods.waiting(pod, script.waiting))
             return
         await asyncio.sleep(script.starts)
+        if script.init and pod.spec.init_containers:
+            await self._report(pod, pods.failed_before(pod, script.init))
+            return
         await self._report(pod, pods.running(pod, self._address()))
-        if script.runs is not None:
-            await asyncio.sleep(script.runs)
+        time = script.time(before)
+        if time is not None:
+            await asyncio.sleep(time)
             await self._report(pod, pods.ended(pod, script.code(before), script.reason))
 
     async def _end(self, pod: Pod) -> None:

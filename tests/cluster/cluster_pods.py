@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 Body = dict[str, Any]
-#: Annotations: `exit: "3"` or `exit: "1,0"` (first pod of this name, next), `runs: "0.5"` or `forever`, …
+#: Annotations: `exit: "3"` or `exit: "1,0"` (first pod of this name, next), `runs: "0.5"`, `forever`, `forever,1`, …
 PREFIX = "test.trainwright.dev/"
 _FOREVER = "forever"
 _TERMINATED = 143
@@ -22,14 +22,22 @@ class Script(Struct, frozen=True):
 
     starts: float = 0.0
     runs: float | None = 0.0
+    #: By pods of one name, if not always the same: as `exit`.
+    lasts: tuple[float | None, ...] = ()
     stops: float = 0.0
     exit: tuple[int, ...] = (0,)
+    #: Of its first init container, which fails: then nothing else runs.
+    init: int = 0
     reason: str = ""
     waiting: str = ""  # never starts, for this reason: ImagePullBackOff
 
     def code(self, before: int) -> int:
         """Its exit code, when that many pods of its name were there before; the last one stands for all further."""
         return self.exit[min(before, len(self.exit) - 1)]
+
+    def time(self, before: int) -> float | None:
+        """How long it runs, likewise."""
+        return self.lasts[min(before, len(self.lasts) - 1)] if self.lasts else self.runs
 
 
 class Container(Struct):
@@ -53,6 +61,7 @@ class Spec(Struct, rename="camel"):
     """Where, and what."""
 
     containers: list[Container] = []
+    init_containers: list[Container] = []
     node_name: str = ""
     scheduling_gates: list[Any] = []
     priority: int = 0
@@ -80,15 +89,23 @@ class Pod(Struct):
 def script_of(pod: Pod, usual: Script) -> Script:
     """The usual, unless its annotations say otherwise."""
     found = {key.removeprefix(PREFIX): value for key, value in pod.metadata.annotations.items() if PREFIX in key}
+    if "," in found.get("runs", ""):
+        found["lasts"] = found.pop("runs")
     return replace(usual, **{key: _read(key, value) for key, value in found.items()}) if found else usual
 
 
 def _read(key: str, value: str) -> Any:
     if key == "exit":
         return tuple(int(code) for code in value.split(","))
-    if key in ("starts", "runs", "stops"):
-        return None if value == _FOREVER else float(value)
-    return value
+    if key == "init":
+        return int(value)
+    if key == "lasts":
+        return tuple(_seconds(one) for one in value.split(","))
+    return _seconds(value) if key in ("starts", "runs", "stops") else value
+
+
+def _seconds(value: str) -> float | None:
+    return None if value == _FOREVER else float(value)
 
 
 def now() -> str:
@@ -116,6 +133,17 @@ def ended(pod: Pod, code: int, reason: str = "") -> Body:
     codes = [code, *[0] * (len(pod.spec.containers) - 1)]
     states = [{"terminated": {**_exit(one, reason), "startedAt": at, "finishedAt": at}} for one in codes]
     return {"phase": "Failed" if code else "Succeeded", **_conditions(ready=False), **_containers(pod, states)}
+
+
+def failed_before(pod: Pod, code: int) -> Body:
+    """Its first init container exited with that code; what follows it waits for ever."""
+    at = now()
+    waits = {"waiting": {"reason": "PodInitializing"}}
+    end = {"terminated": {**_exit(code, ""), "startedAt": at, "finishedAt": at}}
+    pairs = [(one, waits if place else end) for place, one in enumerate(pod.spec.init_containers)]
+    rest = _containers(pod, [waits] * len(pod.spec.containers))
+    first = {"initContainerStatuses": [_container(one, state) for one, state in pairs]}
+    return {"phase": "Failed", "startTime": at, **_conditions(ready=False), **first, **rest}
 
 
 def terminated(pod: Pod) -> Body:

@@ -285,11 +285,11 @@ def test_a_job_whose_work_is_done_when_it_is_to_be_suspended_has_succeeded() -> 
     assert plan.status.ledger == lived(
         RoleLedger("worker", succeeded="0-1", reached=2),
         phase=Phase.SUCCEEDED,
-        outcome=Outcome(Result.SUCCEEDED, Reason.RULE, later(7), message="the rules fulfilled by worker 0"),
+        outcome=Outcome(Result.SUCCEEDED, Reason.RULE, later(7), message="every replica that counts has succeeded"),
         times=Times(NOW, NOW, NOW, later(7)),
     )
     assert names(plan) == {"creates": [], "deletes": ["Pod job-worker-1"]}
-    assert plan.events == (Emit(Moment.SUCCEEDED, "the rules fulfilled by worker 0"),)
+    assert plan.events == (Emit(Moment.SUCCEEDED, "every replica that counts has succeeded"),)
     assert plan.write is Write.NOW
 
 
@@ -496,7 +496,7 @@ def test_a_job_that_has_just_ended_is_cleaned_up_in_the_same_pass() -> None:
     assert plan.status.ledger.phase is Phase.SUCCEEDED
     assert names(plan) == {"creates": [], "deletes": ["Pod job-worker-0", "Pod job-worker-1"]}
     assert (plan.write, plan.wake) == (Write.NOW, later(34))
-    assert plan.events == (Emit(Moment.SUCCEEDED, "the rules fulfilled by worker 0"),)
+    assert plan.events == (Emit(Moment.SUCCEEDED, "every replica that counts has succeeded"),)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ UNRUN = lived(BOOK, times=Times(NOW, NOW), phase=Phase.PENDING)
 RESTARTED = lived(replace(BOOK, restarts={"Exit": 1, "Evicted": 1}), failures=(FAILURE,))
 ONCE = lived(replace(BOOK, restarts={"Exit": 1}), failures=(replace(FAILURE, index=1, pod="job-worker-1"),))
 TWICE = replace(RESTARTED, failures=(*ONCE.failures, FAILURE))
-AGAIN = Emit(Moment.RESTARTING, "restarting after job-worker-0 evicted by its node", warning=True)
+AGAIN = Emit(Moment.RESTARTING, "restarting after job-worker-0: evicted by its node", warning=True)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_a_failed_pod_is_counted_and_tried_again_after_its_back_off() -> None:
     assert (plan.write, plan.status.ledger.phase) == (Write.NOW, Phase.RESTARTING)
     assert (Seen(0, 1, State.WAITING, old=pods[0]), Seen(1, 0, State.RUNNING, pods[1])) == plan.status.roles[0].replicas
     assert plan.events == (
-        Emit(Moment.RESTARTING, "restarting after job-worker-0 container main exited with code 1", warning=True),
+        Emit(Moment.RESTARTING, "restarting after job-worker-0: container main exited with code 1", warning=True),
     )
     # The pod stays until then, for its log.
     assert (plan.deletes, plan.creates, plan.wake) == ((), (), later(11))
@@ -241,7 +241,7 @@ def test_the_event_of_a_restart_names_what_is_restarted() -> None:
     plan = look(one, pod(0, "Failed", code=2), failed(1))
 
     assert plan.events == (
-        Emit(Moment.RESTARTING, "restarting after job-worker-1 container main exited with code 1", warning=True),
+        Emit(Moment.RESTARTING, "restarting after job-worker-1: container main exited with code 1", warning=True),
     )
 
 

@@ -46,7 +46,7 @@ def test_success_keeps_the_rule_and_the_replica() -> None:
 
 
 def test_a_rule_without_words_is_one_of_the_rules() -> None:
-    assert Outcome(SUCCEEDED, Reason.RULE, NOW, "", "the rules fulfilled by worker 0") == verdict(
+    assert Outcome(SUCCEEDED, Reason.RULE, NOW, "", "every replica that counts has succeeded") == verdict(
         job(ledger=lived()), pod(phase="Succeeded")
     )
 
@@ -316,7 +316,9 @@ def test_what_was_decided_is_stored_and_told_with_its_reason() -> None:
     outcome = plan.status.ledger.outcome
     assert outcome is not None
     assert (plan.status.ledger.phase, plan.status.ledger.times.ended) == (Phase.FAILED, later(8))
-    assert plan.events == (Emit(Moment.FAILED, "the rules fulfilled by worker 0", warning=True),)
+    assert plan.events == (
+        Emit(Moment.FAILED, "worker 0 failed for good; job-worker-0: container main exited with code 1", warning=True),
+    )
 
 
 def test_what_somebody_said_is_cut_to_what_a_ledger_takes() -> None:

@@ -60,3 +60,12 @@ def test_addresses() -> None:
     assert split("[::1]:80") == ("::1", 80)
     with pytest.raises(UsageError, match="expected an address such as"):
         split("nowhere")
+
+
+async def test_a_fence_that_is_closed_lets_reads_pass() -> None:
+    fence = Fence(None, timeout=5)
+    await fence.pass_("create", True)
+    fence.close()
+    await fence.pass_("list", False)
+    with pytest.raises(UnavailableError, match="about to end"):
+        await fence.pass_("create", True)

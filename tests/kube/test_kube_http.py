@@ -209,6 +209,45 @@ class _Closed:
         if write:
             raise ForbiddenError("not the leader")
 
+    def check(self, write: bool) -> None:
+        pass
+
+
+class _Late:
+    """A gate that lets everything through, and has changed its mind when the bytes are to go out."""
+
+    def __init__(self) -> None:
+        self.open = False
+        self.seen: list[str] = []
+
+    async def pass_(self, verb: str, write: bool) -> None:
+        assert write is (verb != "get")
+        self.seen.append(verb)
+
+    def check(self, write: bool) -> None:
+        if write and not self.open:
+            raise UnavailableError("the lease has ended meanwhile")
+
+
+async def test_a_write_is_not_sent_when_the_gate_has_closed_since_it_passed(server: Server) -> None:
+    """The process was stopped while a connection was made, and goes on when somebody else leads."""
+    gate = _Late()
+    server.says = [says(a_secret())]
+    async with connected(access(server.url), gate=gate) as cluster:
+        await cluster.get(SECRETS, HERE)
+        for write in (
+            cluster.create(SECRETS, NEW),
+            cluster.patch(SECRETS, HERE, {"data": {}}, uid="one"),
+            cluster.delete(SECRETS, HERE, uid="one"),
+        ):
+            with pytest.raises(UnavailableError, match="the lease has ended meanwhile"):
+                await write
+        assert [one.method for one in server.asked] == ["GET"]
+        assert gate.seen == ["get", "create", "patch", "delete"], "and none is tried again"
+        gate.open = True
+        await cluster.create(SECRETS, NEW)
+    assert [one.method for one in server.asked] == ["GET", "POST"]
+
 
 async def test_the_gate_sees_every_attempt_and_can_refuse(server: Server) -> None:
     gate = _Closed()

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 from runtime_rig import JOB, VIRTUAL, WRITES, Call, Run, Stage, key
 
-from trainwright.errors import ConflictError, ForbiddenError, UnavailableError
+from trainwright.errors import ConflictError, ForbiddenError, InvalidError, UnavailableError
 from trainwright.model.job import Body
 from trainwright.model.meta import ATTEMPT, JOB_UID
 from trainwright.runtime.resources import EVENTS, PODS
@@ -254,11 +254,60 @@ async def test_a_quota_is_told_at_once_not_run_against_and_when_it_is_lifted_the
         await asyncio.sleep(0.5)
         assert "exceeded quota" in str(stage.status()["conditions"])
         await asyncio.sleep(99)
-        assert counted(stage)["create pods"] == 4
+        assert counted(stage)["create pods"] == 8  # after 0, 1, 3, 7, 15, 31, 61 and 91 s
         assert counted(stage)[STATUS] <= 3
+        assert stage.events() == ["FailedCreate"]
         await stage.until(lambda: len(stage.pods()) == 40, 31)
         await stage.finished()
     assert stage.phase() == "Succeeded"
+
+
+async def test_whoever_mends_a_manifest_does_not_wait_for_what_the_old_one_waited_for() -> None:
+    stage = Stage()
+
+    async def before(call: Call) -> None:
+        if str(call).startswith("create pods") and call.at < 50:
+            raise InvalidError("spec.containers[0].image: Required value")
+
+    stage.wire.before = before
+    async with stage.running():
+        stage.submit(replicas=2)
+        await asyncio.sleep(50)
+        stage.store.patch(JOB, key("train"), {"spec": {"cleanUpPolicy": "All"}})
+        await asyncio.sleep(0.1)
+        assert len(stage.pods()) == 2
+
+
+async def test_a_creation_that_is_never_answered_is_told_of() -> None:
+    """A webhook that hangs: everything else is answered, so nobody else would know."""
+    stage = Stage()
+
+    async def before(call: Call) -> None:
+        if str(call).startswith("create pods") and call.at < 50:
+            await asyncio.sleep(5)
+            raise UnavailableError("no answer within 5 s")
+
+    stage.wire.before = before
+    async with stage.running():
+        stage.submit(replicas=2)
+        await asyncio.sleep(45)
+        assert "train-worker-0 could not be created: ServiceUnavailable: no answer" in str(stage.status()["conditions"])
+        assert stage.events() == ["FailedCreate"]
+        assert counted(stage)["create pods"] < 10
+        await stage.finished()
+    assert stage.phase() == "Succeeded"
+
+
+async def test_an_edit_that_cannot_be_applied_is_told_once_and_again_when_there_is_another() -> None:
+    stage = Stage(lambda _: Run(lasts=1000))
+    async with stage.running():
+        stage.submit(replicas=2)
+        await asyncio.sleep(5)
+        for _ in range(3):
+            stage.store.patch(JOB, key("train"), {"spec": {"replicaSpecs": []}})
+            await asyncio.sleep(30)
+        assert stage.events() == ["Running", "Invalid"]
+        assert len(stage.pods()) == 2
 
 
 async def test_somebody_elses_pod_is_told_of_and_when_it_goes_the_job_goes_on() -> None:

@@ -2,16 +2,19 @@
 """One leader at a time, whatever happens to the one before; time is virtual, the store is real."""
 
 import asyncio
+import logging
+from math import inf
 from typing import Any
 
 import pytest
-from runtime_rig import VIRTUAL, Call, LoopClock, Wire
+from runtime_rig import VIRTUAL, Call, LoopClock, Wire, nothing
 
-from trainwright.errors import UnavailableError
+from trainwright.errors import ApiError, ForbiddenError, NotFoundError, UnavailableError
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
 from trainwright.runtime.election import Elector, Terms
+from trainwright.runtime.line import Line
 from trainwright.runtime.resources import LEASES
 
 pytestmark = VIRTUAL
@@ -154,3 +157,109 @@ async def test_work_that_fails_gives_the_lease_back_and_is_heard_of() -> None:
     with pytest.raises(ValueError, match="broken"):
         await elector.lead(fails)
     assert holder(store)["holderIdentity"] == ""
+
+
+async def test_a_renewal_that_was_cut_short_does_not_keep_the_lease_from_being_given_back() -> None:
+    store, clock = stage()
+    one = Candidate(store, clock, "one")
+    await asyncio.sleep(1)
+
+    async def loses_the_answer(call: Call) -> None:
+        if call.verb == "patch":
+            await asyncio.Event().wait()
+
+    one.wire.after = loses_the_answer
+    await asyncio.sleep(3)
+    one.wire.after = nothing
+    await one.end()
+
+    assert holder(store)["holderIdentity"] == ""
+
+
+async def test_a_server_that_is_away_does_not_hold_up_the_end() -> None:
+    store, clock = stage()
+    one = Candidate(store, clock, "one")
+    await asyncio.sleep(1)
+
+    async def silence(_: Call) -> None:
+        await asyncio.Event().wait()
+
+    one.wire.before = silence
+    began = asyncio.get_running_loop().time()
+    await one.end()
+
+    assert asyncio.get_running_loop().time() - began < 4
+
+
+@pytest.mark.parametrize(
+    "error", [NotFoundError('namespaces "trainwright" not found'), ForbiddenError("you may not")], ids=str
+)
+async def test_what_keeps_us_from_ever_leading_is_raised(error: ApiError) -> None:
+    store, clock = stage()
+    wire = Wire(LocalCluster(store))
+
+    async def refuses(call: Call) -> None:
+        if call.verb == "create":
+            raise error
+
+    wire.before = refuses
+    elector = Elector(wire, clock, Terms(key=KEY, identity="one"))
+
+    with pytest.raises(type(error), match=f"the lease trainwright/operator cannot be had: {error}"):
+        async with asyncio.timeout(60):
+            await elector.lead(asyncio.Event().wait)  # type: ignore[arg-type]
+
+
+async def test_a_leader_that_loses_its_rights_gives_up_in_time_and_not_at_once() -> None:
+    store, clock = stage()
+    one = Candidate(store, clock, "one")
+    await asyncio.sleep(5)
+
+    async def refuses(_: Call) -> None:
+        raise ForbiddenError("not any more")
+
+    one.wire.before = refuses
+    await asyncio.sleep(4)
+    assert not one.task.done()
+    await asyncio.sleep(20)
+    assert one.task.done()
+
+
+async def test_how_long_ago_the_lease_was_seen_is_known() -> None:
+    store, clock = stage()
+    one, two = Candidate(store, clock, "one"), Candidate(store, clock, "two")
+    assert one.elector.unseen == inf
+    await asyncio.sleep(30)
+    assert one.elector.unseen < 3
+    assert two.elector.unseen < 3
+
+    async def nothing_passes(call: Call) -> None:
+        raise UnavailableError(f"cut off: {call}")
+
+    two.wire.before = nothing_passes
+    await asyncio.sleep(20)
+    assert 17 < two.elector.unseen < 23
+    await one.end()
+    await two.end()
+
+
+async def test_who_leads_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "trainwright")
+    store, clock = stage()
+    one = Candidate(store, clock, "one")
+    await asyncio.sleep(1)
+    two = Candidate(store, clock, "two")
+    await asyncio.sleep(60)
+    await one.end()
+    await asyncio.sleep(10)
+    await two.end()
+
+    lines = [record.msg for record in caplog.records if isinstance(record.msg, Line)]
+    told = [(line.about["identity"], line.text) for line in lines]
+    assert told == [
+        ("one", "this operator leads"),
+        ("two", "another operator leads"),
+        ("one", "the lease is given back"),
+        ("two", "this operator leads"),
+        ("two", "the lease is given back"),
+    ]

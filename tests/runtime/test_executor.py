@@ -273,7 +273,7 @@ async def test_a_foreign_one_is_told_of_and_the_others_are_made(metadata: Body) 
     refusal = stand.track.refusals["Pod", "c"]
     assert (refusal.name, refusal.kind, refusal.reason) == ("c", "Pod", "AlreadyExists")
     assert "already exists" in refusal.message
-    assert refusal.retry_at == START + timedelta(seconds=30)
+    assert refusal.retry_at == START + timedelta(seconds=1)
     assert "c" not in stand.seen()
     assert stand.track.again == 0.0
 
@@ -301,11 +301,11 @@ async def test_one_that_has_gone_meanwhile_is_left_to_the_next_pass() -> None:
 @pytest.mark.parametrize(
     ("error", "wait"),
     [
-        pytest.param(ForbiddenError("exceeded quota"), 30, id="quota"),
-        pytest.param(InvalidError("spec.x"), 30, id="invalid"),
-        pytest.param(NotFoundError("no namespace"), 30, id="no namespace"),
+        pytest.param(ForbiddenError("exceeded quota"), 1, id="quota"),
+        pytest.param(InvalidError("spec.x"), 1, id="invalid"),
+        pytest.param(NotFoundError("no namespace"), 1, id="no namespace"),
         pytest.param(ForbiddenError("later", retry_after=99), 99, id="the server says when"),
-        pytest.param(ForbiddenError("later", retry_after=3), 30, id="but not too soon"),
+        pytest.param(ForbiddenError("later", retry_after=0.5), 1, id="but not too soon"),
     ],
 )
 async def test_what_is_refused_is_kept_with_its_reason_and_its_time(error: ApiError, wait: int) -> None:
@@ -334,11 +334,11 @@ async def test_until_its_time_is_over_none_of_its_like_is_asked_for() -> None:
     stand.wire.before = refuse(ForbiddenError("no"), "create pods a0")
     pods = [stand.pod(f"a{number}") for number in range(5)]
     await stand.carry_out(*pods)
-    stand.track.expire(START + timedelta(seconds=29), [])
+    stand.track.expire(START + timedelta(seconds=0.9), [])
     assert stand.track.refusals
     await stand.carry_out(*pods[1:])
     assert stand.wire.made() == ["create pods a0"]
-    stand.track.expire(START + timedelta(seconds=30), [("Pod", "a0")])
+    stand.track.expire(START + timedelta(seconds=1), [("Pod", "a0")])
     assert stand.track.refusals, "it is told of until it is made"
     stand.wire.before = slowly
     await stand.carry_out(*pods)
@@ -350,7 +350,7 @@ async def test_a_refusal_of_what_is_no_longer_wanted_is_forgotten() -> None:
     stand = Stand()
     stand.wire.before = refuse(ForbiddenError("no"), "create pods a0")
     await stand.carry_out(stand.pod("a0"))
-    stand.track.expire(START + timedelta(seconds=30), [])
+    stand.track.expire(START + timedelta(seconds=1), [])
     assert stand.track.refusals == stand.track.barred == {}
 
 
@@ -358,13 +358,48 @@ async def test_what_was_refused_before_with_the_same_words_is_not_told_again() -
     stand = Stand()
     stand.wire.before = refuse(ForbiddenError("no"), "create pods a0")
     await stand.carry_out(stand.pod("a0"))
-    stand.track.again, stand.track.barred = None, {}
+    stand.track.again, stand.track.barred = 99.0, {}
     await stand.carry_out(stand.pod("a0"))
-    assert stand.track.again is None
+    assert stand.track.again == 2.0, "only when it may be tried again"
     stand.track.barred = {}
     stand.wire.before = refuse(ForbiddenError("still no"), "create pods a0")
     await stand.carry_out(stand.pod("a0"))
     assert stand.track.again == 0.0
+
+
+async def test_people_are_told_once_whatever_the_numbers_in_it() -> None:
+    stand = Stand()
+    for used in range(3):
+        stand.wire.before = refuse(ForbiddenError(f"exceeded quota, used: {used}"), f"create pods a{used}")
+        stand.track.barred = {}
+        await stand.carry_out(stand.pod(f"a{used}"))
+    (told,) = stand.track.untold
+    assert (told.moment, told.warning) == ("FailedCreate", True)
+    assert told.message == "Pod a0 could not be created: Forbidden: exceeded quota, used: 0"
+
+
+async def test_what_is_refused_again_waits_twice_as_long_up_to_a_limit() -> None:
+    stand = Stand()
+    stand.wire.before = refuse(ForbiddenError("no"), "create pods a0")
+    waits = []
+    for _ in range(7):
+        stand.track.barred = {}
+        await stand.carry_out(stand.pod("a0"))
+        at = stand.track.refusals["Pod", "a0"].retry_at
+        waits.append((at - START).total_seconds() if at is not None else None)
+    assert waits == [1, 2, 4, 8, 16, 30, 30]
+
+
+async def test_a_pod_of_an_older_job_of_the_same_name_is_waited_for() -> None:
+    """It is not being deleted yet, but it will be: nobody needs to be told."""
+    stand = Stand()
+    uid = stand.store.create(JOB, manifest("stands-in"))["metadata"]["uid"]  # or it would be collected at once
+    older = {"kind": stand.job.owner.kind, "name": stand.job.owner.name, "uid": uid, "controller": True}
+    stand.store.create(PODS, stand.body("c", ownerReferences=[older]))
+    await stand.carry_out(stand.pod("c"))
+    assert stand.track.refusals == {}
+    assert stand.track.untold == ()
+    assert stand.track.again == 1.0
 
 
 async def test_a_foreign_name_bars_nobody() -> None:

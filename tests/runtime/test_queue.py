@@ -221,3 +221,44 @@ def test_every_wish_is_served_after_it_was_made_none_before_its_time_and_never_t
 
     with asyncio.Runner(loop_factory=lambda: looptime.new_event_loop(start=0)) as runner:
         runner.run(play())
+
+
+async def test_how_long_keys_waited_for_a_worker_is_counted_from_when_they_were_due() -> None:
+    telemetry = Telemetry()
+    work: Queue[str] = Queue(telemetry)
+    work.add("at once")
+    work.add("later", 3)
+    await asyncio.sleep(5)
+    assert [await work.get(), await work.get()] == ["at once", "later"]
+    assert (telemetry.waits.sum, sum(telemetry.waits.counts)) == (7.0, 2)
+    work.add("later")
+    await asyncio.sleep(1)
+    work.done("later")
+    assert (await work.get(), telemetry.waits.sum, work.working) == ("later", 8.0, 2)
+
+
+async def test_keys_that_can_wait_let_others_pass() -> None:
+    work: Queue[str] = Queue(Telemetry(), waits=lambda key: key.startswith("new"))
+    for key in ("new", "new too", "a", "b"):
+        work.add(key)
+    assert [key for _, key in await drained(work, 1)] == ["a", "b", "new", "new too"]
+
+
+async def test_keys_that_can_wait_come_in_time_however_many_others_there_are() -> None:
+    work: Queue[str] = Queue(Telemetry(), waits=lambda key: key.startswith("new"))
+    for number in range(40):
+        work.add(f"{number}")
+    await work.get()  # nobody is passed by what came before
+    work.add("new")
+    work.add("new too")
+    order = [key for _, key in await drained(work, 1)]
+    assert [order.index("new"), order.index("new too")] == [8, 17]
+
+
+async def test_whether_a_key_can_wait_is_asked_when_it_is_due() -> None:
+    new = {"a"}
+    work: Queue[str] = Queue(Telemetry(), waits=new.__contains__)
+    work.add("a", 1)
+    work.add("b", 1)
+    new.clear()
+    assert [key for _, key in await drained(work, 5)] == ["a", "b"]

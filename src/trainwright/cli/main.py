@@ -28,6 +28,7 @@ COMMANDS = {
     "validate": "Check manifests: every mistake, with its line and the nearest valid spelling.",
     "plan": "Show what a manifest would create, without a cluster.",
     "operator": "Look after jobs on a Kubernetes cluster.",
+    "node": "Run pods of a Kubernetes cluster on this machine.",
     "crds": "Print the CustomResourceDefinitions to install on a cluster.",
     "manifests": "Print everything to install on a cluster: CRDs, RBAC rules, the operator.",
 }

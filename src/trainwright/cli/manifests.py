@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`trainwright manifests`: everything to install on a cluster, the operator included. Loaded by `cli.main`."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -20,6 +20,7 @@ _IMAGE = f"trainwright:{__version__}"
 @click.option("--watch-namespace", "watch", metavar="NS", help="Look after jobs of this one alone.  [default: all]")
 @click.option("--kinds", metavar="KIND,…", default="", help="Look after these only.  [default: all]")
 @click.option("--crds/--no-crds", "definitions", default=True, show_default=True, help="Print the CRDs as well.")
+@click.option("--nodes", is_flag=True, help="Also an account `trainwright-node` with the rights of `trainwright node`.")
 @click.option(
     "-o",
     "--output",
@@ -28,9 +29,7 @@ _IMAGE = f"trainwright:{__version__}"
     show_default=True,
     help="YAML documents, or one JSON List.",
 )
-def command(
-    image: str, namespace: str, watch: str | None, kinds: str, definitions: bool, output: Literal["yaml", "json"]
-) -> None:
+def command(watch: str | None, kinds: str, output: Literal["yaml", "json"], **given: Any) -> None:
     """Print CRDs, namespace, RBAC rules, Deployment, metrics Service and disruption budget of the operator.
 
     With --watch-namespace its rights on jobs and pods are in a Role of that namespace; only nodes and its CRDs are
@@ -40,18 +39,14 @@ def command(
     Examples:
       trainwright manifests --image registry.example/trainwright:0.1.0 | kubectl apply --server-side -f -
       trainwright manifests -n research --watch-namespace research --no-crds | kubectl apply --server-side -f -
+      trainwright manifests --nodes --no-crds | kubectl apply --server-side -f -
     """
-    _check_namespace("--namespace", namespace)
+    _check_namespace("--namespace", given["namespace"])
     if watch is not None:
         _check_namespace("--watch-namespace", watch)
-    _check_image(image)
-    choice = Choice(
-        image=image,
-        namespace=namespace,
-        watch=watch or "",
-        kinds=named(word.strip() for word in kinds.split(",") if word.strip()),
-        definitions=definitions,
-    )
+    _check_image(given["image"])
+    wanted = named(word.strip() for word in kinds.split(",") if word.strip())
+    choice = Choice(watch=watch or "", kinds=wanted, **given)
     bodies = manifests(choice)
     click.echo(as_json(bodies) if output == "json" else as_yaml(bodies), nl=False)
 

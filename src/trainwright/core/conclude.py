@@ -72,7 +72,7 @@ def conclude(pod: Pod, role: Role, observed: Observed, site: Site, now: Time) ->
         return State.LOST, Cause(Why.NODE_LOST, node=pod.spec.node_name)
     if end is not None:
         return end
-    return _RUNNING if phase == "Running" else _starting(pod, role, now)
+    return _RUNNING if phase == "Running" else _starting(pod, patience(role, site), now)
 
 
 def _ended(pod: Pod, role: Role) -> Conclusion:
@@ -93,7 +93,9 @@ def _fell_with_deletion(pod: Pod, ends: list[Terminated], *, unsure: bool) -> bo
     deletion = pod.metadata.deletion_timestamp
     if deletion is None:
         return False
-    asked = deletion - timedelta(seconds=pod.metadata.deletion_grace_period_seconds or 0)
+    # A kubelet's last word deletes with no grace, and an API server then leaves the time as it was: asked for long before.
+    grace = pod.metadata.deletion_grace_period_seconds or pod.spec.termination_grace_period_seconds
+    asked = deletion - timedelta(seconds=grace)
     times = [end.finished_at for end in ends if end.finished_at is not None]
     if not times:
         return unsure
@@ -163,12 +165,12 @@ def _mains_ended(pod: Pod, role: Role) -> Conclusion | None:
     return None if _fell_with_deletion(pod, ends, unsure=False) else _SUCCEEDED
 
 
-def _starting(pod: Pod, role: Role, now: Time) -> Conclusion:
-    """Not running yet; with a cause if it cannot run as things are, failed once the role's patience is over."""
+def _starting(pod: Pod, most: float | None, now: Time) -> Conclusion:
+    """Not running yet; with a cause if it cannot run as things are, failed once patience with it is over."""
     cause = _create_error(pod)
     if cause is None:
         return _STARTING
-    due = impatient_at(pod, role)
+    due = impatient_at(pod, most)
     return (State.FAILED if due is not None and now >= due else State.STARTING), cause
 
 
@@ -183,7 +185,12 @@ def _create_error(pod: Pod) -> Cause | None:
     return None
 
 
-def impatient_at(pod: Pod, role: Role) -> Time | None:
-    """When a pod whose containers cannot be made is given up."""
+def patience(role: Role, site: Site) -> float | None:
+    """Seconds that containers which cannot be made are waited for: as the role says, else as the operator does."""
+    return site.patience if role.patience is None else role.patience
+
+
+def impatient_at(pod: Pod, most: float | None) -> Time | None:
+    """When a pod whose containers cannot be made is given up, with that much patience."""
     begun = pod.status.start_time or pod.metadata.creation_timestamp
-    return None if role.patience is None or begun is None else after(begun, role.patience)
+    return None if most is None or begun is None else after(begun, most)

@@ -13,7 +13,7 @@ from trainwright.core.observe import View
 from trainwright.model.action import Create, Delete, Emit, Moment, Patch, Plan, Write
 from trainwright.model.cause import brief
 from trainwright.model.indexes import members
-from trainwright.model.ledger import Ledger, Phase, RoleLedger
+from trainwright.model.ledger import Ledger, Outcome, Phase, RoleLedger
 from trainwright.model.rule import Result
 from trainwright.model.status import State, Status
 from trainwright.model.units import Time
@@ -92,8 +92,14 @@ def _events(view: View) -> list[Emit]:
         events.append(Emit(Moment.RESUMED, f"{job.key.name} is resumed."))
     if after.outcome is not None and before.outcome is None:
         done = after.outcome.result is Result.SUCCEEDED
-        events.append(Emit(Moment.SUCCEEDED if done else Moment.FAILED, after.outcome.message, warning=not done))
+        events.append(Emit(Moment.SUCCEEDED if done else Moment.FAILED, _ended(after.outcome), warning=not done))
     return events
+
+
+def _ended(outcome: Outcome) -> str:
+    """What decided it, and the failure that it rests on."""
+    failure = outcome.failure
+    return outcome.message if failure is None else brief(f"{outcome.message}; {failure.pod}: {failure.cause}")
 
 
 def _restarting(before: Ledger, after: Ledger) -> Emit:
@@ -102,7 +108,7 @@ def _restarting(before: Ledger, after: Ledger) -> Emit:
     new = [one for one in after.failures if one not in before.failures and (one.role, one.index) not in over]
     if not new:
         return Emit(Moment.RESTARTING, "restarting what had completed, as its policy says")
-    return Emit(Moment.RESTARTING, brief(f"restarting after {new[0].pod} {new[0].cause}"), warning=True)
+    return Emit(Moment.RESTARTING, brief(f"restarting after {new[0].pod}: {new[0].cause}"), warning=True)
 
 
 def _restarts(ledger: Ledger) -> int:

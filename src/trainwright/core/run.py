@@ -8,7 +8,7 @@ A stale pod that has ended stays until its replica's back-off is over, for its l
 from msgspec.structs import replace
 
 from trainwright.core import attempts, removal, render
-from trainwright.core.conclude import impatient_at
+from trainwright.core.conclude import impatient_at, patience
 from trainwright.core.names import child, stem
 from trainwright.core.observe import Leftover, View
 from trainwright.core.phases import up
@@ -178,9 +178,9 @@ def _wake(view: View, holds: dict[str, dict[int, Time]]) -> Time | None:
 def _impatient(view: View) -> list[Time]:
     """When pods that cannot start are given up."""
     stuck = [
-        impatient_at(seen.pod, role)
+        impatient_at(seen.pod, patience(role, view.site))
         for role, group in zip(view.job.roles, view.roles, strict=True)
-        if role.patience is not None and not group.calm
+        if patience(role, view.site) is not None and not group.calm
         for seen in group.replicas
         if seen.state is State.STARTING and seen.cause is not None and seen.pod is not None
     ]

@@ -52,12 +52,18 @@ def _failed(settled: Settled, hope: Judgement) -> Outcome | None:
 def _outcome(view: View, result: Result, reason: Reason, judged: Judgement) -> Outcome:
     who = f"{judged.role} {judged.index}" if judged.index >= 0 else ""
     if reason is Reason.RULE:
-        rule, message = brief(judged.text, LONGEST_TEXT), f"rule {judged.text}" if judged.text else "the rules"
-        message += f" fulfilled by {who}"
+        rule, message = brief(judged.text, LONGEST_TEXT), _fulfilled(judged.text, who, result)
     else:
         rule, message = "", "no success rule can be fulfilled any more" + (f", since {who} failed" if who else "")
     failed = _failure(view, judged.role, judged.index) if result is Result.FAILED else None
     return Outcome(result, reason, whole(view.now), rule, brief(message, LONGEST_TEXT), failure=failed)
+
+
+def _fulfilled(text: str, who: str, result: Result) -> str:
+    """In the user's own words, where there are any."""
+    if text:
+        return f"rule {text} fulfilled by {who}"
+    return f"{who} failed for good" if result is Result.FAILED else "every replica that counts has succeeded"
 
 
 def _failure(view: View, name: str, index: int) -> Failure | None:

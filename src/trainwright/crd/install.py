@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from trainwright.crd.agents import agents
 from trainwright.crd.deployment import budget, deployment, service
 from trainwright.crd.manifests import crds
 from trainwright.crd.rights import NAME, people, rights
@@ -32,6 +33,8 @@ class Choice(Struct, frozen=True, kw_only=True):
     kinds: Sequence[Kind] = KINDS
     #: Whether the CRDs are part of it. Deleting them deletes all jobs, so that people may want them apart.
     definitions: bool = True
+    #: Whether machines will be nodes by `trainwright node`, and need rights for that.
+    nodes: bool = False
 
 
 def manifests(choice: Choice) -> tuple[Body, ...]:
@@ -46,6 +49,7 @@ def manifests(choice: Choice) -> tuple[Body, ...]:
         service(choice.namespace),
         deployment(choice.image, choice.namespace, _arguments(choice)),
         budget(choice.namespace),
+        *(agents(choice.namespace) if choice.nodes else ()),
     )
 
 

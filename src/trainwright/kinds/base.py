@@ -140,7 +140,7 @@ def load(kind: Kind, document: Body) -> Loaded:
     wire, problems = decode(kind.wire, {key: part for key, part in document.items() if key != "status"})
     said, ledger = _said(kind, document.get("status"))
     if ledger is None:
-        problems = (*problems, Problem("status.trainwright", "cannot be read; it was written by another version"))
+        problems = (*problems, Problem("status.trainwright", _unreadable(document["status"]["trainwright"])))
     if wire is not None:
         wire = kind.default(replace(wire, status=said))
         problems = (*problems, *kind.check(wire))
@@ -175,6 +175,17 @@ def _said(kind: Kind, status: object) -> tuple[Any, Ledger | None]:
     except msgspec.ValidationError:
         return _read(kind, {key: part for key, part in status.items() if key != "trainwright"}), None
     return _read(kind, status) or _read(kind, {key: status[key] for key in ("trainwright",) if key in status}), ledger
+
+
+def _unreadable(ledger: object) -> str:
+    """Why, and what people can do about it."""
+    try:
+        msgspec.convert(ledger, Ledger)
+    except msgspec.ValidationError as error:
+        why = str(error).replace("`$.", "`").replace(" - at `$`", "")
+        who = "another version, or somebody else, wrote it"
+        return f"cannot be read ({why}): {who}; the job is left alone until it is put right"
+    return ""  # pragma: no cover - whoever asks knows that it cannot be read
 
 
 def _read(kind: Kind, status: Body) -> Any:

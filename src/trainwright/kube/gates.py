@@ -25,16 +25,30 @@ class Limit:
         if wait > 0:
             await asyncio.sleep(wait)
 
+    def check(self, write: bool) -> None:
+        """What has waited for its place may go."""
+
 
 class Fence:
-    """A write may be sent only while the lease lasts longer than the request may take."""
+    """A write may be sent only while the lease, if there is one, lasts longer than the request may take."""
 
-    def __init__(self, elector: Elector, timeout: float, limit: Limit | None = None) -> None:
+    def __init__(self, elector: Elector | None, timeout: float, limit: Limit | None = None) -> None:
         self._elector, self._timeout, self._limit = elector, timeout, limit
+        self._closed = False
+
+    def close(self) -> None:
+        """From now on, nothing is written."""
+        self._closed = True
 
     async def pass_(self, verb: str, write: bool) -> None:
         """First the wait, then the look at the lease: it is the moment of sending that counts."""
         if self._limit is not None:
             await self._limit.pass_(verb, write)
-        if write and self._elector.left <= self._timeout:
+        self.check(write)
+
+    def check(self, write: bool) -> None:
+        """Raises what keeps a write from being sent at this very moment."""
+        if write and self._closed:
+            raise UnavailableError("nothing is written: this operator is about to end")
+        if write and self._elector is not None and self._elector.left <= self._timeout:
             raise UnavailableError("nothing is written: this operator's lease is about to end, or has")

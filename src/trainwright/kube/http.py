@@ -24,7 +24,14 @@ from aiohttp import (
 )
 from msgspec import Struct
 
-from trainwright.errors import ApiError, ConflictError, ForbiddenError, TooManyRequestsError, UnavailableError
+from trainwright.errors import (
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    TooManyRequestsError,
+    UnavailableError,
+    UntrustedError,
+)
 from trainwright.kube.calls import Call
 from trainwright.kube.proof import Proof
 from trainwright.kube.session import Session
@@ -44,6 +51,10 @@ class Gate(Protocol):
 
     async def pass_(self, verb: str, write: bool) -> None:
         """Wait for leave to send one request."""
+        ...
+
+    def check(self, write: bool) -> None:
+        """Asked once more as the bytes go out: a process may have been stopped in between, for longer than it leads."""
         ...
 
 
@@ -129,7 +140,7 @@ class Http:
             proof = await self._cleared(call)
             began, code = perf_counter(), 0
             try:
-                async with self.session.send(call, proof, self._limits) as response:
+                async with self.session.send(call, proof, self._limits, self._last_check(call)) as response:
                     code = response.status
                     data = await response.read()
             except _LOST as error:
@@ -160,17 +171,22 @@ class Http:
             await self._gate.pass_(call.verb, call.write)
         return proof
 
+    def _last_check(self, call: Call) -> Callable[[], None] | None:
+        return partial(self._gate.check, call.write) if self._gate is not None and call.write else None
+
     def _counted(self, call: Call, code: int, began: float) -> None:
         if self._count is not None:
             self._count(call.verb, call.resource, code, perf_counter() - began)
 
     def _lost(self, error: Exception) -> _Failed:
         """No answer. Where not even a connection was made, nothing was done."""
+        if isinstance(error.__cause__, ApiError):  # of the last check: nothing was sent
+            return _Failed(error.__cause__)
         harmless = isinstance(error, ClientConnectorError | ConnectionTimeoutError | ClientHttpProxyError)
         passing = not isinstance(error, ClientConnectorCertificateError)
         why = f"none within {self.manner.timeout:g} s" if isinstance(error, TimeoutError) else str(error)
         text = f"no answer from {self.session.server}: {why or type(error).__name__}"
-        return _Failed(UnavailableError(text), passing=passing, harmless=harmless)
+        return _Failed((UnavailableError if passing else UntrustedError)(text), passing=passing, harmless=harmless)
 
 
 def _refused(call: Call, response: ClientResponse, data: bytes, proof: Proof) -> _Failed:

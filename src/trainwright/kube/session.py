@@ -7,11 +7,13 @@ so do the connections: the old ones end as soon as no plain request can be on th
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 from weakref import WeakSet
 
-from aiohttp import ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+from aiohttp import BytesPayload, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -52,12 +54,18 @@ class Session:
         self._retiring: set[asyncio.Task[None]] = set()
         self._sockets: WeakSet[socket.socket] = WeakSet()
 
-    def send(self, call: Call, proof: Proof, limits: ClientTimeout) -> AbstractAsyncContextManager[ClientResponse]:
-        """One request; redirects are not followed, as they would carry our token elsewhere."""
+    def send(
+        self, call: Call, proof: Proof, limits: ClientTimeout, check: Callable[[], None] | None = None
+    ) -> AbstractAsyncContextManager[ClientResponse]:
+        """One request; redirects are not followed, as they would carry our token elsewhere.
+
+        `check` is called when its bytes go out, and may raise: then nothing does.
+        """
+        data = _Checked(call.body, check) if call.body is not None and check is not None else call.body
         url = URL(f"{self.server}{call.path}", encoded=True)
         headers = {**call.headers, **proof.headers}
         return self._open(proof).request(
-            call.method, url, headers=headers, data=call.body, timeout=limits, allow_redirects=False, **self._options
+            call.method, url, headers=headers, data=data, timeout=limits, allow_redirects=False, **self._options
         )
 
     async def close(self) -> None:
@@ -111,6 +119,19 @@ class Session:
             if hasattr(socket, name):
                 made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         return made
+
+
+class _Checked(BytesPayload):
+    """A body with a last look before it goes. The headers go with it, and not before."""
+
+    def __init__(self, body: bytes, check: Callable[[], None]) -> None:
+        super().__init__(body)
+        self._check = check
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        """After the connection was made, and without another pause."""
+        self._check()
+        await super().write_with_length(writer, content_length)
 
 
 def _headers(user: User) -> CIMultiDict[str]:

@@ -55,6 +55,10 @@ class Moment(StrEnum):
     RESUMED = "Resumed"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    REFUSED = "FailedCreate"  # the word that Kubernetes' own controllers have for it
+    UNFIT = "Invalid"
+    CREATED = "SuccessfulCreate"  # of a child, where people want to be told of each
+    DELETED = "SuccessfulDelete"
     GANG_MISSING = "GangUnavailable"
 
 

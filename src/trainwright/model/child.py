@@ -64,10 +64,11 @@ class Condition(Wire, frozen=True, gc=False):
 
 
 class PodSpec(Wire, frozen=True, gc=False):
-    """Where a pod was put, and whether its kubelet restarts containers."""
+    """Where a pod was put, whether its kubelet restarts containers, and how long it may take to end."""
 
     node_name: str = ""
     restart_policy: str = "Never"
+    termination_grace_period_seconds: int = 0
 
 
 class PodStatus(Wire, frozen=True, gc=False):

@@ -8,6 +8,17 @@ from msgspec import Struct
 from trainwright.model.meta import Key
 
 
+class Creating(Struct, frozen=True, gc=False):
+    """What becomes of pods whose containers cannot be created: their image, their configuration."""
+
+    #: For so many seconds they are tried again and again.
+    restart_period: float = 0.0
+    #: Seconds after which one such pod is replaced, within that time.
+    duration_period: float = 900.0
+    #: After that time the replica fails; else it is waited for.
+    fail: bool = False
+
+
 class Site(Struct, frozen=True):
     """Cluster domain, the operator's settings, gang APIs found, and how addresses are written."""
 
@@ -19,10 +30,23 @@ class Site(Struct, frozen=True):
     node_grace: float = 60.0
     #: How long past its deadline a terminating pod may linger on a lost node before it is removed by force.
     linger: float = 30.0
+    #: Containers that cannot be created, where a role has no word of its own on that.
+    creating: Creating = Creating()
+    #: Which scheduler starts gangs, where a kind leaves that to the operator; empty: none.
+    gang_scheduler: str = ""
+    #: Where elastic jobs agree on their members, as `host:port,…`; empty: nowhere.
+    elastic_server: str = ""
+    #: Ports of nodes that may be handed out, the first and the last.
+    host_ports: tuple[int, int] = (35000, 65000)
     #: Host of a replica's name, where names do not resolve (process runtime); empty: the name itself.
     hosts: Mapping[tuple[Key, str], str] = {}
     #: Port of a replica in place of the one its kind would hand out, where replicas share one machine's ports.
     ports: Mapping[tuple[Key, str, int], int] = {}
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds after which a container that cannot be created fails its replica; None: it is waited for."""
+        return self.creating.restart_period if self.creating.fail else None
 
     def host(self, job: Key, name: str) -> str:
         """How others reach the replica called `name`."""

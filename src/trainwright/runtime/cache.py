@@ -50,6 +50,10 @@ class Cache:
             found = self._sorted[uid] = tuple([children[key] for key in sorted(children)])
         return found
 
+    def jobs(self) -> tuple[str, ...]:
+        """The UIDs of the jobs that have children here."""
+        return tuple(self._by_job)
+
     def keys(self) -> tuple[Key, ...]:
         """The keys of everything."""
         return tuple(self._items)

@@ -17,7 +17,10 @@ from trainwright.kinds.registry import KINDS
 from trainwright.model.action import Plan
 from trainwright.model.job import Body
 from trainwright.model.site import Site
+from trainwright.runtime.census import Census
 from trainwright.runtime.executor import Executor
+from trainwright.runtime.line import Line
+from trainwright.runtime.orphans import Sweeper
 from trainwright.runtime.ports import Clock, Cluster
 from trainwright.runtime.publisher import Publisher
 from trainwright.runtime.queue import Queue
@@ -32,37 +35,66 @@ _LOG = logging.getLogger(__name__)
 _LATE = 1.0
 #: The more there is to look at, the larger the bursts: so many times as long as deciding took, more events are awaited.
 _REST = 15.0
+#: How often it is seen whether the last passes have ended.
+_BLINK = 0.01
 
 
 class Controller:
     """Everything that one process needs to look after all jobs of a cluster."""
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, site: Callable[[], Site], settings: Settings | None = None
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        site: Callable[[], Site],
+        settings: Settings | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
-        self.telemetry = Telemetry()
+        self.telemetry = telemetry or Telemetry()
+        #: Everything has been listed once, and jobs are looked at.
+        self.synced = False
+        self._ending = False
+        self._parts: list[asyncio.Task[None]] = []
+        self._census = Census(self.telemetry)
         self._settings = settings or Settings()
         self._clock = clock
         self._site = site
         self._kinds = {kind.singular: kind for kind in KINDS}
-        self._queue: Queue[Which] = Queue(self.telemetry)
         self._tracks: dict[Which, Track] = {}
+        # Of a thousand new jobs, those that have begun are not forgotten for the others.
+        self._queue: Queue[Which] = Queue(self.telemetry, waits=lambda which: which not in self._tracks)
         self._uids: dict[str, Which] = {}
         self._view = View(cluster, clock, self._settings, self.telemetry)
         self._executor = Executor(cluster, self._view, self._settings, self.telemetry)
+        self._sweeper = Sweeper(cluster, self._view, clock)
         recorder = Recorder(cluster, clock, self.telemetry)
-        self._publisher = Publisher(self._executor, recorder, self.telemetry, self._settings.count_delay)
+        self._publisher = Publisher(self._executor, recorder, self._settings.count_delay)
 
     async def run(self) -> None:
         """Until cancelled. Nothing is looked at before everything has been listed once."""
         informers = self._view.informers(self._queue.add, self._stir)
         async with asyncio.TaskGroup() as group:
-            for informer in informers:
-                group.create_task(informer.run())
+            self._parts = [group.create_task(informer.run()) for informer in informers]
             for informer in informers:
                 await informer.synced.wait()
-            for _ in range(self._settings.workers):
-                group.create_task(self._work())
+            self._parts += [group.create_task(self._work()) for _ in range(self._settings.workers)]
+            if self._settings.sweep:
+                self._parts.append(group.create_task(self._sweeper.run(self._settings.sweep)))
+            self.synced = True
+            _LOG.info(Line("everything is listed", **self._view.sizes()))
+
+    @property
+    def broken(self) -> bool:
+        """A part of it has ended, though nobody asked for that."""
+        return not self._ending and any(part.done() for part in self._parts)
+
+    async def drain(self, seconds: float) -> bool:
+        """Begin no other pass and let those under way end, for so long; whether they have."""
+        self._ending = True
+        end = asyncio.get_running_loop().time() + seconds
+        while self._queue.working and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(_BLINK)
+        return not self._queue.working
 
     def _stir(self, uids: set[str]) -> None:
         """Children of these jobs have changed; more will, so wait a moment."""
@@ -77,6 +109,9 @@ class Controller:
         loop = asyncio.get_running_loop()
         while True:
             which = await self._queue.get()
+            if self._ending:
+                self._queue.done(which)
+                return
             began = loop.time()
             try:
                 result = await self._attempt(which)
@@ -94,11 +129,12 @@ class Controller:
             self._queue.add(which, _LATE)
             return "conflict"
         except ApiError as error:
-            _LOG.warning("pass to be repeated job=%s error=%s", which[1], error)
+            if not self._ending:
+                _LOG.warning(Line("pass to be repeated", **_about(which), error=error))
             self._queue.add(which, max(self._pause(which), error.retry_after or 0.0))
             return "retry"
         except Exception:  # one job must not take the others along: it is counted, logged and tried again
-            _LOG.exception("pass failed job=%s", which[1])
+            _LOG.exception(Line("pass failed", **_about(which)))
             self._queue.add(which, self._pause(which))
             return "error"
         return "done"
@@ -120,12 +156,16 @@ class Controller:
         track = self._track(which, document)
         track.again = None
         loaded = track.load(document)
+        if not loaded.job.unreadable:
+            self._census.see(which, document, loaded.job.ledger)
         job = track.job(loaded)
         began = perf_counter()
         plan = reconcile(job, self._view.observe(job, tuple(track.refusals.values())), self._site(), now)
         track.effort = perf_counter() - began
         track.expire(now, {(create.body["kind"], create.name) for create in plan.creates})
         due = await self._publisher.store(document, loaded, plan, track, now)
+        if track.pending is None and not job.unreadable:
+            self._census.see(which, document, plan.status.ledger)
         await self._executor.carry_out(job, plan, track, now)
         await self._publisher.tell(job, track)
         track.pause = 0.0
@@ -145,6 +185,7 @@ class Controller:
         track = self._tracks.pop(which, None)
         if track is not None:
             self._uids.pop(track.uid, None)
+            self._census.drop(which)
 
     def _again(self, which: Which, track: Track, plan: Plan, due: float | None, now: datetime) -> None:
         """When the plan says so, a count is due or something was met; while unfinished, now and then to be sure."""
@@ -158,3 +199,7 @@ class Controller:
             self._queue.add(which, min(waits))
         else:
             track.rest()
+
+
+def _about(which: Which) -> dict[str, str]:
+    return {"job": str(which[1]), "kind": which[0]}

@@ -10,20 +10,24 @@ clock needs to be right, and a leader that was stopped finds nothing left when i
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from math import inf
 from random import random
 from typing import Any
 
 from msgspec import Struct
 
-from trainwright.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
+from trainwright.errors import AlreadyExistsError, ApiError, ConflictError, ForbiddenError, NotFoundError
 from trainwright.model.child import Lease, LeaseSpec
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.units import Time
+from trainwright.runtime.line import Line
 from trainwright.runtime.ports import Clock, Cluster
 from trainwright.runtime.resources import LEASES
 
 _LOG = logging.getLogger(__name__)
+#: Seconds for giving the lease back.
+_FAREWELL = 3.0
 
 
 class Terms(Struct, frozen=True, kw_only=True):
@@ -50,6 +54,13 @@ class Elector:
         #: What was last seen of the lease, and when that was first seen, by our own clock.
         self._seen: Lease | None = None
         self._since = 0.0
+        #: When the lease was last read or written with success.
+        self._looked: float | None = None
+
+    @property
+    def unseen(self) -> float:
+        """Seconds since the lease was last read or written with success; for ever, if it never was."""
+        return inf if self._looked is None else asyncio.get_running_loop().time() - self._looked
 
     @property
     def left(self) -> float:
@@ -59,7 +70,7 @@ class Elector:
     async def lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Wait until we lead, then work until the work ends or the lease is lost; it is given back at the end."""
         await self._win()
-        _LOG.info("leading identity=%s", self._terms.identity)
+        _LOG.info(Line("this operator leads", **self._about()))
         working, keeping = asyncio.ensure_future(work()), asyncio.ensure_future(self._keep())
         try:
             await asyncio.wait({working, keeping}, return_when=asyncio.FIRST_COMPLETED)
@@ -72,7 +83,7 @@ class Elector:
             working.result()
 
     async def _win(self) -> None:
-        while not await self._try():
+        while not await self._try(first=True):
             await asyncio.sleep(self._terms.retry * (0.8 + 0.4 * random()))  # noqa: S311 - jitter, not a secret
 
     async def _keep(self) -> None:
@@ -80,11 +91,14 @@ class Elector:
         while self.left > self._terms.duration - self._terms.renew:
             await asyncio.sleep(self._terms.retry)
             await self._try()
-        _LOG.warning("lease lost identity=%s", self._terms.identity)
+        _LOG.warning(Line("the lease is lost", **self._about()))
         self._until = 0.0
 
-    async def _try(self) -> bool:
-        """Take the lease or renew it; whether it is ours."""
+    def _about(self) -> dict[str, str]:
+        return {"lease": str(self._terms.key), "identity": self._terms.identity}
+
+    async def _try(self, *, first: bool = False) -> bool:
+        """Take the lease or renew it; whether it is ours. What keeps us from ever having it is raised at `first`."""
         asked = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._terms.renew):
@@ -93,8 +107,12 @@ class Elector:
             self._until = 0.0 if self._held_by_another() else self._until
             return False
         except (ApiError, TimeoutError) as error:
-            _LOG.warning("lease not renewed identity=%s error=%s", self._terms.identity, error)
+            if first and isinstance(error, ForbiddenError | NotFoundError):
+                raise type(error)(f"the lease {self._terms.key} cannot be had: {error}") from None
+            why = error if str(error) else f"no answer within {self._terms.renew:g} s"
+            _LOG.warning(Line("the lease cannot be reached", **self._about(), error=why))
             return False
+        self._looked = asyncio.get_running_loop().time()
         self._until = asked + self._terms.duration if ours else 0.0
         return ours
 
@@ -143,6 +161,10 @@ class Elector:
         }
 
     def _observe(self, lease: Lease) -> None:
+        before = self._seen.spec.holder_identity if self._seen is not None else None
+        holder = lease.spec.holder_identity
+        if holder not in (None, "", before, self._terms.identity):
+            _LOG.info(Line("another operator leads", **self._about(), leader=holder, before=before or ""))
         if self._seen is None or self._seen.spec != lease.spec:
             self._since = asyncio.get_running_loop().time()
         self._seen = lease
@@ -158,12 +180,24 @@ class Elector:
     async def _release(self) -> None:
         """Give it back, so that nobody has to wait; if that fails, it runs out."""
         if self.left and self._seen is not None:
-            body = {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _micro(self._clock.now())}}
             try:
-                await self._cluster.patch(LEASES, self._terms.key, body, version=self._seen.metadata.resource_version)
+                async with asyncio.timeout(_FAREWELL):
+                    await self._give_back(self._seen)
+                _LOG.info(Line("the lease is given back", **self._about()))
             except (ApiError, TimeoutError) as error:
-                _LOG.info("lease not given back error=%s", error)
+                _LOG.info(Line("the lease is not given back: it runs out", **self._about(), error=error))
         self._until = 0.0
+
+    async def _give_back(self, lease: Lease) -> None:
+        """Empty it. A renewal that was cut short may have been stored: then it has another version, and is ours."""
+        body = {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _micro(self._clock.now())}}
+        try:
+            await self._cluster.patch(LEASES, self._terms.key, body, version=lease.metadata.resource_version)
+        except ConflictError:
+            found = await self._look()
+            if found is None or found.spec.holder_identity != self._terms.identity:
+                return
+            await self._cluster.patch(LEASES, self._terms.key, body, version=found.metadata.resource_version)
 
 
 def _micro(time: Time) -> str:

@@ -7,6 +7,7 @@ its like.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -19,16 +20,18 @@ from trainwright.errors import (
     TooManyRequestsError,
     UnavailableError,
 )
-from trainwright.model.action import Create, Delete, Patch, Plan
+from trainwright.model.action import Create, Delete, Emit, Moment, Patch, Plan
 from trainwright.model.child import Refusal
 from trainwright.model.job import Body, Job
 from trainwright.model.meta import JOB_UID, KIND, ROLE, Key, Meta
+from trainwright.runtime.line import Line
 from trainwright.runtime.ports import Cluster, Propagation, Resource
 from trainwright.runtime.settings import Settings
 from trainwright.runtime.telemetry import Telemetry
 from trainwright.runtime.track import Like, Place, Track
 from trainwright.runtime.view import View
 
+_LOG = logging.getLogger(__name__)
 Did = TypeVar("Did", Create, Delete, Patch)
 #: A name that is still taken is tried again so soon: nobody tells us when somebody else's object has gone.
 _TAKEN = 1.0
@@ -59,7 +62,7 @@ class Executor:
         written = self._cluster.patch(
             cache.resource, job.key, {"status": status}, uid=job.uid, version=version, status=True
         )
-        cache.learn(await self._counted("patch", cache.resource, written))
+        cache.learn(await self._counted("patch", cache.resource, written, job, job.key.name))
 
     # ------------------------------------------------------------------------------------------------------------
 
@@ -68,7 +71,7 @@ class Executor:
         cache = self._jobs[job.kind]
         gone = self._cluster.delete(cache.resource, job.key, uid=job.uid, propagation=Propagation.BACKGROUND)
         try:
-            await self._counted("delete", cache.resource, gone)
+            await self._counted("delete", cache.resource, gone, job, job.key.name)
         except NotFoundError:
             return
 
@@ -95,7 +98,7 @@ class Executor:
         key = Key(job.key.namespace, patch.name)
         made = self._cluster.patch(cache.resource, key, patch.body, uid=patch.uid)
         try:
-            self._saw(track, cache.learn(await self._counted("patch", cache.resource, made)))
+            self._saw(track, cache.learn(await self._counted("patch", cache.resource, made, job, patch.name)))
         except NotFoundError:
             self._saw(track, cache.bury(key, patch.uid))
 
@@ -105,10 +108,12 @@ class Executor:
         grace = 0 if delete.force else None
         gone = self._cluster.delete(cache.resource, key, uid=delete.uid, grace=grace)
         try:
-            left = await self._counted("delete", cache.resource, gone)
+            left = await self._counted("delete", cache.resource, gone, job, delete.name)
         except (NotFoundError, ConflictError):
             # It is gone, or another object bears its name: either way this one is no more.
             left = None
+        else:
+            self._mention(track, Moment.DELETED, f"Deleted {delete.kind.lower()}: {delete.name} ({delete.why})")
         self._saw(track, cache.bury(key, delete.uid) if left is None else cache.learn(left))
 
     async def _create(self, job: Job, create: Create, track: Track, now: datetime) -> None:
@@ -121,15 +126,22 @@ class Executor:
             return
         request = self._cluster.create(cache.resource, create.body)
         try:
-            self._saw(track, cache.learn(await self._counted("create", cache.resource, request)))
+            made = await self._counted("create", cache.resource, request, job, create.name)
+            self._saw(track, cache.learn(made))
         except AlreadyExistsError as error:
             await self._taken(job, create, track, now, error)
-        except (UnavailableError, TooManyRequestsError, ConflictError):
+        except (TooManyRequestsError, ConflictError):
             raise
+        except UnavailableError as error:
+            # Mostly nobody is answered then. If only this is not, time and again, a webhook hangs: people must be told.
+            if track.pause < self._settings.unanswered and _place(create) not in track.refusals:
+                raise
+            track.barred[_like(create)] = self._refuse(create, track, now, error)
         except ApiError as error:
             track.barred[_like(create)] = self._refuse(create, track, now, error)
         else:
             track.refusals.pop(_place(create), None)
+            self._mention(track, Moment.CREATED, f"Created {create.body['kind'].lower()}: {create.name}")
 
     async def _taken(self, job: Job, create: Create, track: Track, now: datetime, error: ApiError) -> None:
         """Something has its name: ours enters the cache, one on its way out is waited for, a foreign one is told of."""
@@ -146,10 +158,11 @@ class Executor:
         if labelled and meta.controller is not None and meta.controller.uid == job.uid:
             self._saw(track, cache.learn(found))
             track.refusals.pop(_place(create), None)
-        elif meta.deletion_timestamp is not None:
+        elif meta.deletion_timestamp is not None or _of_predecessor(meta, job):
             self._await(create, track)
         else:
-            self._refuse(create, track, now, error)
+            foreign = AlreadyExistsError(f"{error}, and is not this job's: {_whose(meta, job)}")
+            self._refuse(create, track, now, foreign)
 
     def _await(self, create: Create, track: Track) -> None:
         """Its name will be free soon."""
@@ -159,21 +172,36 @@ class Executor:
     def _refuse(self, create: Create, track: Track, now: datetime, error: ApiError) -> datetime:
         """Remember a refusal, and have it told at once if it says something new; when to try again."""
         kind, name = place = _place(create)
-        again = now + timedelta(seconds=max(self._settings.refused, error.retry_after or 0.0))
+        wait = 2 * max(track.waits.get(place, 0.0), track.pause) or self._settings.refused
+        wait = min(wait, self._settings.refused_most)
+        track.waits[place] = wait
+        again = now + timedelta(seconds=max(wait, error.retry_after or 0.0))
         before = track.refusals.get(place)
-        if before is None or (before.reason, before.message) != (error.reason, str(error)):
-            track.look_again(0.0)
+        track.complain(_like(create), Moment.REFUSED, f"{kind} {name} could not be created: {error.reason}: {error}")
+        known = before is not None and (before.reason, before.message) == (error.reason, str(error))
+        track.look_again((again - now).total_seconds() if known else 0.0)
         track.refusals[place] = Refusal(name, error.reason, str(error), again, kind)
         return again
 
-    async def _counted(self, verb: str, resource: Resource, request: Awaitable[Any]) -> Any:
+    def _mention(self, track: Track, moment: Moment, text: str) -> None:
+        """Have people told of one child, if they want to know."""
+        if self._settings.child_events:
+            track.untold += (Emit(moment, text),)
+
+    async def _counted(self, verb: str, resource: Resource, request: Awaitable[Any], job: Job, name: str) -> Any:
+        result = "cancelled"
         try:
             answer = await request
+            result = "done"
+            return answer
         except ApiError as error:
-            self._telemetry.writes[verb, resource.id, error.reason] += 1
+            result = error.reason
             raise
-        self._telemetry.writes[verb, resource.id, "done"] += 1
-        return answer
+        finally:
+            self._telemetry.writes[verb, resource.id, result] += 1
+            if _LOG.isEnabledFor(logging.DEBUG):
+                about = {"job": str(job.key), "kind": job.kind, "verb": verb, "resource": resource.id}
+                _LOG.debug(Line("write", **about, name=name, result=result))
 
     async def _each(self, effects: Sequence[Did], do: Callable[[Did], Awaitable[None]]) -> None:
         """Several at a time. Once one has failed none begins, and those under way are waited for: they may be done."""
@@ -205,3 +233,19 @@ def _place(create: Create) -> Place:
 def _like(create: Create) -> Like:
     """What it shares with others that will fare as it does: its kind and role."""
     return create.body["kind"], create.body["metadata"].get("labels", {}).get(ROLE, "")
+
+
+def _of_predecessor(meta: Meta, job: Job) -> bool:
+    """It belongs to an older job of the same name, so it will be collected."""
+    one = meta.controller
+    return one is not None and (one.kind, one.name) == (job.owner.kind, job.owner.name) and one.uid != job.uid
+
+
+def _whose(meta: Meta, job: Job) -> str:
+    """Whose an object is that bears a name we need, and what can be done about it."""
+    one = meta.controller
+    if one is None:
+        return "nobody controls it; remove it, or give the job another name"
+    if one.uid == job.uid:
+        return "it is this job's, but somebody took its labels away; remove it, and it is made anew"
+    return f"{one.kind} {one.name} controls it; give the job another name"

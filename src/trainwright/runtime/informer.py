@@ -14,6 +14,7 @@ from random import random
 from trainwright.errors import ApiError, GoneError
 from trainwright.model.meta import Key
 from trainwright.runtime.cache import Cache
+from trainwright.runtime.line import Line
 from trainwright.runtime.ports import Change, Cluster, Happened, Scope
 from trainwright.runtime.telemetry import Telemetry
 
@@ -48,7 +49,7 @@ class Informer:
             except GoneError:
                 self._since = ""
             except ApiError as error:
-                _LOG.warning("watch interrupted resource=%s error=%s", self.cache.resource.id, error)
+                _LOG.warning(Line("watch interrupted", resource=self.cache.resource.id, error=error))
             if loop.time() - began > self._pause:
                 self._pause = _FIRST
             await self._rest()

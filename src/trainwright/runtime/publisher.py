@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """When the status of a job is written, and what people are told once it is. `controller` calls it in every pass.
 
-What was decided, phase and conditions go out at once; counts ride along, or follow when they have been out of date for
-some seconds.
+What was decided, phase and conditions go out at once, and so does what is left once everything that must go has gone;
+other counts ride along, or follow when they have been out of date for some seconds.
 """
 
 from datetime import datetime
@@ -12,12 +12,12 @@ import msgspec
 
 from trainwright.kinds.base import Kind, Loaded
 from trainwright.kinds.registry import KINDS
-from trainwright.model.action import Plan, Write
+from trainwright.model.action import Moment, Plan, Write
 from trainwright.model.job import Body, Job
+from trainwright.model.ledger import Phase
 from trainwright.runtime.executor import Executor
 from trainwright.runtime.recorder import Recorder
-from trainwright.runtime.telemetry import Telemetry
-from trainwright.runtime.track import Track
+from trainwright.runtime.track import ITSELF, Track
 
 #: Conditions that nobody waits for: the next phase follows within moments and takes them along, like counts.
 _PATIENT = ("Initialized",)
@@ -26,17 +26,17 @@ _PATIENT = ("Initialized",)
 class Publisher:
     """Writes statuses and events."""
 
-    def __init__(self, executor: Executor, recorder: Recorder, telemetry: Telemetry, count_delay: float) -> None:
+    def __init__(self, executor: Executor, recorder: Recorder, count_delay: float) -> None:
         self._executor = executor
         self._recorder = recorder
-        self._telemetry = telemetry
         self._count_delay = count_delay
         self._owned = {kind.singular: _fields(kind) for kind in KINDS}
 
     async def store(self, document: Body, loaded: Loaded, plan: Plan, track: Track, now: datetime) -> float | None:
         """Write the status if it must be written now; else in how many seconds, if at all."""
         job = track.job(loaded)
-        stored = document.get("status") or {}
+        said = document.get("status")
+        stored = said if isinstance(said, dict) else {}  # a definition that is not ours may let anything pass
         # As a server will have it: a tuple is a list there.
         rendered = msgspec.json.decode(msgspec.json.encode(track.kind.render(loaded.status, job, plan.status, now)))
         change = difference(stored, rendered, self._owned[job.kind])
@@ -44,14 +44,16 @@ class Publisher:
             track.pending = track.lags = None
             return None
         waits = self._waits(track, now)
-        if plan.write is not Write.NOW and waits > 0 and not _urgent(stored, change):
+        cleared = track.cleaning and not plan.status.cleaning
+        if plan.write is not Write.NOW and waits > 0 and not cleared and not _urgent(stored, change):
+            track.cleaning = plan.status.cleaning
             track.pending = plan.status.ledger
             track.untold += plan.events
             return waits
         await self._executor.store(job, document["metadata"]["resourceVersion"], change)
+        track.cleaning = plan.status.cleaning
         track.pending = track.lags = None
         track.untold += plan.events
-        self._count(job, plan)
         return None
 
     def _waits(self, track: Track, now: datetime) -> float:
@@ -60,13 +62,13 @@ class Publisher:
             track.lags = now
         return self._count_delay - (now - track.lags).total_seconds()
 
-    def _count(self, job: Job, plan: Plan) -> None:
-        outcome = plan.status.ledger.outcome
-        if outcome is not None and job.ledger.outcome is None:
-            self._telemetry.outcomes[job.kind, outcome.result] += 1
-
     async def tell(self, job: Job, track: Track) -> None:
         """Events, once the status that they speak of is stored."""
+        if not job.invalid:
+            track.complaints.pop(ITSELF, None)
+        elif (job.unreadable or job.ledger.phase is not Phase.NEW) and job.ledger.outcome is None:
+            # A new job fails for it, and says so with that; any other goes on as it was.
+            track.complain(ITSELF, Moment.UNFIT, job.invalid)
         if track.untold and track.pending is None:
             untold, track.untold = track.untold, ()
             for emit in untold:

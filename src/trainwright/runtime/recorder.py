@@ -13,12 +13,15 @@ from trainwright.errors import AlreadyExistsError, ApiError
 from trainwright.model.action import Emit, Moment
 from trainwright.model.job import Body, Job
 from trainwright.model.units import Time, rfc3339
+from trainwright.runtime.line import Line
 from trainwright.runtime.ports import Clock, Cluster
 from trainwright.runtime.resources import EVENTS
 from trainwright.runtime.telemetry import Telemetry
 
 _LOG = logging.getLogger(__name__)
 _TERMINAL = (Moment.SUCCEEDED, Moment.FAILED)
+#: What whoever looks after the operator should read as well; the steps of a job's life are logged by `census`.
+_TROUBLE = (Moment.REFUSED, Moment.UNFIT, Moment.GANG_MISSING)
 _TRIES = 8
 #: A status from here on is the server's trouble and may pass, and so may 429.
 _SERVERS, _LATER = 500, 429
@@ -36,6 +39,8 @@ class Recorder:
     async def tell(self, job: Job, emit: Emit) -> None:
         """One event, sent."""
         now = self._clock.now()
+        if emit.moment in _TROUBLE:
+            _LOG.warning(Line("trouble", job=str(job.key), kind=job.kind, reason=emit.moment.value, why=emit.message))
         body = event(job, emit, now, f"{int(now.timestamp() * 1e6):x}{next(self._numbers):x}")
         for attempt in range(_TRIES if emit.moment in _TERMINAL else 1):
             if attempt:
@@ -52,7 +57,9 @@ class Recorder:
             # It was taken before, and that answer was lost.
             result = error.reason
         except ApiError as error:
-            _LOG.warning("event not taken name=%s reason=%s error=%s", body["metadata"]["name"], body["reason"], error)
+            about = body["involvedObject"]
+            job, kind = f"{about['namespace']}/{about['name']}", about["kind"].lower()
+            _LOG.warning(Line("event not taken", job=job, kind=kind, reason=body["reason"], error=error))
             result, over = error.reason, error.status < _SERVERS and error.status != _LATER
         self._telemetry.writes["create", EVENTS.id, result] += 1
         return over

@@ -24,11 +24,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     #: A pass that failed is repeated after so long, doubling.
     retry: float = 0.2
     retry_most: float = 30.0
-    #: What the API server refused is not asked for again before.
-    refused: float = 30.0
+    #: What the API server refused is not asked for again before, doubling.
+    refused: float = 1.0
+    refused_most: float = 30.0
+    #: A child whose creation is not even answered counts as refused once passes are so far apart.
+    unanswered: float = 0.4
     #: Which kinds of job are looked after, by their lower-case names; None: all.
     kinds: frozenset[str] | None = None
     #: In which namespace; empty: in all.
     namespace: str = ""
+    #: An event for each child that is made or removed.
+    child_events: bool = False
+    #: Children whose job is gone are looked for so often; 0: never, somebody else removes them.
+    sweep: float = 0.0
     #: Children of whole jobs that exist in this place.
     extras: tuple[Resource, ...] = (POD_GROUPS,)

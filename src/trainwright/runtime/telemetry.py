@@ -1,79 +1,100 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the machinery counts, as plain numbers; `expose` words them for Prometheus.
+"""What the machinery counts, as plain numbers; `metrics` words them for Prometheus.
 
 The numbers cost nothing to keep and importing prometheus_client takes longer than a small job: it is loaded when
-somebody asks. No metric is labelled with a job's name.
+somebody asks. No metric is labelled with a job's name. What becomes of jobs is counted by `census`.
 """
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from prometheus_client import Metric
+from collections.abc import Callable
+from time import monotonic
 
 #: Seconds; a pass over a small job takes a tenth of a millisecond, one over 10,000 pods a tenth of a second.
 BOUNDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
+#: Seconds; from a pod that starts at once to a gang that waits a day for its turn.
+LONG = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 21600.0, 86400.0)
+
+
+class Histogram:
+    """How often a value fell between two bounds, and the sum of all values."""
+
+    def __init__(self, bounds: tuple[float, ...] = BOUNDS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """One more."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+class Stay:
+    """How many are in one place now, and for how long all that ever were there have been: by sums, not by a walk."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._began = self._seconds = 0.0
+
+    def enter(self, at: float) -> None:
+        """One comes."""
+        self.count += 1
+        self._began += at
+
+    def leave(self, began: float, at: float) -> None:
+        """One that came then goes."""
+        self.count -= 1
+        self._began -= began
+        self._seconds += at - began
+
+    def seconds(self, at: float) -> float:
+        """All of them together."""
+        return max(self._seconds + self.count * at - self._began, 0.0)
 
 
 class Telemetry:
     """The counts of one controller."""
 
-    def __init__(self) -> None:
+    def __init__(self, time: Callable[[], float] = monotonic) -> None:
+        self.time = time
+        self.leads = False
         self.depth = 0
+        #: From when a job was due until it was looked at, and how long that look took.
+        self.waits = Histogram()
+        self.reconciles = Histogram()
         #: By result: `done`, `conflict`, `retry`, `error`.
         self.passes: Counter[str] = Counter()
         #: By verb, resource and result.
         self.writes: Counter[tuple[str, str, str]] = Counter()
+        #: By verb, resource and HTTP code, and by verb and resource.
+        self.calls: Counter[tuple[str, str, str]] = Counter()
+        self.answers: dict[tuple[str, str], Histogram] = {}
         #: By resource: lists that had to be made, events that came.
         self.lists: Counter[str] = Counter()
         self.changes: Counter[str] = Counter()
+        #: By kind and phase, and by kind.
+        self.jobs: dict[tuple[str, str], Stay] = {}
+        self.starts: dict[str, Histogram] = {}
+        #: By kind and cause.
+        self.restarts: Counter[tuple[str, str]] = Counter()
         #: By kind and result of a job.
         self.outcomes: Counter[tuple[str, str]] = Counter()
-        self._buckets = [0] * (len(BOUNDS) + 1)
-        self._seconds = 0.0
 
     def took(self, seconds: float) -> None:
         """A pass took this long, decision and writes."""
-        self._buckets[bisect_left(BOUNDS, seconds)] += 1
-        self._seconds += seconds
+        self.reconciles.observe(seconds)
 
-    def collect(self) -> Iterator["Metric"]:
-        """Everything, as prometheus_client wants it."""
-        from prometheus_client.core import (  # noqa: PLC0415 - see above
-            CounterMetricFamily,
-            GaugeMetricFamily,
-            HistogramMetricFamily,
-        )
-
-        yield GaugeMetricFamily("trainwright_queue_depth", "Jobs that wait to be looked at.", self.depth)
-        for name, text, labels, counts in self._counters():
-            family = CounterMetricFamily(name, text, labels=labels)
-            for values, count in sorted(counts.items()):
-                family.add_metric([values] if isinstance(values, str) else list(values), count)
-            yield family
-        duration = HistogramMetricFamily("trainwright_reconcile_seconds", "How long one look at a job takes.")
-        total, buckets = 0, []
-        for bound, count in zip((*map(str, BOUNDS), "+Inf"), self._buckets, strict=True):
-            total += count
-            buckets.append((bound, float(total)))
-        duration.add_metric([], buckets, self._seconds)
-        yield duration
-
-    def _counters(self) -> tuple[tuple[str, str, list[str], "Counter[str] | Counter[tuple[str, ...]]"], ...]:
-        return (
-            ("trainwright_reconciles", "Looks at a job, by result.", ["result"], self.passes),
-            ("trainwright_writes", "Requests that change something.", ["verb", "resource", "result"], self.writes),  # type: ignore[return-value]
-            ("trainwright_lists", "Lists that were fetched.", ["resource"], self.lists),
-            ("trainwright_watch_events", "Watch events received.", ["resource"], self.changes),
-            ("trainwright_jobs_finished", "Jobs that ended.", ["kind", "result"], self.outcomes),
-        )
+    def called(self, verb: str, resource: str, code: int, seconds: float) -> None:
+        """A request was answered, or was not (0)."""
+        self.calls[verb, resource, str(code) if code else "none"] += 1
+        histogram = self.answers.get((verb, resource))
+        if histogram is None:
+            histogram = self.answers[verb, resource] = Histogram()
+        histogram.observe(seconds)
 
     def expose(self) -> str:
         """The Prometheus text format."""
-        from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415 - see above
+        from trainwright.runtime.metrics import expose  # noqa: PLC0415 - see above
 
-        registry = CollectorRegistry()
-        registry.register(self)
-        return generate_latest(registry).decode()
+        return expose(self)

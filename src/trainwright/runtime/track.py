@@ -4,13 +4,15 @@
 What was concluded and may be stored later is here too; should the process die, it is concluded again.
 """
 
+import re
 from collections.abc import Collection
 from datetime import datetime
 
 from msgspec.structs import replace
 
 from trainwright.kinds.base import Kind, Loaded, load, reload
-from trainwright.model.action import Emit
+from trainwright.model.action import Emit, Moment
+from trainwright.model.cause import brief
 from trainwright.model.child import Refusal
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
@@ -19,6 +21,9 @@ from trainwright.model.ledger import Ledger
 Like = tuple[str, str]
 #: Kind and name of a child.
 Place = tuple[str, str]
+#: What complaints about the job itself go by.
+ITSELF: Like = ("", "")
+_NUMBERS = re.compile(r"\d+")
 
 
 class Track:
@@ -34,10 +39,16 @@ class Track:
         self.refusals: dict[Place, Refusal] = {}
         #: Children of this kind and role are not asked for before then: one of them was refused.
         self.barred: dict[Like, datetime] = {}
+        #: Seconds that children which were refused were last made to wait.
+        self.waits: dict[Place, float] = {}
+        #: What people were last told to be wrong, by what it is about: not told again while it lasts.
+        self.complaints: dict[Like, str] = {}
         #: Seconds after which the last pass wants to be followed by another, because of what it met.
         self.again: float | None = None
         #: Since when the stored status has been out of date.
         self.lags: datetime | None = None
+        #: Pods that must go were still there: when they have gone, that is told at once.
+        self.cleaning = False
         #: Seconds between the last double check and the next (0: begin anew), and when the last was.
         self.period = 0.0
         self.checked: datetime | None = None
@@ -56,6 +67,9 @@ class Track:
 
     def _read(self, document: Body) -> Loaded:
         alike = self._loaded is not None and _manifest(self._document) == _manifest(document)
+        if not alike:
+            # Whoever mends a manifest should not wait for what the old one had to wait for.
+            self.refusals, self.barred, self.waits = {}, {}, {}
         again = reload(self.kind, self._loaded, document.get("status")) if self._loaded is not None and alike else None
         return again or load(self.kind, document)
 
@@ -66,6 +80,13 @@ class Track:
     def job(self, loaded: Loaded) -> Job:
         """The job with what has been concluded of it since it was last stored."""
         return loaded.job if self.pending is None else replace(loaded.job, ledger=self.pending)
+
+    def complain(self, about: Like, moment: Moment, text: str) -> None:
+        """Have people told of a trouble, once; one that differs in numbers only is the same."""
+        said = _NUMBERS.sub("", text)
+        if self.complaints.get(about) != said:
+            self.complaints[about] = said
+            self.untold += (Emit(moment, brief(text), warning=True),)
 
     def look_again(self, seconds: float) -> None:
         """This pass met something that another must look at, so soon."""
@@ -91,6 +112,9 @@ class Track:
             for place, one in self.refusals.items()
             if place in wanted or (one.retry_at is not None and one.retry_at > now)
         }
+        self.waits = {place: wait for place, wait in self.waits.items() if place in self.refusals}
+        if not self.refusals:
+            self.complaints = {about: text for about, text in self.complaints.items() if about == ITSELF}
 
 
 def _manifest(document: Body) -> tuple[object, Body]:

@@ -57,6 +57,11 @@ class View:
         pods = [pod for pod in self._pods.items() if pod.spec.node_name in nodes] if nodes else []
         return {uid for pod in pods if (uid := (pod.metadata.labels or {}).get(JOB_UID))}
 
+    def sizes(self) -> dict[str, int]:
+        """How many there are of everything, by resource."""
+        caches = (*self.jobs.values(), *self.children.values(), self._nodes.cache)
+        return {cache.resource.plural: len(cache) for cache in caches}
+
     def job(self, which: Which) -> Body | None:
         """The job's document, as last seen."""
         found: Body | None = self.jobs[which[0]].get(which[1])

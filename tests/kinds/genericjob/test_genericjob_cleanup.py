@@ -108,7 +108,11 @@ def test_a_replica_in_back_off_at_the_end_is_shown_with_its_pod() -> None:
     ("code", "moment", "message"),
     [
         (0, Moment.SUCCEEDED, 'rule {"worker":[0]} fulfilled by worker 0'),
-        (1, Moment.FAILED, 'rule {"worker":[0]} fulfilled by worker 0'),
+        (
+            1,
+            Moment.FAILED,
+            'rule {"worker":[0]} fulfilled by worker 0; demo-worker-0: container main exited with code 1',
+        ),
     ],
     ids=["succeeded", "failed"],
 )

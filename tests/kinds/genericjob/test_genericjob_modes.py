@@ -190,7 +190,7 @@ def test_what_was_paused_is_still_told() -> None:
         "name": "demo-master-0",
         "uid": "uid-1",
         "phase": "Deleted",
-        "containers": [{"name": "main", "state": "Running"}],
+        "containers": [{"name": "main", "state": "Terminated"}],
     }
 
 
@@ -484,8 +484,9 @@ def test_a_state_that_cannot_be_read_is_left_alone_and_told(ledger: Any) -> None
     assert loaded.job.unreadable
     assert (plan.empty, plan.wake, plan.events) == (True, None, ())
     assert (status["phase"], "trainwright" in status) == ("Running", False)
-    assert condition(status, "ReplicaFailure") == (
-        "True",
-        "ErrorInPod",
-        "status.trainwright: cannot be read; it was written by another version",
+    truth, reason, message = condition(status, "ReplicaFailure")
+    assert (truth, reason) == ("True", "ErrorInPod")
+    assert message.startswith("status.trainwright: cannot be read (")
+    assert message.endswith(
+        "): another version, or somebody else, wrote it; the job is left alone until it is put right"
     )

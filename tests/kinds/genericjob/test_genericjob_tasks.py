@@ -173,9 +173,9 @@ def test_what_was_cleaned_up_keeps_uid_and_exit_code() -> None:
     assert [(one["phase"], one["uid"]) for one in status["tasks"][0]["replicas"]] == [("Deleted", uid) for uid in uids]
     assert [one["containers"] for one in status["tasks"][0]["replicas"]] == [
         [{"name": "main", "state": "Terminated", "exitCode": 0}],
-        [{"name": "main", "state": "Running"}],
+        [{"name": "main", "state": "Terminated"}],
         [{"name": "main", "state": "Terminated", "exitCode": 3}],
-        [{"name": "main", "state": "Running"}],
+        [{"name": "main", "state": "Terminated"}],
     ]
 
 

@@ -15,6 +15,7 @@ from trainwright.errors import NotFoundError
 from trainwright.local.agent.agent import Agent
 from trainwright.local.agent.environment import passed
 from trainwright.local.agent.link import Link
+from trainwright.local.agent.means import Tokens
 from trainwright.local.agent.settings import Pace, Settings
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
@@ -131,12 +132,14 @@ def waiting(status: Body, index: int = 0) -> Body:
 
 
 @asynccontextmanager
-async def place(folder: Path, cluster: Callable[[Store], Cluster] = LocalCluster, **more: Any) -> AsyncIterator[Place]:
+async def place(
+    folder: Path, cluster: Callable[[Store], Cluster] = LocalCluster, tokens: Tokens | None = None, **more: Any
+) -> AsyncIterator[Place]:
     """A node, and nothing left of it afterwards."""
     notices: list[str] = []
     store = Store(WallClock())
     given = settings(folder, **more)
-    agent = Agent(cluster(store), await Link.start(given.supervisor()), WallClock(), given, notices.append)
+    agent = Agent(cluster(store), await Link.start(given.supervisor()), WallClock(), given, notices.append, tokens)
     try:
         await agent.start()
         yield Place(store, agent, notices)

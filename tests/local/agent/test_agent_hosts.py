@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import settle
+from agents import settings, settle
 
+from trainwright.errors import ForbiddenError
 from trainwright.local.agent.hosts import Hosts, rewrite
 from trainwright.local.agent.names import Host, Selection, render
 from trainwright.local.agent.settings import Pace
@@ -16,7 +17,7 @@ from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
 from trainwright.runtime.clock import WallClock
-from trainwright.runtime.ports import EVERYTHING, Change, Resource, Scope
+from trainwright.runtime.ports import EVERYTHING, Change, Page, Resource, Scope
 from trainwright.runtime.resources import PODS, SERVICES
 
 HEAD = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
@@ -104,7 +105,7 @@ def service(name: str, selects: str) -> dict[str, Any]:
 
 async def test_the_file_holds_all_that_was_there_before_the_pod_and_follows_what_comes(tmp_path: Path) -> None:
     store = Store(WallClock())
-    hosts = Hosts(LocalCluster(store), tmp_path / "hosts", Pace())
+    hosts = Hosts(LocalCluster(store), tmp_path / "hosts", settings(tmp_path, pace=Pace()))
     await hosts.start()
     try:
         store.create(PODS.whole(), pod("early", "10.0.0.1"))
@@ -146,7 +147,7 @@ class Slow(LocalCluster):
 
 async def test_all_names_are_there_in_time_even_if_the_watches_are_behind(tmp_path: Path) -> None:
     store = Store(WallClock())
-    hosts = Hosts(Slow(store), tmp_path, Pace())
+    hosts = Hosts(Slow(store), tmp_path, settings(tmp_path, pace=Pace()))
     await hosts.start()
     try:
         await asyncio.sleep(0.05)
@@ -161,7 +162,7 @@ async def test_all_names_are_there_in_time_even_if_the_watches_are_behind(tmp_pa
 
 async def test_each_namespace_has_a_file_of_its_own(tmp_path: Path) -> None:
     store = Store(WallClock())
-    hosts = Hosts(LocalCluster(store), tmp_path, Pace())
+    hosts = Hosts(LocalCluster(store), tmp_path, settings(tmp_path, pace=Pace()))
     await hosts.start()
     try:
         one = store.create(PODS.whole(), pod("one", "10.0.0.1"))
@@ -177,7 +178,7 @@ async def test_each_namespace_has_a_file_of_its_own(tmp_path: Path) -> None:
 
 async def test_changes_that_matter_to_no_name_are_no_write(tmp_path: Path) -> None:
     store = Store(WallClock())
-    hosts = Hosts(LocalCluster(store), tmp_path, Pace())
+    hosts = Hosts(LocalCluster(store), tmp_path, settings(tmp_path, pace=Pace()))
     await hosts.start()
     try:
         path = Path(await hosts.settled(store.create(PODS.whole(), pod("one", "10.0.0.1"))))
@@ -187,5 +188,71 @@ async def test_changes_that_matter_to_no_name_are_no_write(tmp_path: Path) -> No
         assert path.stat().st_mtime_ns == before
         assert hosts._turn is not None
         assert hosts._turn.done()
+    finally:
+        await hosts.close()
+
+
+def given(name: str, address: str, *, ready: bool = True, phase: str = "Running") -> dict[str, Any]:
+    """A pod of a cluster: its address is in its status."""
+    body = pod(name, "")
+    del body["metadata"]["annotations"]
+    condition = {"type": "Ready", "status": "True" if ready else "False"}
+    return {**body, "status": {"phase": phase, "podIP": address, "conditions": [condition]}}
+
+
+def put(store: Store, body: dict[str, Any]) -> dict[str, Any]:
+    store.create(PODS.whole(), {key: value for key, value in body.items() if key != "status"})
+    key = Key("a", body["metadata"]["name"])
+    return store.patch(PODS.whole(), key, {"status": body["status"]}, status=True)
+
+
+async def test_on_a_cluster_names_lead_to_where_pods_are_and_services_to_ready_ones(tmp_path: Path) -> None:
+    store = Store(WallClock())
+    hosts = Hosts(LocalCluster(store), tmp_path / "hosts", settings(tmp_path, pace=Pace(), kubelet=True))
+    await hosts.start()
+    try:
+        put(store, given("ready", "10.0.0.1"))
+        put(store, given("busy", "10.0.0.2", ready=False))
+        put(store, given("over", "10.0.0.3", phase="Succeeded"))
+        for name in ("ready", "busy"):
+            store.create(SERVICES.whole(), service(f"to-{name}", name))
+        early = service("early", "busy")
+        early["spec"]["publishNotReadyAddresses"] = True
+        store.create(SERVICES.whole(), early)
+        mine = put(store, given("mine", "", phase="Pending"))
+        path = Path(await hosts.settled(mine, "10.0.0.9"))
+        assert set(body(path.read_text())) == {
+            "10.0.0.1\t" + FORMS.format("ready"),
+            "10.0.0.1\t" + FORMS.format("to-ready"),
+            "10.0.0.2\t" + FORMS.format("busy"),
+            "10.0.0.2\t" + FORMS.format("early"),
+            "10.0.0.9\t" + FORMS.format("mine"),
+        }
+        status = {"phase": "Failed"}
+        store.patch(PODS.whole(), Key("a", "ready"), {"status": status}, status=True)
+        await settle(lambda: "10.0.0.1" not in path.read_text())
+    finally:
+        await hosts.close()
+
+
+class Narrow(LocalCluster):
+    """What a kubelet's own user may see: the pods of its node."""
+
+    async def list(self, resource: Resource, scope: Scope = EVERYTHING, *, not_older_than: str = "") -> Page:
+        if resource.id == PODS.id and not scope.fields:
+            raise ForbiddenError("pods is forbidden")
+        return await super().list(resource, scope, not_older_than=not_older_than)
+
+
+async def test_who_may_not_see_all_pods_knows_those_of_its_node(tmp_path: Path) -> None:
+    store, told = Store(WallClock()), list[str]()
+    quick = Pace(unavailable=0.01)
+    hosts = Hosts(Narrow(store), tmp_path / "hosts", settings(tmp_path, pace=quick, kubelet=True), told.append)
+    await hosts.start()
+    try:
+        own = {**given("mine", ""), "spec": {"containers": [], "nodeName": "node-0"}}
+        path = Path(await hosts.settled(put(store, own), "10.0.0.9"))
+        assert body(path.read_text()) == ["10.0.0.9\t" + FORMS.format("mine")]
+        assert told == ["names of pods on other nodes are not known to pods of this one: pods is forbidden"]
     finally:
         await hosts.close()

@@ -160,3 +160,45 @@ async def test_a_new_pod_of_the_same_name_has_the_address_of_the_old_one(box: Pl
         await settle(box.log)
         box.store.delete(PODS.whole(), Key("space", "pod"), grace=0)
         await box.gone()
+
+
+async def test_an_agent_that_gives_addresses_gives_each_pod_one_and_takes_it_back(tmp_path: Path) -> None:
+    network, asked = {"subnet": f"{NETWORK}.0.0/16", "holder": None}, list[tuple[str, int]]()
+
+    async def tokens(pod: dict[str, Any], audience: str, seconds: int) -> str:
+        asked.append((audience, seconds))
+        return f"{pod['metadata']['name']}-{len(asked)}"
+
+    source = {"serviceAccountToken": {"path": "token", "audience": "vault", "expirationSeconds": 1}}
+    volumes = [{"name": "t", "projected": {"sources": [source]}}]
+    read = container(
+        "cat /t/token; echo; hostname -i; sleep 1; cat /t/token", volumeMounts=[{"name": "t", "mountPath": "/t"}]
+    )
+    made = place(
+        tmp_path,
+        tokens=tokens,
+        runtime="sandbox",
+        network=network,
+        outside=False,
+        visible=(str(tmp_path),),
+        kubelet=True,
+        range=f"{NETWORK}.4.0/22",
+    )
+    try:
+        node = await made.__aenter__()
+    except EngineError as error:
+        pytest.skip(str(error))
+    try:
+        node.run(read, name="a", volumes=volumes)
+        status = await node.ended("a")
+        words = [line.split(" ", 1)[1] for line in node.log("a").splitlines()]
+        pool = node.agent.means.pool
+    finally:
+        await made.__aexit__(None, None, None)
+
+    assert status["podIP"] == f"{NETWORK}.4.2"
+    assert words[:2] == ["a-1", f"{NETWORK}.4.2"]
+    assert words[2] != "a-1"
+    assert set(asked) == {("vault", 1)}
+    assert pool is not None
+    assert not pool._taken

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from trainwright.local.agent.fields import Facts
 from trainwright.local.agent.refusals import Unconfigured
-from trainwright.local.agent.sources import CLAIM, CONFIG_MAP, SECRET, Sources
-from trainwright.local.agent.volumes import Mount, Room, mounts, shared
+from trainwright.local.agent.sources import CLAIM, CONFIG_MAP, SECRET, Sources, named, renewable, token
+from trainwright.local.agent.volumes import Mount, Room, mounts, renew, shared
 
+FACTS = Facts("node-0", "10.1.2.3", "192.0.2.1", {"cpu": "4"})
 CONTAINER = "spec.containers[0]"
 SHM = "/dev/shm"  # noqa: S108 - a path inside the pod
 
@@ -25,7 +28,7 @@ def room(folder: Path, *volumes: dict[str, Any], sources: Sources | None = None,
         "metadata": {"name": "pod", "namespace": "space"},
         "spec": {"volumes": list(volumes), "containers": [{"name": "main"}]},
     }
-    return Room(pod, str(folder / "pod"), str(folder / "claims"), sandboxed, sources or {})
+    return Room(pod, str(folder / "pod"), str(folder / "claims"), sandboxed, sources or {}, FACTS)
 
 
 def mounted(given: Room, **wanted: Any) -> Mount:
@@ -242,3 +245,97 @@ def test_the_process_runtime_refuses_the_rest_and_names_the_way_out(tmp_path: Pa
     assert text.startswith(f"{CONTAINER}.volumeMounts[0].mountPath: nothing can be mounted at /data in the process")
     assert '"--runtime sandbox"' in text
     assert not (tmp_path / "pod").exists()
+
+
+TOKENED = {"path": "token", "expirationSeconds": 3607}
+ACCOUNT = {
+    "name": "kube-api-access-x",
+    "projected": {
+        "defaultMode": 0o640,
+        "sources": [
+            {"serviceAccountToken": TOKENED},
+            {"configMap": {"name": "ca", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            {"secret": {"name": "maybe", "optional": True}},
+            {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+        ],
+    },
+}
+
+
+def mounting(name: str) -> dict[str, Any]:
+    return {"volumeMounts": [{"name": name, "mountPath": "/at"}]}
+
+
+def test_a_projected_volume_has_all_its_sources(tmp_path: Path) -> None:
+    found: Sources = {token(TOKENED): {"token": "abc"}, (CONFIG_MAP, "ca"): {"data": {"ca.crt": "PEM", "more": "x"}}}
+    one = room(tmp_path, ACCOUNT, sources={**found, (SECRET, "maybe"): None})
+    (mount,) = mounts(one, mounting("kube-api-access-x"), CONTAINER, {})
+
+    folder = Path(mount.source or "")
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {
+        "token": "abc",
+        "ca.crt": "PEM",
+        "namespace": "space",
+    }
+    assert (folder / "token").stat().st_mode & 0o777 == 0o640
+    assert mount.readonly
+    assert named(one.pod, mounting("kube-api-access-x")) == {*found, (SECRET, "maybe")}
+
+
+def test_a_token_is_renewed_where_it_lies(tmp_path: Path) -> None:
+    found: Sources = {token(TOKENED): {"token": "old"}, (CONFIG_MAP, "ca"): {"data": {"ca.crt": "PEM"}}}
+    one = room(tmp_path, ACCOUNT, sources=found)
+    (mount,) = mounts(one, mounting("kube-api-access-x"), CONTAINER, {})
+    renew(replace(one, sources={**found, token(TOKENED): {"token": "new"}}))
+
+    assert Path(mount.source or "", "token").read_text() == "new"
+    assert renewable(one.pod) == {*found, (SECRET, "maybe")}
+
+
+def test_the_process_runtime_leaves_out_what_api_servers_put_into_every_pod(tmp_path: Path) -> None:
+    assert mounts(room(tmp_path, ACCOUNT, sandboxed=False), mounting("kube-api-access-x"), CONTAINER, {}) == []
+
+
+def test_without_service_accounts_there_is_no_token(tmp_path: Path) -> None:
+    with pytest.raises(Unconfigured, match=r"sources\[0\].serviceAccountToken: there are no service accounts here"):
+        mounts(room(tmp_path, ACCOUNT), mounting("kube-api-access-x"), CONTAINER, {})
+
+
+def test_a_pod_can_read_about_itself_in_files(tmp_path: Path) -> None:
+    items = [
+        {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
+        {"path": "cpu", "resourceFieldRef": {"containerName": "main", "resource": "limits.cpu"}},
+    ]
+    one = room(tmp_path, {"name": "about", "downwardAPI": {"items": items}})
+    one.pod["metadata"]["labels"] = {"b": 'say "x"', "a": "1"}
+    (mount,) = mounts(one, mounting("about"), CONTAINER, {})
+
+    folder = Path(mount.source or "")
+    assert (folder / "labels").read_text() == 'a="1"\nb="say \\"x\\""'
+    assert (folder / "cpu").read_text() == "4"
+
+
+@pytest.mark.parametrize(
+    ("volume", "text"),
+    [
+        (None, "claim 'data' is not bound to a volume yet"),
+        (
+            {"spec": {"nfs": {}}},
+            "claim 'data' has a volume that cannot be mounted here; expected one of hostPath or local",
+        ),
+    ],
+    ids=["unbound", "elsewhere"],
+)
+def test_a_claim_of_a_cluster_that_cannot_be_had(tmp_path: Path, volume: Any, text: str) -> None:
+    claimed = {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}
+    with pytest.raises(Unconfigured, match=text):
+        mounts(room(tmp_path, claimed, sources={(CLAIM, "data"): {"volume": volume}}), mounting("v"), CONTAINER, {})
+
+
+@pytest.mark.parametrize("kind", ["hostPath", "local"])
+def test_a_claim_of_a_cluster_is_where_its_volume_is(tmp_path: Path, kind: str) -> None:
+    claimed = {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}
+    found: Sources = {(CLAIM, "data"): {"volume": {"spec": {kind: {"path": str(tmp_path)}}}}}
+
+    (mount,) = mounts(room(tmp_path, claimed, sources=found), mounting("v"), CONTAINER, {})
+    assert mount.source == str(tmp_path)

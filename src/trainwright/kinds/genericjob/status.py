@@ -141,8 +141,13 @@ def _replica(name: str, pod: Pod | None, phase: str, before: dict[str, ReplicaSt
     if phase == "Deleted" and name in before:
         # The pod is gone, but how it ended is still worth telling.
         told: Body = msgspec.to_builtins(before[name])
-        return {"containers": []} | told | {"phase": phase}
+        return told | {"phase": phase, "containers": [_over(one) for one in told.get("containers") or ()]}
     return {"name": name, "phase": phase, "containers": []}
+
+
+def _over(told: Body) -> Body:
+    """What was last said of a container whose pod is gone: it runs no more, however it ended."""
+    return told if told.get("state") == "Terminated" else told | {"state": "Terminated"}
 
 
 def _container(container: Container) -> Body:

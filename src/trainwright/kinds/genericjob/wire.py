@@ -12,8 +12,14 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
 
-Policy = Literal["Always", "OnFailure", "Never"]
-CleanUpPolicy = Literal["None", "Unfinished", "All"]
+Policy = Annotated[
+    Literal["Always", "OnFailure", "Never"],
+    Meta(description="Which ends of a replica are answered with a restart."),
+]
+CleanUpPolicy = Annotated[
+    Literal["None", "Unfinished", "All"],
+    Meta(description="Which pods are removed once the job has ended: none, those that have not, or all."),
+]
 #: Replicas of a job in all: what its status must remember of them stays within what an API server stores.
 MOST_REPLICAS = 10_000
 Count = Annotated[int, Meta(ge=0, le=100_000)]
@@ -119,24 +125,36 @@ class RestartPolicy(Spec, frozen=True):
     """When, and how often in all, replicas of a type are restarted."""
 
     policy: Policy = "OnFailure"
-    limit: Count = 0
+    limit: Annotated[Count, Meta(description="Restarts of all replicas of the type together.")] = 0
 
 
 class ReplicaSpec(Spec, frozen=True):
     """One type of replica."""
 
     type: TypeName
-    template: dict[str, Any]
-    replicas: Annotated[int, Meta(ge=0, le=MOST_REPLICAS)] = 1
+    template: Annotated[
+        dict[str, Any], Meta(description="The pod of each replica, as core/v1 has it; variables are filled in.")
+    ]
+    replicas: Annotated[int, Meta(ge=0, le=MOST_REPLICAS, description="How many; ranks count from 0.")] = 1
     restart_policy: RestartPolicy = RestartPolicy()
 
 
 class GenericJobSpec(Spec, frozen=True):
     """What the user asks for."""
 
-    replica_specs: Annotated[tuple[ReplicaSpec, ...], Meta(min_length=1, max_length=64)]
-    success_rules: Annotated[tuple[FinishRule, ...], Meta(max_length=128)] = ()
-    failure_rules: Annotated[tuple[FinishRule, ...], Meta(max_length=128)] = ()
+    replica_specs: Annotated[
+        tuple[ReplicaSpec, ...], Meta(min_length=1, max_length=64, description="The types of replica, each once.")
+    ]
+    success_rules: Annotated[
+        tuple[FinishRule, ...],
+        Meta(
+            max_length=128, description="Any one that is fulfilled is success; without any, every replica must succeed."
+        ),
+    ] = ()
+    failure_rules: Annotated[
+        tuple[FinishRule, ...],
+        Meta(max_length=128, description="Any one that is fulfilled is failure; without any, one failed replica is."),
+    ] = ()
     service: ServiceOption | None = None
     run_mode: RunMode | None = None
     clean_up_policy: CleanUpPolicy = "None"

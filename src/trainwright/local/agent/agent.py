@@ -11,15 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainwright.errors import ApiError
+from trainwright.local.agent import admission, tidy
 from trainwright.local.agent.devices import Devices
 from trainwright.local.agent.follow import Follower
 from trainwright.local.agent.hosts import Hosts
 from trainwright.local.agent.link import Link
-from trainwright.local.agent.means import Means, Notices
+from trainwright.local.agent.means import Means, Notices, Tokens
 from trainwright.local.agent.node import Node
 from trainwright.local.agent.report import Reports
 from trainwright.local.agent.settings import Settings
+from trainwright.local.agent.status import Over
 from trainwright.local.agent.worker import Worker
+from trainwright.local.network.pools import Subnet
 from trainwright.local.supervisor import tree
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
@@ -34,22 +37,26 @@ class Agent:
     """Runs the pods of one node. `notify` is told what people should know, each thing once."""
 
     def __init__(
-        self, cluster: Cluster, link: Link, clock: Clock, settings: Settings, notify: Callable[[str], None]
+        self,
+        cluster: Cluster,
+        link: Link,
+        clock: Clock,
+        settings: Settings,
+        notify: Callable[[str], None],
+        tokens: Tokens | None = None,
     ) -> None:
         notices = Notices(notify)
         reports = Reports(cluster, settings.pace, notices.once)
-        hosts = (
-            Hosts(cluster, Path(settings.folder, "nodes", settings.node, "hosts"), settings.pace)
-            if settings.sandboxed
-            else None
-        )
-        devices = Devices(settings.devices)
-        self.means = Means(cluster, link, clock, settings, reports, devices, notices, hosts)
+        folder = Path(settings.folder, "nodes", settings.node, "hosts")
+        hosts = Hosts(cluster, folder, settings, notices.once) if settings.sandboxed else None
+        devices, pool = Devices(settings.devices), Subnet(settings.range) if settings.range else None
+        self.means = Means(cluster, link, clock, settings, reports, devices, notices, hosts, pool, tokens)
         self.node = Node(cluster, clock, settings)
         self._workers: dict[str, Worker] = {}
         #: What is still to be cleared away of a pod that has gone, by its name: another of that name waits for it.
         self._clearing: dict[Key, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._swept = False
         link.notice = notices.once
         link.lost = self._lose
 
@@ -61,12 +68,16 @@ class Agent:
             await means.hosts.start()
         scope = Scope(fields=f"spec.nodeName={settings.node}")
         follower = Follower(means.cluster, PODS.whole(), scope, settings.pace)
+        follower.forbidden = lambda error: means.notices.once(f"the pods of this node cannot be followed: {error}")
         self._spawn(follower.run(self._listed, self._changed))
         if settings.heartbeat:
             self._spawn(self._beat(settings.heartbeat))
 
-    async def stop(self, grace: float = 0.0) -> None:
-        """Watch no more, and hang up. Pods that are not to outlive the agent have so much time to end."""
+    async def stop(self, grace: float | None = 0.0) -> None:
+        """Watch no more, and hang up. Pods that are not to outlive the agent have so much time to end.
+
+        None is as much as each of them asks for.
+        """
         self.means.reports.closing = True
         for task in [*self._tasks]:
             task.cancel()
@@ -80,7 +91,21 @@ class Agent:
             await self.means.hosts.close()
         await self.means.link.close()
 
-    async def _retire(self, grace: float) -> None:
+    async def leave(self, grace: float | None, *, remove: bool) -> None:
+        """Stop, as a node of somebody else's cluster does: nothing new may come meanwhile, and it is said why."""
+        link = self.means.link
+        why = ("AgentStopped", "the node agent was stopped") if link.alive else ("SupervisorLost", link.loss)
+        telling = asyncio.get_running_loop().create_task(self._fail(*why))
+        await self.stop(grace)
+        await telling
+        if remove:
+            await self.node.remove()
+
+    def worker(self, key: Key) -> Worker | None:
+        """Whoever looks after the pod of that name."""
+        return next((one for one in self._workers.values() if one.charge.key == key), None)
+
+    async def _retire(self, grace: float | None) -> None:
         ending = {task for worker in self._workers.values() if (task := worker.retire(grace)) is not None}
         if ending:
             await asyncio.wait(ending)
@@ -99,7 +124,10 @@ class Agent:
         present = {pod["metadata"]["uid"] for pod in page.items}
         for uid in [uid for uid in self._workers if uid not in present]:
             self._remove(uid)
-        for pod in page.items:
+        if self.means.settings.kubelet and not self._swept:
+            self._swept = True
+            tidy.sweep(Path(self.means.settings.folder), present)
+        for pod in sorted(page.items, key=admission.order) if self.means.settings.kubelet else page.items:
             self._put(pod)
 
     def _changed(self, what: Happened, pod: Body, version: str) -> None:  # noqa: ARG002 - `follow` tells it
@@ -116,9 +144,17 @@ class Agent:
             return
         key = Key(pod["metadata"].get("namespace", ""), pod["metadata"]["name"])
         try:
-            self._workers[uid] = Worker(pod, self.means, self._clearing.get(key))
+            refusal = self._refusal(pod) if self.means.settings.kubelet else None
+            self._workers[uid] = Worker(pod, self.means, self._clearing.get(key), refusal)
         except (LookupError, TypeError, AttributeError) as error:  # no API server lets such a pod pass
             self.means.notices.once(f"pod {key} is not one that can be run: {error!r}")
+
+    def _refusal(self, pod: Body) -> Over | None:
+        """Why it cannot be had here, beside those that are."""
+        if (pod.get("status") or {}).get("startTime"):
+            return None  # an agent before us has taken it
+        others = [worker.charge.pod for worker in self._workers.values() if not worker.charge.ended]
+        return admission.refusal(pod, others, self.means.settings)
 
     def _remove(self, uid: str) -> None:
         worker = self._workers.pop(uid, None)
@@ -139,11 +175,11 @@ class Agent:
                 break
         for worker in self._workers.values():
             worker.lose(loss)
-        self._spawn(self._fail(loss))
+        self._spawn(self._fail("SupervisorLost", loss))
 
-    async def _fail(self, loss: str) -> None:
+    async def _fail(self, reason: str, message: str) -> None:
         with contextlib.suppress(ApiError):
-            await self.node.fail("SupervisorLost", loss)
+            await self.node.fail(reason, message)
 
     async def _beat(self, seconds: float) -> None:
         while self.means.link.alive:

@@ -13,11 +13,13 @@ from trainwright.local.agent.link import End
 from trainwright.local.agent.means import Means
 from trainwright.local.agent.report import Report
 from trainwright.local.agent.status import Facts, Over, compose
+from trainwright.local.agent.tidy import SHORT
 from trainwright.model.job import Body
 from trainwright.model.meta import ADDRESS, JOB_UID, Key
 from trainwright.model.units import moment, rfc3339
 
 _UNKNOWN = "The container could not be located when the pod was looked after again"
+_RESTARTED = Over("NodeLost", "The node agent was started anew, and what ran under the one before ended with it")
 _LONGEST_HOST = 63
 
 
@@ -46,6 +48,10 @@ class Charge:
         self.final = False
         self.due: float | None = None
         self.held: tuple[str, ...] = ()
+        #: The address that we have given it, where that is for us to do.
+        self.given = ""
+        #: What keeps its files fresh, if anything has to.
+        self.refreshing: asyncio.Task[None] | None = None
         self.report = Report(self.key, self.uid, self._status)
         status: Body = pod.get("status") or {}
         self.ended = status.get("phase") in ("Succeeded", "Failed")
@@ -69,6 +75,8 @@ class Charge:
         """The address that was reserved for it; this machine's own if it has none or shares its network."""
         if self.pod["spec"].get("hostNetwork"):
             return self.means.settings.address
+        if self.means.settings.kubelet:
+            return self.given or self.means.settings.address
         reserved = (self.pod["metadata"].get("annotations") or {}).get(ADDRESS)
         return str(reserved) if reserved else self.means.settings.address
 
@@ -90,6 +98,11 @@ class Charge:
         allocatable = settings.capacity if settings.allocatable is None else settings.allocatable
         return fields.Facts(settings.node, self.address, settings.address, allocatable)
 
+    def log_of(self, container: Container, restarts: int) -> str:
+        """The path of the log of a container, as it was started for that time."""
+        name = f"{self.uid[:SHORT]}-{container.seen.name}-{restarts}.log"
+        return f"{self.means.settings.folder}/logs/{self.key.name}/{name}"
+
     def mark(self) -> None:
         """Something about it has changed."""
         self.means.reports.mark(self.report)
@@ -110,7 +123,9 @@ class Charge:
 
     def _status(self) -> dict[str, Any]:
         over = self.over if self.ended else None  # a pod has failed when its containers have ended, not before
-        facts = Facts(self.policy, self.started, self.address, self.means.settings.address, over, self.final)
+        settings = self.means.settings
+        address = self.address if self.given or not self.networked or not settings.kubelet else ""
+        facts = Facts(self.policy, self.started, address, settings.address, over, self.final, settings.kubelet)
         known = [*((self.pod.get("status") or {}).get("conditions") or ()), *_ours(self.report.stored)]
         now = rfc3339(self.means.clock.now())
         return compose(facts, [one.seen for one in self.inits], [one.seen for one in self.mains], known, now)
@@ -131,6 +146,8 @@ class Charge:
                 seen.id, container.started = then.get("containerID", ""), state["running"].get("startedAt", "")
                 end = End(code=137, at=self.means.clock.now().timestamp())
                 container.end(end, "ContainerStatusUnknown", _UNKNOWN)
+                if self.means.settings.kubelet and self.policy == "Never":
+                    self.over = _RESTARTED
 
 
 def _ours(stored: Body | None) -> list[Body]:

@@ -11,6 +11,9 @@ from trainwright.model.problem import nearest
 
 _MODE = 0o644
 
+#: By file name: what is in it, and its mode.
+Files = dict[str, tuple[bytes, int]]
+
 
 def of_config_map(body: Body) -> dict[str, bytes]:
     """Its keys with what they hold: text and binary."""
@@ -25,23 +28,32 @@ def of_secret(body: Body) -> dict[str, bytes]:
 
 def write(folder: str, data: dict[str, bytes], source: Body, path: str) -> None:
     """Put the keys, or those that `items` chooses, into the folder."""
+    put(folder, chosen(data, source, path))
+
+
+def put(folder: str, files: Files) -> None:
+    """Have these files in the folder. One that changes is replaced: who reads it reads the old or the new."""
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
-    for name, (content, mode) in chosen(data, source, path).items():
+    for name, (content, mode) in files.items():
         place = root / name
         place.parent.mkdir(parents=True, exist_ok=True)
-        if not place.exists() or place.read_bytes() != content:
-            place.write_bytes(content)
-        place.chmod(mode)
+        if place.exists() and place.read_bytes() == content:
+            place.chmod(mode)
+            continue
+        beside = place.with_name(f".{place.name}.new")
+        beside.write_bytes(content)
+        beside.chmod(mode)
+        beside.replace(place)
 
 
-def chosen(data: dict[str, bytes], source: Body, path: str) -> dict[str, tuple[bytes, int]]:
-    """By file name: what is in it, and its mode."""
+def chosen(data: dict[str, bytes], source: Body, path: str) -> Files:
+    """The files of the keys."""
     default = int(source.get("defaultMode") or _MODE)
     items = source.get("items")
     if not items:
         return {key: (content, default) for key, content in data.items()}
-    found = {}
+    found: Files = {}
     for index, item in enumerate(items):
         key, where = str(item.get("key", "")), f"{path}.items[{index}]"
         if key in data:

@@ -7,7 +7,7 @@ After an answer that the watch cannot go on (410), or none at all, it lists agai
 import asyncio
 from collections.abc import Callable
 
-from trainwright.errors import ApiError, GoneError
+from trainwright.errors import ApiError, ForbiddenError, GoneError
 from trainwright.local.agent.settings import Pace
 from trainwright.model.job import Body
 from trainwright.runtime.ports import Change, Cluster, Happened, Page, Resource, Scope
@@ -22,7 +22,9 @@ class Follower:
     def __init__(self, cluster: Cluster, resource: Resource, scope: Scope, pace: Pace) -> None:
         self._cluster = cluster
         self._resource = resource
-        self._scope = scope
+        self.scope = scope
+        #: Called when we may not; it may make the scope a smaller one.
+        self.forbidden: Callable[[ForbiddenError], None] = lambda _: None
         self._pace = pace
         self._version = ""
         self._wait = pace.unavailable
@@ -39,16 +41,18 @@ class Follower:
                 self._version = ""
             except ApiError as error:
                 self._version = ""
+                if isinstance(error, ForbiddenError):
+                    self.forbidden(error)
                 await asyncio.sleep(error.retry_after or self._wait)
                 self._wait = min(2 * self._wait, self._pace.patience)
 
     async def _list(self, listed: Listed) -> None:
-        page = await self._cluster.list(self._resource, self._scope)
+        page = await self._cluster.list(self._resource, self.scope)
         self._version, self._wait = page.version, self._pace.unavailable
         listed(page)
 
     async def _watch(self, changed: Changed) -> None:
-        watch = self._cluster.watch(self._resource, self._scope, since=self._version)
+        watch = self._cluster.watch(self._resource, self.scope, since=self._version)
         try:
             async for batch in watch:
                 self._tell(batch, changed)

@@ -7,15 +7,17 @@ the pod. Files are bound into pods, so they are rewritten in place: another file
 
 import asyncio
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from trainwright.errors import ApiError
+from trainwright.errors import ApiError, ForbiddenError
 from trainwright.local.agent import names
 from trainwright.local.agent.follow import Follower
-from trainwright.local.agent.settings import Pace
+from trainwright.local.agent.settings import Settings
 from trainwright.model.job import Body
 from trainwright.model.meta import ADDRESS
-from trainwright.runtime.ports import EVERYTHING, Cluster, Happened, Page
+from trainwright.runtime.ports import EVERYTHING, Cluster, Happened, Page, Scope
 from trainwright.runtime.resources import PODS, SERVICES
 
 #: Of so many parts of the time, one may go into writing.
@@ -26,10 +28,16 @@ _Id = tuple[str, str]
 class Hosts:
     """The files, below `folder`."""
 
-    def __init__(self, cluster: Cluster, folder: Path, pace: Pace) -> None:
+    def __init__(
+        self, cluster: Cluster, folder: Path, settings: Settings, notice: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._cluster = cluster
         self._folder = folder
-        self._pace = pace
+        self._settings = settings
+        self._pace = settings.pace
+        self._notice = notice
+        #: The addresses that this agent has given, by UID: known before the API is told.
+        self._given: dict[str, str] = {}
         self._pods: dict[_Id, names.Host] = {}
         self._services: dict[_Id, names.Selection] = {}
         #: How far what is known of the services goes, and of the pods.
@@ -50,9 +58,15 @@ class Hosts:
         self._folder.mkdir(parents=True, exist_ok=True)
         pods = Follower(self._cluster, PODS.whole(), EVERYTHING, self._pace)
         services = Follower(self._cluster, SERVICES.whole(), EVERYTHING, self._pace)
+        pods.forbidden = partial(self._narrow, pods)
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(pods.run(self._pods_listed, self._pod_changed)))
         self._tasks.append(loop.create_task(services.run(self._services_listed, self._service_changed)))
+
+    def _narrow(self, pods: Follower, error: ForbiddenError) -> None:
+        """What a kubelet of a cluster may see, where that is all we may."""
+        pods.scope = Scope(fields=f"spec.nodeName={self._settings.node}")
+        self._notice(f"names of pods on other nodes are not known to pods of this one: {error}")
 
     async def close(self) -> None:
         """Follow no more; the files stay as they are."""
@@ -61,9 +75,14 @@ class Hosts:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def settled(self, pod: Body) -> str:
-        """The path of the pod's hosts file, once that holds all that was made before the pod came here."""
+    async def settled(self, pod: Body, given: str = "") -> str:
+        """The path of the pod's hosts file, once that holds all that was made before the pod came here.
+
+        `given` is the pod's address, where that is not written on it.
+        """
         meta = pod["metadata"]
+        if given:
+            self._given[meta["uid"]] = given
         namespace = meta.get("namespace", "")
         self._add_pod(pod)
         if namespace not in self._texts:
@@ -76,6 +95,10 @@ class Hosts:
         while self._written < changes or self._version < needed:
             await asyncio.shield(self._next(needed))
         return str(self._folder / namespace)
+
+    def left(self, uid: str) -> None:
+        """A pod that was given an address has it no more."""
+        self._given.pop(uid, None)
 
     def _next(self, needed: int = 0) -> "asyncio.Task[None]":
         """The turn that is coming: changes within a few milliseconds are one."""
@@ -134,15 +157,31 @@ class Hosts:
 
     def _add_pod(self, pod: Body) -> None:
         meta, spec = pod["metadata"], pod.get("spec") or {}
-        address = (meta.get("annotations") or {}).get(ADDRESS)
-        if not address or spec.get("hostNetwork"):
+        where = _id(pod)
+        address, ready = self._standing(pod)
+        if not address:
+            if self._pods.pop(where, None) is not None:
+                self._touch()
             return
         labels = tuple((meta.get("labels") or {}).items())
-        where = _id(pod)
-        host = names.Host(*where, address, labels, spec.get("hostname") or "", spec.get("subdomain") or "")
+        host = names.Host(*where, address, labels, spec.get("hostname") or "", spec.get("subdomain") or "", ready)
         if self._pods.get(where) != host:
             self._pods[where] = host
             self._touch()
+
+    def _standing(self, pod: Body) -> tuple[str, bool]:
+        """A pod's address, if it has one, and whether services lead to it.
+
+        On an engine of our own it was reserved before the pod began, and names must not wait for more.
+        """
+        meta, status = pod["metadata"], pod.get("status") or {}
+        if not self._settings.kubelet:
+            reserved = (meta.get("annotations") or {}).get(ADDRESS)
+            return ("" if (pod.get("spec") or {}).get("hostNetwork") else reserved or ""), True
+        if status.get("phase") in ("Succeeded", "Failed"):
+            return "", False
+        ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or ())
+        return self._given.get(meta.get("uid", "")) or status.get("podIP") or "", ready
 
     def _services_listed(self, page: Page) -> None:
         version = int(page.version or 0)
@@ -185,4 +224,6 @@ def _id(item: Body) -> _Id:
 
 
 def _selection(service: Body) -> names.Selection:
-    return names.Selection(*_id(service), tuple(((service.get("spec") or {}).get("selector") or {}).items()))
+    spec = service.get("spec") or {}
+    unready = bool(spec.get("publishNotReadyAddresses"))
+    return names.Selection(*_id(service), tuple((spec.get("selector") or {}).items()), unready)

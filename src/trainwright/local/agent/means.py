@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every worker of an agent shares. Made by `agent`, handed to each `charge`."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
@@ -10,7 +10,12 @@ from trainwright.local.agent.hosts import Hosts
 from trainwright.local.agent.link import Link
 from trainwright.local.agent.report import Reports
 from trainwright.local.agent.settings import Settings
+from trainwright.local.network.pools import Subnet
+from trainwright.model.job import Body
 from trainwright.runtime.ports import Clock, Cluster
+
+#: A token for a pod: from the pod, the audience (empty: the API server) and the seconds that it should last.
+Tokens = Callable[[Body, str, int], Awaitable[str]]
 
 
 class Notices:
@@ -39,3 +44,7 @@ class Means(Struct, frozen=True):
     notices: Notices
     #: None where pods have no hosts file of their own.
     hosts: Hosts | None = None
+    #: Where addresses come from, where this agent gives them.
+    pool: Subnet | None = None
+    #: None where there are no service accounts.
+    tokens: Tokens | None = None

@@ -25,6 +25,8 @@ class Host(Struct, frozen=True, gc=False):
     labels: Pairs = ()
     hostname: str = ""
     subdomain: str = ""
+    #: Services lead to it.
+    ready: bool = True
 
 
 class Selection(Struct, frozen=True, gc=False):
@@ -33,6 +35,8 @@ class Selection(Struct, frozen=True, gc=False):
     namespace: str
     name: str
     labels: Pairs = ()
+    #: It also leads to pods that are not ready.
+    unready: bool = False
 
 
 def render(namespace: str, pods: Iterable[Host], services: Iterable[Selection]) -> str:
@@ -81,4 +85,4 @@ def _selected(service: Selection, index: dict[tuple[str, str, str], list[Host]])
         return []
     fewest = min(found, key=len)
     wanted = set(service.labels)
-    return [pod for pod in fewest if wanted.issubset(pod.labels)]
+    return [pod for pod in fewest if wanted.issubset(pod.labels) and (pod.ready or service.unready)]

@@ -21,6 +21,8 @@ class Pace(Struct, frozen=True, kw_only=True):
     calm: float = 600.0
     #: Before a container that cannot be configured is tried again.
     retry: float = 3.0
+    #: The part of a token's life after which a pod is given another.
+    refresh: float = 0.5
     #: Changes of a status within this time are one write.
     debounce: float = 0.02
     #: After an API that does not answer; doubles up to `patience`.
@@ -65,6 +67,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     network: dict[str, Any] | None = None
     #: Pods may reach what is outside this machine.
     outside: bool = True
+    #: It stands in for a kubelet, on an API server that others use too: it gives its pods their addresses, judges
+    #: whether they fit, and its node looks like any other.
+    kubelet: bool = False
+    #: The addresses that it gives, where its pods have some of their own.
+    range: str = ""
+    #: Taints that a new node begins with, as the API has them.
+    taints: tuple[dict[str, str], ...] = ()
+    #: Where logs are served; 0: nowhere.
+    port: int = 0
     pace: Pace = Pace()
 
     @property
@@ -81,4 +92,5 @@ class Settings(Struct, frozen=True, kw_only=True):
             "network": self.network,
             "outside": self.outside,
             "rotate": list(self.rotate),
+            "stamps": self.kubelet,
         }

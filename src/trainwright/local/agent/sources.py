@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Secrets, ConfigMaps and claims that a container needs: which they are, and getting them. `worker` calls it.
+"""The Secrets, ConfigMaps, claims and tokens that a container needs: which they are, and getting them, for `start`.
 
 A simple container needs none, and costs no request.
 """
@@ -8,14 +8,18 @@ import asyncio
 from collections.abc import Iterator, Mapping
 
 from trainwright.errors import NotFoundError
+from trainwright.local.agent.means import Means
 from trainwright.local.agent.refusals import Unconfigured
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.problem import nearest
-from trainwright.runtime.ports import Cluster, Scope
+from trainwright.runtime.ports import Cluster, Resource, Scope
 from trainwright.runtime.resources import CLAIMS, CONFIG_MAPS, SECRETS
 
-SECRET, CONFIG_MAP, CLAIM = "Secret", "ConfigMap", "PersistentVolumeClaim"
+SECRET, CONFIG_MAP, CLAIM, TOKEN = "Secret", "ConfigMap", "PersistentVolumeClaim", "Token"
+_VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
+#: Seconds for which a token is asked for where the pod does not say.
+_LASTS = 3600
 _RESOURCES = {SECRET: SECRETS.whole(), CONFIG_MAP: CONFIG_MAPS.whole(), CLAIM: CLAIMS.whole()}
 
 Source = tuple[str, str]
@@ -23,9 +27,27 @@ Source = tuple[str, str]
 Sources = Mapping[Source, Body | None]
 
 
-def named(pod: Body, container: Body) -> set[Source]:
-    """Kind and name of everything that the container's environment and volumes refer to."""
-    return {*_in_environment(container), *_in_volumes(pod, container)}
+def named(pod: Body, container: Body, *, mounts: bool = True) -> set[Source]:
+    """Kind and name of everything that the container's environment and, where it can mount any, volumes refer to."""
+    return {*_in_environment(container), *(_in_volumes(pod, container) if mounts else ())}
+
+
+def token(source: Body) -> Source:
+    """A token has no name: it is told apart by what is asked for."""
+    return TOKEN, f"{source.get('audience') or ''} {source.get('expirationSeconds') or _LASTS}"
+
+
+def lasts(source: Source) -> float:
+    """For how many seconds a token is asked for."""
+    return float(source[1].rpartition(" ")[2])
+
+
+def renewable(pod: Body) -> set[Source]:
+    """What the volumes with tokens are made of."""
+    found: set[Source] = set()
+    for volume in pod["spec"].get("volumes") or ():
+        found |= {*_projected((volume.get("projected") or {}).get("sources") or [])}
+    return found
 
 
 def _in_environment(container: Body) -> Iterator[Source]:
@@ -52,21 +74,52 @@ def _in_volumes(pod: Body, container: Body) -> Iterator[Source]:
                 yield SECRET, str(name)
             case {"persistentVolumeClaim": {"claimName": name}}:
                 yield CLAIM, str(name)
+            case {"projected": {"sources": [*parts]}}:
+                yield from _projected(parts)
 
 
-async def fetch(cluster: Cluster, namespace: str, wanted: set[Source]) -> Sources:
+def _projected(parts: list[Body]) -> Iterator[Source]:
+    for part in parts:
+        match part:
+            case {"configMap": {"name": name}}:
+                yield CONFIG_MAP, str(name)
+            case {"secret": {"name": name}}:
+                yield SECRET, str(name)
+            case {"serviceAccountToken": source}:
+                yield token(source)
+
+
+async def fetch(means: Means, pod: Body, wanted: set[Source]) -> Sources:
     """What is there of them."""
     ordered = sorted(wanted)
-    found = await asyncio.gather(*(_one(cluster, namespace, source) for source in ordered))
+    found = await asyncio.gather(*(_one(means, pod, source) for source in ordered))
     return dict(zip(ordered, found, strict=True))
 
 
-async def _one(cluster: Cluster, namespace: str, source: Source) -> Body | None:
+async def _one(means: Means, pod: Body, source: Source) -> Body | None:
     kind, name = source
+    if kind == TOKEN:
+        return await _token(means, pod, name)
     try:
-        body: Body = await cluster.get(_RESOURCES[kind], Key(namespace, name))
+        body: Body = await means.cluster.get(_RESOURCES[kind], Key(pod["metadata"].get("namespace", ""), name))
+        if kind == CLAIM and means.settings.kubelet:
+            body = {**body, "volume": await _volume(means.cluster, body)}
     except NotFoundError:
         return None
+    return body
+
+
+async def _token(means: Means, pod: Body, name: str) -> Body | None:
+    if means.tokens is None:
+        return None
+    audience, _, seconds = name.rpartition(" ")
+    return {"token": await means.tokens(pod, audience, int(seconds))}
+
+
+async def _volume(cluster: Cluster, claim: Body) -> Body | None:
+    """The volume that a claim is bound to, on a cluster that has volumes."""
+    name = (claim.get("spec") or {}).get("volumeName")
+    body: Body | None = await cluster.get(_VOLUMES, Key("", name)) if name else None
     return body
 
 

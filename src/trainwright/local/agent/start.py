@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from trainwright.errors import ApiError
+from trainwright.errors import ApiError, EngineError
 from trainwright.local.agent import devices, environment, messages, sources, volumes
 from trainwright.local.agent.charge import Charge
 from trainwright.local.agent.container import Container
@@ -52,16 +52,18 @@ async def enter(charge: Charge) -> None:
 
 async def _surroundings(charge: Charge) -> dict[str, Any]:
     settings, meta = charge.means.settings, charge.pod["metadata"]
+    if charge.means.pool is not None and charge.networked and not charge.given:
+        charge.given = charge.means.pool.take()
     shared: dict[str, Any] = {"pod": charge.uid, "host": charge.host, "address": charge.address}
     if not settings.sandboxed:
         return shared | {"network": "host", "hosts": None, "tmp": None, "shm": None, "keep": []}
-    if charge.networked and ADDRESS not in (meta.get("annotations") or {}):
+    if charge.networked and charge.means.pool is None and ADDRESS not in (meta.get("annotations") or {}):
         raise Unconfigured(f'metadata.annotations["{ADDRESS}"]', "missing; no address was reserved for this pod")
     hosts = charge.means.hosts
     charge.housed = True
     return shared | {
         "network": "own" if charge.networked else "host",
-        "hosts": await hosts.settled(charge.pod) if hosts is not None else None,
+        "hosts": await hosts.settled(charge.pod, charge.given) if hosts is not None else None,
         "tmp": f"{charge.folder}/tmp",  # noqa: S108 - the pod's own
         "shm": volumes.shared(charge.pod),
         "keep": [settings.cwd, *settings.visible],
@@ -80,13 +82,13 @@ async def start(charge: Charge, container: Container) -> None:
             raise
         except Unconfigured as problem:
             await _wait(charge, container, CONFIG, problem)
-        except (Refused, OSError, ApiError) as problem:
+        except (EngineError, OSError, ApiError) as problem:
             await _wait(charge, container, CREATE, problem)
     _launch(charge, container, request)
 
 
 async def _wait(charge: Charge, container: Container, reason: str, problem: Exception) -> None:
-    if isinstance(problem, Unconfigured) and problem.kind:
+    if isinstance(problem, Unconfigured) and problem.kind and not charge.means.settings.kubelet:
         with contextlib.suppress(ApiError):
             await sources.advise(charge.means.cluster, charge.key.namespace, problem)
     if container.wait(reason, str(problem)):
@@ -99,8 +101,7 @@ async def _request(charge: Charge, container: Container) -> dict[str, Any]:
     body, settings = container.body, charge.means.settings
     if container.init and body.get("restartPolicy") == "Always":
         raise Unconfigured(f"{container.path}.restartPolicy", _SIDECAR)
-    wanted = sources.named(charge.pod, body)
-    found = await sources.fetch(charge.means.cluster, charge.key.namespace, wanted) if wanted else {}
+    found = await _sources(charge, container)
     subject = environment.Subject(charge.pod, body, container.path, charge.facts, found)
     variables = environment.variables(subject)
     argv = environment.command(subject, variables)
@@ -120,27 +121,51 @@ async def _request(charge: Charge, container: Container) -> dict[str, Any]:
     }
 
 
+async def _sources(charge: Charge, container: Container) -> sources.Sources:
+    wanted = sources.named(charge.pod, container.body, mounts=charge.means.settings.sandboxed)
+    lives = [sources.lasts(one) for one in wanted if one[0] == sources.TOKEN]
+    if lives and charge.refreshing is None:
+        charge.refreshing = asyncio.get_running_loop().create_task(_refresh(charge, min(lives)))
+    return await sources.fetch(charge.means, charge.pod, wanted) if wanted else {}
+
+
+async def _refresh(charge: Charge, seconds: float) -> None:
+    """Tokens run out: the files that they are in are written anew, as a kubelet does."""
+    while True:
+        await asyncio.sleep(seconds * charge.means.settings.pace.refresh)
+        with contextlib.suppress(Unconfigured, OSError, ApiError):  # the old one is good for a while
+            found = await sources.fetch(charge.means, charge.pod, sources.renewable(charge.pod))
+            await asyncio.to_thread(volumes.renew, _room(charge, found))
+
+
 def _log(charge: Charge, container: Container) -> str:
     """Where its log goes; the supervisor makes the folder."""
-    name = f"{charge.uid[:8]}-{container.seen.name}-{container.seen.restarts}.log"
-    container.log = f"{charge.means.settings.folder}/logs/{charge.key.name}/{name}"
+    container.log = charge.log_of(container, container.seen.restarts)
     return container.log
 
 
 async def _mounts(charge: Charge, container: Container, found: sources.Sources, variables: dict[str, str]) -> list[Any]:
-    settings = charge.means.settings
     made: list[Any] = []
     if container.body.get("volumeMounts"):
-        claims = f"{settings.volumes}/{charge.key.namespace}"
-        room = volumes.Room(charge.pod, charge.folder, claims, settings.sandboxed, found)
-        wanted = await asyncio.to_thread(volumes.mounts, room, container.body, container.path, variables)
-        made = [msgspec.to_builtins(mount) for mount in wanted]
-    if settings.sandboxed:
+        made = [msgspec.to_builtins(mount) for mount in await _mounted(charge, container, found, variables)]
+    if charge.means.settings.sandboxed:
         target = str(container.body.get("terminationMessagePath") or messages.DEFAULT_PATH)
         container.message = f"{charge.folder}/message-{container.seen.name}-{container.seen.restarts}"
         os.close(os.open(container.message, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
         made.append({"source": container.message, "target": target, "readonly": False, "tmpfs": None})
     return made
+
+
+async def _mounted(
+    charge: Charge, container: Container, found: sources.Sources, variables: dict[str, str]
+) -> list[volumes.Mount]:
+    return await asyncio.to_thread(volumes.mounts, _room(charge, found), container.body, container.path, variables)
+
+
+def _room(charge: Charge, found: sources.Sources) -> volumes.Room:
+    settings = charge.means.settings
+    claims = f"{settings.volumes}/{charge.key.namespace}"
+    return volumes.Room(charge.pod, charge.folder, claims, settings.sandboxed, found, charge.facts)
 
 
 def _limits(body: dict[str, Any]) -> dict[str, float]:

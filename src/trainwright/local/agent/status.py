@@ -53,6 +53,8 @@ class Facts(Struct, frozen=True):
     over: Over | None = None
     #: Nothing is started any more, whatever the policy says.
     final: bool = False
+    #: Only our own conditions are written: the API keeps the others.
+    merged: bool = False
 
 
 def phase(facts: Facts, inits: Sequence[Seen], mains: Sequence[Seen]) -> str:
@@ -103,8 +105,15 @@ def compose(
         status["hostIP"], status["hostIPs"] = facts.host, [{"ip": facts.host}]
     if facts.over is not None:
         status["reason"], status["message"] = facts.over.reason, facts.over.message
-    status["conditions"] = _conditions(status["phase"], inits, mains, known, now)
+    conditions = _conditions(status["phase"], inits, mains, known, now)
+    status["conditions"] = _own(conditions, known) if facts.merged else conditions
     return status
+
+
+def _own(conditions: list[Body], known: Iterable[Body]) -> list[Body]:
+    """Those that nobody else writes; the scheduler has said itself that it was scheduled, where there was one."""
+    scheduled = any(one["type"] == "PodScheduled" for one in known)
+    return [one for one in conditions if one["type"] in _OURS and not (scheduled and one["type"] == "PodScheduled")]
 
 
 def _container(one: Seen) -> dict[str, Any]:

@@ -7,8 +7,10 @@
 import asyncio
 import shutil
 import signal
+from pathlib import Path
 
 from trainwright.errors import ApiError, ConflictError, NotFoundError, TooManyRequestsError, UnavailableError
+from trainwright.local.agent import tidy
 from trainwright.local.agent.charge import Charge, loop_time
 from trainwright.local.agent.container import Container
 from trainwright.local.agent.link import Refused
@@ -75,6 +77,12 @@ def close(charge: Charge) -> None:
         link.tell("close", pod=charge.uid)
     if charge.held:
         charge.means.devices.free(charge.uid)
+    if charge.given and charge.means.pool is not None:
+        charge.means.pool.put(charge.given)
+        if charge.means.hosts is not None:
+            charge.means.hosts.left(charge.uid)
+    if charge.refreshing is not None:
+        charge.refreshing.cancel()
 
 
 def forget(charge: Charge, *containers: Container) -> None:
@@ -86,14 +94,19 @@ def forget(charge: Charge, *containers: Container) -> None:
 
 async def remove(charge: Charge) -> None:
     """Tell the API that the pod may go: nothing of it runs any more."""
-    pace = charge.means.settings.pace
+    settings, reports = charge.means.settings, charge.means.reports
+    pace = settings.pace
     wait = pace.unavailable
-    while not charge.report.gone and not charge.means.reports.closing:
+    if reports.closing and not settings.kubelet:
+        return  # the engine goes, and all objects with it
+    while not charge.report.gone:
         try:
             await charge.means.cluster.delete(PODS.whole(), charge.key, uid=charge.uid, grace=0)
         except (NotFoundError, ConflictError):
             return
         except (UnavailableError, TooManyRequestsError) as error:
+            if reports.closing:
+                return
             await asyncio.sleep(error.retry_after or wait)
             wait = min(2 * wait, pace.patience)
         except ApiError as error:
@@ -105,5 +118,8 @@ async def remove(charge: Charge) -> None:
 
 async def clear(charge: Charge) -> None:
     """Remove the pod's files, where they are not to be kept."""
-    if charge.housed and not charge.means.settings.keep:
+    settings = charge.means.settings
+    if charge.housed and not settings.keep:
         await asyncio.to_thread(shutil.rmtree, charge.folder, ignore_errors=True)
+    if settings.kubelet and not settings.keep:  # nobody can ask for its logs any more
+        await asyncio.to_thread(tidy.forget, Path(settings.folder), charge.key.name, charge.uid)

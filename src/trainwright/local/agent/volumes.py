@@ -11,8 +11,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from trainwright.local.agent import contents, paths
+from trainwright.local.agent import contents, paths, projected
 from trainwright.local.agent.environment import expand
+from trainwright.local.agent.fields import Facts
 from trainwright.local.agent.refusals import Unconfigured, missing
 from trainwright.local.agent.sources import CLAIM, CONFIG_MAP, SECRET, Sources
 from trainwright.model.job import Body
@@ -21,7 +22,10 @@ from trainwright.model.units import quantity
 
 SHARED = "/dev/shm"  # noqa: S108 - a path inside the pod
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-_SUPPORTED = ("emptyDir", "hostPath", "configMap", "secret", "persistentVolumeClaim")
+#: What API servers put into every pod; it did not ask for it.
+_INJECTED = "kube-api-access-"
+SUPPORTED = ("emptyDir", "hostPath", "configMap", "secret", "persistentVolumeClaim", "projected", "downwardAPI")
+_MODE = 0o644
 
 
 class Mount(Struct, frozen=True, omit_defaults=True):
@@ -43,6 +47,7 @@ class Room(Struct, frozen=True):
     claims: str
     sandboxed: bool
     sources: Sources
+    facts: Facts
 
     @property
     def namespace(self) -> str:
@@ -63,6 +68,13 @@ def mounts(room: Room, container: Body, path: str, known: Mapping[str, str]) -> 
         made = _mount(room, wanted, where, (f"spec.volumes[{place}]", volume), known)
         found += [made] if made is not None else []
     return found
+
+
+def renew(room: Room) -> None:
+    """Write the files of projected volumes anew, where they are there already."""
+    for place, volume in enumerate(room.pod["spec"].get("volumes") or ()):
+        if "projected" in volume and Path(f"{room.folder}/volumes/{volume['name']}").exists():
+            _source(room, f"spec.volumes[{place}]", volume)
 
 
 def shared(pod: Body) -> int | None:
@@ -107,7 +119,7 @@ def _part(wanted: Body, where: str, known: Mapping[str, str]) -> str:
 
 def _check_unmounted(target: str, where: str, place: str, body: Body, part: str) -> None:
     """The process runtime: fine if the path is there without a mount."""
-    if target in (SHARED, _ACCOUNT):
+    if target in (SHARED, _ACCOUNT) or str(body.get("name", "")).startswith(_INJECTED):
         return
     host = (body.get("hostPath") or {}).get("path")
     if host is not None and posixpath.normpath(posixpath.join(str(host), part)) == target:
@@ -138,13 +150,35 @@ def _source(room: Room, place: str, volume: Body) -> tuple[str, bool]:
             contents.write(folder, contents.of_secret(data), source, f"{place}.secret")
             return folder, True
         case {"persistentVolumeClaim": claim}:
-            _data(room, CLAIM, claim, "claimName", f"{place}.persistentVolumeClaim")
-            folder = f"{room.claims}/{claim['claimName']}"
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            return folder, bool(claim.get("readOnly"))
+            data = _data(room, CLAIM, claim, "claimName", f"{place}.persistentVolumeClaim")
+            return _claimed(room, claim, data, f"{place}.persistentVolumeClaim"), bool(claim.get("readOnly"))
+        case {"projected": source}:
+            files = projected.files(room.pod, source, room.sources, room.facts, f"{place}.projected")
+            contents.put(folder, files)
+            return folder, True
+        case {"downwardAPI": source}:
+            mode = int(source.get("defaultMode") or _MODE)
+            contents.put(folder, projected.of_pod(room.pod, source, room.facts, mode, f"{place}.downwardAPI"))
+            return folder, True
     kinds = [word for word in volume if word != "name"]
-    message = f"{', '.join(kinds) or 'nothing'} is not supported here; expected one of {', '.join(_SUPPORTED)}"
-    raise Unconfigured(place, message, nearest(kinds[0], _SUPPORTED) if kinds else "")
+    message = f"{', '.join(kinds) or 'nothing'} is not supported here; expected one of {', '.join(SUPPORTED)}"
+    raise Unconfigured(place, message, nearest(kinds[0], SUPPORTED) if kinds else "")
+
+
+def _claimed(room: Room, claim: Body, data: Body, path: str) -> str:
+    """The folder of a claim: on a cluster that of the volume that it is bound to, else one of its own."""
+    if "volume" not in data:
+        folder = f"{room.claims}/{claim['claimName']}"
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        return folder
+    spec = (data["volume"] or {}).get("spec") or {}
+    if spec.get("hostPath"):
+        return paths.check(spec["hostPath"], f"{path}: spec.hostPath of its volume")
+    if spec.get("local"):
+        return paths.check(spec["local"], f"{path}: spec.local of its volume")
+    text = "is not bound to a volume yet" if not data["volume"] else "has a volume that cannot be mounted here"
+    message = f"claim {claim['claimName']!r} {text}; expected one of hostPath or local"
+    raise Unconfigured(f"{path}.claimName", message)
 
 
 def _data(room: Room, kind: str, source: Body, word: str, path: str) -> Body:

@@ -19,20 +19,30 @@ from trainwright.local.supervisor import journal
 from trainwright.model.job import Body
 
 _OVERDUE = Over("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+_RETIRED = Over("Terminated", "Pod was terminated since its node agent was stopped")
 _LOST = "SupervisorLost"
 
 
 class Worker:
     """Looks after one pod until its object has gone. `before`: what still runs of an earlier pod of its name."""
 
-    def __init__(self, pod: Body, means: Means, before: asyncio.Task[None] | None = None) -> None:
+    def __init__(
+        self,
+        pod: Body,
+        means: Means,
+        before: asyncio.Task[None] | None = None,
+        refusal: Over | None = None,
+    ) -> None:
         self.charge = Charge(pod, means)
+        self.charge.over = self.charge.over or refusal
         self._loop = asyncio.get_running_loop()
         self._life: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._deleting = False
-        if not self.charge.ended:
+        if self.charge.over is not None and not self.charge.ended:
+            self._end(0)
+        elif not self.charge.ended:
             self._life = self._loop.create_task(self._live(before))
             self._set_deadline()
         self.update(pod)
@@ -50,15 +60,17 @@ class Worker:
         self.charge.report.gone = True
         if not self.charge.ended:
             self._end(0)
-        if not self.charge.housed and not self._busy():
+        if not self.charge.housed and not self._busy() and not self.charge.means.settings.kubelet:
             return None
         return self._loop.create_task(self._clear())
 
-    def retire(self, grace: float) -> asyncio.Task[None] | None:
+    def retire(self, grace: float | None) -> asyncio.Task[None] | None:
         """The agent ends: end the pod within so many seconds, but leave its object. What is to be waited for."""
         if self.charge.ended:
             return self._ending
-        self._end(grace)
+        if self.charge.means.settings.kubelet and not self._deleting:
+            self.charge.over = self.charge.over or _RETIRED
+        self._end(self.charge.grace if grace is None else grace)
         return self._ending
 
     def _busy(self) -> set[asyncio.Task[None]]:

@@ -41,6 +41,7 @@ class Containers:
         self.running: dict[str, Container] = {}
         self.closing = False  # nothing is started any more
         self.rotate: tuple[int, int]
+        self.stamps = False  # whether each line of a log begins with its time
         self.cgroups = Cgroups()
         self._by_pid: dict[int, Container] = {}
         self._loop, self._runtime, self._journal, self._tell = loop, runtime, journal, tell
@@ -75,7 +76,12 @@ class Containers:
         except BaseException:
             pipe.close()
             raise
-        log = Log(path, self.rotate, lambda why: self._notice(f"the log of {name} is cut short: {why} ({path})"))
+        log = Log(
+            path,
+            self.rotate,
+            lambda why: self._notice(f"the log of {name} is cut short: {why} ({path})"),
+            stamps=self.stamps,
+        )
         pipe.open(log.write)
         container = Container(name, request["pod"], process, pipe, log)
         container.group = group

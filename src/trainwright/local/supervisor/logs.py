@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A container's log: what its processes write, in order, in files of a bounded size. `containers` feeds it.
 
-A log never stops training: what cannot be written is dropped, the gap is named in the log once it can be again.
+A log never stops training: what cannot be written is dropped, the gap is named in the log once it can be again. Where
+lines are stamped, each begins with the time at which its first byte was read, as `agent.logs` takes it off again.
 """
 # pathlib would cost the supervisor a tenth of its start.
 
 import os
+import time
 from collections.abc import Callable
 
 CHUNK = 64 * 1024
@@ -15,8 +17,11 @@ DEFAULT = (10 * 1024 * 1024, 5)  # bytes of one file, and how many files with th
 class Log:
     """One log. `trouble` is called with the reason when the first byte of it is lost."""
 
-    def __init__(self, path: str, rotate: tuple[int, int], trouble: Callable[[str], None]) -> None:
+    def __init__(
+        self, path: str, rotate: tuple[int, int], trouble: Callable[[str], None], *, stamps: bool = False
+    ) -> None:
         self.path = path
+        self._stamps, self._midline = stamps, False
         self._size, self._files = max(1, rotate[0]), max(1, rotate[1])
         self._trouble: Callable[[str], None] | None = trouble
         self._file = -1
@@ -26,6 +31,8 @@ class Log:
 
     def write(self, data: bytes) -> None:
         """Append it; a new file begins with a whole line where that is possible."""
+        if self._stamps and data:
+            data = self._stamped(data)
         try:
             while True:
                 if self._file < 0:
@@ -43,6 +50,16 @@ class Log:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+    def _stamped(self, data: bytes) -> bytes:
+        """The time before each line that begins here."""
+        seconds, rest = divmod(time.time_ns(), 1_000_000_000)
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest:09}Z "
+        ended = data.endswith(b"\n")
+        lines = data[:-1] if ended else data
+        first = b"" if self._midline else stamp.encode()
+        self._midline = not ended
+        return first + lines.replace(b"\n", b"\n" + stamp.encode()) + (b"\n" if ended else b"")
 
     def _put(self, data: bytes) -> bytes:
         """Write a piece; returns what is left."""

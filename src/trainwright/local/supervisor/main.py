@@ -49,6 +49,7 @@ class Supervisor:
         self._journal = Journal(f"{config['folder']}/journal")
         self._containers = Containers(self._loop, runtime, self._journal, self._tell)
         self._containers.rotate = tuple(config.get("rotate") or DEFAULT)
+        self._containers.stamps = bool(config.get("stamps"))
         self._execs = Execs(self._loop, runtime, self._containers)
         self._service = Service(runtime, self._containers, self._execs, self._journal)
         self._service.register(self._control)

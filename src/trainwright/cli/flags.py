@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options as operators written in Go take them: `-v=4`, `--leader-elect=true`, `-logtostderr`. For `cli.operator`.
+
+A start line that works for one of the operators whose jobs we run should work here, unchanged.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+_WORD = re.compile(r"-([A-Za-z][A-Za-z0-9-]*)((?:=.*)?)", re.DOTALL)
+_TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
+_FALSE = frozenset({"0", "f", "false", "n", "no", "off"})
+
+
+class GoCommand(click.Command):
+    """A command whose options may be written with one dash, and each also as an environment variable of its name."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        prefix = self.context_settings.get("auto_envvar_prefix")
+        for param in self.params:
+            names = [name.removeprefix("--").replace("-", "_").upper() for name in param.opts if name.startswith("--")]
+            given = [param.envvar] if isinstance(param.envvar, str) else [*(param.envvar or ())]
+            param.envvar = [*(f"{prefix}_{name}" for name in names), *given]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Give every long option its two dashes."""
+        known = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
+        return super().parse_args(ctx, [_dashed(word, known) for word in args])
+
+
+def _dashed(word: str, known: set[str]) -> str:
+    match = _WORD.fullmatch(word)
+    if match is None or f"-{match[1]}" in known or f"--{match[1]}" not in known:
+        return word
+    return f"-{word}"
+
+
+class Switch(click.ParamType[bool]):
+    """An option that is on when it is there, unless it says otherwise."""
+
+    name = "switch"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
+        """Whether it is on."""
+        if isinstance(value, bool):
+            return value
+        word = str(value).strip().lower()
+        if word not in _TRUE | _FALSE:
+            self.fail(f"{value!r} is neither true nor false", param, ctx)
+        return word in _TRUE
+
+
+class PortRange(click.ParamType[tuple[int, int]]):
+    """The first and the last of some ports: `35000,65000`."""
+
+    name = "ports"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """The two."""
+        words = [str(word).strip() for word in (value if isinstance(value, list | tuple) else re.split("[,-]", value))]
+        if len(words) != 2 or not all(word.isdecimal() for word in words):
+            self.fail(f"{value!r} is not a range of ports; write 35000,65000", param, ctx)
+        first, last = (int(word) for word in words)
+        if not 0 < first <= last < 65536:
+            self.fail(f"{value!r}: ports go from 1 to 65535, the lower one first", param, ctx)
+        return first, last
+
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def switch(*names: str, default: bool = False, **more: Any) -> Decorator:
+    """An option of that type: `--name`, `--name=true`, `--name=false`."""
+    return click.option(
+        *names, type=Switch(), is_flag=False, flag_value="true", default=default, metavar="[true|false]", **more
+    )

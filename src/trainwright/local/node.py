@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node of somebody else's cluster: the agent with its runtime and its place in the network of this machine.
+
+`trainwright node` makes one with the `Cluster` of an API server. What `fleet` is to the embedded engine, this is to any
+other; it knows nothing of Kubernetes but the ports.
+"""
+
+import asyncio
+import fcntl
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from trainwright.errors import EngineError, InvalidError, NotFoundError, UsageError
+from trainwright.local.agent import logs
+from trainwright.local.agent.agent import Agent
+from trainwright.local.agent.container import Container
+from trainwright.local.agent.link import Link
+from trainwright.local.agent.means import Tokens
+from trainwright.local.agent.settings import Settings
+from trainwright.local.fleet import CHOSEN, PLAIN
+from trainwright.local.network.member import Member, join
+from trainwright.model.meta import Key
+from trainwright.runtime.clock import WallClock
+from trainwright.runtime.logs import Part
+from trainwright.runtime.ports import Cluster
+
+Notify = Callable[[str], None]
+_ALONE = (
+    "the process that keeps the network of this machine's nodes was killed: pods go on as they are, but agents that are"
+    " started from now on have another network, which pods of this one do not reach; start all agents anew to mend that"
+)
+
+
+class Node:
+    """One node; `prepare` it, `start` it, and let it `leave`."""
+
+    def __init__(self, settings: Settings, notify: Notify) -> None:
+        self._settings = settings
+        self._notify = notify
+        self._member: Member | None = None
+        self._link: Link | None = None
+        self._agent: Agent | None = None
+        self._lock = _claimed(Path(settings.folder))
+        #: Set when nothing can be run here any more.
+        self.broken = asyncio.Event()
+
+    async def prepare(self, runtime: str, network: str) -> None:
+        """Settle on a runtime: the sandbox if it works here, unless another one is asked for. Raises EngineError."""
+        if runtime == "process":
+            await self._settle(PLAIN)
+            return
+        try:
+            await self._settle_sandboxed(network)
+        except EngineError as error:
+            await self._part()
+            if runtime == "sandbox":
+                raise EngineError(f"the sandbox runtime does not work here: {error}") from None
+            await self._settle(f"{PLAIN}; the sandbox does not work here: {error}")
+
+    async def _settle_sandboxed(self, network: str) -> None:
+        if sys.platform != "linux":
+            raise EngineError("it needs Linux")
+        self._member = member = await asyncio.to_thread(join, network)
+        place = {"subnet": member.subnet, "holder": member.spaces}
+        # Whether there is a way out, the keeper has told.
+        self._settings = replace(
+            self._settings, runtime="sandbox", network=place, range=member.range, outside=not member.notices
+        )
+        await self._settle(f"{CHOSEN}; their addresses are in {member.range}")
+        for notice in member.notices:
+            self._notify(notice)
+        asyncio.get_running_loop().add_reader(member, self._alone, member)
+
+    def _alone(self, member: Member) -> None:
+        """The keeper of the network has gone; what we hold of it stays."""
+        asyncio.get_running_loop().remove_reader(member)
+        self._notify(_ALONE)
+
+    async def _settle(self, why: str) -> None:
+        self._link = await Link.start(self._settings.supervisor())
+        self._notify(f"runtime {self._settings.runtime}: {why}")
+
+    async def start(self, cluster: Cluster, port: int, tokens: Tokens) -> None:
+        """The node registered, and its pods run; `port` is where logs are served."""
+        assert self._link is not None  # noqa: S101 - it is prepared first
+        self._settings = replace(self._settings, port=port)
+        self._agent = Agent(cluster, self._link, WallClock(), self._settings, self._notify, tokens)
+        for notice in self._link.ready.result().get("notices") or ():
+            self._notify(notice)
+        self._link.lost = partial(self._lose, self._link.lost)
+        await self._agent.start()
+
+    def _lose(self, told: Callable[[], None]) -> None:
+        told()
+        self.broken.set()
+
+    async def leave(self, grace: float | None, *, remove: bool) -> None:
+        """End: the pods within their grace, then everything else. Nothing is left but logs and, mostly, the Node."""
+        try:
+            if self._agent is not None:
+                await self._agent.leave(grace, remove=remove)
+            elif self._link is not None:
+                await self._link.close()
+        finally:
+            await self._part()
+            os.close(self._lock)
+
+    async def _part(self) -> None:
+        member, self._member = self._member, None
+        self._settings = replace(self._settings, runtime="process", network=None, range="")
+        if member is not None:
+            asyncio.get_running_loop().remove_reader(member)
+            await asyncio.to_thread(member.close)
+
+    def log(self, pod: Key, name: str, part: Part) -> AsyncGenerator[bytes, None]:
+        """What a container of one of our pods wrote. NotFoundError, or InvalidError where it has not written yet."""
+        worker = self._agent.worker(pod) if self._agent is not None else None
+        if worker is None:
+            raise NotFoundError(f'pod "{pod}" is not on node "{self._settings.node}"')
+        charge = worker.charge
+        found = next((one for one in charge.containers if one.seen.name == name), None)
+        if found is None:
+            raise NotFoundError(f'container "{name}" is not in pod "{pod}"')
+        restarts = found.seen.restarts - part.previous
+        path = charge.log_of(found, restarts)
+        if restarts < 0 or not Path(path).exists():
+            which = "previous terminated container" if part.previous else "container"
+            raise InvalidError(f'{which} "{name}" in pod "{pod.name}" {"not found" if part.previous else _why(found)}')
+        return logs.read(path, part, lambda: found.live and found.seen.restarts == restarts)
+
+
+def _why(container: Container) -> str:
+    waiting = container.seen.state.get("waiting")
+    return f"is waiting to start: {waiting.get('reason', '')}" if waiting else "has no log any more"
+
+
+def _claimed(folder: Path) -> int:
+    """The folder is ours for as long as this is open: two agents must not share it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise UsageError(f"another node agent works in {folder}; --folder names another one") from None
+    return lock

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator's options: as Go programs take them, from the environment, from a file, and which of these wins."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from trainwright.cli.operator import _site, command
+from trainwright.errors import ManifestError, UsageError
+
+
+def parsed(*words: str) -> dict[str, Any]:
+    return dict(command.make_context("operator", list(words), auto_envvar_prefix="TRAINWRIGHT_OPERATOR").params)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--leader-elect"], {"elect": True}),
+        (["--leader-elect=true"], {"elect": True}),
+        (["--leader-elect=false"], {"elect": False}),
+        (["-leader-elect=f"], {"elect": False}),
+        (["--leader-elect", "--v", "4"], {"elect": True, "verbosity": 4}),
+        (["--run-in-cluster"], {"run_in_cluster": True}),
+        (["--run-in-cluster=false"], {"run_in_cluster": False}),
+        (["-run-in-cluster=true"], {"run_in_cluster": True}),
+        (["--v=4"], {"verbosity": 4}),
+        (["-v=4"], {"verbosity": 4}),
+        (["-v", "4"], {"verbosity": 4}),
+        (["-n", "a"], {"namespace": "a"}),
+        (["-namespace=a"], {"namespace": "a"}),
+        (["--logtostderr"], {}),
+        (["-logtostderr=true", "--alsologtostderr"], {}),
+        (["--leader-elect-resource-lock", "endpoints"], {}),
+        (["--thread-num", "1000"], {"workers": 1000}),
+        (["--controller-threads=4"], {"workers": 4}),
+        (["--leader-elect-lease-duration=30s"], {"lease_duration": 30.0}),
+        (["--leader-elect-renew-deadline", "1m30s"], {"renew_deadline": 90.0}),
+        (["--leader-elect-retry-period=500ms"], {"retry_period": 0.5}),
+        (["--enable-creating-failed"], {"creating_failed": True}),
+        (["--creating-restart-period=0"], {"creating_restart_period": 0.0}),
+        (["--creating-duration-period=1h30m"], {"creating_duration_period": 5400.0}),
+        (["--kube-api-qps=20", "--kube-api-burst=30"], {"qps": 20.0, "burst": 30}),
+        (["--enable-scheme", "genericjob", "--enable-scheme=x"], {"kinds": ("genericjob", "x")}),
+        (["--port-range", "35000,65000"], {"port_range": (35000, 65000)}),
+        (["--metrics-bind-address=:8080", "--health-probe-bind-address", ":8081"], {"metrics": ":8080"}),
+        (["--master", "http://a:1"], {"master": "http://a:1"}),
+        (["--child-events"], {"child_events": True}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_flags_are_taken_as_the_originals_take_them(words: list[str], expected: dict[str, Any]) -> None:
+    found = parsed(*words)
+
+    assert {key: found[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--leader-elect=perhaps"], "'perhaps' is neither true nor false"),
+        (["--port-range", "65000,35000"], "the lower one first"),
+        (["--port-range", "many"], "write 35000,65000"),
+        (["--thread-num", "0"], "not in the range"),
+        (["--creating-duration-period=1w"], "is not a span of time"),
+        (["--log-format", "xml"], "'xml' is not one of"),
+        (["--enable-creating-faild"], "--enable-creating-failed"),
+    ],
+)
+def test_what_a_flag_cannot_be_is_told(words: list[str], told: str) -> None:
+    with pytest.raises(click.UsageError) as caught:
+        parsed(*words)
+    assert told in caught.value.format_message()
+
+
+def test_what_holds_for_all_jobs_is_the_site() -> None:
+    words = ["--enable-creating-failed", "--creating-restart-period=1m", "--gang-scheduler-name=volcano"]
+    site = _site(parsed(*words, "--etcd-server", "etcd:2379", "--port-range=1,9", "--cluster-domain=cluster.local"))
+
+    assert (site.creating.fail, site.creating.restart_period, site.creating.duration_period) == (True, 60, 900)
+    assert (site.gang_scheduler, site.elastic_server) == ("volcano", "etcd:2379")
+    assert (site.host_ports, site.domain) == ((1, 9), "cluster.local")
+
+
+def file(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "operator.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("lease-duration: 30s", {"lease_duration": 30.0}),
+        ("leaseDuration: 30", {"lease_duration": 30.0}),
+        ("leaderElectLeaseDuration: 1m", {"lease_duration": 60.0}),
+        ("kubeApiQps: 5", {"qps": 5.0}),
+        ("leader-elect: false", {"elect": False}),
+        ("kinds: [genericjob]", {"kinds": ("genericjob",)}),
+        ("kinds: genericjob", {"kinds": ("genericjob",)}),
+        ("port-range: [1, 9]", {"port_range": (1, 9)}),
+        ("master: 127.0.0.1:6443", {"master": "127.0.0.1:6443"}),
+        ("namespace:", {"namespace": ""}),
+        ("v: 4", {"verbosity": 4}),
+        ("thread-num: 1000\nlog-format: json", {"workers": 1000, "log_format": "json"}),
+    ],
+)
+def test_a_file_has_every_option(tmp_path: Path, text: str, expected: dict[str, Any]) -> None:
+    found = parsed("--config", file(tmp_path, text))
+
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_a_flag_goes_before_the_environment_and_that_before_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = file(tmp_path, "qps: 1\nburst: 1\nthread-num: 1\n")
+    monkeypatch.setenv("TRAINWRIGHT_OPERATOR_CONFIG", name)
+    monkeypatch.setenv("TRAINWRIGHT_OPERATOR_BURST", "2")
+    monkeypatch.setenv("TRAINWRIGHT_OPERATOR_THREAD_NUM", "2")
+    found = parsed("--thread-num", "3")
+
+    assert (found["qps"], found["burst"], found["workers"]) == (1.0, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("LEADER_ELECT_LEASE_DURATION", "30s", {"lease_duration": 30.0}),
+        ("LEASE_DURATION", "30", {"lease_duration": 30.0}),
+        ("KINDS", "genericjob,tfjob", {"kinds": ("genericjob,tfjob",)}),
+        ("RUN_IN_CLUSTER", "true", {"run_in_cluster": True}),
+        ("LEADER_ELECT", "false", {"elect": False}),
+        ("CLUSTER_DOMAIN", "a", {"domain": "a"}),
+        ("V", "4", {"verbosity": 4}),
+    ],
+)
+def test_every_option_may_come_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, expected: dict[str, Any]
+) -> None:
+    monkeypatch.setenv(f"TRAINWRIGHT_OPERATOR_{name}", value)
+    found = parsed()
+
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_the_document_has_every_option() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "operator.md").read_text(encoding="utf-8")
+    options = [name for param in command.params for name in param.opts if name.startswith("--")]
+
+    assert [name for name in options if f"`{name}" not in text] == []
+
+
+def test_the_domain_may_come_from_where_the_original_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUSTOM_CLUSTER_DOMAIN", "cluster.local")
+
+    assert parsed()["domain"] == "cluster.local"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "\nleseDuration: 5s",
+            r"operator.yaml:2: leseDuration: there is no such option; did you mean `lease-duration`\?",
+        ),
+        ("config: a", "config: there is no such option"),
+        ("qps: many", "operator.yaml:1: qps: 'many' is not a valid float"),
+        ("lease-duration: {a: 1}", "expected one value, found a mapping with 1 key"),
+        ("a: 1\n---\nb: 2", "has 2 documents; expected one"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_told_with_its_line(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        parsed("--config", file(tmp_path, text))
+
+
+@pytest.mark.parametrize("text", ["- a", "a: [", "a: 1\na: 2", ""], ids=["a list", "no YAML", "twice", "empty"])
+def test_what_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ManifestError, match=r"operator\.yaml"):
+        parsed("--config", file(tmp_path, text))

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes that are `trainwright node` processes, and a control plane that talks to them as to any kubelet.
+
+`agent_plane` gives the API server a certificate to ask nodes for logs with; `agent` starts one node under the rules of
+`crd.agents`, as a user of its own.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cluster_client import until
+from cluster_install import install_crds
+from cluster_operator import grant
+from cluster_plane import ControlPlane
+from cluster_process import Process
+
+from trainwright.crd import agents
+from trainwright.crd.rights import RBAC
+
+Body = dict[str, Any]
+#: A control plane that notices a dead node soon.
+_QUICK = ("--node-monitor-grace-period=6s", "--node-monitor-period=500ms")
+
+
+def agent_plane(folder: Path) -> ControlPlane:
+    """A control plane whose API server reads logs from nodes, and on which our operator and nodes have their rights."""
+    folder.mkdir(exist_ok=True)
+    authority(folder)
+    flags = {
+        "kube-apiserver": [
+            f"--client-ca-file={folder / 'ca.crt'}",
+            f"--kubelet-client-certificate={folder / 'client.crt'}",
+            f"--kubelet-client-key={folder / 'client.key'}",
+            "--enable-admission-plugins=NodeRestriction",
+        ],
+        "kube-controller-manager": _QUICK,
+    }
+    return ControlPlane(folder, first=_install, flags=flags)
+
+
+def authority(folder: Path, user: str = "kube-apiserver-kubelet-client", group: str = "system:masters") -> None:
+    """A CA, and a client's certificate by it, as `ca.crt` and `client.crt`, each with its key."""
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    _openssl(folder, "req", "-x509", *key, "-subj", "/CN=test-ca", "-keyout", "ca.key", "-out", "ca.crt")
+    certificate(folder, "client", user, group)
+
+
+def certificate(folder: Path, name: str, user: str, group: str) -> None:
+    """Another client's, by the same CA."""
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    _openssl(folder, "req", *key, "-subj", f"/O={group}/CN={user}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+    signing = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2")
+    _openssl(folder, "x509", "-req", *signing, "-in", f"{name}.csr", "-out", f"{name}.crt")
+
+
+def _openssl(folder: Path, *words: str) -> None:
+    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)  # noqa: S607 - as the system has it
+
+
+def _install(plane: ControlPlane) -> None:
+    install_crds(plane)
+    subject = {"kind": "User", "name": "node", "apiGroup": RBAC}
+    bodies = [agents.cluster_role(), agents.lease_role(), *agents.bindings(subject)]
+    for name in ("kube-node-lease", "default"):
+        until(partial(plane.find, f"/api/v1/namespaces/{name}"), f"there is a namespace {name}")
+    plane.kubectl("apply", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": bodies}))
+    grant(plane, "default", "operator", {"kind": "User", "name": "operator", "apiGroup": RBAC})
+
+
+@contextmanager
+def agent(plane: ControlPlane, name: str, *words: str, user: str = "node") -> Iterator[Process]:
+    """A node of that name, ready; ended with all that it runs, however it is by then."""
+    folder = plane.layout.folder / "nodes" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    argv = [sys.executable, "-m", "trainwright", "node", "--name", name, "--folder", str(folder), "--port", "0"]
+    argv += ["--kubeconfig", str(plane.kubeconfig(user)), "--heartbeat", "1s", *words]
+    process = Process(f"node {name}", argv, plane.layout.logs / f"agent-{name}.log")
+    process.start()
+    try:
+        process.until(lambda: condition(plane, name) == "True")
+        yield process
+    finally:
+        process.end(20)
+
+
+def condition(plane: ControlPlane, name: str) -> str:
+    """What is said of the node's readiness: True, False, Unknown or nothing."""
+    node: Body = plane.find(f"/api/v1/nodes/{name}") or {}
+    found = node.get("status", {}).get("conditions", [])
+    return next((str(one["status"]) for one in found if one["type"] == "Ready"), "")
+
+
+def left(names: Sequence[str]) -> list[str]:
+    """Processes that were told of one of these folders."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            said = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if any(name in said for name in names) and int(entry.name) != os.getpid():
+                found.append(f"{entry.name}: {said}")
+    return found
+
+
+def pod(name: str, script: str, node: str = "", **spec: Any) -> Body:
+    """A pod that runs a line of shell."""
+    main = {"name": "main", "image": "none", "command": ["sh", "-c", script.replace("$(", "$$(")]}
+    placed = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
+    body = {"restartPolicy": "Never", "containers": [main], **placed, **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}}, "spec": body}
+
+
+class Pods:
+    """The pods of a test's own namespace."""
+
+    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+        self.plane, self.namespace = plane, namespace
+        self.path = f"/api/v1/namespaces/{namespace}"
+
+    def make(self, body: Body, kind: str = "pods") -> Body:
+        """A pod, or something else of this namespace."""
+        return self.plane.call("POST", f"{self.path}/{kind}", body)
+
+    def status(self, name: str) -> Body:
+        """How it is; nothing if it is gone."""
+        found = self.plane.find(f"{self.path}/pods/{name}") or {}
+        return found.get("status") or {}
+
+    def until(self, name: str, *phases: str, patience: float = 20) -> Body:
+        """Wait for one of these phases; the status."""
+        until(lambda: self.status(name).get("phase") in phases, f"{name} is {phases}: {self.status(name)}", patience)
+        return self.status(name)
+
+    def kubectl(self, *words: str) -> str:
+        """All that it says."""
+        done = self.plane.kubectl("-n", self.namespace, *words, check=False)
+        return done.stdout + done.stderr

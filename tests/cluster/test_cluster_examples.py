@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every example, applied with kubectl: it comes to what its text says, as far as pods without programs can."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_jobs import Jobs
+from cluster_operator import Operator
+from cluster_plane import ControlPlane
+
+pytest_plugins = ("cluster_fixtures", "cluster_stage")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FILES = sorted(path.relative_to(EXAMPLES) for path in EXAMPLES.rglob("*.yaml"))
+#: All others succeed, since all their pods do.
+OTHERS = {
+    "local/checkpoint.yaml": "Pending",  # nobody here makes its volume
+    "local/pause.yaml": "Paused",
+}
+
+
+def _place(path: Path) -> str:
+    return str(path.with_suffix("")).replace("/", "-") + "-example"
+
+
+@pytest.fixture(scope="module")
+def applied(plane: ControlPlane, nodes: object, operator: Operator) -> Iterator[ControlPlane]:
+    """All of them, each in a namespace of its own."""
+    for path in FILES:
+        plane.kubectl("create", "namespace", _place(path))
+    for path in FILES:
+        plane.kubectl("apply", "-n", _place(path), "-f", str(EXAMPLES / path))
+    yield plane
+    for path in FILES:
+        plane.call("DELETE", f"/api/v1/namespaces/{_place(path)}")
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_an_example_comes_to_what_it_should(applied: ControlPlane, path: Path) -> None:
+    jobs, name = Jobs(applied, _place(path)), path.stem
+
+    phase = OTHERS.get(str(path), "Succeeded")
+    jobs.kubectl("wait", f"--for=jsonpath={{.status.phase}}={phase}", f"gj/{name}", "--timeout=20s")
+
+    assert jobs.kubectl("get", "gj", "-o", "name").split() == [f"genericjob.batch.tensorstack.dev/{name}"]
+    assert jobs.condition(name) == ""
+    assert [
+        event
+        for event in jobs.events(name)
+        if event.split()[0] not in ("Running", "Succeeded", "Suspended", "GangUnavailable")
+    ] == []

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Containers that cannot be created: how long they are waited for where the operator has a word on it."""
+
+import pytest
+
+from trainwright.core.conclude import conclude
+from trainwright.core.reconcile import reconcile
+from trainwright.model.child import Observed
+from trainwright.model.ledger import Ledger, Phase, RoleLedger
+from trainwright.model.site import Creating, Site
+from trainwright.model.status import State
+from trainwright.testing.factories import NOW, container, job, later, pod, role
+
+STUCK = pod(phase="Pending", started=NOW, containers=(container(waiting="ErrImagePull"),))
+
+
+@pytest.mark.parametrize(
+    ("creating", "own", "seconds", "expected"),
+    [
+        pytest.param(Creating(), None, 1e6, State.STARTING, id="waited for"),
+        pytest.param(Creating(restart_period=60), None, 1e6, State.STARTING, id="a time alone says nothing"),
+        pytest.param(Creating(fail=True), None, 0, State.FAILED, id="fails at the first sight of it"),
+        pytest.param(Creating(60, fail=True), None, 59, State.STARTING, id="within its time"),
+        pytest.param(Creating(60, fail=True), None, 60, State.FAILED, id="after its time"),
+        pytest.param(Creating(fail=True), 90, 89, State.STARTING, id="the role's own word goes first"),
+        pytest.param(Creating(), 90, 90, State.FAILED, id="and is enough"),
+    ],
+)
+def test_patience(creating: Creating, own: float | None, seconds: float, expected: State) -> None:
+    state, cause = conclude(STUCK, role(patience=own), Observed(), Site(creating=creating), later(seconds))
+
+    assert state is expected
+    assert cause is not None
+
+
+def test_it_is_looked_at_again_when_patience_is_over() -> None:
+    ledger = Ledger(Phase.PENDING, roles=(RoleLedger("worker", reached=1),))
+    site = Site(creating=Creating(60, fail=True))
+    plan = reconcile(job(ledger=ledger), Observed(pods=(STUCK,)), site, later(1))
+
+    assert plan.wake == later(60)

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of jobs is counted once, whatever happens to passes, writes and operators; and it is logged."""
+
+import asyncio
+import logging
+from collections import Counter
+
+import pytest
+from runtime_rig import JOB, VIRTUAL, Call, Run, Stage, key
+
+from trainwright.errors import ConflictError, UnavailableError
+from trainwright.model.job import Body
+from trainwright.model.meta import ATTEMPT
+from trainwright.runtime.line import Line
+from trainwright.runtime.telemetry import Telemetry
+
+pytestmark = VIRTUAL
+
+
+def fails_first(pod: Body) -> Run:
+    return Run(code=1 if pod["metadata"]["labels"][ATTEMPT] == "0" else 0)
+
+
+def there(telemetry: Telemetry) -> dict[str, int]:
+    """How many jobs are in each phase."""
+    return {phase: stay.count for (_, phase), stay in telemetry.jobs.items() if stay.count}
+
+
+def facts(telemetry: Telemetry) -> tuple[dict[str, int], dict[str, int], int]:
+    """Restarts by cause, ends by result, and how many have come to run."""
+    starts = telemetry.starts.get("genericjob")
+    return (
+        {cause: times for (_, cause), times in telemetry.restarts.items()},
+        {result: times for (_, result), times in telemetry.outcomes.items()},
+        sum(starts.counts) if starts else 0,
+    )
+
+
+ONCE = ({"Exit": 1}, {"Succeeded": 1}, 1)
+
+
+async def test_each_step_is_counted_once() -> None:
+    stage = Stage(fails_first)
+    async with stage.running():
+        stage.submit(replicas=1, limit=1)
+        await stage.until(lambda: stage.phase() == "Running")
+        assert there(stage.controller.telemetry) == {"Running": 1}
+        await stage.finished()
+        await asyncio.sleep(600)
+
+    assert facts(stage.controller.telemetry) == ONCE
+    assert there(stage.controller.telemetry) == {"Succeeded": 1}
+
+
+@pytest.mark.parametrize(
+    "error", [ConflictError("somebody was faster"), UnavailableError("no answer")], ids=["conflict", "no answer"]
+)
+@pytest.mark.parametrize("done", [False, True], ids=["before the write", "after the write"])
+async def test_a_status_that_is_refused_or_has_no_answer_is_counted_once(*, done: bool, error: Exception) -> None:
+    stage = Stage(fails_first)
+    tries: Counter[str] = Counter()
+
+    async def lose(call: Call) -> None:
+        if call.verb == "status":
+            phase = str(call.body["status"].get("phase"))
+            tries[phase] += 1
+            if tries[phase] == 1:
+                raise error
+
+    if done:
+        stage.wire.after = lose
+    else:
+        stage.wire.before = lose
+    async with stage.running():
+        stage.submit(replicas=1, limit=1)
+        await stage.finished()
+        await asyncio.sleep(600)
+
+    assert facts(stage.controller.telemetry) == ONCE
+
+
+async def test_an_operator_that_comes_later_does_not_count_what_was_before() -> None:
+    stage = Stage(fails_first)
+    async with stage.running():
+        stage.submit(replicas=1, limit=1)
+        await stage.until(lambda: "Restarting" in stage.events())
+        await stage.until(lambda: stage.phase() == "Running")
+    stage.made()
+    async with stage.running():
+        stage.submit("other", replicas=1, limit=1)
+        await stage.finished("train", "other")
+
+    restarts, ends, _ = facts(stage.controller.telemetry)
+    assert (restarts, ends) == ({"Exit": 1}, {"Succeeded": 2})
+
+
+async def test_only_the_first_start_of_a_job_is_timed() -> None:
+    stage = Stage(lambda _: Run(starts=7, lasts=None))
+    async with stage.running():
+        stage.submit(replicas=1)
+        await stage.until(lambda: stage.phase() == "Running")
+        for paused in (True, False):
+            stage.store.patch(JOB, key(), {"spec": {"runMode": {"pause": {"enabled": paused}}}})
+            await asyncio.sleep(60)
+        assert stage.phase() == "Running"
+
+    assert facts(stage.controller.telemetry)[2] == 1
+    assert stage.controller.telemetry.starts["genericjob"].sum == pytest.approx(7, abs=1)
+
+
+async def test_a_job_that_is_gone_leaves_nothing() -> None:
+    stage = Stage()
+    async with stage.running():
+        stage.submit(replicas=1)
+        await stage.finished()
+        stage.store.delete(JOB, key())
+        stage.submit("long", replicas=1)
+        await stage.finished("long")
+        await stage.until(lambda: len(stage.controller._census) == 1)
+
+    assert there(stage.controller.telemetry) == {"Succeeded": 1}
+
+
+async def test_goodput_is_the_share_of_time_in_which_everything_was_up() -> None:
+    """20 s up, 1 s of back-off and 4 s until its pod runs again, 75 s up."""
+    stage = Stage(lambda pod: Run(4, 20, 1) if pod["metadata"]["labels"][ATTEMPT] == "0" else Run(starts=4, lasts=75))
+    stage.controller.telemetry.time = asyncio.get_running_loop().time
+    async with stage.running():
+        stage.submit(replicas=1, limit=1)
+        await stage.finished()
+        told = stage.controller.telemetry.expose()
+
+    found = next(line for line in told.splitlines() if line.startswith("trainwright_goodput_ratio{"))
+    assert float(found.split()[-1]) == pytest.approx(0.95, abs=0.005)
+
+
+async def test_the_life_of_a_job_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "trainwright")
+    stage = Stage(fails_first)
+    async with stage.running():
+        uid = stage.submit(replicas=1, limit=1)["metadata"]["uid"]
+        await stage.finished()
+        await asyncio.sleep(600)
+
+    lines = [record.msg for record in caplog.records if isinstance(record.msg, Line) and record.name.endswith("census")]
+    told = [f"{line.text} {line.about.get('before', line.about.get('cause', ''))}" for line in lines]
+    assert told == [
+        "phase New",
+        "phase Pending",
+        "restarting Exit",
+        "phase Running",
+        "phase Restarting",
+        "phase Running",
+    ]
+    assert all((line.about["job"], line.about["kind"]) == ("default/train", "genericjob") for line in lines)
+    assert lines[0].about["uid"] == uid
+    assert lines[-1].about["now"] == "Succeeded"
+    assert lines[2].about["why"] == "container main exited with code 1"
+
+
+async def test_an_operator_that_finds_many_jobs_says_nothing_of_each(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage(lambda _: Run(lasts=None))
+    async with stage.running():
+        stage.submit(replicas=1)
+        await stage.until(lambda: stage.phase() == "Running")
+    caplog.set_level(logging.INFO, "trainwright")
+    caplog.clear()
+    stage.made()
+    stage.wire.calls.clear()
+    async with stage.running():
+        await asyncio.sleep(30)
+
+    assert not [record for record in caplog.records if record.name.endswith("census")]
+    assert stage.wire.made() == []
+    assert there(stage.controller.telemetry) == {"Running": 1}

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What many jobs must not do to one another, in counts: nobody is kept waiting, and nobody pays for the others."""
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import pytest
+from runtime_rig import VIRTUAL, Call, Run, Stage, key
+
+from trainwright.runtime.resources import PODS
+
+pytestmark = VIRTUAL
+#: Layers whose work is counted: not the store, nor what stands in for a network here.
+OURS = ("/trainwright/runtime/", "/trainwright/core/", "/trainwright/kinds/", "/trainwright/model/")
+
+
+def for_ever(pod: object) -> Run:
+    return Run(starts=0.1, lasts=None)
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """Lines of ours that are run meanwhile, by function; each turn of a loop is one."""
+    lines: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
+        code = frame.f_code
+        if not any(part in code.co_filename for part in OURS):
+            return None
+        lines[code.co_qualname] += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        yield lines
+    finally:
+        sys.settrace(before)
+
+
+async def _crowd(stage: Stage, size: int) -> None:
+    """So many jobs that run, and as many that have ended."""
+    for number in range(size):
+        stage.submit(f"runs-{number}", 1)
+        stage.submit(f"ends-{number}", 1)
+    await stage.until(lambda: set(stage.pods().values()) == {"Running"} and len(stage.pods()) == 2 * size)
+    for number in range(size):
+        stage.kubelet.exit(f"ends-{number}-worker-0")
+    await stage.finished(*[f"ends-{number}" for number in range(size)])
+    await asyncio.sleep(1)
+
+
+async def _event(size: int) -> Counter[str]:
+    """What one event of a pod takes, with so many other jobs around."""
+    stage = Stage(for_ever, resync=1e6, resync_most=1e6)
+    async with stage.running():
+        await _crowd(stage, size)
+        before = stage.passes()
+        with counted() as lines:
+            stage.store.patch(PODS, key("runs-0-worker-0"), {"status": {"message": "something"}}, status=True)
+            await asyncio.sleep(1)
+        assert stage.passes() == before + 1
+    return lines
+
+
+async def _new_job(size: int) -> Counter[str]:
+    """What a new job takes until it runs, with so many other jobs around."""
+    stage = Stage(for_ever, resync=1e6, resync_most=1e6)
+    async with stage.running():
+        await _crowd(stage, size)
+        with counted() as lines:
+            stage.submit("new", 4)
+            await asyncio.sleep(5)
+        assert stage.phase("new") == "Running"
+    return lines
+
+
+@pytest.mark.parametrize("work", [_event, _new_job])
+async def test_what_happens_to_one_job_costs_the_same_however_many_there_are(
+    work: Callable[[int], Awaitable[Counter[str]]],
+) -> None:
+    few, many = await work(3), await work(60)
+    # A timer more or less makes no difference; a walk over all jobs would.
+    assert many.total() < few.total() + 57, f"more often: {many - few}"
+
+
+async def test_a_job_is_looked_at_a_few_times_in_its_life() -> None:
+    """Once when it is new, once after its pods are made, and for each step that they take together."""
+    stage = Stage(lambda _: Run(starts=1, lasts=5))
+    async with stage.running():
+        stage.submit(replicas=4, service=True)
+        await stage.finished()
+        await asyncio.sleep(5)
+    assert stage.passes() <= 5
+    assert len(stage.wire.made()) <= 2 * 4 + 5
+
+
+async def test_of_many_new_jobs_those_that_have_begun_are_not_kept_waiting() -> None:
+    """A hundred jobs at once on a slow server: each is seen to run, though the last begin when the first have ended."""
+    stage = Stage(lambda _: Run(starts=0.5, lasts=3), workers=2)
+
+    async def slow(call: Call) -> None:
+        await asyncio.sleep(0.05)
+
+    stage.wire.before = slow
+    names = [f"job-{number}" for number in range(100)]
+    async with stage.running():
+        for name in names:
+            stage.submit(name, 2)
+        await stage.finished(*names)
+    said = [call for call in stage.wire.calls if call.verb == "status"]
+    running = {call.name for call in said if call.body["status"].get("phase") == "Running"}
+    ended = min(call.at for call in said if call.body["status"].get("phase") == "Succeeded")
+    begun = max(call.at for call in stage.wire.calls if call.verb == "create" and call.resource == PODS.id)
+    assert running == set(names)
+    assert begun > ended

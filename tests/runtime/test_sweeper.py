@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Children whose job is gone, and children that an operator finds when it comes back."""
+
+import asyncio
+
+import pytest
+from runtime_rig import JOB, VIRTUAL, Call, Run, Stage, key
+
+from trainwright.errors import UnavailableError
+from trainwright.model.job import Body
+from trainwright.model.meta import JOB_UID, KIND
+from trainwright.model.units import rfc3339
+from trainwright.runtime.resources import PODS, SERVICES
+
+pytestmark = VIRTUAL
+FOR_EVER = Run(lasts=None)
+
+
+def ghost(stage: Stage, name: str, owners: list[Body]) -> None:
+    """A pod that this operator knows of, and a job that nobody knows: the store's own collector is too quick for us."""
+    meta = {
+        "name": name,
+        "namespace": "default",
+        "uid": name,
+        "resourceVersion": "1000000",
+        "creationTimestamp": rfc3339(stage.clock.now()),
+        "labels": {KIND: "genericjob", JOB_UID: "gone"},
+        "ownerReferences": owners,
+    }
+    stage.controller._view.children["Pod"].learn(PODS.decode({"metadata": meta}))
+
+
+OWNER: Body = {"apiVersion": JOB.api_version, "kind": JOB.kind, "name": "gone", "uid": "gone", "controller": True}
+
+
+async def with_pods(stage: Stage) -> Body:
+    stage.submit(replicas=1, service=True)
+    await stage.until(lambda: stage.phase() == "Running")
+    return stage.store.get(PODS, key("train-worker-0"))
+
+
+async def test_a_child_whose_job_is_gone_is_removed_and_no_other() -> None:
+    stage = Stage(lambda _: FOR_EVER, sweep=100.0)
+    async with stage.running():
+        await with_pods(stage)
+        ghost(stage, "gone-1", [OWNER])
+        ghost(stage, "let-go", [])
+        ghost(stage, "other", [OWNER | {"kind": "Other"}])
+        await asyncio.sleep(290)
+        assert stage.wire.made("delete") == []
+        await asyncio.sleep(1000)
+
+    assert stage.wire.made("delete") == ["delete pods gone-1"]
+    assert next(call.body["uid"] for call in stage.wire.calls if call.verb == "delete") == "gone-1"
+    assert "list genericjobs.batch.tensorstack.dev" in stage.wire.made("list")[-1]
+    assert set(stage.pods()) == {"train-worker-0"}
+
+
+async def test_a_job_that_only_the_cache_has_lost_keeps_its_children() -> None:
+    stage = Stage(lambda _: FOR_EVER, sweep=100.0)
+    async with stage.running():
+        await with_pods(stage)
+        stage.controller._view.jobs["genericjob"]._items.clear()
+        await asyncio.sleep(1000)
+
+    assert set(stage.pods()) == {"train-worker-0"}
+    assert stage.wire.made("delete") == []
+
+
+async def test_a_server_that_is_away_does_not_end_the_search() -> None:
+    stage = Stage(lambda _: FOR_EVER, sweep=100.0)
+
+    async def away(call: Call) -> None:
+        if call.verb == "list" and call.at < 700:
+            raise UnavailableError("away")
+
+    async with stage.running():
+        await with_pods(stage)
+        ghost(stage, "gone-1", [OWNER])
+        stage.wire.before = away
+        await stage.until(lambda: bool(stage.wire.made("delete")), 1000)
+        assert asyncio.get_running_loop().time() > 700
+        assert not stage.controller.broken
+
+
+async def test_an_operator_that_comes_back_finds_its_pods_and_writes_nothing() -> None:
+    stage = Stage(lambda _: FOR_EVER)
+    async with stage.running():
+        stage.submit(replicas=3, service=True)
+        await stage.until(lambda: stage.phase() == "Running")
+        await asyncio.sleep(30)
+    stage.made()
+    stage.wire.calls.clear()
+    async with stage.running():
+        await asyncio.sleep(1000)
+
+    assert stage.wire.made() == []
+    assert len(stage.kubelet.born) == 3
+
+
+async def test_a_pod_that_has_lost_its_owner_meanwhile_is_adopted_and_goes_on() -> None:
+    stage = Stage(lambda _: FOR_EVER)
+    async with stage.running():
+        await with_pods(stage)
+        await asyncio.sleep(30)
+    before = stage.store.get(PODS, key("train-worker-0"))["metadata"]["ownerReferences"]
+    stage.store.patch(PODS, key("train-worker-0"), {"metadata": {"ownerReferences": None}})
+    stage.made()
+    stage.wire.calls.clear()
+    async with stage.running():
+        await asyncio.sleep(100)
+
+    assert stage.wire.made("create", "patch", "delete") == ["patch pods train-worker-0"]
+    assert stage.store.get(PODS, key("train-worker-0"))["metadata"]["ownerReferences"] == before
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+async def test_each_child_is_told_of_only_if_somebody_wants_to_know(*, wanted: bool) -> None:
+    stage = Stage(child_events=wanted)
+    async with stage.running():
+        stage.submit(replicas=2, service=True, cleans="All")
+        await stage.finished()
+        await stage.until(lambda: not stage.pods())
+        await asyncio.sleep(30)
+        left = stage.store.list(SERVICES)[0]
+
+    told = sorted(set(stage.events()))
+    assert told == sorted({"Running", "Succeeded", *(("SuccessfulCreate", "SuccessfulDelete") if wanted else ())})
+    assert stage.events().count("SuccessfulCreate") == (4 if wanted else 0)
+    assert left == ()
