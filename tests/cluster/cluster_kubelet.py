@@ -129,9 +129,11 @@ class Kubelets:
             await self._report(pod, pods.ended(pod, script.code(before), script.reason))
 
     async def _end(self, pod: Pod) -> None:
-        await asyncio.sleep(pods.script_of(pod, self._script).stops)
+        script = pods.script_of(pod, self._script)
+        await asyncio.sleep(script.stops)
         if pod.status.phase == "Running":
             await self._report(pod, pods.terminated(pod))
+            await asyncio.sleep(script.confirms)
         gone = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}}
         await self._api.send("DELETE", pod.path, gone)
 

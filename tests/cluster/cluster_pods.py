@@ -25,6 +25,8 @@ class Script(Struct, frozen=True):
     #: By pods of one name, if not always the same: as `exit`.
     lasts: tuple[float | None, ...] = ()
     stops: float = 0.0
+    #: From then until its end is confirmed.
+    confirms: float = 0.0
     exit: tuple[int, ...] = (0,)
     #: Of its first init container, which fails: then nothing else runs.
     init: int = 0
@@ -101,7 +103,7 @@ def _read(key: str, value: str) -> Any:
         return int(value)
     if key == "lasts":
         return tuple(_seconds(one) for one in value.split(","))
-    return _seconds(value) if key in ("starts", "runs", "stops") else value
+    return _seconds(value) if key in ("starts", "runs", "stops", "confirms") else value
 
 
 def _seconds(value: str) -> float | None:

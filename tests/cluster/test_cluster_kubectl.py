@@ -31,12 +31,12 @@ def test_a_job_is_applied_waited_for_and_described(jobs: Jobs) -> None:
 
 
 def test_a_failed_job_says_which_pod_failed_and_how(jobs: Jobs) -> None:
-    jobs.apply(job("bad", role(replicas=2, limit=1, exit="3")))
+    jobs.apply(job("bad", role(limit=1, exit="3")))
     jobs.until("bad", "Failed")
 
     until(lambda: len(jobs.events("bad")) == 2, f"restarted and failed: {jobs.events('bad')}")
     restarting, failed = jobs.events("bad")
-    assert restarting.startswith("Restarting restarting after bad-worker-")
+    assert restarting.startswith("Restarting restarting after bad-worker-0: ")
     assert failed.startswith("Failed worker ")
     assert failed.endswith("container main exited with code 3")
     assert "exited with error code 3" in jobs.condition("bad")

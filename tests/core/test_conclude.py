@@ -390,6 +390,16 @@ def ended(code: int, seconds: float | None, name: str = "main") -> Container:
         pytest.param(
             pod(phase="Failed", deleting=NOW, containers=(ended(1, 0),)), STOPPING, id="no grace, it fell then"
         ),
+        pytest.param(
+            pod(phase="Failed", deleting=later(30), grace=0, takes=30, containers=(ended(143, -10),)),
+            STOPPING,
+            id="it fell because it was asked to go, and its kubelet has said so",
+        ),
+        pytest.param(
+            pod(phase="Failed", deleting=later(30), grace=0, takes=30, containers=(ended(1, -11),)),
+            failed(exited(1)),
+            id="it failed before it was asked to go, and its kubelet has said so",
+        ),
         pytest.param(pod(phase="Failed", deleting=NOW, containers=(ended(1, None),)), STOPPING, id="nobody knows when"),
         pytest.param(pod(phase="Failed", deleting=NOW), STOPPING, id="nothing is known of its containers"),
         pytest.param(
@@ -425,6 +435,12 @@ def test_a_pod_that_is_being_deleted_has_failed_only_if_it_had_before(
         pytest.param((ended(0, 0),), {"deleting": NOW}, STOPPING, id="no grace, in that moment"),
         pytest.param((ended(0, -0.001),), {"deleting": NOW, "grace": 0}, COMPLETED, id="grace of 0, a moment before"),
         pytest.param((ended(0, 0),), {"deleting": NOW, "grace": 0}, STOPPING, id="grace of 0, in that moment"),
+        pytest.param(
+            (ended(0, -10),), {"deleting": later(30), "grace": 0, "takes": 30}, STOPPING, id="its kubelet has said so"
+        ),
+        pytest.param(
+            (ended(0, -11),), {"deleting": later(30), "grace": 0, "takes": 30}, COMPLETED, id="said so, but done before"
+        ),
         pytest.param((ended(0, None),), {"deleting": NOW}, COMPLETED, id="nobody knows when"),
         pytest.param((ended(0, 10),), {}, COMPLETED, id="nobody deletes it"),
     ],

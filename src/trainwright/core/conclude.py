@@ -52,6 +52,9 @@ DISRUPTIONS = frozenset(
     }
 )
 
+#: Seconds that a kubelet may take to clear away what is left of a pod, before it says so.
+LAST_WORD = 10.0
+
 _RUNNING: Conclusion = (State.RUNNING, None)
 _STARTING: Conclusion = (State.STARTING, None)
 _STOPPING: Conclusion = (State.STOPPING, None)
@@ -93,8 +96,10 @@ def _fell_with_deletion(pod: Pod, ends: list[Terminated], *, unsure: bool) -> bo
     deletion = pod.metadata.deletion_timestamp
     if deletion is None:
         return False
-    # A kubelet's last word deletes with no grace, and an API server then leaves the time as it was: asked for long before.
-    grace = pod.metadata.deletion_grace_period_seconds or pod.spec.termination_grace_period_seconds
+    grace: float = pod.metadata.deletion_grace_period_seconds or 0
+    if not grace and pod.spec.termination_grace_period_seconds:
+        # Its kubelet's last word: a deletion without grace, dated when that was said and not when it was asked to go.
+        grace = pod.spec.termination_grace_period_seconds + LAST_WORD
     asked = deletion - timedelta(seconds=grace)
     times = [end.finished_at for end in ends if end.finished_at is not None]
     if not times:

@@ -93,7 +93,7 @@ def pod(index: int = 0, phase: str = "Running", **more: Any) -> Pod:
             deletion_timestamp=more.get("deleting"),
             deletion_grace_period_seconds=more.get("grace"),
         ),
-        PodSpec(more.get("node", "node-1"), more.get("policy", "Never")),
+        PodSpec(more.get("node", "node-1"), more.get("policy", "Never"), more.get("takes", 0)),
         PodStatus(
             phase,
             more.get("reason", ""),
