@@ -35,6 +35,8 @@ _LOG = logging.getLogger(__name__)
 _LATE = 1.0
 #: The more there is to look at, the larger the bursts: so many times as long as deciding took, more events are awaited.
 _REST = 15.0
+#: And the more jobs wait for their turn: so many seconds for each, up to so many. Every pass that is saved is theirs.
+_CROWD, _CROWDED = 0.01, 1.0
 #: How often it is seen whether the last passes have ended.
 _BLINK = 0.01
 
@@ -103,7 +105,8 @@ class Controller:
             if which is not None:
                 track = self._tracks[which]
                 track.period = 0.0
-                self._queue.add(which, max(self._settings.coalesce, _REST * track.effort))
+                crowd = min(_CROWD * self.telemetry.depth, _CROWDED)
+                self._queue.add(which, max(self._settings.coalesce, _REST * track.effort, crowd))
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()

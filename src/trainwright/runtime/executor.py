@@ -35,6 +35,8 @@ _LOG = logging.getLogger(__name__)
 Did = TypeVar("Did", Create, Delete, Patch)
 #: A name that is still taken is tried again so soon: nobody tells us when somebody else's object has gone.
 _TAKEN = 1.0
+#: What was made changes counts, which can wait; a pod that starts says so itself.
+_MADE = 1.0
 
 
 class Executor:
@@ -127,7 +129,8 @@ class Executor:
         request = self._cluster.create(cache.resource, create.body)
         try:
             made = await self._counted("create", cache.resource, request, job, create.name)
-            self._saw(track, cache.learn(made))
+            if cache.learn(made):
+                track.look_again(_MADE)
         except AlreadyExistsError as error:
             await self._taken(job, create, track, now, error)
         except (TooManyRequestsError, ConflictError):
