@@ -7,7 +7,7 @@ import ssl
 import subprocess
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -123,15 +123,25 @@ async def test_whose_certificates_are_trusted(server: Server, node: NodeCluster,
         ({"tailLines": "0", "limitBytes": "9"}, Part(tail=0, limit=9)),
         ({"sinceSeconds": "60"}, Part(since=datetime(2026, 11, 16, 9, 29, tzinfo=UTC))),
         ({"sinceTime": "2026-11-16T10:00:00+01:00"}, Part(since=datetime(2026, 11, 16, 9, 0, tzinfo=UTC))),
+        ({"sinceSeconds": str(2**63 - 1)}, Part(since=NOW - timedelta(seconds=10**9))),
     ],
-    ids=["nothing", "flags", "numbers", "seconds", "time"],
+    ids=["nothing", "flags", "numbers", "seconds", "time", "for ever"],
 )
 def test_what_a_request_asks_for(query: dict[str, str], expected: Part) -> None:
     assert wanted(query, NOW) == expected
 
 
 @pytest.mark.parametrize(
-    "query", [{"tailLines": "-1"}, {"limitBytes": "0"}, {"sinceSeconds": "x"}, {"sinceTime": "now"}]
+    "query",
+    [
+        {"tailLines": "-1"},
+        {"tailLines": "9" * 5000},
+        {"limitBytes": "0"},
+        {"sinceSeconds": "x"},
+        {"sinceTime": "now"},
+        {"sinceTime": "9999-12-31T23:59:59-23:59"},
+    ],
+    ids=["negative", "huge", "nothing", "no number", "no time", "no such time"],
 )
 def test_what_makes_no_sense_is_refused(query: dict[str, str]) -> None:
     with pytest.raises(InvalidError, match=next(iter(query))):

@@ -30,6 +30,8 @@ from trainwright.runtime.logs import Part
 from trainwright.runtime.ports import Cluster
 
 Notify = Callable[[str], None]
+#: In the agent's folder: Secrets, tokens, and what containers wrote.
+_PRIVATE = ("pods", "logs")
 _ALONE = (
     "the process that keeps the network of this machine's nodes was killed: pods go on as they are, but agents that are"
     " started from now on have another network, which pods of this one do not reach; start all agents anew to mend that"
@@ -93,6 +95,7 @@ class Node:
         for notice in self._link.ready.result().get("notices") or ():
             self._notify(notice)
         self._link.lost = partial(self._lose, self._link.lost)
+        self._agent.failed = self.broken.set
         await self._agent.start()
 
     def _lose(self, told: Callable[[], None]) -> None:
@@ -140,12 +143,14 @@ def _why(container: Container) -> str:
 
 
 def _claimed(folder: Path) -> int:
-    """The folder is ours for as long as this is open: two agents must not share it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """The folder is ours for as long as this is open: two agents must not share it, and others not look into pods."""
+    for part in (folder / name for name in _PRIVATE):
+        part.mkdir(parents=True, exist_ok=True)
+        part.chmod(0o700)
     lock = os.open(folder / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
-        raise UsageError(f"another node agent works in {folder}; --folder names another one") from None
+        raise UsageError(f"another node agent works in {folder}; a second one needs its own --name") from None
     return lock

@@ -19,6 +19,7 @@ from trainwright.runtime.clock import WallClock
 from trainwright.runtime.resources import LEASES, NODES, PODS
 
 LEASE = Key("kube-node-lease", NODE)
+MOUNTING = {"name": "i", "volumeMounts": [{"name": "w", "mountPath": "/w"}]}
 
 
 async def test_the_node_has_what_a_kubelet_says_and_a_lease(tmp_path: Path) -> None:
@@ -153,10 +154,15 @@ def body(**spec: Any) -> Body:
         ({"hostPID": True}, "UnsupportedPod", "spec.hostPID"),
         ({"volumes": [{"name": "v", "nfs": {}}]}, "UnsupportedPod", "spec.volumes[0].nfs"),
         ({"volumes": [{"name": "other", "nfs": {}}]}, "", ""),
+        (
+            {"initContainers": [MOUNTING], "volumes": [{"name": "w", "nfs": {}}]},
+            "UnsupportedPod",
+            "spec.volumes[0].nfs",
+        ),
         ({"overhead": {"memory": "9Gi"}}, "OutOfmemory", "requested: 9Gi, free: 8Gi"),
         ({"overhead": {"example.com/x": "1"}}, "OutOfexample.com/x", "free: 0"),
     ],
-    ids=["fits", "sidecar", "pids", "volume", "unmounted", "memory", "unknown"],
+    ids=["fits", "sidecar", "pids", "volume", "unmounted", "init volume", "memory", "unknown"],
 )
 def test_what_an_agent_cannot_give(tmp_path: Path, spec: Body, reason: str, text: str) -> None:
     given = settings(tmp_path, kubelet=True, runtime="sandbox")

@@ -18,6 +18,8 @@ from trainwright.runtime.logs import Part
 from trainwright.runtime.ports import Clock
 
 _LOGS = "/containerLogs/{namespace}/{pod}/{container}"
+#: Of the API's numbers; and seconds before which there was no log.
+_DIGITS, _LONGEST = 19, 10**9
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 #: What a container wrote; NotFoundError and InvalidError before it begins.
 Logs = Callable[[Key, str, Part], AsyncGenerator[bytes, None]]
@@ -103,12 +105,14 @@ def wanted(query: Mapping[str, str], now: datetime) -> Part:
     """The part of a log that a request asks for; InvalidError."""
     since = _moment(query["sinceTime"]) if "sinceTime" in query else None
     seconds = _number(query, "sinceSeconds", 1)
+    if seconds is not None:
+        since = now - timedelta(seconds=min(seconds, _LONGEST))
     return Part(
         follow=_flag(query, "follow"),
         previous=_flag(query, "previous"),
         timestamps=_flag(query, "timestamps"),
         tail=_number(query, "tailLines", 0),
-        since=now - timedelta(seconds=seconds) if seconds is not None else since,
+        since=since,
         limit=_number(query, "limitBytes", 1),
     )
 
@@ -121,14 +125,13 @@ def _number(query: Mapping[str, str], name: str, least: int) -> int | None:
     text = query.get(name)
     if text is None:
         return None
-    if not text.isdecimal() or int(text) < least:
+    if not text.isdecimal() or len(text) > _DIGITS or int(text) < least:
         raise InvalidError(f"{name}: {text!r}; expected a number from {least} on")
     return int(text)
 
 
 def _moment(text: str) -> datetime:
     try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
         raise InvalidError(f"sinceTime: {text!r}; expected a time such as 2026-11-16T09:30:00Z") from None
-    return found.astimezone(UTC)

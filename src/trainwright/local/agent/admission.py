@@ -46,7 +46,8 @@ def _unsupported(spec: Body, *, sandboxed: bool) -> str:
     for word in ("hostPID", "hostIPC"):
         if spec.get(word) and sandboxed:
             return f"spec.{word}: not supported in the sandbox runtime"
-    mounted = {mount.get("name") for container in spec["containers"] for mount in container.get("volumeMounts") or ()}
+    containers = (*(spec.get("initContainers") or ()), *spec["containers"])
+    mounted = {mount.get("name") for container in containers for mount in container.get("volumeMounts") or ()}
     for index, volume in enumerate(spec.get("volumes") or ()):
         kinds = [word for word in volume if word != "name"]
         if volume["name"] in mounted and kinds and kinds[0] not in SUPPORTED:

@@ -57,6 +57,8 @@ class Agent:
         self._clearing: dict[Key, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._swept = False
+        #: Called when a defect of ours has ended what this agent does all the time.
+        self.failed: Callable[[], None] = lambda: None
         link.notice = notices.once
         link.lost = self._lose
 
@@ -119,6 +121,7 @@ class Agent:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.means.notices.once(f"the agent of {self.means.settings.node} has failed: {error!r}")
+            self.failed()
 
     def _listed(self, page: Page) -> None:
         present = {pod["metadata"]["uid"] for pod in page.items}
@@ -182,7 +185,16 @@ class Agent:
             await self.node.fail(reason, message)
 
     async def _beat(self, seconds: float) -> None:
+        tell, lost = self.means.notices.tell, False
         while self.means.link.alive:
             await asyncio.sleep(seconds)
-            with contextlib.suppress(ApiError):
+            try:
                 await self.node.beat()
+            except ApiError as error:
+                if not lost:
+                    tell(f"no sign of life of node {self.node.name} arrives, pods go on: {error}")
+                lost = True
+            else:
+                if lost:
+                    tell(f"signs of life of node {self.node.name} arrive again")
+                lost = False

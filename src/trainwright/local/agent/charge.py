@@ -8,7 +8,7 @@ import asyncio
 from typing import Any
 
 from trainwright.local.agent import fields, messages
-from trainwright.local.agent.container import Container
+from trainwright.local.agent.container import BACKING_OFF, SCHEME, Container
 from trainwright.local.agent.link import End
 from trainwright.local.agent.means import Means
 from trainwright.local.agent.report import Report
@@ -50,6 +50,8 @@ class Charge:
         self.held: tuple[str, ...] = ()
         #: The address that we have given it, where that is for us to do.
         self.given = ""
+        #: The Secrets, tokens and so on that its containers were started with.
+        self.sources: dict[tuple[str, str], Body | None] = {}
         #: What keeps its files fresh, if anything has to.
         self.refreshing: asyncio.Task[None] | None = None
         self.report = Report(self.key, self.uid, self._status)
@@ -144,10 +146,20 @@ class Charge:
                 seen.state = state
             elif "running" in state:
                 seen.id, container.started = then.get("containerID", ""), state["running"].get("startedAt", "")
-                end = End(code=137, at=self.means.clock.now().timestamp())
-                container.end(end, "ContainerStatusUnknown", _UNKNOWN)
-                if self.means.settings.kubelet and self.policy == "Never":
-                    self.over = _RESTARTED
+                self._ended_untold(container)
+            elif (state.get("waiting") or {}).get("reason") == BACKING_OFF and seen.last:
+                seen.state = seen.last  # its restart is still to be counted
+
+    def _ended_untold(self, container: Container) -> None:
+        """It ran, as far as anybody was told; how it ended is known if that was before the agent's own end."""
+        end = self.means.link.former.get(container.seen.id.removeprefix(SCHEME))
+        if end is not None:
+            self.finished(container, end)
+            return
+        lost = End(code=137, at=self.means.clock.now().timestamp())
+        container.end(lost, "ContainerStatusUnknown", _UNKNOWN)
+        if self.means.settings.kubelet and self.policy == "Never":
+            self.over = _RESTARTED
 
 
 def _ours(stored: Body | None) -> list[Body]:

@@ -10,6 +10,9 @@ from trainwright.local.agent.status import CREATING, INITIALIZING, Seen
 from trainwright.model.job import Body
 from trainwright.model.units import rfc3339
 
+SCHEME = "trainwright://"
+BACKING_OFF = "CrashLoopBackOff"
+
 
 class Container:
     """A container over all its restarts. Its states are in the words of the API: see `status.Seen`."""
@@ -67,7 +70,7 @@ class Container:
         """It is being started, under that name."""
         loop = asyncio.get_running_loop()
         self.id, self.since, self.started, self.why = name, loop.time(), rfc3339(now), ""
-        self.seen.id = f"trainwright://{name}"
+        self.seen.id = f"{SCHEME}{name}"
         self.begun, self.live = loop.create_future(), True
 
     def begin(self) -> None:

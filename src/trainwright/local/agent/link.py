@@ -21,6 +21,7 @@ from msgspec import Struct
 
 import trainwright
 from trainwright.errors import EngineError
+from trainwright.local.supervisor import journal
 
 Answer = dict[str, Any]
 Ended = Callable[["End"], None]
@@ -52,6 +53,12 @@ class End(Struct, frozen=True, gc=False):
     at: float = 0.0
 
 
+def ends(folder: Path) -> dict[str, End]:
+    """By container: how those ended whose end nobody may have been told, as the supervisor of that folder knew it."""
+    known = {name: entry.get("ended") for name, entry in journal.read(str(folder / "journal")).items()}
+    return {name: msgspec.convert({**end, "container": name}, End) for name, end in known.items() if end}
+
+
 class _Line(Struct, gc=False):
     """Anything that the supervisor says."""
 
@@ -79,6 +86,8 @@ class Link(asyncio.Protocol):
         self.notice: Callable[[str], None] = lambda _: None
         self.lost: Callable[[], None] = lambda: None
         self.alive = True
+        #: What the supervisor before knew of its containers' ends.
+        self.former: dict[str, End] = {}
         #: The supervisor and its pods go on when we hang up.
         self.outlives = False
         self._loop = asyncio.get_running_loop()
@@ -98,10 +107,12 @@ class Link(asyncio.Protocol):
         """Start a supervisor with that configuration and wait until it is ready. Raises EngineError."""
         folder = Path(config["folder"])
         folder.mkdir(parents=True, exist_ok=True)
+        former = ends(folder)  # a new supervisor begins with an empty file
         ours, theirs = socket.socketpair()
         with theirs:
             process = _spawn({**config, "fd": theirs.fileno()}, folder / _LOG)
         link = cls(process, folder)
+        link.former = former
         await link._loop.create_unix_connection(lambda: link, sock=ours)
         try:
             async with asyncio.timeout(_READY):

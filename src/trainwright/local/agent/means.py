@@ -19,17 +19,17 @@ Tokens = Callable[[Body, str, int], Awaitable[str]]
 
 
 class Notices:
-    """Things people should be told once, not once per pod."""
+    """Things people should be told once, not once per pod; `tell` is for those that come again."""
 
     def __init__(self, notify: Callable[[str], None]) -> None:
-        self._notify = notify
+        self.tell = notify
         self._told: set[str] = set()
 
     def once(self, text: str, about: str = "") -> None:
         """Tell it, unless it (or something else about the same) was told already."""
         if (about or text) not in self._told:
             self._told.add(about or text)
-            self._notify(text)
+            self.tell(text)
 
 
 class Means(Struct, frozen=True):

@@ -24,8 +24,9 @@ _NODES = NODES.whole()
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 #: Where Kubernetes looks for the leases of nodes, and for how many seconds one counts: both a kubelet's.
 _LEASES, _LEASED = "kube-node-lease", 40
-#: The whole status is told again after so many signs of life.
+#: The whole status is told again after so many signs of life, and after a silence of so many.
 _STATUS = 30
+_SILENCE = 1.5
 _PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure")
 _READY = ("True", "AgentReady", "the node agent runs pods")
 
@@ -41,8 +42,14 @@ class Node:
         #: Since when it is as it is, and since when there is an agent.
         self._turned = self._begun = ""
         self._uid = ""
-        #: How many signs of life there were.
+        #: How many signs of life there were, and when the last one was.
         self._beats = 0
+        self._heard = clock.now()
+
+    @property
+    def name(self) -> str:
+        """As the cluster knows it."""
+        return self._settings.node
 
     async def register(self) -> None:
         """Have a node of our name that is ready."""
@@ -69,8 +76,10 @@ class Node:
         try:
             await self._renew()
             self._beats += 1
-            if not self._beats % _STATUS:
+            # Who was silent may have been found dead, and a lease does not take that back.
+            if self._silent() or not self._beats % _STATUS:
                 await self._tell(self._offer())
+            self._heard = self._clock.now()
         except NotFoundError:
             state = self._state
             await self.register()
@@ -86,6 +95,9 @@ class Node:
         """Take the node off the cluster; its lease goes with it."""
         with suppress(NotFoundError):
             await self._cluster.delete(_NODES, self._key, uid=self._uid)
+
+    def _silent(self) -> bool:
+        return (self._clock.now() - self._heard).total_seconds() > _SILENCE * self._settings.heartbeat
 
     @property
     def _key(self) -> Key:

@@ -9,7 +9,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from trainwright.errors import ApiError, ConflictError, NotFoundError, TooManyRequestsError, UnavailableError
+from trainwright.errors import (
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    TooManyRequestsError,
+    UnavailableError,
+)
 from trainwright.local.agent.settings import Pace
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
@@ -17,6 +24,8 @@ from trainwright.runtime.ports import Cluster
 from trainwright.runtime.resources import PODS
 
 _PODS = PODS.whole()
+#: Another time the answer may be another: also to whom it was not allowed, or whose token had run out.
+PASSING = (UnavailableError, TooManyRequestsError, ForbiddenError)
 
 
 class Report:
@@ -48,7 +57,7 @@ class Reports:
         #: All wait equally long, so the first in is the first out, and one timer does for all.
         self._queue: deque[tuple[float, Report]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[bool]] = set()
 
     def mark(self, report: Report) -> None:
         """Something changed: it is written soon, with whatever else changes until then."""
@@ -75,25 +84,28 @@ class Reports:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def store(self, report: Report) -> None:
-        """Write it now, if there is anything new, and until it is written."""
+    async def store(self, report: Report) -> bool:
+        """Write it now, if there is anything new, and until it is written. False: that could not be waited for."""
         async with report.lock:
             wait = self._pace.unavailable
             while not report.gone:
                 report.dirty = False
                 body = report.compose()
                 if body == report.stored:
-                    return
+                    return True
                 try:
                     await self._write(report, body)
-                except (UnavailableError, TooManyRequestsError) as error:
+                except PASSING as error:
+                    if isinstance(error, ForbiddenError):
+                        self._complain(f"pod {report.key}: its status was refused, and is told again: {error}")
                     if self.closing:
-                        return
+                        return False
                     await asyncio.sleep(error.retry_after or wait)
                     wait = min(2 * wait, self._pace.patience)
                     continue
                 if not report.dirty:
-                    return
+                    break
+        return True
 
     async def _write(self, report: Report, body: Body) -> None:
         try:
@@ -102,7 +114,7 @@ class Reports:
             report.gone = True
         except ConflictError:
             report.gone = await self._replaced(report)
-        except (UnavailableError, TooManyRequestsError):
+        except PASSING:
             raise
         except ApiError as error:
             self._complain(f"pod {report.key}: its status was refused: {error}")

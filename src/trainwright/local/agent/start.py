@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from trainwright.errors import ApiError, EngineError
+from trainwright.errors import ApiError, EngineError, UnavailableError
 from trainwright.local.agent import devices, environment, messages, sources, volumes
 from trainwright.local.agent.charge import Charge
 from trainwright.local.agent.container import Container
@@ -25,6 +25,8 @@ from trainwright.model.units import quantity
 _IMAGE = "image is not used by the {} runtime: commands run with this machine's programs"
 _SIDECAR = "Always is not supported: an init container must end before the next one begins"
 _CANNOT_RUN = (126, 127)
+#: A token that could not be renewed is tried again in such a part of the time.
+_SOONER = 10
 #: What a pod may expect to have an effect, and has none.
 _UNHEEDED = ("hostAliases", "securityContext", "dnsConfig")
 
@@ -126,16 +128,30 @@ async def _sources(charge: Charge, container: Container) -> sources.Sources:
     lives = [sources.lasts(one) for one in wanted if one[0] == sources.TOKEN]
     if lives and charge.refreshing is None:
         charge.refreshing = asyncio.get_running_loop().create_task(_refresh(charge, min(lives)))
-    return await sources.fetch(charge.means, charge.pod, wanted) if wanted else {}
+    try:
+        return await _fetch(charge, wanted) if wanted else {}
+    except UnavailableError:
+        if wanted <= charge.sources.keys():
+            return charge.sources  # a container that is restarted meanwhile has what it had
+        raise
+
+
+async def _fetch(charge: Charge, wanted: set[sources.Source]) -> sources.Sources:
+    found = await sources.fetch(charge.means, charge.pod, wanted)
+    charge.sources.update(found)
+    return found
 
 
 async def _refresh(charge: Charge, seconds: float) -> None:
     """Tokens run out: the files that they are in are written anew, as a kubelet does."""
+    wait = pause = seconds * charge.means.settings.pace.refresh
     while True:
-        await asyncio.sleep(seconds * charge.means.settings.pace.refresh)
+        await asyncio.sleep(wait)
+        wait = pause / _SOONER
         with contextlib.suppress(Unconfigured, OSError, ApiError):  # the old one is good for a while
-            found = await sources.fetch(charge.means, charge.pod, sources.renewable(charge.pod))
+            found = await _fetch(charge, sources.renewable(charge.pod))
             await asyncio.to_thread(volumes.renew, _room(charge, found))
+            wait = pause
 
 
 def _log(charge: Charge, container: Container) -> str:

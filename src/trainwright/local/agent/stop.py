@@ -9,11 +9,12 @@ import shutil
 import signal
 from pathlib import Path
 
-from trainwright.errors import ApiError, ConflictError, NotFoundError, TooManyRequestsError, UnavailableError
+from trainwright.errors import ApiError, ConflictError, ForbiddenError, NotFoundError
 from trainwright.local.agent import tidy
 from trainwright.local.agent.charge import Charge, loop_time
 from trainwright.local.agent.container import Container
 from trainwright.local.agent.link import Refused
+from trainwright.local.agent.report import PASSING
 from trainwright.model.job import Body
 from trainwright.runtime.resources import PODS
 
@@ -104,7 +105,9 @@ async def remove(charge: Charge) -> None:
             await charge.means.cluster.delete(PODS.whole(), charge.key, uid=charge.uid, grace=0)
         except (NotFoundError, ConflictError):
             return
-        except (UnavailableError, TooManyRequestsError) as error:
+        except PASSING as error:
+            if isinstance(error, ForbiddenError):
+                charge.means.notices.once(f"pod {charge.key}: it may not be removed, and is tried again: {error}")
             if reports.closing:
                 return
             await asyncio.sleep(error.retry_after or wait)

@@ -27,7 +27,8 @@ def sweep(folder: Path, present: Collection[str]) -> None:
     known = {uid[:SHORT] for uid in present}
     for log in folder.glob("logs/*/*"):
         if log.name.partition("-")[0] not in known:
-            log.unlink(missing_ok=True)
+            with suppress(OSError):  # something else has got there; it is not ours
+                log.unlink()
     for logs in folder.glob("logs/*"):
         with suppress(OSError):
             logs.rmdir()

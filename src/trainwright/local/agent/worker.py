@@ -6,16 +6,14 @@ where there are several or where somebody looks after it.
 """
 
 import asyncio
-from pathlib import Path
 
 from trainwright.local.agent import probes, stop
 from trainwright.local.agent.charge import Charge, loop_time
-from trainwright.local.agent.container import Container
-from trainwright.local.agent.link import End
+from trainwright.local.agent.container import BACKING_OFF, Container
+from trainwright.local.agent.link import End, ends
 from trainwright.local.agent.means import Means
 from trainwright.local.agent.start import start
 from trainwright.local.agent.status import Over
-from trainwright.local.supervisor import journal
 from trainwright.model.job import Body
 
 _OVERDUE = Over("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
@@ -67,7 +65,7 @@ class Worker:
     def retire(self, grace: float | None) -> asyncio.Task[None] | None:
         """The agent ends: end the pod within so many seconds, but leave its object. What is to be waited for."""
         if self.charge.ended:
-            return self._ending
+            return self._ending or self._life  # which may be about to tell it
         if self.charge.means.settings.kubelet and not self._deleting:
             self.charge.over = self.charge.over or _RETIRED
         self._end(self.charge.grace if grace is None else grace)
@@ -84,14 +82,12 @@ class Worker:
             if task is not None:
                 task.cancel()
         self.charge.opened = False
-        known = journal.read(str(Path(self.charge.means.link.folder, "journal")))
+        known = ends(self.charge.means.link.folder)
         for container in self.charge.containers:
             if not container.live:
                 continue
-            end = (known.get(container.id) or {}).get("ended")
-            if end is not None:
-                told = (end.get("code", 0), end.get("signal", 0), end.get("oom", False), end.get("at", 0))
-                self.charge.finished(container, End(container.id, *told))
+            if container.id in known:
+                self.charge.finished(container, known[container.id])
             else:
                 now = self.charge.means.clock.now().timestamp()
                 container.end(End(container.id, 137, 9, at=now), _LOST, text)
@@ -174,7 +170,7 @@ class Worker:
             key = self.charge.key
             where = f"container={seen.name} pod={key.name}_{key.namespace}({self.charge.uid})"
             seen.last = seen.state
-            container.wait("CrashLoopBackOff", f"back-off {_span(container.pause)} restarting failed {where}")
+            container.wait(BACKING_OFF, f"back-off {_span(container.pause)} restarting failed {where}")
             self.charge.mark()
             await asyncio.sleep(container.pause)
         container.pause = min(2 * container.pause, pace.longest) if container.pause else pace.backoff
@@ -193,6 +189,8 @@ class Worker:
             await stop.stop(self.charge)
             self.charge.final = True
             await self._finish()
+        elif self._deleting:  # its life may just have been telling how it ended
+            await self.charge.means.reports.store(self.charge.report)
         if self._deleting:
             await stop.remove(self.charge)
 
@@ -202,8 +200,9 @@ class Worker:
         if self._deadline is not None:
             self._deadline.cancel()
         self.charge.ended = True
-        await self.charge.means.reports.store(self.charge.report)
-        stop.forget(self.charge, *self.charge.containers)
+        told = await self.charge.means.reports.store(self.charge.report)
+        if told or self.charge.over is not None:
+            stop.forget(self.charge, *self.charge.containers)
 
     async def _clear(self) -> None:
         """After the object has gone: its processes, then its files."""

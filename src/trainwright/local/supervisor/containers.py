@@ -126,7 +126,8 @@ class Containers:
         del self.running[container.name]
         oom = container.group is not None and container.group.oom()
         how = {"code": end.code, "signal": end.signal, "oom": oom, "at": time.time()}
-        self._journal.ended(container.name, how)
+        if not self.closing:  # an end that we make is not the container's own
+            self._journal.ended(container.name, how)
         self._runtime.ended(container.name)
         container.pipe.drain()
         container.log.close()
