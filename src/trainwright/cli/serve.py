@@ -129,6 +129,7 @@ def _settings(given: dict[str, Any], access: Access) -> Settings:
         visible=tuple(visible),
         heartbeat=given["heartbeat"],
         kubelet=True,
+        user=os.geteuid(),
         taints=given["taints"],
     )
 

@@ -159,10 +159,25 @@ def body(**spec: Any) -> Body:
             "UnsupportedPod",
             "spec.volumes[0].nfs",
         ),
+        ({"securityContext": {"runAsUser": 0}}, "", ""),
+        ({"securityContext": {"runAsUser": 7}}, "UnsupportedPod", "spec.containers[0].securityContext.runAsUser: 7"),
+        ({"securityContext": {"runAsNonRoot": True}}, "UnsupportedPod", "securityContext.runAsNonRoot"),
         ({"overhead": {"memory": "9Gi"}}, "OutOfmemory", "requested: 9Gi, free: 8Gi"),
         ({"overhead": {"example.com/x": "1"}}, "OutOfexample.com/x", "free: 0"),
     ],
-    ids=["fits", "sidecar", "pids", "volume", "unmounted", "init volume", "memory", "unknown"],
+    ids=[
+        "fits",
+        "sidecar",
+        "pids",
+        "volume",
+        "unmounted",
+        "init volume",
+        "user",
+        "other user",
+        "not root",
+        "memory",
+        "unknown",
+    ],
 )
 def test_what_an_agent_cannot_give(tmp_path: Path, spec: Body, reason: str, text: str) -> None:
     given = settings(tmp_path, kubelet=True, runtime="sandbox")

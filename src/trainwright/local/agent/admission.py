@@ -24,7 +24,7 @@ def order(pod: Body) -> tuple[bool, str, str]:
 
 def refusal(pod: Body, others: Iterable[Body], settings: Settings) -> Over | None:
     """Why not, if it cannot."""
-    problem = _unsupported(pod["spec"], sandboxed=settings.sandboxed)
+    problem = _unsupported(pod["spec"], sandboxed=settings.sandboxed) or _other_user(pod["spec"], settings.user)
     if problem:
         return Over(_UNSUPPORTED, f"Pod was rejected: {problem}")
     offered = amounts(settings.capacity if settings.allocatable is None else settings.allocatable)
@@ -52,4 +52,18 @@ def _unsupported(spec: Body, *, sandboxed: bool) -> str:
         kinds = [word for word in volume if word != "name"]
         if volume["name"] in mounted and kinds and kinds[0] not in SUPPORTED:
             return f"spec.volumes[{index}].{kinds[0]}: not supported here; expected one of {', '.join(SUPPORTED)}"
+    return ""
+
+
+def _other_user(spec: Body, user: int) -> str:
+    """Who asks not to be root must not be, nor somebody else than they asked to be."""
+    whole = spec.get("securityContext") or {}
+    for group in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(group) or ()):
+            asked = whole | (container.get("securityContext") or {})
+            path, wanted = f"spec.{group}[{index}].securityContext", asked.get("runAsUser")
+            if wanted is not None and wanted != user:
+                return f"{path}.runAsUser: {wanted} cannot be had: every process of this node is user {user}'s"
+            if asked.get("runAsNonRoot") and user == 0:
+                return f"{path}.runAsNonRoot: cannot be had: every process of this node is root's"
     return ""

@@ -70,6 +70,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     #: It stands in for a kubelet, on an API server that others use too: it gives its pods their addresses, judges
     #: whether they fit, and its node looks like any other.
     kubelet: bool = False
+    #: Whose processes pods are: this user's, whatever they ask for.
+    user: int = 0
     #: The addresses that it gives, where its pods have some of their own.
     range: str = ""
     #: Taints that a new node begins with, as the API has them.
