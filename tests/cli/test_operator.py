@@ -2,6 +2,7 @@
 """`trainwright operator` as people start it, as far as that needs no cluster."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,9 +29,23 @@ def call(tmp_path: Path, *words: str, **env: str) -> "subprocess.CompletedProces
         (("--config", "/no/such/file"), "--config: /no/such/file: No such file or directory"),
         (("--renew-deadline", "20s"), "--lease-duration 15s must be longer than --renew-deadline 20s"),
         (("--lease-duration", "6", "--renew-deadline", "5"), "--lease-duration 6s: expected more than 7s"),
+        (("--qps", "inf"), "--qps inf: expected a number"),
+        (("--qps", "nan"), "--qps nan: expected a number"),
         (("--scheduling", "volcano", "--gang-scheduler-name", "other"), "say the same thing: give one"),
     ],
-    ids=["no cluster", "no file", "kind", "lease", "no pod", "no config", "deadline", "short lease", "two gangs"],
+    ids=[
+        "no cluster",
+        "no file",
+        "kind",
+        "lease",
+        "no pod",
+        "no config",
+        "deadline",
+        "short lease",
+        "inf",
+        "nan",
+        "two gangs",
+    ],
 )
 def test_what_it_cannot_do_is_told_in_a_line(tmp_path: Path, words: tuple[str, ...], told: str) -> None:
     done = call(tmp_path, *words)
@@ -48,6 +63,7 @@ def test_a_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
     assert done.returncode == 3
     first, *_, last = done.stderr.splitlines()
     assert "namespace=a" in first
+    assert re.search(r"identity=\S+_[0-9a-f]{8}-\d+", first), "hosts and process ids may be the same for two"
     assert last.startswith("trainwright: no answer from http://127.0.0.1:9")
     assert "Traceback" not in done.stderr
 

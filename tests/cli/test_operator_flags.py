@@ -170,6 +170,9 @@ def test_the_domain_may_come_from_where_the_original_has_it(monkeypatch: pytest.
         ("qps: many", "operator.yaml:1: qps: 'many' is not a valid float"),
         ("lease-duration: {a: 1}", "expected one value, found a mapping with 1 key"),
         ("a: 1\n---\nb: 2", "has 2 documents; expected one"),
+        ("orphanPeriod: -1", "operator.yaml:1: orphanPeriod: -1 is not a span of time"),
+        ("leaseDuration: true", "leaseDuration: True is not a span of time"),
+        ("portRange: 35000", "portRange: 35000 is not a range of ports"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_told_with_its_line(tmp_path: Path, text: str, told: str) -> None:

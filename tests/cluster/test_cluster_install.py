@@ -156,7 +156,7 @@ def two_run_and_one_leads(place: Place) -> None:
 
     assert [pod["spec"]["nodeName"] for pod in pods] == ["node-0", "node-0"]
     assert all(status["ready"] for pod in pods for status in pod["status"]["containerStatuses"])
-    assert place.leader().rpartition("-")[0] in {pod["metadata"]["name"] for pod in pods}
+    assert place.leader().rpartition("_")[0] in {pod["metadata"]["name"] for pod in pods}
     for pod in pods:
         with urllib.request.urlopen(f"http://{pod['status']['podIP']}:8080/metrics", timeout=10) as answer:
             assert b"trainwright_" in answer.read()

@@ -189,8 +189,11 @@ def _cluster(**cluster: Any) -> dict[str, Any]:
             _cluster(server="ftp://x"), r"clusters\[0\].cluster.server: 'ftp://x'; expected a URL", id="odd server"
         ),
         pytest.param(
-            _cluster(server="https://x", proxy_url="socks5://p"),
-            r"proxy-url: 'socks5://p'; expected an http",
+            _cluster(server="https://me:secret@x"), r"cluster.server: has a name or a password in it", id="password"
+        ),
+        pytest.param(
+            _cluster(server="https://x", proxy_url="socks5://me:secret@p"),
+            r"proxy-url: 'socks5://…'; expected an http",
             id="proxy",
         ),
         pytest.param(

@@ -7,6 +7,7 @@ import socket
 import pytest
 from aiohttp import web
 from kube_server import BRISK, HERE, SECRETS, Answer, Server, a_secret, access, drops, refuses, says, streams, text
+from msgspec.structs import replace
 
 from trainwright.errors import (
     ApiError,
@@ -98,6 +99,29 @@ async def test_a_long_wait_is_the_callers(server: Server, cluster: KubeCluster, 
         await cluster.get(SECRETS, HERE)
     assert caught.value.retry_after == 60
     assert len(server.asked) == 1
+
+
+async def test_what_etcd_cannot_store_is_not_tried_again(server: Server, cluster: KubeCluster) -> None:
+    server.says = [refuses(500, "", "etcdserver: request is too large")]
+    with pytest.raises(InvalidError, match="too large"):
+        await cluster.patch(SECRETS, HERE, {"data": {}})
+    assert len(server.asked) == 1
+
+
+async def test_nobody_is_put_off_for_ever(server: Server, cluster: KubeCluster) -> None:
+    server.says = [refuses(429, "TooManyRequests", **{"Retry-After": "9" * 400})]
+    with pytest.raises(TooManyRequestsError) as caught:
+        await cluster.get(SECRETS, HERE)
+    assert caught.value.retry_after == 3600
+
+
+async def test_the_password_of_a_proxy_is_not_told(server: Server) -> None:
+    proxy = server.url.replace("http://", "http://me:secret@")
+    there = replace(access("https://api.example"), proxy=proxy)
+    async with connected(there, Manner(patience=0)) as cluster:
+        with pytest.raises(UnavailableError, match="the proxy says 404") as caught:
+            await cluster.get(SECRETS, HERE)
+    assert "secret" not in str(caught.value)
 
 
 async def test_patience_ends(server: Server, cluster: KubeCluster) -> None:

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trainwright.model.child import Pod, PodStatus
 from trainwright.model.meta import JOB_UID, Key, Meta
@@ -77,18 +78,25 @@ def test_it_is_in_step_only_after_a_list() -> None:
 
 def test_children_are_found_by_their_job_in_the_order_of_names() -> None:
     cache = listed(9, pod("b", 1), pod("a", 2), pod("c", 3, job="other"), pod("d", 4, job=""))
-    assert [one.metadata.name for one in cache.of("job")] == ["a", "b"]
-    assert [one.metadata.name for one in cache.of("other")] == ["c"]
-    assert cache.of("nobody") == ()
+    assert [one.metadata.name for one in cache.of(("default", "job"))] == ["a", "b"]
+    assert [one.metadata.name for one in cache.of(("default", "other"))] == ["c"]
+    assert cache.of(("default", "nobody")) == ()
     assert len(cache) == 4
+
+
+def test_what_bears_the_uid_of_a_job_in_another_namespace_is_none_of_its_children() -> None:
+    forged = replace(pod("a", 2), metadata=replace(pod("a", 2).metadata, namespace="elsewhere", uid="forged"))
+    cache = listed(9, pod("a", 1), forged)
+    assert [one.metadata.uid for one in cache.of(("default", "job"))] == [pod("a", 1).metadata.uid]
+    assert cache.jobs() == (("default", "job"), ("elsewhere", "job"))
 
 
 def test_what_changes_tells_which_jobs_see_it() -> None:
     cache = listed(9, pod("a", 1))
     assert cache.apply(change(Happened.MODIFIED, pod("a", 10))) == {"job"}
     assert cache.apply(change(Happened.MODIFIED, pod("a", 11, job="other"))) == {"job", "other"}
-    assert cache.of("job") == ()
-    assert [one.metadata.name for one in cache.of("other")] == ["a"]
+    assert cache.of(("default", "job")) == ()
+    assert [one.metadata.name for one in cache.of(("default", "other"))] == ["a"]
     assert cache.apply(gone(pod("a", 12, job="other"))) == {"other"}
     assert cache.apply(added(pod("free", 13, job=""))) == set()
 
@@ -211,9 +219,9 @@ def pass_by(cache: Cache, number: int, delete: Callable[[Pod], Any]) -> None:
     """A pod comes and goes."""
     name, job = f"pod-{number}", f"job-{number}"
     cache.apply(added(pod(name, 10 * number, job=job)))
-    assert cache.of(job)
+    assert cache.of(("default", job))
     delete(pod(name, 10 * number + 1, job=job))
-    assert cache.of(job) == ()
+    assert cache.of(("default", job)) == ()
 
 
 def test_pods_that_come_and_go_leave_nothing() -> None:
@@ -378,7 +386,9 @@ class News(RuleBasedStateMachine):
     def the_index_agrees(self) -> None:
         for job in ("one", "two"):
             mine = [one for _, one in sorted(everything(self.cache).items())]
-            assert self.cache.of(job) == tuple(one for one in mine if one.metadata.labels == {JOB_UID: job})
+            assert self.cache.of(("default", job)) == tuple(
+                one for one in mine if one.metadata.labels == {JOB_UID: job}
+            )
 
     def teardown(self) -> None:
         """Once everything has arrived, the cache is the truth, and nothing else is left in it."""

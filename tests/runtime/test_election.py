@@ -51,6 +51,13 @@ def holder(store: Store) -> Any:
     return store.get(LEASES.whole(), KEY)["spec"]
 
 
+async def test_others_are_told_of_no_less_time_than_a_leader_counts_on() -> None:
+    store, clock = stage()
+    elector = Elector(LocalCluster(store), clock, Terms(key=KEY, identity="two", duration=15.9))
+    await elector._win()
+    assert holder(store)["leaseDurationSeconds"] >= 15.9
+
+
 async def test_the_first_leads_and_renews_while_the_second_waits() -> None:
     store, clock = stage()
     one = Candidate(store, clock, "one")

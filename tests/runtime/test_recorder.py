@@ -4,7 +4,7 @@
 import asyncio
 
 import pytest
-from runtime_rig import VIRTUAL, Call, LoopClock, Wire
+from runtime_rig import VIRTUAL, Call, LoopClock, Wire, at_work, nothing
 
 from trainwright.errors import ApiError, ForbiddenError, NotFoundError, TooManyRequestsError, UnavailableError
 from trainwright.local.cluster import LocalCluster
@@ -72,25 +72,42 @@ async def test_events_of_one_moment_have_names_of_their_own() -> None:
 async def test_how_a_job_ended_is_told_until_it_is_taken(emit: Emit, error: ApiError) -> None:
     stand = Stand()
     stand.refuse(error, times=6)
-    await stand.recorder.tell(job(), emit)
+    async with at_work(stand.recorder.run()):
+        await stand.recorder.tell(job(), emit)
+        await asyncio.sleep(60)
     assert [one["reason"] for one in stand.told()] == [emit.moment]
     assert len(stand.wire.calls) == 7
     assert stand.telemetry.writes["create", "events", error.reason] == 6
 
 
-async def test_it_is_not_told_for_ever() -> None:
+async def test_what_is_not_taken_is_told_ever_more_rarely_and_all_of_it_in_the_end() -> None:
     stand = Stand()
     stand.refuse(UnavailableError("no"))
-    await asyncio.wait_for(stand.recorder.tell(job(), SUCCEEDED), 60)
-    assert stand.told() == []
+    async with at_work(stand.recorder.run()):
+        for emit in (SUCCEEDED, FAILED, RUNNING):
+            await stand.recorder.tell(job(), emit)
+        await asyncio.sleep(600)
+        assert len(stand.wire.calls) < 30
+        stand.wire.before = nothing
+        await asyncio.sleep(31)
+        assert sorted(one["reason"] for one in stand.told()) == ["Failed", "Succeeded"]
+        asked = len(stand.wire.calls)
+        await asyncio.sleep(600)
+    assert len(stand.wire.calls) == asked
 
 
-async def test_any_other_event_may_be_lost_and_costs_no_time() -> None:
+async def test_nobody_waits_for_a_server_that_takes_no_events() -> None:
     stand = Stand()
     stand.refuse(UnavailableError("no"))
     async with asyncio.timeout(0.01):
-        await stand.recorder.tell(job(), RUNNING)
+        for _ in range(1000):
+            await stand.recorder.tell(job(), RUNNING)
+            await stand.recorder.tell(job(), SUCCEEDED)
     assert len(stand.wire.calls) == 1
+    await asyncio.sleep(5)
+    stand.wire.before = nothing
+    await stand.recorder.tell(job(), RUNNING)
+    assert [one["reason"] for one in stand.told()] == ["Running"]
 
 
 @pytest.mark.parametrize("error", [ForbiddenError("no"), NotFoundError("no namespace")], ids=["403", "404"])
@@ -111,6 +128,8 @@ async def test_an_event_whose_answer_was_lost_is_taken() -> None:
             raise UnavailableError("the connection broke")
 
     stand.wire.after = after
-    await stand.recorder.tell(job(), SUCCEEDED)
+    async with at_work(stand.recorder.run()):
+        await stand.recorder.tell(job(), SUCCEEDED)
+        await asyncio.sleep(1)
     assert [one["reason"] for one in stand.told()] == ["Succeeded"]
     assert len(stand.wire.calls) == 2

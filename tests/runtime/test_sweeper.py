@@ -6,7 +6,7 @@ import asyncio
 import pytest
 from runtime_rig import JOB, VIRTUAL, Call, Run, Stage, key
 
-from trainwright.errors import UnavailableError
+from trainwright.errors import ForbiddenError, UnavailableError
 from trainwright.model.job import Body
 from trainwright.model.meta import JOB_UID, KIND
 from trainwright.model.units import rfc3339
@@ -96,6 +96,23 @@ async def test_an_operator_that_comes_back_finds_its_pods_and_writes_nothing() -
 
     assert stage.wire.made() == []
     assert len(stage.kubelet.born) == 3
+
+
+async def test_one_that_may_not_be_removed_does_not_keep_the_others() -> None:
+    stage = Stage(lambda _: FOR_EVER, sweep=100.0)
+
+    async def guarded(call: Call) -> None:
+        if str(call) == "delete pods gone-1":
+            raise ForbiddenError("the webhook says no")
+
+    stage.wire.before = guarded
+    async with stage.running():
+        await with_pods(stage)
+        ghost(stage, "gone-1", [OWNER])
+        ghost(stage, "gone-2", [OWNER])
+        await asyncio.sleep(500)
+
+    assert "delete pods gone-2" in stage.wire.made("delete")
 
 
 async def test_a_pod_that_has_lost_its_owner_meanwhile_is_adopted_and_goes_on() -> None:

@@ -20,8 +20,6 @@ class Duration(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The seconds."""
-        if isinstance(value, int | float):
-            return float(value)
         seconds = parse(str(value))
         if seconds is None or seconds > LONGEST:
             self.fail(f"{value!r} is not a span of time; write 30, 30s, 5m, 1h or 1h30m", param, ctx)

@@ -61,7 +61,8 @@ class PortRange(click.ParamType[tuple[int, int]]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
         """The two."""
-        words = [str(word).strip() for word in (value if isinstance(value, list | tuple) else re.split("[,-]", value))]
+        given = value if isinstance(value, list | tuple) else re.split("[,-]", str(value))
+        words = [str(word).strip() for word in given]
         if len(words) != 2 or not all(word.isdecimal() for word in words):
             self.fail(f"{value!r} is not a range of ports; write 35000,65000", param, ctx)
         first, last = (int(word) for word in words)

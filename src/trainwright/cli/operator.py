@@ -5,6 +5,8 @@ import asyncio
 import os
 import signal
 import socket
+from math import isfinite
+from secrets import token_hex
 from typing import Any
 
 import click
@@ -47,7 +49,9 @@ _OLD: dict[str, Any] = {"hidden": True, "expose_value": False}
 @click.option("--lease-duration", "--leader-elect-lease-duration", "lease_duration", default="15s", **_TIME)
 @click.option("--renew-deadline", "--leader-elect-renew-deadline", "renew_deadline", default="10s", **_TIME)
 @click.option("--retry-period", "--leader-elect-retry-period", "retry_period", default="2s", **_TIME)
-@click.option("--resync-period", "resync", default="15s", help="Look at unfinished jobs at least so often.", **_TIME)
+@click.option(
+    "--resync-period", "resync", default="15s", help="Look at unfinished jobs at least so often; 0: never.", **_TIME
+)
 @click.option(
     "--thread-num",
     "--controller-threads",
@@ -141,10 +145,13 @@ async def _run(given: dict[str, Any]) -> int:
     )
     given["elect"] &= not given.pop("alone")
     _check_times(given)
+    if not isfinite(given["qps"]):
+        raise UsageError(f"--qps {given['qps']}: expected a number; without the option there is no limit")
     options = Options(
         kinds=_kinds(given.pop("kinds")),
         lease=_lease(given.pop("lease")),
-        identity=f"{socket.gethostname()}-{os.getpid()}",
+        # Containers may share a host's name, and each has a first process.
+        identity=f"{socket.gethostname()}_{token_hex(4)}-{os.getpid()}",
         places=Places(given.pop("address"), given.pop("metrics"), given.pop("probes")),
         site=_site(given),
         **given,

@@ -131,7 +131,8 @@ def _access(
     server = _server(asked.server or cluster.value.server or "", cluster)
     proxy = cluster.value.proxy_url or proxy_for(server, environ)
     if proxy and urlsplit(proxy).scheme not in ("http", "https"):
-        raise cluster.wrong("proxy-url", f"{proxy!r}; expected an http:// or https:// proxy")
+        scheme = urlsplit(proxy).scheme  # the rest may hold a password
+        raise cluster.wrong("proxy-url", f"'{scheme}://…'; expected an http:// or https:// proxy")
     return Access(server, cluster, user, asked.namespace or namespace or "default", proxy)
 
 
@@ -143,4 +144,6 @@ def _server(given: str, cluster: Entry[Cluster]) -> str:
     parts = urlsplit(url)
     if not given or parts.scheme not in ("http", "https") or not parts.hostname:
         raise cluster.wrong("server", f"{given!r}; expected a URL like https://host:6443")
+    if "@" in parts.netloc:
+        raise cluster.wrong("server", "has a name or a password in it, which logs would show; write it under the user")
     return url.rstrip("/")

@@ -28,6 +28,7 @@ from trainwright.errors import (
     ApiError,
     ConflictError,
     ForbiddenError,
+    InvalidError,
     TooManyRequestsError,
     UnavailableError,
     UntrustedError,
@@ -184,9 +185,15 @@ class Http:
             return _Failed(error.__cause__)
         harmless = isinstance(error, ClientConnectorError | ConnectionTimeoutError | ClientHttpProxyError)
         passing = not isinstance(error, ClientConnectorCertificateError)
-        why = f"none within {self.manner.timeout:g} s" if isinstance(error, TimeoutError) else str(error)
-        text = f"no answer from {self.session.server}: {why or type(error).__name__}"
+        text = f"no answer from {self.session.server}: {self._why(error) or type(error).__name__}"
         return _Failed((UnavailableError if passing else UntrustedError)(text), passing=passing, harmless=harmless)
+
+    def _why(self, error: Exception) -> str:
+        if isinstance(error, TimeoutError):
+            return f"none within {self.manner.timeout:g} s"
+        if isinstance(error, ClientHttpProxyError):  # its own text has the proxy's URL, password and all
+            return f"the proxy says {error.status} {error.message}".rstrip()
+        return str(error)
 
 
 def _refused(call: Call, response: ClientResponse, data: bytes, proof: Proof) -> _Failed:
@@ -196,7 +203,7 @@ def _refused(call: Call, response: ClientResponse, data: bytes, proof: Proof) ->
         return _Failed(ForbiddenError(f"the server does not know who we are: {error}"), proof=proof)
     if code == 422 and call.pinned and status.blames("metadata.uid"):
         return _Failed(ConflictError(f"another object of that name: {error}"))
-    # It has waited long enough for a version that it has not seen.
-    waited = status.blames("ResourceVersionTooLarge")
+    # It has waited long enough for a version that it has not seen; what is too large stays so.
+    final = status.blames("ResourceVersionTooLarge") or isinstance(error, InvalidError)
     busy = isinstance(error, TooManyRequestsError)
-    return _Failed(error, passing=busy or (code >= 500 and not waited), harmless=busy)
+    return _Failed(error, passing=busy or (code >= 500 and not final), harmless=busy)

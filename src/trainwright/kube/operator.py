@@ -35,6 +35,8 @@ from trainwright.runtime.telemetry import Telemetry
 _LOG = logging.getLogger(__name__)
 #: Seconds for one answer. A lease must last longer for a write to be sent.
 _TIMEOUT = 5.0
+#: Seconds for which a request is repeated by itself. Whoever waits for it keeps other jobs waiting: passes come again.
+_PATIENCE = 2.0
 #: An API server that is not there yet is asked again after so long, doubling.
 _FIRST, _MOST = 1.0, 15.0
 #: Seconds that passes have to end by themselves before nothing more is written.
@@ -106,7 +108,7 @@ class _Operator:
         self._elector = Elector(self._plain, self._clock, terms) if options.elect else None
         limit = Limit(options.qps, options.burst or int(options.qps)) if options.qps else None
         self._fence = Fence(self._elector, _TIMEOUT, limit)
-        self._cluster = KubeCluster(http.apart(Manner(timeout=_TIMEOUT), gate=self._fence))
+        self._cluster = KubeCluster(http.apart(Manner(timeout=_TIMEOUT, patience=_PATIENCE), gate=self._fence))
         self._controller: Controller | None = None
         #: Why it cannot work yet.
         self._waits = "it has just been started"

@@ -19,6 +19,10 @@ from trainwright.errors import (
     UnavailableError,
 )
 
+#: etcd's words for an object that it cannot store, which API servers hand on as an error of their own.
+_TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
+#: A server that asks for more patience than this, in seconds, is asked again all the same.
+_LONGEST = 3600.0
 #: Where Kubernetes' word is none of ours. What was malformed or too large cannot be right either.
 _BY_CODE: dict[int, type[ApiError]] = {
     400: InvalidError,
@@ -82,9 +86,12 @@ def error_of(status: Status, code: int = 0, retry_after: str = "") -> ApiError:
     """The error that a status means."""
     code = code or status.code or 500
     kind = API_ERRORS.get(status.reason) or _BY_CODE.get(code)
+    if any(words in status.message for words in _TOO_LARGE):
+        kind = InvalidError
     if kind is None:
         kind = UnavailableError if code >= 500 else ApiError
     seconds = float(retry_after) if retry_after.isdecimal() else None
     if seconds is None and status.details is not None and status.details.retry_after_seconds:
         seconds = float(status.details.retry_after_seconds)
+    seconds = min(seconds, _LONGEST) if seconds is not None else None
     return kind(status.message or status.reason or f"HTTP {code}", retry_after=seconds)

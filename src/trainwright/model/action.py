@@ -57,6 +57,7 @@ class Moment(StrEnum):
     FAILED = "Failed"
     REFUSED = "FailedCreate"  # the word that Kubernetes' own controllers have for it
     UNFIT = "Invalid"
+    STUCK = "FailedSync"  # what has to be done next is refused, and no status can say so
     CREATED = "SuccessfulCreate"  # of a child, where people want to be told of each
     DELETED = "SuccessfulDelete"
     GANG_MISSING = "GangUnavailable"

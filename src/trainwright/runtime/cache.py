@@ -12,6 +12,9 @@ from typing import Any
 from trainwright.model.meta import JOB_UID, Key, Meta
 from trainwright.runtime.ports import Change, Happened, Page, Resource
 
+#: A job by its namespace and UID. Anybody can write a UID on a label, so what is in another namespace is never its.
+Whose = tuple[str, str]
+
 
 class Cache:
     """One resource. Methods that take something in return the UIDs of the jobs whose view has changed."""
@@ -22,8 +25,8 @@ class Cache:
         #: How far lists and the watch have told everything, and the newest version that a write of ours has made.
         self._told = self._written = 0
         self._items: dict[Key, tuple[Meta, Any]] = {}
-        self._by_job: dict[str, dict[Key, Any]] = {}
-        self._sorted: dict[str, tuple[Any, ...]] = {}
+        self._by_job: dict[Whose, dict[Key, Any]] = {}
+        self._sorted: dict[Whose, tuple[Any, ...]] = {}
         #: What we deleted last under a key and the watch has not told of yet: its UID, and the version we knew.
         self._buried: dict[Key, tuple[str, int]] = {}
 
@@ -40,18 +43,18 @@ class Cache:
         found = self._items.get(key)
         return found[1] if found is not None else None
 
-    def of(self, uid: str) -> tuple[Any, ...]:
+    def of(self, whose: Whose) -> tuple[Any, ...]:
         """The children of a job, in the order of their names."""
-        found = self._sorted.get(uid)
+        found = self._sorted.get(whose)
         if found is None:
-            children = self._by_job.get(uid)
+            children = self._by_job.get(whose)
             if not children:
                 return ()
-            found = self._sorted[uid] = tuple([children[key] for key in sorted(children)])
+            found = self._sorted[whose] = tuple([children[key] for key in sorted(children)])
         return found
 
-    def jobs(self) -> tuple[str, ...]:
-        """The UIDs of the jobs that have children here."""
+    def jobs(self) -> tuple[Whose, ...]:
+        """The jobs that have children here."""
         return tuple(self._by_job)
 
     def keys(self) -> tuple[Key, ...]:
@@ -130,10 +133,11 @@ class Cache:
         self._items[key] = (meta, item)
         uid = _job(meta)
         if before and before != uid:
-            self._unlink(before, key)
+            self._unlink((key.namespace, before), key)
         if uid:
-            self._by_job.setdefault(uid, {})[key] = item
-            self._sorted.pop(uid, None)
+            whose = (key.namespace, uid)
+            self._by_job.setdefault(whose, {})[key] = item
+            self._sorted.pop(whose, None)
         return {one for one in (before, uid) if one}
 
     def _remove(self, key: Key) -> set[str]:
@@ -141,15 +145,15 @@ class Cache:
         uid = _job(meta)
         if not uid:
             return set()
-        self._unlink(uid, key)
+        self._unlink((key.namespace, uid), key)
         return {uid}
 
-    def _unlink(self, uid: str, key: Key) -> None:
-        children = self._by_job[uid]
+    def _unlink(self, whose: Whose, key: Key) -> None:
+        children = self._by_job[whose]
         del children[key]
-        self._sorted.pop(uid, None)
+        self._sorted.pop(whose, None)
         if not children:
-            del self._by_job[uid]
+            del self._by_job[whose]
 
 
 def _key(meta: Meta) -> Key:

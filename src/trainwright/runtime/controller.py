@@ -69,8 +69,8 @@ class Controller:
         self._view = View(cluster, clock, self._settings, self.telemetry)
         self._executor = Executor(cluster, self._view, self._settings, self.telemetry)
         self._sweeper = Sweeper(cluster, self._view, clock)
-        recorder = Recorder(cluster, clock, self.telemetry)
-        self._publisher = Publisher(self._executor, recorder, self._settings.count_delay)
+        self._recorder = Recorder(cluster, clock, self.telemetry)
+        self._publisher = Publisher(self._executor, self._recorder, self._settings.count_delay)
 
     async def run(self) -> None:
         """Until cancelled. Nothing is looked at before everything has been listed once."""
@@ -80,6 +80,7 @@ class Controller:
             for informer in informers:
                 await informer.synced.wait()
             self._parts += [group.create_task(self._work()) for _ in range(self._settings.workers)]
+            self._parts.append(group.create_task(self._recorder.run()))
             if self._settings.sweep:
                 self._parts.append(group.create_task(self._sweeper.run(self._settings.sweep)))
             self.synced = True
@@ -127,20 +128,31 @@ class Controller:
         """One pass, whatever comes of it; in a word."""
         try:
             await self._pass(which)
-        except (ConflictError, NotFoundError):
-            # Of the job itself: what the pass was based on is out of date.
-            self._queue.add(which, _LATE)
+        except (ConflictError, NotFoundError) as error:
+            # Of the job itself: what the pass was based on is out of date. If it stays so, that is no reason to hurry.
+            pause = self._pause(which)
+            self._repeat(which, max(pause, _LATE), error if pause > _LATE else None)
             return "conflict"
         except ApiError as error:
-            if not self._ending:
-                _LOG.warning(Line("pass to be repeated", **_about(which), error=error))
-            self._queue.add(which, max(self._pause(which), error.retry_after or 0.0))
+            self._repeat(which, max(self._pause(which), error.retry_after or 0.0), error)
+            await self._complain(which, error)
             return "retry"
         except Exception:  # one job must not take the others along: it is counted, logged and tried again
             _LOG.exception(Line("pass failed", **_about(which)))
             self._queue.add(which, self._pause(which))
             return "error"
         return "done"
+
+    def _repeat(self, which: Which, seconds: float, error: ApiError | None) -> None:
+        if error is not None and not self._ending:
+            _LOG.warning(Line("pass to be repeated", **_about(which), error=error))
+        self._queue.add(which, seconds)
+
+    async def _complain(self, which: Which, error: ApiError) -> None:
+        """Passes are refused time and again: whoever made the job should know."""
+        track, document = self._tracks.get(which), self._view.job(which)
+        if track is not None and document is not None and track.pause >= self._settings.unanswered:
+            await self._publisher.complain(track.load(document).job, track, error)
 
     def _pause(self, which: Which) -> float:
         track = self._tracks.get(which)
@@ -157,7 +169,7 @@ class Controller:
             return
         now = self._clock.now()
         track = self._track(which, document)
-        track.again = None
+        track.begin(now)
         loaded = track.load(document)
         if not loaded.job.unreadable:
             self._census.see(which, document, loaded.job.ledger)
@@ -171,7 +183,7 @@ class Controller:
             self._census.see(which, document, plan.status.ledger)
         await self._executor.carry_out(job, plan, track, now)
         await self._publisher.tell(job, track)
-        track.pause = 0.0
+        track.went_well()
         self._again(which, track, plan, due, now)
 
     def _track(self, which: Which, document: Body) -> Track:
@@ -195,8 +207,8 @@ class Controller:
         waits = [wait for wait in (due, track.again) if wait is not None]
         if plan.wake is not None:
             waits.append(max((plan.wake - now).total_seconds(), 0.0))
-        if plan.status.ledger.outcome is None or not plan.empty:
-            settings = self._settings
+        settings = self._settings
+        if settings.resync > 0 and (plan.status.ledger.outcome is None or not plan.empty):
             waits.append(track.next_check(now, settings.resync, settings.resync_most, changed=not plan.empty))
         if waits:
             self._queue.add(which, min(waits))

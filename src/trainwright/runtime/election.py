@@ -10,7 +10,7 @@ clock needs to be right, and a leader that was stopped finds nothing left when i
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from math import inf
+from math import ceil, inf
 from random import random
 from typing import Any
 
@@ -154,7 +154,8 @@ class Elector:
         transitions = before.lease_transitions or 0
         return {
             "holderIdentity": self._terms.identity,
-            "leaseDurationSeconds": int(self._terms.duration),
+            # In whole seconds, and never less than we count on.
+            "leaseDurationSeconds": ceil(self._terms.duration),
             "acquireTime": _micro(before.acquire_time) if ours and before.acquire_time is not None else now,
             "renewTime": now,
             "leaseTransitions": transitions if ours or not before.holder_identity else transitions + 1,

@@ -35,6 +35,8 @@ _LOG = logging.getLogger(__name__)
 Did = TypeVar("Did", Create, Delete, Patch)
 #: A name that is still taken is tried again so soon: nobody tells us when somebody else's object has gone.
 _TAKEN = 1.0
+#: One of an older job that takes longer to go than this is told of: its node may never answer again.
+_LONG = timedelta(seconds=90)
 #: What was made changes counts, which can wait; a pod that starts says so itself.
 _MADE = 1.0
 
@@ -122,9 +124,10 @@ class Executor:
         """Make one child."""
         cache = self._caches[create.body["kind"]]
         there = cache.get(Key(job.key.namespace, create.name))
-        if there is not None and cache.resource.meta(there).deletion_timestamp is not None:
+        meta = cache.resource.meta(there) if there is not None else None
+        if meta is not None and (meta.deletion_timestamp is not None or _of_predecessor(meta, job)):
             # Not this job's, or it would not be asked for: one of an older job of the same name.
-            self._await(create, track)
+            self._await(create, track, now)
             return
         request = self._cluster.create(cache.resource, create.body)
         try:
@@ -152,7 +155,7 @@ class Executor:
         try:
             found = await self._cluster.get(cache.resource, Key(job.key.namespace, create.name))
         except NotFoundError:
-            self._await(create, track)
+            self._await(create, track, now)
             return
         meta: Meta = cache.resource.meta(found)
         labels = meta.labels or {}
@@ -162,14 +165,19 @@ class Executor:
             self._saw(track, cache.learn(found))
             track.refusals.pop(_place(create), None)
         elif meta.deletion_timestamp is not None or _of_predecessor(meta, job):
-            self._await(create, track)
+            self._await(create, track, now)
         else:
             foreign = AlreadyExistsError(f"{error}, and is not this job's: {_whose(meta, job)}")
             self._refuse(create, track, now, foreign)
 
-    def _await(self, create: Create, track: Track) -> None:
-        """Its name will be free soon."""
-        track.refusals.pop(_place(create), None)
+    def _await(self, create: Create, track: Track, now: datetime) -> None:
+        """Its name will be free soon, or people must be told that it is not."""
+        kind, name = place = _place(create)
+        if now - track.awaits.setdefault(place, now) > _LONG:
+            text = f"a {kind.lower()} {name} of an older job is still there; its node may not answer"
+            self._refuse(create, track, now, AlreadyExistsError(text))
+            return
+        track.refusals.pop(place, None)
         track.look_again(_TAKEN)
 
     def _refuse(self, create: Create, track: Track, now: datetime, error: ApiError) -> datetime:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator
 
 from trainwright.core.orphans import owner
-from trainwright.errors import ApiError, ConflictError, NotFoundError
+from trainwright.errors import ApiError, ConflictError, NotFoundError, TooManyRequestsError, UnavailableError
 from trainwright.model.meta import Key, Meta, Owner
 from trainwright.runtime.cache import Cache
 from trainwright.runtime.line import Line
@@ -39,18 +39,25 @@ class Sweeper:
         """Once."""
         gone: dict[str, bool] = {}
         for cache, meta, job in list(self._found()):
-            if job.uid not in gone:
-                gone[job.uid] = await self._gone(meta.namespace, job)
-            if gone[job.uid]:
-                await self._remove(cache, meta, job)
+            try:
+                if job.uid not in gone:
+                    gone[job.uid] = await self._gone(meta.namespace, job)
+                if gone[job.uid]:
+                    await self._remove(cache, meta, job)
+            except (UnavailableError, TooManyRequestsError):
+                raise
+            except ApiError as error:
+                # One that must not be removed, or asked about, does not keep the others.
+                about = {"job": f"{meta.namespace}/{job.name}", "kind": job.kind.lower(), "uid": job.uid}
+                _LOG.warning(Line("orphan not removed", **about, name=meta.name, error=error))
 
     def _found(self) -> Iterator[tuple[Cache, Meta, Owner]]:
         """Children that may go if their job is really gone."""
         alive = {job["metadata"]["uid"] for cache in self._view.jobs.values() for job in cache.items()}
         now = self._clock.now()
         for cache in self._view.children.values():
-            for uid in cache.jobs():
-                for child in cache.of(uid) if uid not in alive else ():
+            for whose in cache.jobs():
+                for child in cache.of(whose) if whose[1] not in alive else ():
                     meta: Meta = cache.resource.meta(child)
                     job = owner(meta, self._owners, now)
                     if job is not None:

@@ -10,14 +10,16 @@ from typing import Any
 
 import msgspec
 
+from trainwright.errors import ApiError, TooManyRequestsError, UnavailableError
 from trainwright.kinds.base import Kind, Loaded
 from trainwright.kinds.registry import KINDS
-from trainwright.model.action import Moment, Plan, Write
+from trainwright.model.action import Emit, Moment, Plan, Write
+from trainwright.model.cause import brief
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Phase
 from trainwright.runtime.executor import Executor
 from trainwright.runtime.recorder import Recorder
-from trainwright.runtime.track import ITSELF, Track
+from trainwright.runtime.track import ITSELF, STUCK, Track
 
 #: Conditions that nobody waits for: the next phase follows within moments and takes them along, like counts.
 _PATIENT = ("Initialized",)
@@ -73,6 +75,13 @@ class Publisher:
             untold, track.untold = track.untold, ()
             for emit in untold:
                 await self._recorder.tell(job, emit)
+
+    async def complain(self, job: Job, track: Track, error: ApiError) -> None:
+        """What the server will not have stops a job for good, and where it is the status, only an event can say so."""
+        text = f"what has to be done next is refused, and is tried again: {error.reason}: {error}"
+        passing = isinstance(error, UnavailableError | TooManyRequestsError)
+        if not passing and track.is_news(STUCK, text):
+            await self._recorder.tell(job, Emit(Moment.STUCK, brief(text), warning=True))
 
 
 def _fields(kind: Kind) -> frozenset[str]:

@@ -2,12 +2,15 @@
 """Events for people: `kubectl describe` and `trainwright events` show them. `executor` hands them over.
 
 An event that says how a job ended is tried until it is taken, or refused for good: a namespace that is going takes
-none. Any other may be lost with a server that does not answer.
+none. Any other may be lost with a server that does not answer. No job waits for that: large clusters keep events in a
+store of their own, which may be away alone.
 """
 
 import asyncio
 import logging
+from collections import deque
 from itertools import count
+from math import inf
 
 from trainwright.errors import AlreadyExistsError, ApiError
 from trainwright.model.action import Emit, Moment
@@ -22,7 +25,10 @@ _LOG = logging.getLogger(__name__)
 _TERMINAL = (Moment.SUCCEEDED, Moment.FAILED)
 #: What whoever looks after the operator should read as well; the steps of a job's life are logged by `census`.
 _TROUBLE = (Moment.REFUSED, Moment.UNFIT, Moment.GANG_MISSING)
-_TRIES = 8
+#: So many that are to be tried again are kept, the newest.
+_KEPT = 10_000
+#: Seconds between two tries, doubling; for so long after one that failed, passes do not try.
+_FIRST, _MOST, _SPARED = 0.2, 30.0, 5.0
 #: A status from here on is the server's trouble and may pass, and so may 429.
 _SERVERS, _LATER = 500, 429
 
@@ -35,18 +41,37 @@ class Recorder:
         self._clock = clock
         self._telemetry = telemetry
         self._numbers = count(1)
+        #: How jobs ended, as far as that has not been taken yet.
+        self._late: deque[Body] = deque(maxlen=_KEPT)
+        self._some = asyncio.Event()
+        self._spared = -inf
+
+    async def run(self) -> None:
+        """Try again what says how a job ended, until cancelled."""
+        pause = _FIRST
+        while True:
+            await self._some.wait()
+            await asyncio.sleep(pause)
+            body = self._late.popleft()
+            if await self._sent(body):
+                pause = _FIRST if not self._late else 0.0
+            else:
+                self._late.appendleft(body)
+                pause = min(max(pause * 2, _FIRST), _MOST)
+            if not self._late:
+                self._some.clear()
 
     async def tell(self, job: Job, emit: Emit) -> None:
-        """One event, sent."""
+        """One event: sent at once, if events are taken at all."""
         now = self._clock.now()
         if emit.moment in _TROUBLE:
             _LOG.warning(Line("trouble", job=str(job.key), kind=job.kind, reason=emit.moment.value, why=emit.message))
         body = event(job, emit, now, f"{int(now.timestamp() * 1e6):x}{next(self._numbers):x}")
-        for attempt in range(_TRIES if emit.moment in _TERMINAL else 1):
-            if attempt:
-                await asyncio.sleep(0.1 * 2**attempt)
-            if await self._sent(body):
-                return
+        if asyncio.get_running_loop().time() >= self._spared and await self._sent(body):
+            return
+        if emit.moment in _TERMINAL:
+            self._late.append(body)
+            self._some.set()
 
     async def _sent(self, body: Body) -> bool:
         """Send it once; whether there is no use in doing so again."""
@@ -62,6 +87,7 @@ class Recorder:
             _LOG.warning(Line("event not taken", job=job, kind=kind, reason=body["reason"], error=error))
             result, over = error.reason, error.status < _SERVERS and error.status != _LATER
         self._telemetry.writes["create", EVENTS.id, result] += 1
+        self._spared = -inf if over else asyncio.get_running_loop().time() + _SPARED
         return over
 
 

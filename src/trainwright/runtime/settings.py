@@ -18,7 +18,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     writes: int = 16
     #: Counts are stored when they have been out of date so long, unless something more important takes them along.
     count_delay: float = 10.0
-    #: An unfinished job is looked at again after so long, and while nothing changes ever more rarely.
+    #: An unfinished job is looked at again after so long, and while nothing changes ever more rarely; 0: never.
     resync: float = 15.0
     resync_most: float = 300.0
     #: A pass that failed is repeated after so long, doubling.

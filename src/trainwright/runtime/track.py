@@ -23,6 +23,8 @@ Like = tuple[str, str]
 Place = tuple[str, str]
 #: What complaints about the job itself go by.
 ITSELF: Like = ("", "")
+#: What complaints about a pass that is refused as a whole go by.
+STUCK: Like = ("", "pass")
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -41,6 +43,8 @@ class Track:
         self.barred: dict[Like, datetime] = {}
         #: Seconds that children which were refused were last made to wait.
         self.waits: dict[Place, float] = {}
+        #: Since when children wait for their name to become free.
+        self.awaits: dict[Place, datetime] = {}
         #: What people were last told to be wrong, by what it is about: not told again while it lasts.
         self.complaints: dict[Like, str] = {}
         #: Seconds after which the last pass wants to be followed by another, because of what it met.
@@ -56,6 +60,8 @@ class Track:
         self.effort = 0.0
         #: Seconds to the next try after a failed pass.
         self.pause = 0.0
+        #: When the last pass was.
+        self._seen: datetime | None = None
         self._document: Body = {}
         self._loaded: Loaded | None = None
 
@@ -82,11 +88,27 @@ class Track:
         return loaded.job if self.pending is None else replace(loaded.job, ledger=self.pending)
 
     def complain(self, about: Like, moment: Moment, text: str) -> None:
-        """Have people told of a trouble, once; one that differs in numbers only is the same."""
-        said = _NUMBERS.sub("", text)
-        if self.complaints.get(about) != said:
-            self.complaints[about] = said
+        """Have people told of a trouble, once."""
+        if self.is_news(about, text):
             self.untold += (Emit(moment, brief(text), warning=True),)
+
+    def is_news(self, about: Like, text: str) -> bool:
+        """Whether people have yet to be told of a trouble; one that differs in numbers only is the same."""
+        before, said = self.complaints.get(about), _NUMBERS.sub("", text)
+        self.complaints[about] = said
+        return before != said
+
+    def went_well(self) -> None:
+        """The pass has come to its end."""
+        self.pause = 0.0
+        self.complaints.pop(STUCK, None)
+
+    def begin(self, now: datetime) -> None:
+        """A pass begins. What waits for a time does not wait for longer because the clock was set back."""
+        if self._seen is not None and now < self._seen:
+            self.barred = {}
+            self.refusals = {place: replace(one, retry_at=now) for place, one in self.refusals.items()}
+        self._seen, self.again = now, None
 
     def look_again(self, seconds: float) -> None:
         """This pass met something that another must look at, so soon."""
@@ -113,8 +135,10 @@ class Track:
             if place in wanted or (one.retry_at is not None and one.retry_at > now)
         }
         self.waits = {place: wait for place, wait in self.waits.items() if place in self.refusals}
+        if self.awaits:
+            self.awaits = {at: since for at, since in self.awaits.items() if at in wanted or at in self.refusals}
         if not self.refusals:
-            self.complaints = {about: text for about, text in self.complaints.items() if about == ITSELF}
+            self.complaints = {about: text for about, text in self.complaints.items() if about in (ITSELF, STUCK)}
 
 
 def _manifest(document: Body) -> tuple[object, Body]:

@@ -69,10 +69,11 @@ class View:
 
     def observe(self, job: Job, refusals: tuple[Refusal, ...]) -> Observed:
         """What one job has in the world."""
+        whose = (job.key.namespace, job.uid)
         return Observed(
-            pods=self._pods.of(job.uid),
-            services=self._services.of(job.uid),
-            extras=tuple([extra for cache in self._extras for extra in cache.of(job.uid)]),
+            pods=self._pods.of(whose),
+            services=self._services.of(whose),
+            extras=tuple([extra for cache in self._extras for extra in cache.of(whose)]),
             nodes=self._nodes.known,
             refusals=refusals,
         )
