@@ -6,10 +6,10 @@ BIN    := $(VENV)/bin
 JOB     ?= examples/quickstart.yaml
 RUNTIME ?= auto
 
-.PHONY: help run test test-cluster check bench deploy mutate lock clean
+.PHONY: help run test test-cluster check bench bench-operator deploy mutate lock clean
 
 help:            ## List what can be made
-	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## / \t/' | expand -t 14
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## / \t/' | expand -t 16
 
 run: $(VENV)/.run  ## Train the quickstart on this machine (RUNTIME=process: without namespaces; JOB=file.yaml: yours)
 	$(BIN)/trainwright run --runtime $(RUNTIME) $(JOB)
@@ -32,6 +32,9 @@ bench: $(VENV)/.run  ## Measure the decision and the embedded engine: see bench/
 	$(BIN)/python bench/store.py
 	$(BIN)/python bench/sandbox.py
 	$(BIN)/python bench/embedded.py
+
+bench-operator: $(VENV)/.run  ## Measure the operator on a real API server, beside a floor: a quarter of an hour
+	$(BIN)/python bench/operator
 
 deploy: $(VENV)/.run  ## Write deploy/ anew: what crds and manifests print, and the examples
 	$(BIN)/trainwright crds > deploy/v1/crd.yaml

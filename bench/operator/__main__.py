@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the operator costs on a real API server, beside one that makes the same writes and decides nothing.
+
+The control plane and the fake kubelet are those of the tests. The folder is a program, not a module: a module of this
+name would stand before Python's own `operator`.
+
+Run: python bench/operator [--quick] [--runs=N] [--sizes=100x4,1x200] [sizes] [present]
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "cluster"))
+
+from compare import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One measured run: jobs are submitted to a control plane, an operator works, and the audit log says what happened.
+
+`__main__` makes the control plane and calls `measured` for each operator in turn. Nothing here watches pods, so that
+looking on takes little of the processors from those who work.
+"""
+
+import asyncio
+import os
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any
+
+from cluster_audit import Call, Calls
+from cluster_plane import ControlPlane
+from cluster_pods import PREFIX
+from cluster_process import Process
+from msgspec import Struct
+
+from trainwright.kube.cluster import KubeCluster, connected
+from trainwright.kube.config import Asked, load
+from trainwright.kube.http import Manner
+from trainwright.runtime.ports import Scope
+from trainwright.runtime.resources import EVENTS, JOBS, PODS, SERVICES
+
+Body = dict[str, Any]
+JOB = JOBS["genericjob"]
+#: Seconds that a pod of a measured job runs.
+RUNS = 5.0
+#: Jobs that are submitted at a time.
+AT_ONCE = 8
+#: A process that uses less of a processor is at rest.
+_RESTS = 0.05
+_TICK = os.sysconf("SC_CLK_TCK")
+_numbers = count(1)
+
+
+class Sizes(Struct, frozen=True):
+    """So many jobs of so many pods."""
+
+    jobs: int
+    pods: int
+
+    def __str__(self) -> str:
+        return f"{self.jobs:,} x {self.pods}"
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """What one run came to. Times in seconds, sizes in MiB."""
+
+    wall: float
+    #: From a job's submission to its last pod, of each job.
+    waits: tuple[float, ...]
+    cpu: float
+    peak: float
+    writes: int
+    conflicts: int
+    reads: int
+    #: Share of the machine that went to programs which have no part in this.
+    others: float
+
+
+def manifest(name: str, pods: int, *, service: bool = True, runs: str = str(RUNS)) -> Body:
+    """A job whose pods do nothing for some seconds."""
+    container = {"name": "main", "image": "none", "command": ["true"]}
+    template = {"metadata": {"annotations": {f"{PREFIX}runs": runs}}, "spec": {"containers": [container]}}
+    spec: Body = {"replicaSpecs": [{"type": "worker", "replicas": pods, "template": template}]}
+    if service:
+        spec["service"] = {"ports": [{"name": "http", "port": 80}]}
+    head = {"apiVersion": JOB.api_version, "kind": JOB.kind, "metadata": {"name": name}}
+    return {**head, "spec": spec}
+
+
+def measured(plane: ControlPlane, operator: Process, parts: list[Process], sizes: Sizes) -> tuple[Result, str]:
+    """Submit jobs in a namespace of their own, wait until all have succeeded; what it took, and where they are."""
+    space = namespace(plane)
+    jobs = [manifest(f"job-{number}", sizes.pods) for number in range(sizes.jobs)]
+    mark, others = plane.mark(), Others([operator, *parts])
+    before, began = spent(operator.pid), perf_counter()
+    asyncio.run(reach(plane, space, jobs, operator))
+    wall = perf_counter() - began
+    cpu, share = spent(operator.pid) - before, others.share()
+    calls = plane.audit(mark).where(namespace=space)
+    ours = Calls(call for call in calls.where(user="operator") if not call.resource.startswith("leases"))
+    result = Result(
+        wall=wall,
+        waits=waits(calls, sizes),
+        cpu=cpu,
+        peak=memory(operator.pid),
+        writes=len(ours.writes),
+        conflicts=len(ours.where(code=409)),
+        reads=len(ours.reads),
+        others=share,
+    )
+    return result, space
+
+
+def namespace(plane: ControlPlane) -> str:
+    """A fresh one."""
+    name = f"bench-{next(_numbers)}"
+    plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    return name
+
+
+async def reach(plane: ControlPlane, space: str, jobs: list[Body], operator: Process, phase: str = "Succeeded") -> None:
+    """Submit jobs, a few at a time, and wait until all of them have come so far."""
+    async with connected(load(Asked(kubeconfig=str(plane.kubeconfig())))) as cluster:
+        since = (await cluster.list(JOB, Scope(namespace=space))).version
+        seen = asyncio.create_task(_reached(cluster, space, since, (len(jobs), phase)))
+        pending = iter(jobs)
+
+        async def submit() -> None:
+            for job in pending:
+                await cluster.create(JOB, {**job, "metadata": {**job["metadata"], "namespace": space}})
+
+        await asyncio.gather(*[submit() for _ in range(AT_ONCE)])
+        while not seen.done():
+            assert operator.alive, f"{operator.name} has ended:\n{operator.tail()}"
+            await asyncio.wait([seen], timeout=1)
+        await seen
+
+
+async def _reached(cluster: KubeCluster, space: str, since: str, wanted: tuple[int, str]) -> None:
+    number, phase = wanted
+    reached: set[str] = set()
+    while True:
+        async for changes in cluster.watch(JOB, Scope(namespace=space), since=since):
+            for change in changes:
+                if change.item is not None and (change.item.get("status") or {}).get("phase") == phase:
+                    reached.add(change.item["metadata"]["name"])
+            since = changes[-1].version
+            if len(reached) == number:
+                return
+
+
+def clear(plane: ControlPlane, space: str) -> None:
+    """Everything in a namespace goes; no controller runs that would do it."""
+    asyncio.run(_clear(plane, space))
+
+
+async def _clear(plane: ControlPlane, space: str) -> None:
+    patient = Manner(timeout=300.0, patience=300.0)
+    async with connected(load(Asked(kubeconfig=str(plane.kubeconfig()))), patient) as cluster:
+        for resource in (JOB, PODS, SERVICES, EVENTS):
+            while (await cluster.list(resource, Scope(namespace=space))).items:
+                await cluster.delete_all(resource, Scope(namespace=space), grace=0)
+
+
+# -- what it took ----------------------------------------------------------------------------------------------------
+
+
+def waits(calls: Calls, sizes: Sizes) -> tuple[float, ...]:
+    """From each job's submission to its last pod, as the API server has it on record."""
+    submitted = {call.name: _at(call) for call in calls.where(user="admin", verb="create", resource=JOB.id)}
+    made: dict[str, list[float]] = {}
+    for call in calls.where(user="operator", verb="create", resource=PODS.id, code=201):
+        made.setdefault(call.name.rsplit("-", 2)[0], []).append(_at(call))
+    short = [name for name in submitted if len(made.get(name, ())) != sizes.pods]
+    assert len(submitted) == sizes.jobs
+    assert not short, f"not every pod was made once: {short[:3]}"
+    return tuple(sorted(max(made[name]) - at for name, at in submitted.items()))
+
+
+def _at(call: Call) -> float:
+    return datetime.fromisoformat(call.at).timestamp()
+
+
+def quantile(values: tuple[float, ...], share: float) -> float:
+    """Of sorted values."""
+    return values[min(int(share * len(values)), len(values) - 1)]
+
+
+def spent(pid: int) -> float:
+    """Seconds of processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
+def memory(pid: int, what: str = "VmHWM") -> float:
+    """The most memory that a process has had, or what it has now (VmRSS), in MiB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith(what))) / 1024
+
+
+class Others:
+    """How busy the machine is with what is none of ours."""
+
+    def __init__(self, ours: list[Process]) -> None:
+        self._pids = [os.getpid(), *(one.pid for one in ours)]
+        self._busy, self._all = self._now()
+
+    def _now(self) -> tuple[float, float]:
+        fields = [int(word) / _TICK for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+        return sum(fields) - fields[3] - fields[4] - sum(spent(pid) for pid in self._pids), sum(fields)
+
+    def share(self) -> float:
+        """Of all processors, since it was made."""
+        busy, all_ = self._now()
+        return max(busy - self._busy, 0.0) / max(all_ - self._all, 0.001)
+
+
+def resting(pid: int, seconds: float) -> float:
+    """The share of a processor that a process uses by itself."""
+    before, began = spent(pid), perf_counter()
+    sleep(seconds)
+    return (spent(pid) - before) / (perf_counter() - began)
+
+
+def quiet(process: Process) -> None:
+    """Wait until a process rests."""
+    process.until(lambda: process.alive and resting(process.pid, 1.0) < _RESTS)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An operator that decides nothing: the writes of ours, at the same moments, with the same client, and no more.
+
+The benchmark beside it starts this program in turn with `trainwright operator`. It takes every job for a new one that
+will succeed, looks neither at the manifest nor at what went wrong, and has no lease, no queue and no second thoughts.
+
+Run: python bench/operator/floor.py KUBECONFIG
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from msgspec import Struct
+
+from trainwright.kube.cluster import KubeCluster, connected
+from trainwright.kube.config import Asked, load
+from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, KIND, ROLE, Key
+from trainwright.runtime.ports import Resource, Scope
+from trainwright.runtime.resources import EVENTS, JOBS, PODS, SERVICES
+
+Body = dict[str, Any]
+JOB = JOBS["genericjob"]
+TIME = "2026-11-16T12:00:00Z"
+PORTS = [{"name": "http", "port": 80}]
+
+
+class Known(Struct):
+    """A job, and which of its pods run or have run, and which have ended."""
+
+    document: Body
+    replicas: int
+    running: set[str]
+    ended: set[str]
+
+    @property
+    def key(self) -> Key:
+        meta = self.document["metadata"]
+        return Key(meta["namespace"], meta["name"])
+
+
+class Floor:
+    """Everything it knows."""
+
+    def __init__(self, cluster: KubeCluster) -> None:
+        self._cluster = cluster
+        self._jobs: dict[str, Known] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: As many jobs are begun at a time as with ours, and as with ours what has begun does not wait for the rest.
+        self._turns = asyncio.Semaphore(16)
+
+    async def run(self) -> None:
+        await asyncio.gather(self._follow(JOB, Scope(), self._job), self._follow(PODS, Scope(labels=KIND), self._pod))
+
+    async def _follow(self, resource: Resource, scope: Scope, look: Callable[[Any], None]) -> None:
+        since = (await self._cluster.list(resource, scope)).version
+        print("ready", resource.plural, flush=True)
+        while True:
+            async for changes in self._cluster.watch(resource, scope, since=since):
+                for change in changes:
+                    if change.item is not None:
+                        look(change.item)
+                since = changes[-1].version
+
+    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _job(self, document: Body) -> None:
+        uid = document["metadata"]["uid"]
+        if uid not in self._jobs:
+            replicas = document["spec"]["replicaSpecs"][0]["replicas"]
+            self._jobs[uid] = known = Known(document, replicas, set(), set())
+            self._soon(self._begin(known))
+
+    def _pod(self, pod: Any) -> None:
+        known = self._jobs[pod.metadata.labels[JOB_UID]]
+        name, phase = pod.metadata.name, pod.status.phase
+        if phase == "Pending":
+            return
+        if name not in known.running:
+            known.running.add(name)
+            if len(known.running) == known.replicas:
+                self._soon(self._say(known, "Running"))
+        if phase == "Succeeded" and name not in known.ended:
+            known.ended.add(name)
+            if len(known.ended) == known.replicas:
+                self._soon(self._say(known, "Succeeded"))
+
+    # -- what it writes ------------------------------------------------------------------------------------------
+
+    async def _begin(self, known: Known) -> None:
+        async with self._turns:
+            await self._store(known, "Pending")
+            template = known.document["spec"]["replicaSpecs"][0]["template"]
+            names = [f"{known.key.name}-worker-{index}" for index in range(known.replicas)]
+            services = [self._cluster.create(SERVICES, service(known, name)) for name in names]
+            pods = [self._cluster.create(PODS, pod(known, name, template)) for name in names]
+            await asyncio.gather(*services, *pods)
+
+    async def _say(self, known: Known, phase: str) -> None:
+        await self._store(known, phase)
+        await self._cluster.create(EVENTS, event(known, phase))
+
+    async def _store(self, known: Known, phase: str) -> None:
+        await self._cluster.patch(JOB, known.key, {"status": status(known, phase)}, status=True)
+
+
+def pod(known: Known, name: str, template: Body) -> Body:
+    body = child(known, "Pod", name)
+    meta = {**body["metadata"], "annotations": template["metadata"]["annotations"]}
+    return {**body, "metadata": meta, "spec": {"restartPolicy": "Never", **template["spec"]}}
+
+
+def service(known: Known, name: str) -> Body:
+    body, ours = child(known, "Service", name), {"clusterIP": "None", "publishNotReadyAddresses": True}
+    return {**body, "spec": {**ours, "selector": body["metadata"]["labels"], "ports": PORTS}}
+
+
+def child(known: Known, kind: str, name: str) -> Body:
+    """What ours puts on a child."""
+    uid = known.document["metadata"]["uid"]
+    owner = {"apiVersion": JOB.api_version, "kind": JOB.kind, "name": known.key.name, "uid": uid}
+    owner |= {"controller": True, "blockOwnerDeletion": True}
+    labels = {KIND: "genericjob", JOB_UID: uid, ROLE: "worker", INDEX: name.rpartition("-")[2], ATTEMPT: "0"}
+    meta = {"name": name, "namespace": known.key.namespace, "labels": labels, "ownerReferences": [owner]}
+    return {"apiVersion": "v1", "kind": kind, "metadata": meta}
+
+
+def status(known: Known, phase: str) -> Body:
+    """As much as ours has to say."""
+    word = {"status": "True", "reason": "-", "message": "All pods are running normally.", "lastTransitionTime": TIME}
+    container = {"name": "main", "state": phase}
+    names = [f"{known.key.name}-worker-{index}" for index in range(known.replicas)]
+    uid = known.document["metadata"]["uid"]
+    replicas = [{"name": name, "uid": uid, "phase": phase, "containers": [container]} for name in names]
+    times = {"accepted": TIME, "started": TIME, "running": TIME}
+    return {
+        "phase": phase,
+        "conditions": [{"type": kind, **word} for kind in ("Initialized", "Running", "ReplicaFailure")],
+        "tasks": [{"type": "worker", "replicas": replicas}],
+        "aggregate": dict.fromkeys(("creating", "pending", "running", "succeeded", "failed"), 0),
+        "trainwright": {"phase": phase, "roles": [{"name": "worker", "reached": known.replicas}], "times": times},
+    }
+
+
+def event(known: Known, phase: str) -> Body:
+    key, uid = known.key, known.document["metadata"]["uid"]
+    about = {"kind": JOB.kind, "apiVersion": JOB.api_version, "namespace": key.namespace, "name": key.name, "uid": uid}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{key.name}.{phase.lower()}", "namespace": key.namespace},
+        "involvedObject": about,
+        "type": "Normal",
+        "reason": phase,
+        "message": f"{key.name} is {phase}",
+        "source": {"component": "floor"},
+        "firstTimestamp": TIME,
+        "lastTimestamp": TIME,
+        "count": 1,
+    }
+
+
+async def main(kubeconfig: str) -> None:
+    async with connected(load(Asked(kubeconfig=kubeconfig))) as cluster:
+        await Floor(cluster).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
