@@ -74,7 +74,7 @@ MESSAGES = {
     "wrong-apiversion": ":1: error: document 1: apiVersion: expected batch.tensorstack.dev/v1beta1 for a GenericJob, "
     "found the text 'batch.tensorstack.dev/v1'; did you mean `batch.tensorstack.dev/v1beta1`?",
     "wrong-kind": ":2: error: document 1: kind: 'GenericJobs' of 'batch.tensorstack.dev/v1beta1' is not known here; "
-    "expected GenericJob (batch.tensorstack.dev/v1beta1); did you mean `GenericJob`?",
+    "expected GenericJob (batch.tensorstack.dev/v1beta1), TFJob (kubeflow.org/v1); did you mean `GenericJob`?",
 }
 
 

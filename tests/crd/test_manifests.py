@@ -8,7 +8,7 @@ import pytest
 
 from trainwright.crd.manifests import crd, crds
 from trainwright.crd.schema import schema
-from trainwright.kinds.base import Column, Kind
+from trainwright.kinds.base import Column, Kind, Version
 from trainwright.kinds.genericjob.wire import GenericJob, GenericJobStatus
 from trainwright.kinds.registry import KINDS
 
@@ -34,7 +34,10 @@ PLAIN = Kind(
     suspend=_never,
     scale=_never,
 )
-OLDER = msgspec.structs.replace(PLAIN, version="v1", columns=())
+SEVERAL = msgspec.structs.replace(
+    PLAIN,
+    versions=(Version("v2", {"spec.cleanUpPolicy": "All"}), Version("v1", {"spec.replicaSpecs": "odd"})),
+)
 OTHER = msgspec.structs.replace(PLAIN, name="Other", plural="others", short_names=("o", "ot"))
 RULED = msgspec.structs.replace(PLAIN, cel=(("self.a", "a is missing"), ("self.b", "b is missing")))
 
@@ -78,8 +81,8 @@ def test_rules_sit_on_the_spec() -> None:
     ]
 
 
-def test_versions_of_a_kind_share_a_crd_and_the_first_is_stored() -> None:
-    things, others = crds([PLAIN, OTHER, OLDER])
+def test_versions_of_a_kind_share_a_crd_and_its_own_is_stored() -> None:
+    things, others = crds([SEVERAL, OTHER])
 
     found = [(one["name"], one["served"], one["storage"]) for one in things["spec"]["versions"]]
     assert found == [("v2", True, True), ("v1", True, False)]
@@ -87,15 +90,27 @@ def test_versions_of_a_kind_share_a_crd_and_the_first_is_stored() -> None:
     assert others["metadata"] == {"name": "others.example.org"}
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.singular)
-def test_every_kind_reports_in_the_shared_ledger_and_shows_its_phase(kind: Kind) -> None:
-    version = crd(kind)["spec"]["versions"][0]
-    status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
-    ledger = status["trainwright"]
+def test_versions_differ_in_what_they_stamp_and_in_nothing_else() -> None:
+    new, old = (one["schema"]["openAPIV3Schema"]["properties"]["spec"] for one in crd(SEVERAL)["spec"]["versions"])
 
-    assert {"phase", "roles", "outcome", "times", "failures"} <= set(ledger["properties"])
-    assert "x-kubernetes-preserve-unknown-fields" not in ledger
-    assert version["additionalPrinterColumns"][0] == {"name": "Phase", "type": "string", "jsonPath": ".status.phase"}
+    assert new["properties"].pop("cleanUpPolicy")["default"] == "All"
+    assert old["properties"].pop("cleanUpPolicy")["default"] == "None"
+    assert old["properties"]["replicaSpecs"].pop("default") == "odd"
+    assert new == old
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.singular)
+def test_every_version_of_a_kind_reports_in_the_shared_ledger_and_shows_where_its_job_is(kind: Kind) -> None:
+    first = {"GenericJob": ("Phase", ".status.phase"), "TFJob": ("State", ".status.conditions[-1:].type")}[kind.name]
+    for version in crd(kind)["spec"]["versions"]:
+        status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+        ledger = status["trainwright"]
+
+        assert {"phase", "roles", "outcome", "times", "failures"} <= set(ledger["properties"])
+        assert "x-kubernetes-preserve-unknown-fields" not in ledger
+        assert version["subresources"] == {"status": {}}
+        shown = {"name": first[0], "type": "string", "jsonPath": first[1]}
+        assert version["additionalPrinterColumns"][0] == shown
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.singular)
@@ -104,5 +119,6 @@ def test_every_column_shows_a_field_that_exists(kind: Kind) -> None:
     for column in kind.columns:
         node = whole
         for step in column.path.removeprefix(".").split(".") if column.path[:9] != ".metadata" else ():
-            node = node["properties"][step]
+            node = node["properties"][step.removesuffix("[-1:]")]
+            node = node["items"] if step.endswith("[-1:]") else node
         assert column.path.startswith(".metadata.") or node["type"] == column.type

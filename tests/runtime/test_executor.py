@@ -36,7 +36,7 @@ from trainwright.runtime.track import Track
 from trainwright.runtime.view import View
 
 pytestmark = VIRTUAL
-(GENERICJOB,) = KINDS
+GENERICJOB, *_ = KINDS
 
 
 class Stand:

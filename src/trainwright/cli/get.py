@@ -123,12 +123,17 @@ def _row(one: Known, now: Time, *, wide: bool) -> list[str]:
         one.run.key.namespace,
         one.run.key.name,
         one.body.get("kind", ""),
-        (status.get("phase") or "Pending") if one.run.live or ledger.outcome is not None else _word(one.run),
+        _state(one.body, status) if one.run.live or ledger.outcome is not None else _word(one.run),
         f"{_there(one, ledger)}/{_total(one.body)}",
         str(restarts),
         _age(one.body.get("metadata") or {}, now),
     ]
     return row + [str(one.run.folder)] * wide
+
+
+def _state(body: Body, status: Body) -> str:
+    kind = kind_of(body.get("apiVersion", ""), body.get("kind", ""))
+    return (kind.word(status) if kind is not None else "") or "Pending"
 
 
 def _word(run: Run) -> str:

@@ -68,4 +68,6 @@ def _change(reached: Reached, wanted: dict[str, int]) -> Body:
 
 
 def _of(reached: Reached, role: str) -> list[Body]:
-    return [pod for pod in reached.pods() if pod["metadata"]["labels"].get(ROLE) == role]
+    """Its pods; some kinds take a role's name in any case."""
+    wanted = role.lower()
+    return [pod for pod in reached.pods() if pod["metadata"]["labels"].get(ROLE, "").lower() == wanted]

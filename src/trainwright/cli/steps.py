@@ -6,7 +6,9 @@ what the operator made of it, in the words of the job's kind.
 """
 
 from collections.abc import Callable
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
@@ -44,6 +46,7 @@ class Story:
         gangs = frozenset({job.gang.api}) if job.gang is not None else frozenset[str]()
         self.kind = kind
         self.world = World(job, site=Site(gangs=gangs))
+        self._said: Any = None
         self.steps: list[Step] = []
         self.objects: list[Body] = []
 
@@ -81,7 +84,7 @@ class Story:
     def end(self, who: Ranks, code: int) -> None:
         """Those of these replicas that run end with that code; if they are to be made again, their back-off passes."""
         end = Terminated(code, reason="Error" if code else "Completed", finished_at=self.world.clock)
-        ended = (Container("main", state=ContainerState(terminated=end)),)
+        ended = (Container(self.world.main, state=ContainerState(terminated=end)),)
         status = PodStatus("Failed" if code else "Succeeded", container_statuses=ended)
         who = {role: alive for role, ranks in who.items() if (alive := tuple(filter(self._running(role), ranks)))}
         names = [child(self.world.job, role, index) for role, ranks in who.items() for index in ranks]
@@ -107,8 +110,9 @@ class Story:
         """Let the operator work until it rests, and write down what it did; a clean-up has a line of its own."""
         before = self.outcome
         plans = self._passes()
-        status = self.kind.render(None, self.world.job, plans[-1].status, self.world.clock)
-        phase = str(status.get("phase") or self.world.job.ledger.phase)
+        status = self.kind.render(self._said, self.world.job, plans[-1].status, self.world.clock)
+        self._said = msgspec.convert(status, self.kind.status)
+        phase = self.kind.word(status) or str(self.world.job.ledger.phase)
         bodies = [create.body for plan in plans for create in plan.creates]
         self.objects += bodies
         creates = tuple(f"{body['kind']} {body['metadata']['name']}" for body in bodies)
@@ -124,6 +128,7 @@ class Story:
         plans: list[Plan] = []
         while len(plans) < _MOST_PASSES and not self.world.gone and not (plans and plans[-1].empty):
             self.world.reap()
+            self.world.admit()
             self.world.restart_operator()
             plans.append(self.world.step())
         return plans

@@ -55,8 +55,9 @@ def subject_of(body: Body) -> Subject:
 
 
 def _missing(body: Body) -> list[Problem]:
-    """Both words are needed before anything else can be said."""
-    versions = " or ".join(kind.api_version for kind in KINDS)
+    """Both words are needed before anything else can be said; one of them may narrow the other down."""
+    named = [kind for kind in KINDS if kind.name == body.get("kind")] or KINDS
+    versions = " or ".join(version for kind in named for version in kind.served)
     names = " or ".join(kind.name for kind in KINDS)
     return [
         Problem(key, f"expected {known}, found {shown(body[key])}" if key in body else f"missing; expected {known}")
@@ -68,9 +69,8 @@ def _missing(body: Body) -> list[Problem]:
 def _unknown(version: str, word: str) -> Problem:
     own = next((kind for kind in KINDS if kind.name == word), None)
     if own is not None:
-        return Problem(
-            "apiVersion", f"expected {own.api_version} for a {word}, found {shown(version)}", own.api_version
-        )
+        known = " or ".join(own.served)
+        return Problem("apiVersion", f"expected {known} for a {word}, found {shown(version)}", own.api_version)
     names = [kind.name for kind in KINDS] + _BESIDE.get(version, "").split()
     listed = ", ".join(f"{kind.name} ({kind.api_version})" for kind in KINDS)
     return Problem(

@@ -40,7 +40,7 @@ def resume(job: str, namespace: str, wait: float) -> None:
 
 def _edited(reached: Reached, *, on: bool) -> Reached:
     if step(reached) in _OVER:
-        raise UsageError(f"{reached.run.key} is over: {reached.body['status'].get('phase')}")
+        raise UsageError(f"{reached.run.key} is over: {reached.kind.word(reached.body['status'])}")
     try:
         reached.patch(reached.kind.suspend(reached.body, on))
     except InvalidError as error:

@@ -80,6 +80,9 @@ def _answers(one: Retry) -> bool:
         return False
     if one.cause.why is not Why.EXIT or rule.codes is None:
         return True
+    if one.role.mains and one.cause.container not in one.role.mains:
+        # The codes are a language between user and controller, and only the containers that count speak it.
+        return True
     code = one.cause.code
     return isinstance(code, int) and any(first <= code <= last for first, last in rule.codes)
 

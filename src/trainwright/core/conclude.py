@@ -84,7 +84,14 @@ def _ended(pod: Pod, role: Role) -> Conclusion:
         return _STOPPING if _fell_with_deletion(pod, ends, unsure=False) else _SUCCEEDED
     if _fell_with_deletion(pod, [end for _, end in _ends(pod) if end.exit_code], unsure=True):
         return _STOPPING
-    return State.FAILED, _cause(pod, role)
+    cause = _cause(pod, role)
+    # What counts had ended well, and would have been seen to, had we looked while the rest still ran.
+    return _SUCCEEDED if cause.why is Why.EXIT and _mains_did_well(pod, role) else (State.FAILED, cause)
+
+
+def _mains_did_well(pod: Pod, role: Role) -> bool:
+    ends = {container.name: end.exit_code for container, end in _ends(pod) if container.name in role.mains}
+    return bool(ends) and len(ends) == len(role.mains) and not any(ends.values())
 
 
 def _fell_with_deletion(pod: Pod, ends: list[Terminated], *, unsure: bool) -> bool:

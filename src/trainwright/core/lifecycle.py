@@ -15,8 +15,13 @@ from trainwright.model.child import Pod
 from trainwright.model.job import Clean, Role
 from trainwright.model.ledger import LONGEST_TEXT, Ledger, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.rule import Result
-from trainwright.model.status import RoleSeen
+from trainwright.model.status import RoleSeen, Status
 from trainwright.model.units import after, whole
+
+
+def unmanaged(view: View) -> Plan | None:
+    """Another controller looks after the job: its children and its status are not ours."""
+    return Plan(Status(view.stored, view.roles)) if view.job.unmanaged else None
 
 
 def deleted(view: View) -> Plan | None:

@@ -78,7 +78,9 @@ def _urgent(ledger: Ledger) -> Ledger:
 def _events(view: View) -> list[Emit]:
     before, after, job = view.stored, view.ledger, view.job
     events: list[Emit] = []
-    if before.phase is Phase.NEW and job.gang is not None and job.gang.api not in view.site.gangs:
+    if before.phase is Phase.NEW:
+        events += [Emit(Moment.REMARK, message, warning=True, reason=reason) for reason, message in job.remarks]
+    if before.phase is Phase.NEW and job.gang is not None and job.gang.at(view.site) is None:
         events.append(
             Emit(Moment.GANG_MISSING, f"{job.gang.api} is not installed: pods start one by one", warning=True)
         )

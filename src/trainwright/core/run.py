@@ -15,7 +15,7 @@ from trainwright.core.phases import up
 from trainwright.core.report import Actions
 from trainwright.core.verdict import deadline, start_deadline
 from trainwright.model.action import Create, Delete, Patch
-from trainwright.model.job import Job, Replica, Role
+from trainwright.model.job import Body, Job, Replica, Role
 from trainwright.model.meta import DIGEST
 from trainwright.model.status import RoleSeen, Seen, State
 from trainwright.model.units import Time
@@ -100,8 +100,8 @@ def _startable(view: View, role: Role) -> bool:
 
 def _admitted(view: View) -> bool:
     """The gang's scheduler lets pods be made, where it is one that is asked first."""
-    gang = view.job.gang
-    if gang is None or not gang.admits or gang.api not in view.site.gangs:
+    gang = view.job.gang.at(view.site) if view.job.gang is not None else None
+    if gang is None or not gang.admits:
         return True
     return any(extra.status is not None and extra.status.phase in gang.admits for extra in view.observed.extras)
 
@@ -135,8 +135,8 @@ def _services(view: View) -> tuple[list[Create], list[Delete]]:
 
 def _extras(view: View) -> tuple[list[Create], list[Patch], list[Delete]]:
     """Children of the whole job: made, kept in step by their digest, removed when no longer wanted."""
-    gang = view.job.gang
-    if gang is not None and gang.api not in view.site.gangs:
+    gang = view.job.gang.at(view.site) if view.job.gang is not None else None
+    if view.job.gang is not None and gang is None:
         # It may only be out of sight: what is there stays there.
         return [], [], []
     bodies = view.job.dialect.extras(view.job, view.observed, view.site)
@@ -150,13 +150,21 @@ def _extras(view: View) -> tuple[list[Create], list[Patch], list[Delete]]:
         extra = present.get(key)
         digest = create.body["metadata"]["annotations"][DIGEST]
         if extra is not None and not removal.going(extra) and (extra.metadata.annotations or {}).get(DIGEST) != digest:
-            body = {name: part for name, part in create.body.items() if name not in ("apiVersion", "kind", "metadata")}
+            body = _update(create.body, gang.keeps if gang is not None else frozenset())
             body["metadata"] = {"annotations": {DIGEST: digest}}
             patches.append(
                 Patch(extra.kind, extra.metadata.name, extra.metadata.uid, body, "kept in step with the job")
             )
     surplus = [extra for key, extra in sorted(present.items()) if key not in wanted and not removal.going(extra)]
     return creates, patches, [removal.of_extra(extra, "the job no longer has it") for extra in surplus]
+
+
+def _update(body: Body, keeps: frozenset[str]) -> Body:
+    """What a child of the whole job should be, without what is said only once."""
+    parts = {name: part for name, part in body.items() if name not in ("apiVersion", "kind", "metadata")}
+    if keeps and "spec" in parts:
+        parts["spec"] = {name: value for name, value in parts["spec"].items() if name not in keeps}
+    return parts
 
 
 def _wake(view: View, holds: dict[str, dict[int, Time]]) -> Time | None:

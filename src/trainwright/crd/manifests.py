@@ -7,20 +7,17 @@
 from collections.abc import Iterable
 
 from trainwright.crd.schema import schema
-from trainwright.kinds.base import Column, Kind
+from trainwright.kinds.base import Column, Kind, Version
 from trainwright.model.job import Body
 
 
 def crds(kinds: Iterable[Kind]) -> tuple[Body, ...]:
-    """One CRD for each group and name, in the order of their first version; that version is the one stored."""
-    versions: dict[tuple[str, str], list[Kind]] = {}
-    for kind in kinds:
-        versions.setdefault((kind.group, kind.name), []).append(kind)
-    return tuple(crd(*several) for several in versions.values())
+    """One CRD for each kind."""
+    return tuple(crd(kind) for kind in kinds)
 
 
-def crd(kind: Kind, *older: Kind) -> Body:
-    """The CRD of a kind. All versions are served, the first one is stored."""
+def crd(kind: Kind) -> Body:
+    """The CRD of a kind. All its versions are served; nothing is converted between them, since their fields agree."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -29,7 +26,7 @@ def crd(kind: Kind, *older: Kind) -> Body:
             "group": kind.group,
             "names": _names(kind),
             "scope": "Namespaced",
-            "versions": [_version(kind) | {"storage": True}, *(_version(other) for other in older)],
+            "versions": [_version(kind, one) for one in kind.versions or (Version(kind.version, {}),)],
         },
     }
 
@@ -39,14 +36,14 @@ def _names(kind: Kind) -> Body:
     return names | ({"shortNames": list(kind.short_names)} if kind.short_names else {})
 
 
-def _version(kind: Kind) -> Body:
+def _version(kind: Kind, version: Version) -> Body:
     return {
-        "name": kind.version,
+        "name": version.name,
         "served": True,
-        "storage": False,
+        "storage": version.name == kind.version,
         "subresources": {"status": {}},
         "additionalPrinterColumns": [_column(column) for column in kind.columns],
-        "schema": {"openAPIV3Schema": _checked(schema(kind.wire), kind.cel)},
+        "schema": {"openAPIV3Schema": _checked(schema(kind.wire, version.stamps), kind.cel)},
     }
 
 

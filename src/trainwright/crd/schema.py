@@ -6,7 +6,7 @@ Everything is inlined. Null is not mentioned where it means the same as nothing:
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from types import NoneType, UnionType
@@ -32,15 +32,30 @@ _FIRST = ("description", "type", "format", "nullable", "enum", "default")
 _LAST = ("required", "properties", "items", "additionalProperties")
 
 
-def schema(wire: type[Any]) -> Body:
-    """The schema of a whole object. The API server itself looks after `apiVersion`, `kind` and `metadata`."""
+def schema(wire: type[Any], stamps: Mapping[str, str] | None = None) -> Body:
+    """The schema of a whole object. The API server itself looks after `apiVersion`, `kind` and `metadata`.
+
+    `stamps` are the defaults of one version, by path, as `kinds.base.Version` has them.
+    """
     own = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
     fields = {field.encode_name: field for field in structs.fields(wire) if field.encode_name not in own}
     node: Body = {"description": _first_sentence(wire), "type": "object"}
     node["required"] = [name for name, field in fields.items() if field.required]
     # Defaults are for what people write; a status says what its writer said, nothing more.
     parts = {name: _property(field, stamps=name != "status") for name, field in fields.items()}
-    return node | {"properties": own | parts}
+    whole = node | {"properties": own | parts}
+    for path, value in (stamps or {}).items():
+        _stamp(whole, path.split("."), value)
+    return whole
+
+
+def _stamp(node: Body, steps: list[str], value: str) -> None:
+    """Write a default down at the end of a path; the schema is new, so it may be edited."""
+    for step in steps:
+        node = node["additionalProperties"] if step == "*" else node["properties"][step]
+    old = dict(node)
+    node.clear()
+    node.update(_tidy(old | {"default": value}))
 
 
 def _node(annotation: Any, *, stamps: bool) -> Body:

@@ -5,7 +5,7 @@ The engines call `load` on what the API server sends and `render` on what `core`
 command line asks for the edits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -14,6 +14,8 @@ from msgspec.structs import replace
 
 from trainwright.kinds import template
 from trainwright.kinds.decode import decode
+from trainwright.kinds.stamps import stamped
+from trainwright.model.action import Emit
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import Key, ObjectMeta, Owner
@@ -32,10 +34,22 @@ class Column(Struct, frozen=True):
     priority: int = 0
 
 
+class Version(Struct, frozen=True):
+    """A version that is served, and what its schema writes down where a manifest says nothing.
+
+    All versions of a kind have the same fields, so that none prunes what another one knows. Only defaults differ: by
+    path, with `*` for any key of a mapping.
+    """
+
+    name: str
+    stamps: Mapping[str, str]
+
+
 class Kind(Struct, frozen=True, kw_only=True):
     """Everything that makes one kind. `wire` is the struct its manifests decode to."""
 
     group: str
+    #: The version that is stored.
     version: str
     name: str
     plural: str
@@ -60,11 +74,22 @@ class Kind(Struct, frozen=True, kw_only=True):
     scale: Callable[[Body, str, int], Body | Problem]
     #: CEL rules for the CRD's `spec`: (rule, message).
     cel: tuple[tuple[str, str], ...] = ()
+    #: Every version that is served, the stored one first; none: that one alone, and it stamps nothing of its own.
+    versions: tuple[Version, ...] = ()
+    #: Where the job is, in one word, from its stored `status`; empty while that says nothing.
+    word: Callable[[Body], str] = lambda status: status.get("phase") or ""
+    #: An event in this kind's words: (job, conclusion, event) -> event.
+    event: Callable[[Job, Status, Emit], Emit] = lambda _job, _status, emit: emit
 
     @property
     def api_version(self) -> str:
-        """`group/version`."""
+        """`group/version`, as the job is stored and its children name it."""
         return f"{self.group}/{self.version}"
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """`group/version` of every version that a manifest may be of."""
+        return tuple(f"{self.group}/{one.name}" for one in self.versions) or (self.api_version,)
 
     @property
     def singular(self) -> str:
@@ -135,8 +160,18 @@ class Loaded(Struct, frozen=True):
         return tuple(problem for problem in self.problems if not problem.warning)
 
 
+def stored(kind: Kind, document: Body) -> Body:
+    """The manifest as an API server stores it: what its version's schema stamps written down, of the stored version."""
+    asked = document.get("apiVersion", kind.api_version)
+    version = next((one for one in kind.versions if f"{kind.group}/{one.name}" == asked), None)
+    if version is None:
+        return document
+    return {**stamped(document, version.stamps), "apiVersion": kind.api_version}
+
+
 def load(kind: Kind, document: Body) -> Loaded:
     """Decode, default, check, translate. Never raises: what is wrong is in `problems`, and the job says so too."""
+    document = stored(kind, document)
     wire, problems = decode(kind.wire, {key: part for key, part in document.items() if key != "status"})
     said, ledger = _said(kind, document.get("status"))
     if ledger is None:

@@ -132,7 +132,9 @@ def _dict(kind: inspect.DictType, value: Body, path: str, found: Found) -> Body:
         return value
     if not _sized(kind, value, path, found):
         return value
-    present = {key: inner for key, inner in value.items() if inner is not None}
+    # Nothing in the place of a whole object is a mistake, which a server refuses too; of a scalar it means nothing.
+    struct = isinstance(kind.value_type, inspect.StructType)
+    present = {key: inner for key, inner in value.items() if inner is not None or struct}
     return {key: walk(kind.value_type, inner, under(path, key), found) for key, inner in present.items()}
 
 

@@ -3,10 +3,11 @@
 
 from trainwright.kinds.base import Kind
 from trainwright.kinds.genericjob import GENERICJOB
+from trainwright.kinds.tfjob import TFJOB
 
-KINDS: tuple[Kind, ...] = (GENERICJOB,)
+KINDS: tuple[Kind, ...] = (GENERICJOB, TFJOB)
 
 
 def find(api_version: str, name: str) -> Kind | None:
-    """The kind of that apiVersion and name, if it is one of ours."""
-    return next((kind for kind in KINDS if kind.api_version == api_version and kind.name == name), None)
+    """The kind of that apiVersion and name, if it is one of ours; any version that it serves will do."""
+    return next((kind for kind in KINDS if kind.name == name and api_version in kind.served), None)

@@ -61,6 +61,7 @@ class Moment(StrEnum):
     CREATED = "SuccessfulCreate"  # of a child, where people want to be told of each
     DELETED = "SuccessfulDelete"
     GANG_MISSING = "GangUnavailable"
+    REMARK = "Remark"
 
 
 class Emit(Struct, frozen=True, gc=False):
@@ -69,6 +70,9 @@ class Emit(Struct, frozen=True, gc=False):
     moment: Moment
     message: str
     warning: bool = False
+    #: The kind's word for the moment, and its name for us, where it has its own.
+    reason: str = ""
+    source: str = ""
 
 
 class Write(StrEnum):

@@ -140,6 +140,14 @@ class Gang(Struct, frozen=True, gc=False):
 
     api: str
     admits: frozenset[str] = frozenset()
+    #: Fields of the group's spec that are set when it is made and are others' to change from then on.
+    keeps: frozenset[str] = frozenset()
+    #: Others that will do where this one is not installed, best first.
+    instead: tuple["Gang", ...] = ()
+
+    def at(self, site: Site) -> "Gang | None":
+        """The one that this place has."""
+        return next((one for one in (self, *self.instead) if one.api in site.gangs), None)
 
 
 class Replica(Struct, frozen=True, gc=False):
@@ -188,3 +196,7 @@ class Job(Struct, frozen=True, kw_only=True):
     invalid: str = ""
     #: Its stored state cannot be read, so nothing is known of what it has come to: nothing is touched.
     unreadable: bool = False
+    #: Another controller looks after it: nothing is touched, nothing is said.
+    unmanaged: bool = False
+    #: What people should be told once, when the job is accepted: (reason, message).
+    remarks: tuple[tuple[str, str], ...] = ()

@@ -37,6 +37,9 @@ class Publisher:
     async def store(self, document: Body, loaded: Loaded, plan: Plan, track: Track, now: datetime) -> float | None:
         """Write the status if it must be written now; else in how many seconds, if at all."""
         job = track.job(loaded)
+        if job.unmanaged:
+            return None
+        events = tuple(track.kind.event(job, plan.status, emit) for emit in plan.events)
         said = document.get("status")
         stored = said if isinstance(said, dict) else {}  # a definition that is not ours may let anything pass
         # As a server will have it: a tuple is a list there.
@@ -50,12 +53,12 @@ class Publisher:
         if plan.write is not Write.NOW and waits > 0 and not cleared and not _urgent(stored, change):
             track.cleaning = plan.status.cleaning
             track.pending = plan.status.ledger
-            track.untold += plan.events
+            track.untold += events
             return waits
         await self._executor.store(job, document["metadata"]["resourceVersion"], change)
         track.cleaning = plan.status.cleaning
         track.pending = track.lags = None
-        track.untold += plan.events
+        track.untold += events
         return None
 
     def _waits(self, track: Track, now: datetime) -> float:

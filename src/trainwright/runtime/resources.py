@@ -42,7 +42,9 @@ RESOURCES: tuple[Resource, ...] = (
     ADDRESSES,
     *JOBS.values(),
 )
-_BY_NAME = {(resource.api_version, resource.kind): resource for resource in RESOURCES}
+_BY_NAME = {(resource.api_version, resource.kind): resource for resource in RESOURCES} | {
+    (version, kind.name): JOBS[kind.singular] for kind in KINDS for version in kind.served
+}
 _BY_KIND = {resource.kind: resource for resource in RESOURCES}
 BY_ID = {resource.id: resource for resource in RESOURCES}
 

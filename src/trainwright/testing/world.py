@@ -23,6 +23,7 @@ from trainwright.model.child import (
     Container,
     ContainerState,
     Extra,
+    GroupStatus,
     Node,
     Observed,
     Pod,
@@ -286,14 +287,26 @@ class World:
     def start(self, name: str, node: str = "node-1") -> None:
         """The pod runs."""
         self.bind(name, node)
-        running = Container("main", ready=True, state=ContainerState(running=Running(self.clock)))
+        running = Container(self.main, ready=True, state=ContainerState(running=Running(self.clock)))
         self.change(name, phase="Running", start_time=self.clock, container_statuses=(running,))
 
     def exit(self, name: str, code: int = 0) -> None:
         """The pod's container ends."""
         end = Terminated(code, reason="Error" if code else "Completed", finished_at=self.clock)
-        ended = Container("main", state=ContainerState(terminated=end))
+        ended = Container(self.main, state=ContainerState(terminated=end))
         self.change(name, phase="Failed" if code else "Succeeded", container_statuses=(ended,))
+
+    @property
+    def main(self) -> str:
+        """What the container that counts is called."""
+        return next((name for role in self.job.roles for name in sorted(role.mains)), "main")
+
+    def admit(self) -> None:
+        """The gang's scheduler lets the pods of its groups be made, where it is one that is asked first."""
+        gang = self.job.gang.at(self.site) if self.job.gang is not None else None
+        for address, child in list(self.truth.items()):
+            if gang is not None and gang.admits and isinstance(child, Extra) and child.status is None:
+                self._set(address, replace(child, status=GroupStatus(min(gang.admits))))
 
     def evict(self, name: str) -> None:
         """Preempted or drained."""

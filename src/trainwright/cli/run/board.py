@@ -248,7 +248,7 @@ class Board:
         return JobState(
             sheet.key,
             sheet.kind.name,
-            status.get("phase") or "Pending",
+            sheet.kind.word(status) or "Pending",
             ledger.phase or Phase.PENDING,
             sum(sheet.roles.values()),
             {phase: number for phase, number in self._counts[sheet.key].items() if number},

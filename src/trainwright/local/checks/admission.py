@@ -9,10 +9,11 @@ or raise InvalidError with all that is wrong. They never edit what they are give
 import re
 from base64 import b64encode
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from trainwright.errors import InvalidError
-from trainwright.kinds.base import Kind, Loaded, load
+from trainwright.kinds.base import Kind, Loaded, load, stored
 from trainwright.kinds.registry import KINDS
 from trainwright.local.checks import contents
 from trainwright.local.storage.store import Store
@@ -28,6 +29,7 @@ _DEFAULTS: tuple[tuple[str, Any], ...] = (("restartPolicy", "Always"), ("termina
 def install(store: Store) -> None:
     """Register every hook."""
     for kind in KINDS:
+        store.convert(jobs_of(kind), partial(stored, kind))
         store.admit(jobs_of(kind), job_hook(kind))
     for resource, hook in ((PODS, admit_pod), (SERVICES, admit_service), (SECRETS, admit_secret)):
         store.admit(resource, hook)
@@ -66,8 +68,8 @@ def _load(kind: Kind, body: Body) -> Loaded:
 
 
 def _edited(kind: Kind, before: Body, after: Loaded) -> tuple[Problem, ...]:
-    stored = _load(kind, before)
-    return kind.check_edit(stored.wire, after.wire) if stored.wire is not None else ()
+    known = _load(kind, before)
+    return kind.check_edit(known.wire, after.wire) if known.wire is not None else ()
 
 
 def without_nulls(value: Any) -> Any:

@@ -6,6 +6,7 @@ shared, never copied deep and never edited: a write makes new dicts along the ch
 is none. Nothing here waits, and nothing here is safe to be called from two threads.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from trainwright.errors import AlreadyExistsError, ConflictError, UnavailableError
@@ -37,6 +38,10 @@ class Store:
     def admit(self, resource: Resource, hook: Hook) -> None:
         """Ask the hook about every new object, and every change that is not of the status alone."""
         self._tables.of(resource).hooks.append(hook)
+
+    def convert(self, resource: Resource, conversion: Callable[[Body], Body]) -> None:
+        """Have every whole object that comes in turned into what is stored: it may be of another served version."""
+        self._tables.of(resource).conversion = conversion
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -77,7 +82,7 @@ class Store:
     def create(self, resource: Resource, body: Body) -> Body:
         """Make an object; the body names it and its namespace, or gives the beginning of a name."""
         table = self._tables.of(resource)
-        body = rules.born(table.resource, body, self._tables.clock.now())
+        body = rules.born(table.resource, table.conversion(body), self._tables.clock.now())
         key = rules.key_of(body)
         if key in table.objects:
             raise AlreadyExistsError(f"{table.named(key)} already exists")
@@ -107,6 +112,7 @@ class Store:
         """Put a whole object in the place of the old one, without its status, or its status alone."""
         named = uid or (body.get("metadata") or {}).get("uid") or ""
         table, before = self._expect(resource, key, body, named, version)
+        body = table.conversion(body)
         if status:
             after = {**before.body, "status": body.get("status", {})}
             return self._update(table, key, before, settle(before.body, after))

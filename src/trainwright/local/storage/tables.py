@@ -35,7 +35,7 @@ class _Anything(Wire, frozen=True, gc=False):
 class Table:
     """The objects of one resource, what happened to them, and who is asked about them."""
 
-    __slots__ = ("hooks", "id", "log", "objects", "resource")
+    __slots__ = ("conversion", "hooks", "id", "log", "objects", "resource")
 
     def __init__(self, resource: Resource, history: int) -> None:
         self.id = resource.id
@@ -43,6 +43,7 @@ class Table:
         self.objects: dict[Key, Record] = {}
         self.log = Log(history)
         self.hooks: list[Hook] = []
+        self.conversion: Callable[[Body], Body] = lambda body: body
 
     def at(self, key: Key) -> Record:
         """The object of that name; NotFoundError."""

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gang schedulers that more than one kind knows: how each wants its pods marked and its group written.
+
+A dialect asks for the `Form` of the gang that its site has; what goes into the group is the kind's to say.
+"""
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from msgspec import Struct
+
+from trainwright.model.job import Body, Gang
+from trainwright.model.units import quantity
+
+VOLCANO_API = "scheduling.volcano.sh/v1beta1"
+PLUGINS_API = "scheduling.x-k8s.io/v1alpha1"
+T9K_API = "scheduler.tensorstack.dev/v1beta1"
+_T9K = "scheduler.tensorstack.dev"
+#: What the coscheduling plugin's scheduler is called where nobody says otherwise.
+PLUGINS_SCHEDULER = "scheduler-plugins-scheduler"
+_QUEUE = "default"
+
+#: Volcano makes a queue of groups, and wants pods only once a group's turn has come; it may move one to another queue.
+VOLCANO = Gang(
+    VOLCANO_API, admits=frozenset({"Inqueue", "Running", "Unknown", "Completed"}), keeps=frozenset({"queue"})
+)
+PLUGINS = Gang(PLUGINS_API)
+T9K = Gang(T9K_API)
+
+
+class Wish(Struct, frozen=True):
+    """What a job wants of its group, whichever scheduler it is for."""
+
+    name: str
+    members: int
+    queue: str = ""
+    priority_class: str = ""
+    resources: Body = {}
+    timeout: int | None = None
+
+
+class Form(Struct, frozen=True):
+    """How one scheduler is spoken to."""
+
+    scheduler: str
+    #: Labels and annotations of a member: (group, role) -> each.
+    labels: Callable[[Wish, str], dict[str, str]]
+    annotations: Callable[[Wish, str], dict[str, str]]
+    spec: Callable[[Wish], Body]
+
+
+def _nothing(_wish: Wish, _role: str) -> dict[str, str]:
+    return {}
+
+
+def _said(**fields: Any) -> Body:
+    return {name: value for name, value in fields.items() if value not in (None, "", {})}
+
+
+FORMS: dict[str, Form] = {
+    VOLCANO_API: Form(
+        "volcano",
+        _nothing,
+        lambda wish, role: {"scheduling.k8s.io/group-name": wish.name, "volcano.sh/task-spec": role},
+        lambda wish: _said(
+            minMember=wish.members,
+            queue=wish.queue or _QUEUE,
+            priorityClassName=wish.priority_class,
+            minResources=wish.resources,
+        ),
+    ),
+    PLUGINS_API: Form(
+        PLUGINS_SCHEDULER,
+        lambda wish, _role: {"scheduling.x-k8s.io/pod-group": wish.name},
+        _nothing,
+        lambda wish: _said(minMember=wish.members, minResources=wish.resources, scheduleTimeoutSeconds=wish.timeout),
+    ),
+    T9K_API: Form(
+        "t9k-scheduler",
+        lambda wish, role: {
+            f"{_T9K}/group-name": wish.name,
+            f"{_T9K}/queue": wish.queue or _QUEUE,
+            f"{_T9K}/role": role,
+        },
+        _nothing,
+        lambda wish: {"minMember": wish.members, "queue": wish.queue or _QUEUE, "priority": 0},
+    ),
+}
+
+
+def needs(template: Body) -> dict[str, Decimal]:
+    """What one pod asks for: its containers' requests, or limits where it names no request. Not init containers."""
+    sums: dict[str, Decimal] = {}
+    spec = template.get("spec")
+    for container in (spec.get("containers") if isinstance(spec, dict) else None) or ():
+        resources = container.get("resources") or {}
+        for name, given in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
+            amount = quantity(given)
+            if amount is not None:
+                sums[name] = sums.get(name, Decimal(0)) + amount
+    return sums
+
+
+def spelled(sums: dict[str, Decimal]) -> Body:
+    """Amounts as quantities."""
+    return {name: f"{amount.normalize():f}" for name, amount in sums.items()}

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TFJob's policies in the one model: success and failure rules, restart policies, run policy. For `translate`."""
+
+from msgspec import UNSET
+
+from trainwright.kinds.tfjob.types import CONTAINER, WORKER, chief_of, typed
+from trainwright.kinds.tfjob.wire import ReplicaSpec, RunPolicy, TFJobSpec
+from trainwright.model.cause import Why
+from trainwright.model.job import Clean, CleanUp, Deadline, Lifecycle, Restart, Role
+from trainwright.model.rule import NEVER, Any, Atom, Result, Rule, Which
+
+ALL_WORKERS = "AllWorkers"
+#: A pod that Kubernetes calls Failed, for whatever reason, or whose node is gone.
+FAILED_POD = frozenset({Why.EXIT, Why.EVICTED, Why.DISRUPTED, Why.REJECTED, Why.NODE_LOST})
+#: From here on an exit code says: try again.
+RETRYABLE = ((128, 255),)
+#: By the controller: what the kubelet restarts in place never shows as a failed pod.
+RESTARTS = {
+    "Never": Restart(),
+    "OnFailure": Restart(FAILED_POD),
+    "Always": Restart(FAILED_POD | {Why.COMPLETED}),
+    "ExitCode": Restart(FAILED_POD, codes=RETRYABLE),
+}
+#: What the kubelet does by itself.
+POD_POLICIES = {"Never": "Never", "OnFailure": "OnFailure", "Always": "Always", "ExitCode": "Never"}
+
+
+def success(spec: TFJobSpec) -> Rule:
+    """The chief's replicas; without a chief worker 0, or all workers; without workers nothing."""
+    types = typed(spec)
+    leader = chief_of(types)
+    if leader is not None:
+        return Atom(leader, Which.EVERY, Result.SUCCEEDED)
+    if WORKER not in types:
+        return NEVER
+    return Atom(WORKER, Which.EVERY if spec.success_policy == ALL_WORKERS else (0,), Result.SUCCEEDED)
+
+
+def failure(spec: TFJobSpec) -> Rule:
+    """Any replica of any type; with dynamic workers those do not count."""
+    named = [name for name in typed(spec) if not (spec.enable_dynamic_worker and name == WORKER)]
+    return Any(tuple(Atom(name, Which.SOME, Result.FAILED) for name in named))
+
+
+def role(name: str, one: ReplicaSpec) -> Role:
+    """One type; the container that trains decides, whatever runs beside it."""
+    return Role(
+        name,
+        one.replicas,
+        one.template,
+        RESTARTS[str(one.restart_policy)],
+        mains=frozenset({CONTAINER}),
+        service=True,
+    )
+
+
+def lifecycle(policy: RunPolicy) -> Lifecycle:
+    """The run policy of a job whose defaults are filled in."""
+    limit, deadline, ttl = policy.backoff_limit, policy.active_deadline_seconds, policy.ttl_seconds_after_finished
+    # Anything but these two removes all; the same after every end.
+    level = {"None": Clean.NONE, "Running": Clean.UNFINISHED}.get(str(policy.clean_pod_policy), Clean.ALL)
+    return Lifecycle(
+        suspended=policy.suspend,
+        clean=CleanUp(level, level, level),
+        # It fails at the limit, not beyond it: three restarts of three are too many. So 0 and 1 mean the same.
+        backoff_limit=None if limit is UNSET else max(limit - 1, 0),
+        counts_in_place=True,
+        deadline=None if deadline is UNSET else Deadline(deadline),
+        ttl=None if ttl is UNSET else ttl,
+    )
