@@ -58,6 +58,14 @@ def test_a_policy_answers_its_causes_and_codes(restart: Restart, cause: Cause, a
     assert (([one], []) if again else ([], [one])) == split(Ledger(), [one])
 
 
+@pytest.mark.parametrize(("container", "again"), [("main", False), ("init", True), ("", True)])
+def test_codes_are_asked_of_the_containers_that_count(container: str, again: bool) -> None:
+    of = role(restart=on(Why.EXIT, codes=((128, 255),)), mains=frozenset({"main"}))
+    one = Retry(of, Seen(0, 0, State.FAILED), Cause(Why.EXIT, code=1, container=container))
+
+    assert (([one], []) if again else ([], [one])) == split(Ledger(), [one])
+
+
 FREE = frozenset({Why.DISRUPTED})
 
 

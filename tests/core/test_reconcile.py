@@ -17,7 +17,7 @@ from trainwright.model.ledger import Ledger, Phase, Reason, RoleLedger
 from trainwright.model.meta import Meta, Owner
 from trainwright.model.rule import Atom, Result
 from trainwright.model.site import Site
-from trainwright.testing.factories import NOW, job, later, pod, role
+from trainwright.testing.factories import NOW, job, later, pod, role, service
 from trainwright.testing.world import World
 
 
@@ -367,3 +367,16 @@ def test_whatever_the_world_a_pass_is_a_function_that_keeps_its_word(one: Job, p
     # Attempts never fall.
     stored_attempts = {0: 2, 1: 1, 2: 1}
     assert all(seen.attempt >= stored_attempts[seen.index] for seen in plan.status.roles[0].replicas)
+
+
+def test_a_job_that_another_controller_looks_after_is_not_touched() -> None:
+    loose = pod(0, owners=(), uid="loose")
+    plan = reconcile(
+        job(role(replicas=2, service=True), unmanaged=True, deleting=False, invalid="odd"),
+        Observed(pods=(loose, pod(5)), services=(service("job-worker-9"),)),
+        Site(),
+        NOW,
+    )
+
+    assert plan.empty
+    assert (plan.events, plan.wake, plan.status.ledger) == ((), None, Ledger())

@@ -159,6 +159,14 @@ def test_a_missing_gang_api_is_told_once(before: Ledger, gangs: frozenset[str], 
     assert (missing,) * told == plan.events
 
 
+@pytest.mark.parametrize(("before", "told"), [(Ledger(), True), (UNRUN, False)], ids=["a new job", "told already"])
+def test_remarks_are_told_once(before: Ledger, told: bool) -> None:
+    plan = closed(replace(UNRUN, ports={"a": 1}), before, remarks=(("Odd", "it is odd"), ("Long", "it is long")))
+    remarks = [Emit(Moment.REMARK, f"it is {word.lower()}", warning=True, reason=word) for word in ("Odd", "Long")]
+
+    assert tuple(remarks) * told == plan.events
+
+
 def test_a_job_without_a_gang_misses_no_api() -> None:
     assert closed(UNRUN, Ledger()).events == ()
 

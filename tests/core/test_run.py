@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from passes import Bare, Grouped, group, lived, look, names, on, waiting
 
 from trainwright.core.render import digest, extra
@@ -259,6 +260,15 @@ def test_an_extra_is_kept_in_step_with_the_job(present: Any, patched: bool) -> N
     assert (plan.creates, plan.deletes) == ((), ())
 
 
+@pytest.mark.parametrize(("keeps", "left"), [((), {"minMember": 2}), (("minMember",), {})], ids=["all", "kept"])
+def test_what_is_others_to_change_is_not_written_over(keeps: tuple[str, ...], left: Body) -> None:
+    given = replace(GROUPED, gang=Gang("gang/v1", keeps=frozenset(keeps)))
+
+    (patch,) = look(given, *PODS, extras=(group("old"),), site=Site(gangs=frozenset({"gang/v1"}))).patches
+
+    assert patch.body == {"spec": left, "metadata": {"annotations": {DIGEST: digest(BODY)}}}
+
+
 def test_extras_that_the_job_no_longer_has_are_removed() -> None:
     others = (
         group(name="b"),
@@ -291,6 +301,7 @@ def test_a_dialect_sees_the_job_the_world_and_the_site() -> None:
 
 
 GATE = Gang("gang/v1", frozenset({"Inqueue", "Running"}))
+OTHERWISE = Gang("first/v1", instead=(GATE,))
 HERE = Site(gangs=frozenset({"gang/v1"}))
 
 
@@ -305,6 +316,9 @@ HERE = Site(gangs=frozenset({"gang/v1"}))
         pytest.param(GATE, HERE, "Pending", False, id="not admitted"),
         pytest.param(GATE, HERE, "Inqueue", True, id="admitted"),
         pytest.param(GATE, HERE, "Running", True, id="running"),
+        pytest.param(OTHERWISE, HERE, None, False, id="the second choice is here, and it must be asked"),
+        pytest.param(OTHERWISE, Site(gangs=frozenset({"first/v1"})), None, True, id="the first choice is here"),
+        pytest.param(OTHERWISE, Site(gangs=frozenset({"first/v1", "gang/v1"})), None, True, id="both are: the first"),
     ],
 )
 def test_pods_of_a_gang_are_made_once_it_is_admitted(

@@ -50,6 +50,7 @@ class Spec(Struct, frozen=True, rename="camel"):
     two: Annotated[dict[str, int], Meta(min_length=2)] | None = None
     limit: Annotated[int, Meta(le=10)] | UnsetType = UNSET
     inner: Part | None = None
+    by_name: dict[str, Part] = field(default_factory=dict)
     template: dict[str, Any] = field(default_factory=dict)
     code: Annotated[str, Meta(min_length=3)] = "abc"
     anything: Any = 0
@@ -108,6 +109,12 @@ def test_null_counts_as_absent() -> None:
     assert problems == ()
     assert value is not None
     assert (value.spec.clean_up_policy, value.spec.rank, value.spec.rules) == ("None", UNSET, {"b": (1,)})
+
+
+def test_null_in_the_place_of_a_whole_object_is_a_mistake() -> None:
+    assert said(thing(byName={"a": None, "b": {"type": "b"}})) == [
+        "spec.byName.a: expected a mapping, found nothing (null)"
+    ]
 
 
 def test_the_document_is_left_as_it_was() -> None:

@@ -12,9 +12,10 @@ from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
 from trainwright.runtime.clock import WallClock
 from trainwright.runtime.ports import Resource
-from trainwright.runtime.resources import CLAIMS, CONFIG_MAPS, JOBS, PODS, SECRETS, SERVICES
+from trainwright.runtime.resources import CLAIMS, CONFIG_MAPS, JOBS, PODS, SECRETS, SERVICES, resource_of
 
 JOB = JOBS["genericjob"]
+TFJOBS = JOBS["tfjob"]
 KEY = Key("default", "x")
 CONTAINER = {"name": "main", "image": "busybox", "command": ["true"]}
 
@@ -168,3 +169,38 @@ def test_a_config_map_and_a_claim_are_kept_as_they_are() -> None:
     assert kept.create(CONFIG_MAPS, body("empty"))["metadata"]["name"] == "empty"
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     assert kept.create(CLAIMS, body(spec=claim))["spec"] == claim
+
+
+# -- a kind of several versions ---------------------------------------------------------------------------------------
+
+
+def tfjob(version: str, **specs: Any) -> dict[str, Any]:
+    trains = {"template": {"spec": {"containers": [CONTAINER | {"name": "tensorflow"}]}}}
+    spec = {"tfReplicaSpecs": {"Worker": trains} | specs}
+    return body(apiVersion=f"kubeflow.org/{version}", kind="TFJob", spec=spec)
+
+
+@pytest.mark.parametrize(("version", "policy"), [("v1", "Never"), ("v1alpha2", "Always")])
+def test_a_job_of_either_version_is_stored_as_one_with_its_own_defaults(version: str, policy: str) -> None:
+    kept = store()
+    made = kept.create(TFJOBS, tfjob(version))
+    spec = made["spec"]
+
+    assert made["apiVersion"] == "kubeflow.org/v1"
+    assert spec["trainwright"] == {"defaults": version}
+    assert spec["tfReplicaSpecs"]["Worker"]["restartPolicy"] == policy
+    again = kept.replace(TFJOBS, KEY, made | {"apiVersion": "kubeflow.org/v1alpha2"})
+    assert again["spec"] == spec
+
+
+def test_a_version_that_is_not_served_is_refused() -> None:
+    assert refused(TFJOBS, tfjob("v9")).startswith("apiVersion: 'kubeflow.org/v9'; expected 'kubeflow.org/v1'")
+
+
+def test_nothing_in_the_place_of_a_replica_is_refused_not_dropped() -> None:
+    assert "spec.tfReplicaSpecs.PS: expected a mapping, found nothing (null)" in refused(TFJOBS, tfjob("v1", PS=None))
+
+
+def test_a_manifest_of_either_version_is_of_the_one_resource() -> None:
+    assert resource_of("kubeflow.org/v1", "TFJob") is resource_of("kubeflow.org/v1alpha2", "TFJob") is TFJOBS
+    assert resource_of("kubeflow.org/v9", "TFJob") is None

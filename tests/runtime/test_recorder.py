@@ -4,6 +4,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 from runtime_rig import VIRTUAL, Call, LoopClock, Wire, at_work, nothing
 
 from trainwright.errors import ApiError, ForbiddenError, NotFoundError, TooManyRequestsError, UnavailableError
@@ -53,6 +54,13 @@ def test_an_event_says_about_which_object_what_and_when() -> None:
     assert body["firstTimestamp"] == body["lastTimestamp"] == "2026-11-15T12:00:00Z"
     assert body["count"] == 1
     assert event(job(), RUNNING, NOW, "1a")["type"] == "Normal"
+    assert body["source"] == {"component": "trainwright"}
+
+
+def test_an_event_may_be_in_the_words_of_its_kind() -> None:
+    body = event(job(), replace(FAILED, reason="TFJobFailed", source="tfjob-controller"), NOW, "1a")
+
+    assert (body["reason"], body["source"]) == ("TFJobFailed", {"component": "tfjob-controller"})
 
 
 async def test_events_of_one_moment_have_names_of_their_own() -> None:

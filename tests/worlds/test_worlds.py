@@ -14,12 +14,15 @@ from msgspec.structs import replace
 
 from trainwright.core import attempts
 from trainwright.core.phases import FINAL, MOVES
+from trainwright.kinds.base import load
+from trainwright.kinds.tfjob import TFJOB
+from trainwright.kinds.tfjob.wire import TFJobStatus
 from trainwright.model.action import Plan
 from trainwright.model.cause import Why
 from trainwright.model.child import Pod, Service
 from trainwright.model.indexes import members
-from trainwright.model.job import Clean, CleanUp, Deadline, Ending, Lifecycle, Restart, Role, Scope, Since
-from trainwright.model.ledger import Outcome, Phase
+from trainwright.model.job import Clean, CleanUp, Deadline, Ending, Job, Lifecycle, Restart, Role, Scope, Since
+from trainwright.model.ledger import Outcome, Phase, Reason
 from trainwright.model.meta import ATTEMPT, INDEX, ROLE, Meta, Owner
 from trainwright.model.rule import All, Atom, Result, Rule, Which
 from trainwright.model.rule import Any as AnyOf
@@ -78,6 +81,47 @@ def roles() -> st.SearchStrategy[tuple[Role, ...]]:
     return st.tuples(worker) | st.tuples(worker, server)
 
 
+TEMPLATE = {"spec": {"containers": [{"name": "tensorflow", "image": "tensorflow"}]}}
+POLICIES = ["Never", "OnFailure", "Always", "ExitCode"]
+
+
+def tfjobs() -> st.SearchStrategy[Job]:
+    """TFJobs, through their real kind."""
+    replica = st.fixed_dictionaries(
+        {"replicas": st.integers(0, 3), "restartPolicy": st.sampled_from(POLICIES), "template": st.just(TEMPLATE)}
+    )
+    worker = st.fixed_dictionaries(
+        {"replicas": st.integers(1, 4), "restartPolicy": st.sampled_from(POLICIES), "template": st.just(TEMPLATE)}
+    )
+    policy = st.fixed_dictionaries(
+        # A budget there is, as above.
+        {"backoffLimit": st.integers(0, 5)},
+        optional={
+            "cleanPodPolicy": st.sampled_from(["", "None", "Running", "All"]),
+            "activeDeadlineSeconds": st.integers(1, 300),
+            "ttlSecondsAfterFinished": st.integers(0, 300),
+            "suspend": mostly(False, st.just(True)),
+        },
+    )
+    spec = st.fixed_dictionaries(
+        {
+            "tfReplicaSpecs": st.fixed_dictionaries(
+                {"Worker": worker}, optional={"PS": replica, "Evaluator": replica, "Chief": replica}
+            ),
+            "runPolicy": policy,
+        },
+        optional={"successPolicy": st.sampled_from(["", "AllWorkers"]), "enableDynamicWorker": st.booleans()},
+    )
+    return st.builds(_tfjob, spec, st.sampled_from(["v1", "v1alpha2"]))
+
+
+def _tfjob(spec: dict[str, Any], version: str) -> Job:
+    meta = {"name": "job", "namespace": "default", "uid": factories.UID}
+    loaded = load(TFJOB, {"apiVersion": f"kubeflow.org/{version}", "kind": "TFJob", "metadata": meta, "spec": spec})
+    assert loaded.errors == ()
+    return loaded.job
+
+
 def rules(result: Result) -> st.SearchStrategy[Rule]:
     atoms: st.SearchStrategy[Rule] = st.builds(
         Atom,
@@ -106,20 +150,25 @@ class Worlds(RuleBasedStateMachine):
         nodes=mostly(("node-1", "node-2"), st.just(())),
         ending=mostly(False, st.just(True)),
         defers=st.booleans(),
+        tfjob=st.none() | st.none() | tfjobs(),
     )
     def begin(
         self,
+        *,
         parts: tuple[Role, ...],
         lifecycle: Lifecycle,
         ends: tuple[Rule | None, Rule | None],
         nodes: tuple[str, ...],
         ending: bool,
         defers: bool,
+        tfjob: Job | None,
     ) -> None:
         given: dict[str, Any] = {
             name: rule for name, rule in zip(("success", "failure"), ends, strict=True) if rule is not None
         }
-        self.world = World(job(*parts, lifecycle=lifecycle, **given), nodes=nodes, defers=defers)
+        chosen = tfjob or job(*parts, lifecycle=lifecycle, **given)
+        self.world = World(chosen, nodes=nodes, defers=defers)
+        self.said = TFJobStatus()
         self.outcome = None
         self.phase = Phase.NEW
         self.attempts: dict[tuple[str, int], int] = {}
@@ -138,7 +187,10 @@ class Worlds(RuleBasedStateMachine):
             for book in self.world.seen_job.ledger.roles
             for index in attempts.held(book, self.world.clock)
         }
+        before = self.world.seen_job
         plan = self.world.step(dies_after=dies_after)
+        if before.kind == TFJOB.singular and dies_after is None:
+            self.render(before, plan)
         for create in plan.creates:
             if create.body["kind"] == "Pod":
                 labels = create.body["metadata"]["labels"]
@@ -150,6 +202,22 @@ class Worlds(RuleBasedStateMachine):
         elif dies_after is not None:
             self.forget_what_was_not_stored()
         self.check_moves()
+
+    def render(self, seen: Job, plan: Plan) -> None:
+        """A TFJob says where it is, by the last of its conditions that holds; each is there once, an end is final."""
+        body = TFJOB.render(self.said, seen, plan.status, self.world.clock)
+        new = msgspec.json.decode(msgspec.json.encode(body), type=TFJobStatus)
+        assert new.trainwright == plan.status.ledger
+        holding = [one.type for one in new.conditions or () if one.status == "True"]
+        assert len({one.type for one in new.conditions or ()}) == len(new.conditions or ())
+        assert not {"Running", "Restarting"} <= set(holding)
+        outcome = plan.status.ledger.outcome
+        if outcome is not None and outcome.reason is not Reason.EXTERNAL:
+            assert holding[-1] == outcome.result
+            assert len({"Succeeded", "Failed"} & set(holding)) == 1
+        assert (holding[-1] == "Suspended") == (plan.status.ledger.phase is Phase.SUSPENDED)
+        if self.world.seen_job.ledger == plan.status.ledger:
+            self.said = new
 
     def note_finished(self, plan: Plan) -> None:
         """What the operator has seen to succeed, and stored, is never run again in the same attempt."""
@@ -489,7 +557,7 @@ class Worlds(RuleBasedStateMachine):
         for part, group in zip(world.job.roles, world.look().status.roles, strict=True):
             assert len(group.replicas) == part.replicas
             for seen in group.replicas:
-                name = f"job-{part.name}-{seen.index}"
+                name = f"job-{part.name.lower()}-{seen.index}"
                 assert seen.pod is not None or seen.final or name in blocked or part.awaits_running
 
 

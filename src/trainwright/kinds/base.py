@@ -78,6 +78,8 @@ class Kind(Struct, frozen=True, kw_only=True):
     versions: tuple[Version, ...] = ()
     #: Where the job is, in one word, from its stored `status`; empty while that says nothing.
     word: Callable[[Body], str] = lambda status: status.get("phase") or ""
+    #: Conditions that may be stored a little later, like counts: something more important follows within moments.
+    patient: tuple[str, ...] = ()
     #: An event in this kind's words: (job, conclusion, event) -> event.
     event: Callable[[Job, Status, Emit], Emit] = lambda _job, _status, emit: emit
 

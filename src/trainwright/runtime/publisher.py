@@ -21,9 +21,6 @@ from trainwright.runtime.executor import Executor
 from trainwright.runtime.recorder import Recorder
 from trainwright.runtime.track import ITSELF, STUCK, Track
 
-#: Conditions that nobody waits for: the next phase follows within moments and takes them along, like counts.
-_PATIENT = ("Initialized",)
-
 
 class Publisher:
     """Writes statuses and events."""
@@ -50,7 +47,8 @@ class Publisher:
             return None
         waits = self._waits(track, now)
         cleared = track.cleaning and not plan.status.cleaning
-        if plan.write is not Write.NOW and waits > 0 and not cleared and not _urgent(stored, change):
+        urgent = cleared or _urgent(stored, change, track.kind.patient)
+        if plan.write is not Write.NOW and waits > 0 and not urgent:
             track.cleaning = plan.status.cleaning
             track.pending = plan.status.ledger
             track.untold += events
@@ -93,14 +91,14 @@ def _fields(kind: Kind) -> frozenset[str]:
     return frozenset(name for name in names if name != "trainwright")
 
 
-def _urgent(stored: Body, change: Body) -> bool:
+def _urgent(stored: Body, change: Body, patient: tuple[str, ...]) -> bool:
     """Whether people and programs wait for some of it; everything else is a count."""
     if "phase" in change:
         return True
     if "conditions" not in change:
         return False
     before, after = (
-        [one for one in conditions or () if one.get("type") not in _PATIENT]
+        [one for one in conditions or () if one.get("type") not in patient]
         for conditions in (stored.get("conditions"), change["conditions"])
     )
     return before != after

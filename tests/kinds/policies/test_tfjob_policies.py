@@ -96,7 +96,6 @@ def test_restart_policy_compiles(policy: str, expected: Restart) -> None:
         ("Running", Clean.UNFINISHED),
         ("All", Clean.ALL),
         ("", Clean.ALL),
-        ("Sometimes", Clean.ALL),
     ],
 )
 def test_clean_pod_policy_compiles(policy: str, level: Clean) -> None:

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFJob's policies in the one model, from its reference, sections 6.3 to 6.10. Only values."""
+"""TFJobs by their policies alone, through the real kind: what a policy compiles to, and whole jobs to drive."""
 
+from typing import Any
+
+import msgspec
 from msgspec import Struct
 
-from trainwright.model.cause import Why
-from trainwright.model.job import Clean, CleanUp, Deadline, Job, Lifecycle, Restart
-from trainwright.model.rule import NEVER, Any, Atom, Result, Rule, Which
-from trainwright.testing import factories
+from trainwright.kinds.base import load
+from trainwright.kinds.tfjob import TFJOB, policies
+from trainwright.kinds.tfjob.wire import RunPolicy, TFJobSpec
+from trainwright.model.job import Body, CleanUp, Job, Restart
+from trainwright.model.rule import Rule
+from trainwright.testing.factories import UID
 
-#: A pod that Kubernetes calls Failed, for whatever reason, or whose node is gone.
-FAILED_POD = frozenset({Why.EXIT, Why.EVICTED, Why.DISRUPTED, Why.REJECTED, Why.NODE_LOST})
-CHIEFS = ("Chief", "Master")
+FAILED_POD = policies.FAILED_POD
+_TEMPLATE = {"spec": {"containers": [{"name": "tensorflow", "image": "tensorflow"}]}}
 
 
 class TFJob(Struct, frozen=True):
@@ -26,59 +30,54 @@ class TFJob(Struct, frozen=True):
     suspend: bool = False
 
 
+def manifest(job: TFJob) -> Body:
+    """The whole manifest."""
+    run_policy: dict[str, Any] = {
+        "backoffLimit": job.backoff_limit,
+        "cleanPodPolicy": job.clean_pod_policy,
+        "activeDeadlineSeconds": job.active_deadline,
+        "ttlSecondsAfterFinished": job.ttl,
+        "suspend": job.suspend,
+    }
+    specs = {
+        name: {"replicas": replicas, "restartPolicy": policy, "template": _TEMPLATE}
+        for name, (replicas, policy) in job.roles.items()
+    }
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": "job", "namespace": "default", "uid": UID},
+        "spec": {
+            "tfReplicaSpecs": specs,
+            "successPolicy": job.success_policy,
+            "enableDynamicWorker": job.dynamic_worker,
+            "runPolicy": {key: value for key, value in run_policy.items() if value is not None},
+        },
+    }
+
+
+def _spec(job: TFJob) -> TFJobSpec:
+    return msgspec.convert(manifest(job)["spec"], TFJobSpec)
+
+
 def success(job: TFJob) -> Rule:
-    """The chief's replicas; without a chief worker 0, or all workers; without workers nothing."""
-    for name in CHIEFS:
-        if name in job.roles:
-            return Atom(name, Which.EVERY, Result.SUCCEEDED)
-    if "Worker" not in job.roles:
-        return NEVER
-    return Atom("Worker", Which.EVERY if job.success_policy == "AllWorkers" else (0,), Result.SUCCEEDED)
+    return policies.success(_spec(job))
 
 
 def failure(job: TFJob) -> Rule:
-    """Any replica of any type; with dynamic workers those do not count."""
-    named = [name for name in job.roles if not (job.dynamic_worker and name == "Worker")]
-    return Any(tuple(Atom(name, Which.SOME, Result.FAILED) for name in named))
+    return policies.failure(_spec(job))
 
 
 def restart(policy: str) -> Restart:
-    """By the operator: what the kubelet restarts in place never shows as a failed pod."""
-    return {
-        "Never": Restart(),
-        "OnFailure": Restart(FAILED_POD),
-        "Always": Restart(FAILED_POD | {Why.COMPLETED}),
-        "ExitCode": Restart(FAILED_POD, codes=((128, 255),)),
-    }[policy]
-
-
-def backoff_limit(limit: int | None) -> int | None:
-    """The job fails *at* the limit, not beyond it: three restarts of three are too many. 0 and 1 mean the same."""
-    return None if limit is None else max(limit - 1, 0)
+    return policies.RESTARTS[policy]
 
 
 def clean_up(policy: str) -> CleanUp:
-    """The same after every end; anything but the three words acts like All."""
-    level = {"None": Clean.NONE, "Running": Clean.UNFINISHED}.get(policy, Clean.ALL)
-    return CleanUp(level, level, level)
-
-
-def lifecycle(job: TFJob) -> Lifecycle:
-    """The run policy."""
-    return Lifecycle(
-        suspended=job.suspend,
-        clean=clean_up(job.clean_pod_policy),
-        backoff_limit=backoff_limit(job.backoff_limit),
-        counts_in_place=True,
-        deadline=None if job.active_deadline is None else Deadline(job.active_deadline),
-        ttl=job.ttl,
-    )
+    return policies.lifecycle(msgspec.convert({"cleanPodPolicy": policy}, RunPolicy)).clean
 
 
 def compiled(job: TFJob) -> Job:
     """The job in the one model."""
-    roles = [
-        factories.role(name, replicas, restart=restart(policy), service=True)
-        for name, (replicas, policy) in job.roles.items()
-    ]
-    return factories.job(*roles, success=success(job), failure=failure(job), lifecycle=lifecycle(job))
+    loaded = load(TFJOB, manifest(job))
+    assert loaded.errors == ()
+    return loaded.job

@@ -106,4 +106,5 @@ GENERICJOB = Kind(
     suspend=suspend,
     scale=scale,
     cel=RULES,
+    patient=("Initialized",),
 )

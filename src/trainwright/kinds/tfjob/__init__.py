@@ -91,6 +91,8 @@ TFJOB = Kind(
     scale=scale,
     cel=RULES,
     versions=VERSIONS,
+    # It is true as soon as one trains; that all of them do is stored at once.
+    patient=("Running",),
     word=word,
     event=event,
 )

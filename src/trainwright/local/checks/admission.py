@@ -52,12 +52,12 @@ def job_hook(kind: Kind) -> Hook:
     def admit(before: Body | None, body: Body) -> Body:
         if before is not None and before.get("spec") is body.get("spec"):
             return body  # Only metadata: the job may stay what it is, even if it could not be made today.
-        body = without_nulls(body)
         loaded = _load(kind, body)
         _refuse(body, loaded.errors)
         if before is not None:
             _refuse(body, _edited(kind, before, loaded))
-        return body
+        kept: Body = without_nulls(body)
+        return kept
 
     return admit
 

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TFJobs under the real controller: the budget of writes, events in their words, and jobs that are not ours."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from runtime_rig import VIRTUAL, Run, Stage, key
+
+from trainwright.local.checks import admission
+from trainwright.model.job import Body
+from trainwright.runtime.resources import JOBS
+
+pytestmark = VIRTUAL
+TFJOBS = JOBS["tfjob"]
+
+
+def tfjob(workers: int = 2, **spec: Any) -> Body:
+    template = {"spec": {"containers": [{"name": "tensorflow", "image": "x"}]}}
+    specs = {"Worker": {"replicas": workers, "template": template, "restartPolicy": "OnFailure"}}
+    metadata = {"name": "train", "namespace": "default"}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": metadata,
+        "spec": {"tfReplicaSpecs": specs, **spec},
+    }
+
+
+def submitted(stage: Stage, document: Body) -> Stage:
+    admission.install(stage.store)
+    stage.store.create(TFJOBS, document)
+    return stage
+
+
+def conditions(stage: Stage) -> list[str]:
+    status = stage.store.get(TFJOBS, key()).get("status") or {}
+    return [one["type"] for one in status.get("conditions") or () if one["status"] == "True"]
+
+
+def written(stage: Stage) -> Counter[str]:
+    return Counter(f"{call.verb} {call.resource}" for call in stage.wire.calls if call.verb not in ("list", "watch"))
+
+
+@pytest.mark.parametrize("workers", [1, 4, 30])
+async def test_a_job_runs_to_success_within_its_budget_of_writes(workers: int) -> None:
+    stage = Stage(lambda pod: Run(starts=0.1 + int(pod["metadata"]["name"].rpartition("-")[2]) / 7, lasts=20))
+    async with submitted(stage, tfjob(workers)).running():
+        await stage.until(lambda: "Succeeded" in conditions(stage))
+        await asyncio.sleep(600)
+
+    assert conditions(stage) == ["Created", "Succeeded"]
+    made = {"create pods": workers, "create services": workers}
+    assert written(stage) == made | {"status tfjobs.kubeflow.org": 3, "create events": 2}
+    assert stage.events() == ["TFJobRunning", "TFJobSucceeded"]
+
+
+async def test_a_job_of_which_only_some_pods_run_says_that_it_runs_within_seconds() -> None:
+    stage = Stage(lambda pod: Run(starts=0.1 if pod["metadata"]["name"].endswith("0") else 1e6, lasts=None))
+    async with submitted(stage, tfjob(2)).running():
+        await asyncio.sleep(12)
+
+    assert conditions(stage) == ["Created", "Running"]
+
+
+async def test_a_job_that_another_controller_looks_after_is_neither_written_to_nor_told_of() -> None:
+    stage = Stage()
+    document = tfjob(2, runPolicy={"managedBy": "kueue.x-k8s.io/multikueue"})
+    async with submitted(stage, document).running():
+        await asyncio.sleep(1000)
+
+    assert written(stage) == {}
+    assert "status" not in stage.store.get(TFJOBS, key())
