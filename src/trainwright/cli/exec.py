@@ -48,7 +48,7 @@ def _pod(reached: Reached, word: str) -> Body:
     """The replica's pod that runs."""
     pods = reached.pods()
     names = {_name(pod): pod for pod in pods} | {pod["metadata"]["name"]: pod for pod in pods}
-    found: Body | None = names.get(word)
+    found: Body | None = {name.lower(): pod for name, pod in names.items()}.get(word.lower())
     if found is None:
         meant = nearest(word, names)
         there = ", ".join(_name(pod) for pod in pods[:8]) + ", …" * (len(pods) > 8)

@@ -47,12 +47,13 @@ class LogFile(Struct, frozen=True):
 
 
 def chosen(folder: Path, wanted: Wanted) -> list[Pod]:
-    """The pods that are meant, replica by replica, oldest first."""
+    """The pods that are meant, replica by replica, oldest first; in any case, for so some kinds write their types."""
+    words = {word.lower() for word in wanted.replicas}
     found = [
         one
         for one in pods(folder)
         if one.job == wanted.job
-        and (not wanted.replicas or one.replica in wanted.replicas or one.pod in wanted.replicas)
+        and (not words or one.replica.lower() in words or one.pod in words)
         and (not wanted.container or wanted.container in one.containers)
     ]
     order = {one: place for place, one in enumerate(dict.fromkeys(_role(pod) for pod in found))}

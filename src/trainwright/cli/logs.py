@@ -83,7 +83,7 @@ def _none(run: Run, wanted: Wanted) -> str:
         return f"{run.key} has no logs (yet): none of its replicas was started"
     known = {one.replica for one in every} | {one.pod for one in every}
     for word in wanted.replicas:
-        if word not in known:
+        if word.lower() not in {name.lower() for name in known}:
             meant = nearest(word, known)
             hint = (
                 f"did you mean `{meant}`?" if meant else f"it has {', '.join(sorted({o.replica for o in every})[:8])}"
