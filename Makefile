@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 JOB     ?= examples/quickstart.yaml
 RUNTIME ?= auto
 
-.PHONY: help run test test-cluster check bench bench-operator deploy mutate lock clean
+.PHONY: help run test test-cluster test-tensorflow check bench bench-operator deploy mutate lock clean
 
 help:            ## List what can be made
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## / \t/' | expand -t 16
@@ -19,6 +19,9 @@ test: check      ## All gates: ruff, mypy, import contracts, pytest
 
 test-cluster: $(VENV)/.dev  ## The operator and the node agent on a real Kubernetes control plane: see docs/testing.md
 	$(BIN)/pytest tests/cluster
+
+test-tensorflow: $(VENV)/.tensorflow  ## TFJobs that really train, with TensorFlow: 1.6 GB to install
+	$(BIN)/pytest -m tensorflow tests/e2e
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -47,6 +50,7 @@ mutate: $(VENV)/.dev  ## Mutation testing of core/: see docs/testing.md
 lock:            ## Renew the lock files from pyproject.toml (needs uv)
 	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra build pyproject.toml -o requirements/run.txt
 	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra build --extra dev pyproject.toml -o requirements/dev.txt
+	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra tensorflow -c requirements/dev.txt pyproject.toml -o requirements/tensorflow.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis mutants
@@ -68,3 +72,7 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml | $(BIN)/python
 	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@ $(VENV)/.run
+
+$(VENV)/.tensorflow: requirements/tensorflow.txt | $(VENV)/.dev
+	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/tensorflow.txt
+	@touch $@
