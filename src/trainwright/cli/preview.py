@@ -48,7 +48,7 @@ def look(file: str, kind: Kind, loaded: Loaded) -> Preview:
     made = list(story.objects)
     notes = [DEBUG] if _debugging(wire) else _succeed(story, job)
     failing = [] if _debugging(wire) else _fail(Story(kind, job), job)
-    notes += [GANG.format(job.gang.api)] if job.gang is not None else []
+    notes += [GANG.format(job.gang.api)] if job.gang is not None and job.gang.asked else []
     return Preview(
         file, kind.name, job.key.namespace, job.key.name, made, terms.rules(job), story.steps, failing, notes
     )

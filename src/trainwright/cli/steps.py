@@ -43,7 +43,7 @@ class Story:
     """One run of a job on a site that offers what it asks for. `objects` is everything it created, in order."""
 
     def __init__(self, kind: Kind, job: Job) -> None:
-        gangs = frozenset({job.gang.api}) if job.gang is not None else frozenset[str]()
+        gangs = frozenset({job.gang.api}) if job.gang is not None and job.gang.asked else frozenset[str]()
         self.kind = kind
         self.world = World(job, site=Site(gangs=gangs))
         self._said: Any = None

@@ -169,7 +169,7 @@ class _Looker(Struct, frozen=True, gc=False):
                 pod.status.phase == "Running"
                 and pod.metadata.deletion_timestamp is None
                 and pod.spec.node_name not in self.silent
-                and not role.mains
+                and not (role.mains and _any_ended(pod))
             ):
                 return Seen(index, book.epoch, RUNNING, pod)
         return self._unusual(role, book, index, found)
@@ -190,6 +190,14 @@ class _Looker(Struct, frozen=True, gc=False):
         if book.failed and index in members(book.failed):
             return Seen(index, current, State.FAILED, pod, cause, True, old)
         return Seen(index, current, state, pod, cause, False, old)
+
+
+def _any_ended(pod: Pod) -> bool:
+    """Whether any of its containers has ended, so that those which count may have."""
+    for container in pod.status.container_statuses or ():
+        if container.state is not None and container.state.terminated is not None:
+            return True
+    return False
 
 
 def _higher(slot: Slots, book: RoleLedger) -> dict[int, int]:

@@ -80,10 +80,9 @@ def _events(view: View) -> list[Emit]:
     events: list[Emit] = []
     if before.phase is Phase.NEW:
         events += [Emit(Moment.REMARK, message, warning=True, reason=reason) for reason, message in job.remarks]
-    if before.phase is Phase.NEW and job.gang is not None and job.gang.at(view.site) is None:
-        events.append(
-            Emit(Moment.GANG_MISSING, f"{job.gang.api} is not installed: pods start one by one", warning=True)
-        )
+    gang = job.gang
+    if before.phase is Phase.NEW and gang is not None and gang.wanted(view.site) and gang.at(view.site) is None:
+        events.append(Emit(Moment.GANG_MISSING, f"{gang.api} is not installed: pods start one by one", warning=True))
     if after.times.running is not None and before.times.running is None:
         events.append(Emit(Moment.RUNNING, f"{job.key.name} is running."))
     if _restarts(after) > _restarts(before):

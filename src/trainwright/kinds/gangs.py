@@ -21,12 +21,15 @@ _T9K = "scheduler.tensorstack.dev"
 PLUGINS_SCHEDULER = "scheduler-plugins-scheduler"
 _QUEUE = "default"
 
+PLUGINS = Gang(PLUGINS_API, word="*")
+T9K = Gang(T9K_API, word="t9k-scheduler")
 #: Volcano makes a queue of groups, and wants pods only once a group's turn has come; it may move one to another queue.
 VOLCANO = Gang(
-    VOLCANO_API, admits=frozenset({"Inqueue", "Running", "Unknown", "Completed"}), keeps=frozenset({"queue"})
+    VOLCANO_API,
+    admits=frozenset({"Inqueue", "Running", "Unknown", "Completed"}),
+    keeps=frozenset({"queue"}),
+    word="volcano",
 )
-PLUGINS = Gang(PLUGINS_API)
-T9K = Gang(T9K_API)
 
 
 class Wish(Struct, frozen=True):
@@ -43,6 +46,7 @@ class Wish(Struct, frozen=True):
 class Form(Struct, frozen=True):
     """How one scheduler is spoken to."""
 
+    #: The name that pods ask for it by; empty: as the operator is told.
     scheduler: str
     #: Labels and annotations of a member: (group, role) -> each.
     labels: Callable[[Wish, str], dict[str, str]]
@@ -71,7 +75,7 @@ FORMS: dict[str, Form] = {
         ),
     ),
     PLUGINS_API: Form(
-        PLUGINS_SCHEDULER,
+        "",
         lambda wish, _role: {"scheduling.x-k8s.io/pod-group": wish.name},
         _nothing,
         lambda wish: _said(minMember=wish.members, minResources=wish.resources, scheduleTimeoutSeconds=wish.timeout),

@@ -144,10 +144,23 @@ class Gang(Struct, frozen=True, gc=False):
     keeps: frozenset[str] = frozenset()
     #: Others that will do where this one is not installed, best first.
     instead: tuple["Gang", ...] = ()
+    #: The operator's word for it, where a kind leaves the choice to the operator; `*`: any that no other has.
+    word: str = ""
+    #: The job asks for a gang itself; else it is one only where the operator is told a scheduler for them.
+    asked: bool = True
+
+    def wanted(self, site: Site) -> bool:
+        """Whether the job is a gang in this place."""
+        return self.asked or bool(self.word and site.gang_scheduler)
 
     def at(self, site: Site) -> "Gang | None":
-        """The one that this place has."""
-        return next((one for one in (self, *self.instead) if one.api in site.gangs), None)
+        """The one that this place has, if one is wanted."""
+        choices = (self, *self.instead) if self.wanted(site) else ()
+        named = site.gang_scheduler.lower() if self.word else ""
+        if named:
+            named = named if any(one.word == named for one in choices) else "*"
+            choices = tuple(one for one in choices if one.word == named)
+        return next((one for one in choices if one.api in site.gangs), None)
 
 
 class Replica(Struct, frozen=True, gc=False):

@@ -266,6 +266,37 @@ def test_a_job_that_wants_no_gang_gets_none() -> None:
     assert driver.names("PodGroup") == []
 
 
+@pytest.mark.parametrize(
+    ("word", "apis", "expected", "scheduler"),
+    [
+        ("volcano", (VOLCANO_API, PLUGINS_API), VOLCANO_API, "volcano"),
+        ("Volcano", (VOLCANO_API,), VOLCANO_API, "volcano"),
+        ("mine", (VOLCANO_API, PLUGINS_API), PLUGINS_API, "mine"),
+        ("", (VOLCANO_API, PLUGINS_API), None, None),
+    ],
+)
+@pytest.mark.parametrize("asked", [True, False], ids=["asked", "not asked"])
+def test_where_the_operator_is_told_a_scheduler_every_job_is_a_gang(
+    word: str, apis: tuple[str, ...], expected: str | None, scheduler: str | None, asked: bool
+) -> None:
+    spec = policy(schedulingPolicy={}) if asked else {}
+    driver = made(manifest(spec=spec, Worker=2), Site(gangs=frozenset(apis), gang_scheduler=word))
+    if not word and asked:
+        expected, scheduler = VOLCANO_API, "volcano"
+
+    assert driver.bodies.get(("PodGroup", "demo"), {}).get("apiVersion") == expected
+    if expected == VOLCANO_API:
+        driver.group("Running")
+    assert driver.body("Pod", "worker-0")["spec"].get("schedulerName") == scheduler
+
+
+def test_a_scheduler_that_the_operator_is_told_and_that_is_not_there_is_missed() -> None:
+    driver = made(manifest(Worker=2), Site(gangs=frozenset({PLUGINS_API}), gang_scheduler="volcano"))
+
+    assert driver.names() == ["worker-0", "worker-1"]
+    assert driver.said()[0][0] == "GangUnavailable"
+
+
 def test_annotations_of_the_job_are_the_groups() -> None:
     document = manifest(spec=policy(schedulingPolicy={}), Worker=2)
     document["metadata"]["annotations"] = {

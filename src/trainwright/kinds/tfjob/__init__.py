@@ -9,7 +9,7 @@ from trainwright.kinds.base import Column, Kind, key_of, owner_of
 from trainwright.kinds.tfjob import policies
 from trainwright.kinds.tfjob.cel import RULES
 from trainwright.kinds.tfjob.checks import check, check_edit
-from trainwright.kinds.tfjob.dialect import GANG, TFDialect
+from trainwright.kinds.tfjob.dialect import TFDialect
 from trainwright.kinds.tfjob.edits import scale, suspend
 from trainwright.kinds.tfjob.status import render, word
 from trainwright.kinds.tfjob.types import typed
@@ -42,7 +42,7 @@ def translate(job: TFJob) -> Job:
         failure=policies.failure(spec),
         dialect=dialect,
         lifecycle=policies.lifecycle(policy),
-        gang=GANG if dialect.scheduling is not None else None,
+        gang=dialect.gang,
         ledger=_ledger(job),
         deleting=meta.deletion_timestamp is not None,
         unmanaged=bool(policy.managed_by) and policy.managed_by != OURS,

@@ -4,6 +4,7 @@
 from decimal import Decimal
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from trainwright.kinds import gangs
 from trainwright.kinds.tfjob import cluster
@@ -17,8 +18,9 @@ from trainwright.model.site import Site
 
 PREFIX = "training.kubeflow.org"
 CONTROLLER = "tfjob-controller"
-#: Whichever gang scheduler there is will do.
-GANG = Gang(gangs.VOLCANO.api, gangs.VOLCANO.admits, gangs.VOLCANO.keeps, instead=(gangs.PLUGINS, gangs.T9K))
+#: Whichever gang scheduler there is will do, unless the operator is told which.
+GANG = replace(gangs.VOLCANO, instead=(gangs.PLUGINS, gangs.T9K))
+_UNASKED = replace(GANG, asked=False)
 _ENV = "TF_CONFIG"
 #: kubectl's notes to itself: the job's are not the group's.
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -35,6 +37,11 @@ class TFDialect(Struct, frozen=True):
         """What the job says about its gang, if it wants one."""
         return self.spec.run_policy.scheduling_policy if self.spec.run_policy is not None else None
 
+    @property
+    def gang(self) -> Gang:
+        """Every job may be one where the operator is told so; one that has a policy for it is wherever it can be."""
+        return GANG if self.scheduling is not None else _UNASKED
+
     # -- pods ------------------------------------------------------------------------------------------------------
 
     def pod(self, job: Job, replica: Replica, site: Site) -> Body:
@@ -48,7 +55,7 @@ class TFDialect(Struct, frozen=True):
         form = self._form(site)
         if form is not None:
             wish, role = self._wish(job), replica.role.name.lower()
-            spec["schedulerName"] = spec.get("schedulerName") or form.scheduler
+            spec["schedulerName"] = spec.get("schedulerName") or _scheduler(form, site)
             labels |= form.labels(wish, role)
             annotations |= form.annotations(wish, role)
         return {"metadata": {**given, "labels": labels, "annotations": annotations}, "spec": spec}
@@ -87,7 +94,7 @@ class TFDialect(Struct, frozen=True):
 
     def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - needs nothing seen
         """The pod group of a live job that wants one, where there is a scheduler for it."""
-        form, gang = self._form(site), GANG.at(site)
+        form, gang = self._form(site), self.gang.at(site)
         if form is None or gang is None or job.ledger.outcome is not None or job.lifecycle.suspended:
             return ()
         annotations = {key: text for key, text in (self.metadata.annotations or {}).items() if key != _APPLIED}
@@ -95,7 +102,7 @@ class TFDialect(Struct, frozen=True):
         return ({"apiVersion": gang.api, "kind": "PodGroup", "metadata": metadata, "spec": form.spec(self._wish(job))},)
 
     def _form(self, site: Site) -> gangs.Form | None:
-        gang = GANG.at(site) if self.scheduling is not None else None
+        gang = self.gang.at(site)
         return gangs.FORMS[gang.api] if gang is not None else None
 
     def _wish(self, job: Job) -> gangs.Wish:
@@ -111,6 +118,10 @@ class TFDialect(Struct, frozen=True):
             _needs(job, least) if resources is UNSET else dict(resources),
             None if policy.schedule_timeout_seconds is UNSET else policy.schedule_timeout_seconds,
         )
+
+
+def _scheduler(form: gangs.Form, site: Site) -> str:
+    return form.scheduler or site.gang_scheduler or gangs.PLUGINS_SCHEDULER
 
 
 def _needs(job: Job, members: int) -> Body:

@@ -123,7 +123,7 @@ def _together(job: Job, parts: Sequence[Part], offers: Sequence[Offer]) -> Itera
     if not lacking:
         return
     count = sum(part.role.replicas for part in parts)
-    if job.gang is not None:
+    if job.gang is not None and job.gang.asked:
         yield Problem("spec", f"can never fit: gang needs {count} pods at once: {lacking}")
     else:
         yield Problem("spec", f"not all {count} replicas can run at the same time: {lacking}", warning=True)
