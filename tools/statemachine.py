@@ -107,9 +107,23 @@ def _causes() -> str:
     )
 
 
+#: A TFJob has no phase: it has conditions, of which the last that holds says where it is.
+TFJOB = {
+    Phase.NEW: "",
+    Phase.PENDING: "Created; Running as soon as one trains",
+    Phase.RUNNING: "Running",
+    Phase.RESTARTING: "Restarting while the failed pod is there, then Running",
+    Phase.SUSPENDED: "Suspended",
+    Phase.RESUMING: "Created; Running as soon as one trains",
+    Phase.SUCCEEDED: "Succeeded",
+    Phase.FAILED: "Failed",
+}
+
+
 def _words() -> str:
-    rows = [f"| {_name(phase)} | {word} |" for phase, word in status.PHASES.items()]
-    return "## The phases in each kind's words\n\n| phase | GenericJob |\n|---|---|\n" + "\n".join(rows) + "\n"
+    rows = [f"| {_name(phase)} | {word} | {TFJOB[phase]} |" for phase, word in status.PHASES.items()]
+    head = "| phase | GenericJob: `phase` | TFJob: the last condition that is True |\n|---|---|---|\n"
+    return "## The phases in each kind's words\n\n" + head + "\n".join(rows) + "\n"
 
 
 if __name__ == "__main__":
