@@ -246,6 +246,18 @@ def test_a_main_container_decides_although_sidecars_run(
     assert expected == concluded(pod(phase=phase, containers=containers), role(mains=frozenset({"main"})))
 
 
+def test_a_pod_that_was_thrown_out_has_not_done_its_work_although_main_ended_with_0() -> None:
+    one = pod(phase="Failed", reason="Evicted", containers=(container(exit_code=0), container("sidecar", exit_code=1)))
+
+    assert concluded(one, role(mains=frozenset({"main"})))[0] is State.FAILED
+
+
+def test_of_several_main_containers_all_must_have_ended_well() -> None:
+    one = pod(phase="Failed", containers=(container("a", exit_code=0), container("sidecar", exit_code=1)))
+
+    assert concluded(one, role(mains=frozenset({"a", "b"})))[0] is State.FAILED
+
+
 @pytest.mark.parametrize(
     ("containers", "expected"),
     [

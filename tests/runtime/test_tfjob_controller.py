@@ -72,3 +72,13 @@ async def test_a_job_that_another_controller_looks_after_is_neither_written_to_n
 
     assert written(stage) == {}
     assert "status" not in stage.store.get(TFJOBS, key())
+
+
+async def test_not_even_a_status_that_cannot_be_read() -> None:
+    stage = submitted(Stage(), tfjob(2, runPolicy={"managedBy": "kueue.x-k8s.io/multikueue"}))
+    odd = {"conditions": [{"type": 7}], "startTime": "now"}
+    stage.store.patch(TFJOBS, key(), {"status": odd}, status=True)
+    async with stage.running():
+        await asyncio.sleep(1000)
+
+    assert stage.store.get(TFJOBS, key())["status"] == odd

@@ -62,6 +62,18 @@ def test_2124_a_pod_that_is_deleted_does_not_fail_its_job(restart: str) -> None:
     assert conditions(driver.start_all()) == ["Created", "Running"]
 
 
+def test_2124_nor_is_it_told_as_a_failure_where_its_restarts_must_be_remembered() -> None:
+    driver = two(spec=policy(backoffLimit=5))
+    driver.restarted_in_place("worker-1", 2)
+    driver.delete(("Pod", "demo-worker-1"))
+    driver.catch_up()
+    driver.step()
+
+    assert conditions(driver.go()) == ["Created", "Running"]
+    assert conditions(driver.start_all()) == ["Created", "Running"]
+    assert conditions(driver.restarted_in_place("worker-1", 3))[-1] == "Failed"
+
+
 def test_1560_exit_code_137_under_exit_code_restarts() -> None:
     assert conditions(two("ExitCode").end("worker-1", code=137)) == ["Created", "Restarting"]
 
