@@ -24,6 +24,11 @@ Moment = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 _OLD_PLACE = "Where versions before 1.0 had it; now in `runPolicy`."
 
 
+def _told(text: str) -> Meta:
+    """What `kubectl explain` says of a field."""
+    return Meta(description=text)
+
+
 class Spec(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Base of the parts of a manifest; they hold the user's dicts, so they are left to the garbage collector."""
 
@@ -31,48 +36,76 @@ class Spec(Struct, frozen=True, rename="camel", omit_defaults=True):
 class SchedulingPolicy(Spec, frozen=True):
     """How the gang's group is made; the number of pods that must start together is all of them unless it says."""
 
-    min_available: Annotated[int, Meta(ge=0, le=MOST_REPLICAS)] | UnsetType = UNSET
-    queue: Word = ""
+    min_available: (
+        Annotated[int, Meta(ge=0, le=MOST_REPLICAS, description="Pods that must start together; unset: all.")]
+        | UnsetType
+    ) = UNSET
+    queue: Annotated[Word, _told("The queue of the group, where its scheduler has queues; cannot be changed.")] = ""
     min_resources: Annotated[dict[str, int | Annotated[str, Meta(max_length=64)]], Meta(max_length=64)] | UnsetType = (
         UNSET
     )
-    priority_class: Word = ""
-    schedule_timeout_seconds: Seconds | UnsetType = UNSET
+    priority_class: Annotated[Word, _told("The PriorityClass of the group.")] = ""
+    schedule_timeout_seconds: (
+        Annotated[Seconds, _told("How long the scheduler tries to start the group.")] | UnsetType
+    ) = UNSET
 
 
 class RunPolicy(Spec, frozen=True):
     """What holds for the job as a whole."""
 
-    clean_pod_policy: CleanPodPolicy | UnsetType = UNSET
-    ttl_seconds_after_finished: Seconds | UnsetType = UNSET
-    active_deadline_seconds: Seconds | UnsetType = UNSET
-    backoff_limit: Seconds | UnsetType = UNSET
+    clean_pod_policy: (
+        Annotated[CleanPodPolicy, _told("Which pods are removed at the end: none, those that run, or all.")] | UnsetType
+    ) = UNSET
+    ttl_seconds_after_finished: (
+        Annotated[Seconds, _told("Seconds after its end at which the job itself is removed; unset: never.")] | UnsetType
+    ) = UNSET
+    active_deadline_seconds: (
+        Annotated[Seconds, _told("Seconds after startTime at which the job fails.")] | UnsetType
+    ) = UNSET
+    backoff_limit: (
+        Annotated[Seconds, _told("The job fails when its restarts, of all types together, reach this.")] | UnsetType
+    ) = UNSET
     scheduling_policy: SchedulingPolicy | None = None
-    suspend: bool = False
-    managed_by: ManagedBy | UnsetType = UNSET
+    suspend: Annotated[bool, _told("While true no pod runs; what had finished runs again afterwards.")] = False
+    managed_by: (
+        Annotated[ManagedBy, _told("Who looks after the job; if it is another controller, it is left to that one.")]
+        | UnsetType
+    ) = UNSET
 
 
 class ReplicaSpec(Spec, frozen=True):
     """One type of replica."""
 
-    template: dict[str, Any]
-    replicas: Annotated[int, Meta(ge=0, le=MOST_REPLICAS)] = 1
-    restart_policy: Policy | UnsetType = UNSET
+    template: Annotated[
+        dict[str, Any], _told("The pod of each replica, as core/v1 has it; the container `tensorflow` trains.")
+    ]
+    replicas: Annotated[int, Meta(ge=0, le=MOST_REPLICAS, description="How many; indexes count from 0.")] = 1
+    restart_policy: (
+        Annotated[Policy, _told("When a replica is tried again; ExitCode: when it ended with 128 or above.")]
+        | UnsetType
+    ) = UNSET
 
 
 class Own(Spec, frozen=True):
     """What trainwright adds: the version by whose defaults the job goes, which is the one it was created in."""
 
-    defaults: Form | UnsetType = UNSET
+    defaults: Annotated[Form, _told("Written when the job is created; nobody needs to.")] | UnsetType = UNSET
 
 
 class TFJobSpec(Spec, frozen=True):
     """What the user asks for."""
 
-    tf_replica_specs: Annotated[dict[str, ReplicaSpec], Meta(min_length=1, max_length=16)]
+    tf_replica_specs: Annotated[
+        dict[str, ReplicaSpec],
+        Meta(min_length=1, max_length=16, description="By type: Chief or Master, Worker, PS, Evaluator."),
+    ]
     run_policy: RunPolicy | None = None
-    success_policy: Annotated[str, Meta(max_length=64)] = ""
-    enable_dynamic_worker: bool = False
+    success_policy: Annotated[
+        str, Meta(max_length=64, description="AllWorkers: every worker must succeed; else worker 0, or the chief.")
+    ] = ""
+    enable_dynamic_worker: Annotated[
+        bool, _told("Workers know only themselves and the servers, and may fail without failing the job.")
+    ] = False
     clean_pod_policy: Annotated[CleanPodPolicy, Meta(description=_OLD_PLACE)] | UnsetType = UNSET
     ttl_seconds_after_finished: Annotated[Seconds, Meta(description=_OLD_PLACE)] | UnsetType = UNSET
     active_deadline_seconds: Annotated[Seconds, Meta(description=_OLD_PLACE)] | UnsetType = UNSET
