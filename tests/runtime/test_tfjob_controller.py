@@ -6,11 +6,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from runtime_rig import VIRTUAL, Run, Stage, key
+from runtime_rig import VIRTUAL, Call, Run, Stage, key
 
+from trainwright.errors import ForbiddenError
 from trainwright.local.checks import admission
 from trainwright.model.job import Body
-from trainwright.runtime.resources import JOBS
+from trainwright.runtime.resources import EVENTS, JOBS
 
 pytestmark = VIRTUAL
 TFJOBS = JOBS["tfjob"]
@@ -82,3 +83,38 @@ async def test_not_even_a_status_that_cannot_be_read() -> None:
         await asyncio.sleep(1000)
 
     assert stage.store.get(TFJOBS, key())["status"] == odd
+
+
+async def test_events_of_children_have_the_reasons_of_the_original() -> None:
+    stage = Stage(child_events=True)
+    document = tfjob(1, runPolicy={"cleanPodPolicy": "All"})
+    async with submitted(stage, document).running():
+        await stage.until(lambda: "Succeeded" in conditions(stage) and not stage.pods())
+        await asyncio.sleep(1)
+
+    told = {(one["reason"], one["message"], one["source"]["component"]) for one in stage.store.list(EVENTS)[0]}
+    assert {(reason, message) for reason, message, _ in told} == {
+        ("SuccessfulCreatePod", "Created pod: train-worker-0"),
+        ("SuccessfulCreateService", "Created service: train-worker-0"),
+        ("TFJobRunning", "TFJob default/train is running."),
+        ("TFJobSucceeded", "TFJob default/train successfully completed."),
+        ("SuccessfulDeletePod", "Deleted pod: train-worker-0"),
+        ("SuccessfulDeleteService", "Deleted service: train-worker-0"),
+    }
+    assert {component for *_, component in told} == {"tfjob-controller"}
+
+
+async def test_a_child_that_is_refused_is_told_of_in_the_words_of_the_original() -> None:
+    stage = Stage()
+    submitted(stage, tfjob(1))
+
+    async def refuse(call: Call) -> None:
+        if (call.verb, call.resource) == ("create", "pods"):
+            raise ForbiddenError("exceeded quota")
+
+    stage.wire.before = refuse
+    async with stage.running():
+        await asyncio.sleep(1)
+
+    said = [one["message"] for one in stage.store.list(EVENTS)[0] if one["reason"] == "FailedCreatePod"]
+    assert said == ["Error creating: Pod train-worker-0 could not be created: Forbidden: exceeded quota"]

@@ -17,6 +17,7 @@ from trainwright.model.action import Emit, Moment, Plan, Write
 from trainwright.model.cause import brief
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Phase
+from trainwright.model.status import Status
 from trainwright.runtime.executor import Executor
 from trainwright.runtime.recorder import Recorder
 from trainwright.runtime.track import ITSELF, STUCK, Track
@@ -75,7 +76,9 @@ class Publisher:
         if track.untold and track.pending is None:
             untold, track.untold = track.untold, ()
             for emit in untold:
-                await self._recorder.tell(job, emit)
+                # What was met while a plan was carried out is not yet in the kind's words.
+                worded = emit if emit.source else track.kind.event(job, Status(job.ledger, ()), emit)
+                await self._recorder.tell(job, worded)
 
     async def complain(self, job: Job, track: Track, error: ApiError) -> None:
         """What the server will not have stops a job for good, and where it is the status, only an event can say so."""

@@ -111,7 +111,20 @@ def event(job: Job, status: Status, emit: Emit) -> Emit:
             message = succeeded(job)
         case Moment.FAILED if outcome is not None:
             message = failed(job, status, outcome)
+        case Moment.CREATED | Moment.DELETED | Moment.REFUSED:
+            return _of_child(emit)
         case _:
             return replace(emit, source=CONTROLLER)
     invalid = outcome is not None and outcome.reason is Reason.INVALID
     return replace(emit, message=message, reason=INVALID if invalid else f"TFJob{emit.moment}", source=CONTROLLER)
+
+
+def _of_child(emit: Emit) -> Emit:
+    """Of one child: the original has a reason for each kind, and no more words than these."""
+    words = emit.message.split()
+    if emit.moment is Moment.REFUSED:
+        what, message = words[0], f"Error creating: {emit.message}"
+    else:
+        what, message = words[1].rstrip(":"), " ".join(words[:3])
+    what = {"pod": "Pod", "service": "Service", "podgroup": "PodGroup"}.get(what.lower(), what)
+    return replace(emit, reason=f"{emit.moment}{what}", message=message, source=CONTROLLER)
