@@ -15,6 +15,10 @@ DEPLOY = ROOT / "deploy"
 STALE = "it is out of date: run `make deploy`"
 
 
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
 def test_the_definitions_are_those_of_this_version() -> None:
     assert (DEPLOY / "v1" / "crd.yaml").read_text(encoding="utf-8") == CliRunner().invoke(crds, []).stdout, STALE
 
@@ -33,15 +37,17 @@ def test_the_base_has_both_and_nothing_else() -> None:
 
 
 def test_the_examples_are_the_examples() -> None:
-    wanted = [ROOT / "examples" / "quickstart.yaml", *(ROOT / "examples" / "genericjob").glob("*.yaml")]
+    examples, copies = ROOT / "examples", DEPLOY / "examples"
+    wanted = {path.name: path for path in (examples / "quickstart.yaml", *(examples / "genericjob").glob("*.yaml"))}
+    wanted |= {f"tfjob/{path.name}": path for path in (examples / "tfjob").glob("*.yaml")}
 
-    found = {path.name: path.read_bytes() for path in (DEPLOY / "examples").iterdir()}
+    found = {str(path.relative_to(copies)): path.read_bytes() for path in _files(copies)}
 
-    assert found == {path.name: path.read_bytes() for path in wanted}, STALE
+    assert found == {name: path.read_bytes() for name, path in wanted.items()}, STALE
 
 
 def test_every_example_is_valid() -> None:
-    files = sorted(str(path) for path in (DEPLOY / "examples").iterdir())
+    files = [str(path) for path in _files(DEPLOY / "examples")]
 
     assert CliRunner().invoke(validate, files).exit_code == 0
 
