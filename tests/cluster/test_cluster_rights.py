@@ -17,43 +17,21 @@ import pytest
 import yaml
 from cluster_bodies import Body, pod
 from cluster_client import until
-from cluster_install import install_crds, trainwright
+from cluster_gangs import Groups, install
+from cluster_install import trainwright
 from cluster_nodes import fake_nodes
 from cluster_plane import ControlPlane
 from cluster_pods import PREFIX, Script
 from cluster_process import Process
+from cluster_tfjobs import TFJobs, replicas, tfjob
 from cluster_users import User
 
 from trainwright.crd.rights import NAME
+from trainwright.kinds.gangs import PLUGINS_API, T9K_API, VOLCANO_API
 from trainwright.kinds.genericjob import GENERICJOB
 
 JOBS = "/apis/batch.tensorstack.dev/v1beta1/namespaces/{}/genericjobs"
-GROUPS = "/apis/scheduler.tensorstack.dev/v1beta1/namespaces/{}/podgroups"
 ACCOUNT = "system:serviceaccount:{}:" + NAME
-#: As much of the T9k scheduler's definition as there has to be.
-POD_GROUPS = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "podgroups.scheduler.tensorstack.dev"},
-    "spec": {
-        "group": "scheduler.tensorstack.dev",
-        "names": {"plural": "podgroups", "singular": "podgroup", "kind": "PodGroup", "listKind": "PodGroupList"},
-        "scope": "Namespaced",
-        "versions": [
-            {
-                "name": "v1beta1",
-                "served": True,
-                "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-            }
-        ],
-    },
-}
-
-
-def prepare(plane: ControlPlane) -> None:
-    plane.kubectl("apply", "-f", "-", given=json.dumps(POD_GROUPS))
-    install_crds(plane)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +40,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     users = [User("anna", "anna"), User("bob", "bob")]
     folder = tmp_path_factory.mktemp("strict")
     with (
-        ControlPlane(folder, flags=flags, users=users, first=prepare, scheduler=False) as plane,
+        ControlPlane(folder, flags=flags, users=users, first=install, scheduler=False) as plane,
         fake_nodes(plane, 2, script=Script(runs=None), binds=True),  # gangs ask for a scheduler that is not here
     ):
         yield plane
@@ -94,6 +72,17 @@ def operator(plane: ControlPlane, folder: Path, namespace: str, *words: str) -> 
         process.kill()
 
 
+@contextmanager
+def ended_well(plane: ControlPlane, folder: Path, namespace: str, *words: str) -> Iterator[None]:
+    """The same, asked to end after the block; where that fails, with what it wrote."""
+    with operator(plane, folder, namespace, *words) as process:
+        try:
+            yield
+        except Exception as error:
+            raise AssertionError(f"{error}; the operator wrote:\n{process.tail(40)}") from error
+        assert process.end() == 0
+
+
 def granted(bodies: list[Body]) -> set[tuple[str, str]]:
     """Verb and resource of everything that the operator's roles allow; `finalizers` is never a request."""
     roles = [body for body in bodies if body["kind"] in ("Role", "ClusterRole") and NAME in body["metadata"]["name"]]
@@ -113,7 +102,7 @@ class Life:
 
     def __init__(self, plane: ControlPlane, namespace: str) -> None:
         self.plane, self.namespace = plane, namespace
-        self.jobs, self.groups = JOBS.format(namespace), GROUPS.format(namespace)
+        self.jobs, self.groups = JOBS.format(namespace), Groups(plane, T9K_API, namespace)
         self.core = f"/api/v1/namespaces/{namespace}"
 
     def lead(self) -> None:
@@ -151,9 +140,6 @@ class Life:
     def has(self, name: str, size: int) -> bool:
         return len(self.pods(name)) == len(self.services(name)) == size
 
-    def is_gang(self, name: str, expected: bool) -> bool:
-        return bool(self.plane.find(f"{self.groups}/{name}")) is expected
-
     def edit(self, name: str, patch: Any) -> None:
         self.plane.call("PATCH", f"{self.jobs}/{name}", patch)
 
@@ -166,7 +152,7 @@ class Life:
             until(partial(self.has, "life", size), f"it has {size} workers")
         for on in (True, False):
             self.edit("life", GENERICJOB.suspend(self.plane.call("GET", f"{self.jobs}/life"), on))
-            until(partial(self.is_gang, "life", not on), "its pod group comes and goes")
+            self.groups.until("life", there=not on)
         self.plane.call("DELETE", f"{self.jobs}/life")
         until(lambda: not self.pods("life") and not self.services("life"), "Kubernetes removes its children")
 
@@ -185,11 +171,10 @@ class Life:
     def meet_others(self) -> None:
         """Whose names children of the job would have."""
         service = {"metadata": {"name": "met-worker-1"}, "spec": {"ports": [{"port": 80}]}}
-        group = {"apiVersion": "scheduler.tensorstack.dev/v1beta1", "kind": "PodGroup", "metadata": {"name": "met"}}
         mark = self.plane.mark()
         self.plane.call("POST", f"{self.core}/pods", pod("met-worker-0"))
         self.plane.call("POST", f"{self.core}/services", service)
-        self.plane.call("POST", self.groups, group)
+        self.groups.make("met")
         self.make("met", 2, gang=True)
         wanted = {
             ("pods", "met-worker-0"),
@@ -197,12 +182,40 @@ class Life:
             ("podgroups.scheduler.tensorstack.dev", "met"),
         }
 
-        def looked_at() -> set[Any]:
-            calls = self.plane.audit(mark).where(verb="get", namespace=self.namespace)
-            ours = [call for call in calls if call.user.startswith("system:serviceaccount:")]
-            return {(call.resource, call.name) for call in ours}
+        until_looked_at(self.plane, mark, self.namespace, wanted)
 
-        until(lambda: wanted <= looked_at(), f"they are looked at: {looked_at()}")
+
+def until_looked_at(plane: ControlPlane, mark: int, namespace: str, wanted: set[tuple[str, str]]) -> None:
+    """Wait until the operator has asked for these, by resource and name."""
+
+    def looked_at() -> set[tuple[str, str]]:
+        calls = plane.audit(mark).where(verb="get", namespace=namespace)
+        ours = [call for call in calls if call.user.startswith("system:serviceaccount:")]
+        return {(call.resource, call.name) for call in ours}
+
+    until(lambda: wanted <= looked_at(), f"they are looked at: {looked_at()}")
+
+
+def train(plane: ControlPlane, namespace: str, api: str) -> None:
+    """Whatever a TFJob does with a pod group of that scheduler, and its end, which it does not outlive."""
+    jobs, groups = TFJobs(plane, namespace), Groups(plane, api, namespace)
+    name, other = f"train-{api.split('.')[1]}", f"met-{api.split('.')[1]}"
+    policy: Body = {"schedulingPolicy": {}}
+    jobs.make(tfjob(name, spec={"runPolicy": policy}, Worker=replicas(1)))
+    groups.until(name)
+    groups.phase(name, "Inqueue")
+    jobs.until(name, "Created", "Running")
+    jobs.edit(name, tfReplicaSpecs={"Worker": {"replicas": 2}})
+    until(lambda: groups.find(name)["spec"]["minMember"] == 2, "its pod group grows")
+    jobs.edit(name, runPolicy={"suspend": True})
+    groups.until(name, there=False)
+    mark = plane.mark()
+    groups.make(other)
+    jobs.make(tfjob(other, spec={"runPolicy": policy}, Worker=replicas(1)))
+    until_looked_at(plane, mark, namespace, {(f"podgroups.{api.partition('/')[0]}", other)})
+    last = {"runPolicy": {"ttlSecondsAfterFinished": 0}}
+    jobs.make(tfjob(f"last-{name}", spec=last, Worker=replicas(1, runs="0.2")))
+    until(lambda: not jobs.find(f"last-{name}"), "it is removed once it has ended")
 
 
 @pytest.mark.parametrize(
@@ -220,12 +233,11 @@ def test_rights_suffice_for_a_whole_life_and_none_is_too_much(
     strict.kubectl("create", "namespace", "there")
     with installed(strict, "-n", home, *watched) as bodies:
         mark = strict.mark()
-        with operator(strict, tmp_path, home, *words) as process:
-            try:
-                Life(strict, "there").lead()
-            except Exception as error:
-                raise AssertionError(f"{error}; the operator wrote:\n{process.tail(40)}") from error
-            assert process.end() == 0
+        with ended_well(strict, tmp_path, home, *words):
+            Life(strict, "there").lead()
+            train(strict, "there", VOLCANO_API)
+        with ended_well(strict, tmp_path, home, *words, "--gang-scheduler-name=together"):
+            train(strict, "there", PLUGINS_API)
         calls = strict.audit(mark).where(user=ACCOUNT.format(home))
         strict.kubectl("delete", "namespace", "there", "--timeout=50s")
 

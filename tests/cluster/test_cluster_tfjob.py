@@ -7,25 +7,10 @@ import pytest
 from cluster_client import until
 from cluster_jobs import Jobs
 from cluster_plane import ControlPlane
-from cluster_pods import PREFIX
+from cluster_tfjobs import replicas, tfjob
 
 pytest_plugins = ("cluster_fixtures", "cluster_stage")
 Body = dict[str, Any]
-
-
-def replicas(count: int, policy: str = "Never", **script: str) -> Body:
-    notes = {"annotations": {PREFIX + key: value for key, value in script.items()}}
-    container = {"name": "tensorflow", "image": "none", "command": ["true"]}
-    return {
-        "replicas": count,
-        "restartPolicy": policy,
-        "template": {"metadata": notes, "spec": {"containers": [container]}},
-    }
-
-
-def tfjob(name: str, version: str = "v1", spec: Body | None = None, **types: Body) -> Body:
-    head = {"apiVersion": f"kubeflow.org/{version}", "kind": "TFJob", "metadata": {"name": name}}
-    return {**head, "spec": {"tfReplicaSpecs": types, **(spec or {})}}
 
 
 def found(jobs: Jobs, name: str) -> Body:

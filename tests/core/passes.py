@@ -76,8 +76,8 @@ class Bare(PlainDialect, frozen=True):
 
 def group(digest: str = "", *, name: str = "job", kind: str = "PodGroup", **more: Any) -> Extra:
     """A pod group that exists, made from what has this digest."""
-    phase = more.pop("phase", None)
+    phase, api = more.pop("phase", None), more.pop("api", "gang/v1" if kind == "PodGroup" else "v1")
     annotations = {DIGEST: digest} if digest else None
     more.setdefault("owner_references", (OWNER,))
     meta = ObjectMeta(name, "default", f"uid-{name}", annotations=annotations, **more)
-    return Extra(kind, meta, GroupStatus(phase) if phase is not None else None)
+    return Extra(kind, meta, GroupStatus(phase) if phase is not None else None, api)

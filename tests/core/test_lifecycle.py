@@ -149,7 +149,7 @@ def test_a_suspended_job_loses_its_children_and_forgets_what_had_finished() -> N
         Delete("Pod", "job-worker-0", "job-worker-0-3", why),
         Delete("Pod", "job-worker-1", "job-worker-1-1", why),
         Delete("Service", "job-worker-0", "service-job-worker-0", why),
-        Delete("PodGroup", "job", "uid-job", why),
+        Delete("PodGroup", "job", "uid-job", why, api="gang/v1"),
     )
     assert (plan.creates, plan.write, plan.wake) == ((), Write.NOW, None)
     assert plan.events == (Emit(Moment.SUSPENDED, "job is suspended."),)

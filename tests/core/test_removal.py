@@ -50,7 +50,7 @@ def test_a_pod_is_deleted_once_and_by_force_where_its_node_is_lost(
 
 def test_services_and_extras_go_at_once() -> None:
     assert Delete("Service", "a", "service-a", "why") == removal.of_service(service("a"), "why")
-    assert Delete("PodGroup", "job", "uid-job", "why") == removal.of_extra(group(), "why")
+    assert Delete("PodGroup", "job", "uid-job", "why", api="gang/v1") == removal.of_extra(group(), "why")
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,11 @@ def test_an_extra_is_named_like_the_job_and_carries_its_digest() -> None:
 
 
 def test_an_extra_keeps_a_name_labels_and_annotations_of_its_own() -> None:
-    body = {"kind": "ConfigMap", "metadata": {"name": "hosts", "labels": {"a": "b"}, "annotations": {"c": "d"}}}
+    body = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "hosts", "labels": {"a": "b"}, "annotations": {"c": "d"}},
+    }
 
     metadata = render.extra(job(), body).body["metadata"]
 

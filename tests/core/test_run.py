@@ -252,7 +252,7 @@ def test_an_extra_is_made_before_pods() -> None:
 )
 def test_an_extra_is_kept_in_step_with_the_job(present: Any, patched: bool) -> None:
     body = {"spec": {"minMember": 2}, "metadata": {"annotations": {DIGEST: digest(BODY)}}}
-    patch = Patch("PodGroup", "job", "uid-job", body, "kept in step with the job")
+    patch = Patch("PodGroup", "job", "uid-job", body, "kept in step with the job", api="gang/v1")
 
     plan = look(GROUPED, *PODS, extras=(present,))
 
@@ -281,9 +281,9 @@ def test_extras_that_the_job_no_longer_has_are_removed() -> None:
     plan = look(GROUPED, *PODS, extras=others)
 
     assert plan.deletes == (
+        Delete("PodGroup", "a", "uid-a", "the job no longer has it", api="gang/v1"),
+        Delete("PodGroup", "b", "uid-b", "the job no longer has it", api="gang/v1"),
         Delete("ConfigMap", "job", "uid-job", "the job no longer has it"),
-        Delete("PodGroup", "a", "uid-a", "the job no longer has it"),
-        Delete("PodGroup", "b", "uid-b", "the job no longer has it"),
     )
     assert (plan.creates, plan.patches) == ((), ())
 
@@ -331,6 +331,18 @@ def test_pods_of_a_gang_are_made_once_it_is_admitted(
 
     services = ["Service job-worker-0", "Service job-worker-1"]
     assert services + ["Pod job-worker-0", "Pod job-worker-1"] * admitted == made(plan)
+
+
+def test_a_group_of_another_scheduler_is_neither_asked_nor_kept() -> None:
+    """It has the same kind and name: the operator was told another scheduler since it was made."""
+    given = job(role(), dialect=Grouped(2), gang=GATE, ledger=waiting())
+    other = group(digest(BODY), phase="Running", api="other/v1")
+
+    plan = look(given, site=HERE, extras=(other,))
+
+    assert made(plan) == ["PodGroup job"]
+    assert plan.creates[0].body["apiVersion"] == "gang/v1"
+    assert (Delete("PodGroup", "job", "uid-job", "the job no longer has it", api="other/v1"),) == plan.deletes
 
 
 @pytest.mark.parametrize("gangs", [(), ("gang/v2", "other/v1")], ids=["none", "others"])

@@ -344,3 +344,11 @@ async def test_what_keeps_it_from_starting_is_told_in_a_line(
     (line,) = [line for line in one.log.splitlines() if line.startswith("trainwright: ")]
     assert told in line
     assert "Traceback" not in one.log
+
+
+async def test_a_gang_scheduler_that_is_not_installed_is_told_in_a_line(tmp_path: Path) -> None:
+    async with api() as server, operator(tmp_path, server.address, "--gang-scheduler-name", "volcano") as one:
+        assert await asyncio.wait_for(one.process.wait(), 20) == 2
+
+    (line,) = [line for line in one.log.splitlines() if line.startswith("trainwright: ")]
+    assert "--gang-scheduler-name volcano: it needs PodGroups of scheduling.volcano.sh/v1beta1" in line

@@ -29,7 +29,7 @@ from trainwright.model.meta import INDEX, JOB_UID, KIND, ROLE
 from trainwright.model.status import Status
 from trainwright.runtime.executor import Executor
 from trainwright.runtime.ports import Page
-from trainwright.runtime.resources import PODS, SERVICES
+from trainwright.runtime.resources import PODS, SERVICES, groups_of
 from trainwright.runtime.settings import Settings
 from trainwright.runtime.telemetry import Telemetry
 from trainwright.runtime.track import Track
@@ -52,7 +52,7 @@ class Stand:
         self.document = self.store.create(JOB, manifest())
         self.job: Job = load(GENERICJOB, self.document).job
         self.track = Track(GENERICJOB, self.job.uid)
-        self.pods = self.view.children["Pod"]
+        self.pods = self.view.children["v1", "Pod"]
         for cache in (*self.view.children.values(), *self.view.jobs.values()):
             cache.replace(Page((), "1"))
 
@@ -481,3 +481,23 @@ async def test_another_job_of_the_name_is_not_removed() -> None:
     with pytest.raises(ConflictError):
         await stand.carry_out(remove_job=True)
     assert len(stand.store.list(JOB)[0]) == 1
+
+
+async def test_pod_groups_of_several_schedulers_are_told_apart() -> None:
+    """They have the same kind and may have the same name."""
+    groups = groups_of(KINDS)
+    stand = Stand(extras=groups)
+    bodies = [{**stand.body("train", kind="PodGroup"), "apiVersion": one.api_version} for one in groups]
+    await stand.carry_out(*[Create(body) for body in bodies])
+    first, second, *_ = stand.view.observe(stand.job, ()).extras
+    await stand.carry_out(
+        deletes=(Delete("PodGroup", "train", first.metadata.uid, "for the test", api=first.api_version),),
+        patches=(Patch("PodGroup", "train", second.metadata.uid, {"spec": {}}, "likewise", api=second.api_version),),
+    )
+
+    left = [extra.api_version for extra in stand.view.observe(stand.job, ()).extras]
+    assert left == [one.api_version for one in groups if one.api_version != first.api_version]
+    assert stand.wire.made()[-2:] == [
+        f"patch podgroups.{second.api_version.split('/')[0]} train",
+        f"delete podgroups.{first.api_version.split('/')[0]} train",
+    ]

@@ -27,7 +27,7 @@ def ghost(stage: Stage, name: str, owners: list[Body]) -> None:
         "labels": {KIND: "genericjob", JOB_UID: "gone"},
         "ownerReferences": owners,
     }
-    stage.controller._view.children["Pod"].learn(PODS.decode({"metadata": meta}))
+    stage.controller._view.children["v1", "Pod"].learn(PODS.decode({"metadata": meta}))
 
 
 OWNER: Body = {"apiVersion": JOB.api_version, "kind": JOB.kind, "name": "gone", "uid": "gone", "controller": True}
@@ -142,6 +142,8 @@ async def test_each_child_is_told_of_only_if_somebody_wants_to_know(*, wanted: b
         left = stage.store.list(SERVICES)[0]
 
     told = sorted(set(stage.events()))
-    assert told == sorted({"Running", "Succeeded", *(("SuccessfulCreate", "SuccessfulDelete") if wanted else ())})
+    children = ("SuccessfulCreate", "SuccessfulDelete", "ExitedWithCode") if wanted else ()
+    assert told == sorted({"Running", "Succeeded", *children})
     assert stage.events().count("SuccessfulCreate") == (4 if wanted else 0)
+    assert stage.events().count("ExitedWithCode") == (2 if wanted else 0)
     assert left == ()

@@ -9,8 +9,10 @@ import pytest
 from runtime_rig import VIRTUAL, Call, Run, Stage, key
 
 from trainwright.errors import ForbiddenError
+from trainwright.kinds.gangs import T9K_API
 from trainwright.local.checks import admission
 from trainwright.model.job import Body
+from trainwright.model.site import Site
 from trainwright.runtime.resources import EVENTS, JOBS
 
 pytestmark = VIRTUAL
@@ -87,7 +89,8 @@ async def test_not_even_a_status_that_cannot_be_read() -> None:
 
 async def test_events_of_children_have_the_reasons_of_the_original() -> None:
     stage = Stage(child_events=True)
-    document = tfjob(1, runPolicy={"cleanPodPolicy": "All"})
+    stage.site = Site(gangs=frozenset({T9K_API}))
+    document = tfjob(1, runPolicy={"cleanPodPolicy": "All", "schedulingPolicy": {}})
     async with submitted(stage, document).running():
         await stage.until(lambda: "Succeeded" in conditions(stage) and not stage.pods())
         await asyncio.sleep(1)
@@ -96,10 +99,13 @@ async def test_events_of_children_have_the_reasons_of_the_original() -> None:
     assert {(reason, message) for reason, message, _ in told} == {
         ("SuccessfulCreatePod", "Created pod: train-worker-0"),
         ("SuccessfulCreateService", "Created service: train-worker-0"),
+        ("SuccessfulCreatePodGroup", "Created PodGroup: train"),
+        ("ExitedWithCode", "Pod: default.train-worker-0 exited with code 0"),
         ("TFJobRunning", "TFJob default/train is running."),
         ("TFJobSucceeded", "TFJob default/train successfully completed."),
         ("SuccessfulDeletePod", "Deleted pod: train-worker-0"),
         ("SuccessfulDeleteService", "Deleted service: train-worker-0"),
+        ("SuccessfulDeletePodGroup", "Deleted PodGroup: train"),
     }
     assert {component for *_, component in told} == {"tfjob-controller"}
 
@@ -118,3 +124,18 @@ async def test_a_child_that_is_refused_is_told_of_in_the_words_of_the_original()
 
     said = [one["message"] for one in stage.store.list(EVENTS)[0] if one["reason"] == "FailedCreatePod"]
     assert said == ["Error creating: Pod train-worker-0 could not be created: Forbidden: exceeded quota"]
+
+
+async def test_a_job_whose_time_to_live_is_over_is_removed_and_that_is_told_once() -> None:
+    stage = Stage(lambda _: Run(lasts=5))
+    async with submitted(stage, tfjob(1, runPolicy={"ttlSecondsAfterFinished": 60})).running():
+        await stage.until(lambda: "Succeeded" in conditions(stage))
+        await asyncio.sleep(59)
+        there = len(stage.store.list(TFJOBS)[0])
+        await asyncio.sleep(600)
+
+    assert (there, stage.store.list(TFJOBS)[0]) == (1, ())
+    assert written(stage)["delete tfjobs.kubeflow.org"] == 1
+    told = [one for one in stage.store.list(EVENTS)[0] if one["reason"] == "SuccessfulDeleteJob"]
+    assert [(one["message"], one["type"]) for one in told] == [("Deleted job: train", "Normal")]
+    assert told[0]["source"]["component"] == "tfjob-controller"

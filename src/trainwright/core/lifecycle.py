@@ -135,9 +135,7 @@ def _others(view: View, kept: set[str], why: str) -> list[Delete]:
     bodies = view.job.dialect.extras(view.job, view.observed, view.site) if view.observed.extras else ()
     wanted = {render.address(view.job, body) for body in bodies}
     extras = [
-        extra
-        for extra in view.observed.extras
-        if (extra.kind, extra.metadata.name) not in wanted and not removal.going(extra)
+        extra for extra in view.observed.extras if removal.address(extra) not in wanted and not removal.going(extra)
     ]
     return [removal.of_service(s, why) for s in services] + [removal.of_extra(extra, why) for extra in extras]
 

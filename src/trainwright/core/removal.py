@@ -38,7 +38,12 @@ def of_service(service: Service, why: str) -> Delete:
 
 def of_extra(extra: Extra, why: str) -> Delete:
     """So does a child of the whole job."""
-    return Delete(extra.kind, extra.metadata.name, extra.metadata.uid, why)
+    return Delete(extra.kind, extra.metadata.name, extra.metadata.uid, why, api=extra.api_version)
+
+
+def address(extra: Extra) -> tuple[str, str, str]:
+    """API, kind and name, as `render.address` has them of what should be."""
+    return extra.api_version, extra.kind, extra.metadata.name
 
 
 def going(child: Pod | Service | Extra) -> bool:

@@ -37,14 +37,14 @@ def extra(job: Job, body: Body) -> Create:
     """A child of the whole job, with a digest of what it was made from."""
     given = body.get("metadata", {})
     ours = {KIND: job.kind, JOB_UID: job.uid}
-    metadata = _metadata(job, address(job, body)[1], given, ours)
+    metadata = _metadata(job, address(job, body)[2], given, ours)
     metadata["annotations"] = metadata.get("annotations", {}) | {DIGEST: digest(body)}
     return Create(body | {"metadata": metadata})
 
 
-def address(job: Job, body: Body) -> tuple[str, str]:
-    """Kind and name of a child of the whole job; unless it says otherwise it is called like the job."""
-    return body["kind"], body.get("metadata", {}).get("name", job.key.name)
+def address(job: Job, body: Body) -> tuple[str, str, str]:
+    """API, kind and name of a child of the whole job; unless it says otherwise it is called like the job."""
+    return body["apiVersion"], body["kind"], body.get("metadata", {}).get("name", job.key.name)
 
 
 def digest(body: Body) -> str:

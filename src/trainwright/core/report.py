@@ -80,9 +80,7 @@ def _events(view: View) -> list[Emit]:
     events: list[Emit] = []
     if before.phase is Phase.NEW:
         events += [Emit(Moment.REMARK, message, warning=True, reason=reason) for reason, message in job.remarks]
-    gang = job.gang
-    if before.phase is Phase.NEW and gang is not None and gang.wanted(view.site) and gang.at(view.site) is None:
-        events.append(Emit(Moment.GANG_MISSING, f"{gang.api} is not installed: pods start one by one", warning=True))
+        events += _of_gang(view)
     if after.times.running is not None and before.times.running is None:
         events.append(Emit(Moment.RUNNING, f"{job.key.name} is running."))
     if _restarts(after) > _restarts(before):
@@ -95,6 +93,21 @@ def _events(view: View) -> list[Emit]:
         done = after.outcome.result is Result.SUCCEEDED
         events.append(Emit(Moment.SUCCEEDED if done else Moment.FAILED, _ended(after.outcome), warning=not done))
     return events
+
+
+def _of_gang(view: View) -> list[Emit]:
+    """What keeps a job that wants to be a gang from being one."""
+    job, gang, site = view.job, view.job.gang, view.site
+    if gang is None or not gang.wanted(site):
+        return []
+    here = gang.at(site)
+    if here is None:
+        return [Emit(Moment.GANG_MISSING, f"{gang.api} is not installed: pods start one by one", warning=True)]
+    asked = {role.name: (role.template.get("spec") or {}).get("schedulerName") for role in job.roles}
+    ours = here.called(site)
+    others = [f"{role} asks for {name}" for role, name in asked.items() if ours and name and name != ours]
+    text = f"{brief(', '.join(others))}: pods that {ours} does not place are not held back for their gang"
+    return [Emit(Moment.OTHER_SCHEDULER, text, warning=True)] if others else []
 
 
 def _ended(outcome: Outcome) -> str:

@@ -103,7 +103,8 @@ def _admitted(view: View) -> bool:
     gang = view.job.gang.at(view.site) if view.job.gang is not None else None
     if gang is None or not gang.admits:
         return True
-    return any(extra.status is not None and extra.status.phase in gang.admits for extra in view.observed.extras)
+    groups = [extra for extra in view.observed.extras if extra.api_version == gang.api]
+    return any(group.status is not None and group.status.phase in gang.admits for group in groups)
 
 
 def _replica(job: Job, role: Role, seen: Seen) -> Replica:
@@ -143,7 +144,7 @@ def _extras(view: View) -> tuple[list[Create], list[Patch], list[Delete]]:
     if not bodies and not view.observed.extras:
         return [], [], []
     wanted = {render.address(view.job, body): render.extra(view.job, body) for body in bodies}
-    present = {(extra.kind, extra.metadata.name): extra for extra in view.observed.extras}
+    present = {removal.address(extra): extra for extra in view.observed.extras}
     creates = [create for key, create in wanted.items() if key not in present]
     patches = []
     for key, create in wanted.items():
@@ -152,9 +153,8 @@ def _extras(view: View) -> tuple[list[Create], list[Patch], list[Delete]]:
         if extra is not None and not removal.going(extra) and (extra.metadata.annotations or {}).get(DIGEST) != digest:
             body = _update(create.body, gang.keeps if gang is not None else frozenset())
             body["metadata"] = {"annotations": {DIGEST: digest}}
-            patches.append(
-                Patch(extra.kind, extra.metadata.name, extra.metadata.uid, body, "kept in step with the job")
-            )
+            meta, why = extra.metadata, "kept in step with the job"
+            patches.append(Patch(extra.kind, meta.name, meta.uid, body, why, api=extra.api_version))
     surplus = [extra for key, extra in sorted(present.items()) if key not in wanted and not removal.going(extra)]
     return creates, patches, [removal.of_extra(extra, "the job no longer has it") for extra in surplus]
 

@@ -81,14 +81,19 @@ def _on_jobs(kinds: Sequence[Kind]) -> list[Body]:
         _rule("", ["services"], ["get", *_SEEN, "create", "delete"]),
         _rule("", ["configmaps"], _SEEN),
         _rule("", ["events"], ["create"]),
-        _rule("scheduler.tensorstack.dev", ["podgroups"], ["get", *_SEEN, "create", "patch", "delete"]),
+        *(_rule(group, ["podgroups"], ["get", *_SEEN, "create", "patch", "delete"]) for group in _gangs(kinds)),
     ]
+
+
+def _gangs(kinds: Sequence[Kind]) -> list[str]:
+    """The groups of every gang API that jobs of these kinds may use, installed or not: else we could not even look."""
+    return list(dict.fromkeys(gang.api.partition("/")[0] for kind in kinds for gang in kind.gangs))
 
 
 def _of_kind(kind: Kind) -> tuple[Body, Body, Body]:
     """`finalizers` is what blockOwnerDeletion on its children asks of whoever makes them."""
     return (
-        _rule(kind.group, [kind.plural], _SEEN),
+        _rule(kind.group, [kind.plural], [*_SEEN, *["delete"] * kind.removes]),
         _rule(kind.group, [f"{kind.plural}/status"], ["patch"]),
         _rule(kind.group, [f"{kind.plural}/finalizers"], ["update"]),
     )

@@ -16,7 +16,7 @@ from trainwright.kinds import template
 from trainwright.kinds.decode import decode
 from trainwright.kinds.stamps import stamped
 from trainwright.model.action import Emit
-from trainwright.model.job import Body, Job
+from trainwright.model.job import Body, Gang, Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import Key, ObjectMeta, Owner
 from trainwright.model.problem import Problem
@@ -82,6 +82,10 @@ class Kind(Struct, frozen=True, kw_only=True):
     patient: tuple[str, ...] = ()
     #: An event in this kind's words: (job, conclusion, event) -> event.
     event: Callable[[Job, Status, Emit], Emit] = lambda _job, _status, emit: emit
+    #: Every gang that its jobs may be, wherever the scheduler for one is.
+    gangs: tuple[Gang, ...] = ()
+    #: Its jobs may have a time to live, after which they are removed.
+    removes: bool = False
 
     @property
     def api_version(self) -> str:

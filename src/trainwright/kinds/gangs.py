@@ -21,13 +21,14 @@ _T9K = "scheduler.tensorstack.dev"
 PLUGINS_SCHEDULER = "scheduler-plugins-scheduler"
 _QUEUE = "default"
 
-PLUGINS = Gang(PLUGINS_API, word="*")
-T9K = Gang(T9K_API, word="t9k-scheduler")
+PLUGINS = Gang(PLUGINS_API, scheduler=PLUGINS_SCHEDULER, word="*")
+T9K = Gang(T9K_API, scheduler="t9k-scheduler", word="t9k-scheduler")
 #: Volcano makes a queue of groups, and wants pods only once a group's turn has come; it may move one to another queue.
 VOLCANO = Gang(
     VOLCANO_API,
     admits=frozenset({"Inqueue", "Running", "Unknown", "Completed"}),
     keeps=frozenset({"queue"}),
+    scheduler="volcano",
     word="volcano",
 )
 
@@ -46,8 +47,6 @@ class Wish(Struct, frozen=True):
 class Form(Struct, frozen=True):
     """How one scheduler is spoken to."""
 
-    #: The name that pods ask for it by; empty: as the operator is told.
-    scheduler: str
     #: Labels and annotations of a member: (group, role) -> each.
     labels: Callable[[Wish, str], dict[str, str]]
     annotations: Callable[[Wish, str], dict[str, str]]
@@ -64,7 +63,6 @@ def _said(**fields: Any) -> Body:
 
 FORMS: dict[str, Form] = {
     VOLCANO_API: Form(
-        "volcano",
         _nothing,
         lambda wish, role: {"scheduling.k8s.io/group-name": wish.name, "volcano.sh/task-spec": role},
         lambda wish: _said(
@@ -75,13 +73,11 @@ FORMS: dict[str, Form] = {
         ),
     ),
     PLUGINS_API: Form(
-        "",
         lambda wish, _role: {"scheduling.x-k8s.io/pod-group": wish.name},
         _nothing,
         lambda wish: _said(minMember=wish.members, minResources=wish.resources, scheduleTimeoutSeconds=wish.timeout),
     ),
     T9K_API: Form(
-        "t9k-scheduler",
         lambda wish, role: {
             f"{_T9K}/group-name": wish.name,
             f"{_T9K}/queue": wish.queue or _QUEUE,

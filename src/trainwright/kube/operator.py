@@ -20,7 +20,7 @@ from trainwright.kube.config import Access
 from trainwright.kube.gates import Fence, Limit
 from trainwright.kube.health import Answers, Places, serving
 from trainwright.kube.http import Http, Manner
-from trainwright.kube.preflight import check, gangs
+from trainwright.kube.preflight import check, check_gang, groups
 from trainwright.kube.session import Session
 from trainwright.model.meta import Key
 from trainwright.model.site import Site
@@ -28,7 +28,6 @@ from trainwright.runtime.clock import WallClock
 from trainwright.runtime.controller import Controller
 from trainwright.runtime.election import Elector, Terms
 from trainwright.runtime.line import Line
-from trainwright.runtime.resources import POD_GROUPS
 from trainwright.runtime.settings import Settings
 from trainwright.runtime.telemetry import Telemetry
 
@@ -176,11 +175,14 @@ class _Operator:
 
     async def _made(self) -> Controller:
         options = self._options
-        for kind in self._kinds():
+        kinds = self._kinds()
+        for kind in kinds:
             await check(self._plain, kind)
-        found = await gangs(self._plain, options.namespace)
+        extras = await groups(self._plain, kinds, options.namespace)
+        found = frozenset(resource.api_version for resource in extras)
+        check_gang(kinds, options.site.gang_scheduler, found)
         settings = Settings(
-            extras=(POD_GROUPS,) if found else (),
+            extras=extras,
             kinds=options.kinds,
             namespace=options.namespace,
             resync=options.resync,

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the operator looks at before it begins: whether what it writes will be kept, and which gang APIs there are."""
 
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+
 from trainwright.errors import NotFoundError, UsageError
 from trainwright.kinds.base import Kind
-from trainwright.model.job import Body
+from trainwright.model.job import Body, meant
 from trainwright.model.meta import Key
-from trainwright.runtime.ports import Cluster, Scope
-from trainwright.runtime.resources import DEFINITIONS, POD_GROUPS
+from trainwright.runtime.ports import Cluster, Resource, Scope
+from trainwright.runtime.resources import DEFINITIONS, groups_of
 
 _INSTALL = "`trainwright crds | kubectl apply --server-side -f -`"
 
@@ -25,13 +28,27 @@ async def check(cluster: Cluster, kind: Kind) -> None:
         )
 
 
-async def gangs(cluster: Cluster, namespace: str) -> frozenset[str]:
-    """The gang APIs that are really there."""
-    try:
-        await cluster.list(POD_GROUPS, Scope(namespace=namespace or "default"))
-    except NotFoundError:
-        return frozenset()
-    return frozenset({POD_GROUPS.api_version})
+async def groups(cluster: Cluster, kinds: Iterable[Kind], namespace: str) -> tuple[Resource, ...]:
+    """The pod groups of these kinds whose API is really there. One that is installed later is not seen."""
+    found = []
+    for resource in groups_of(kinds):
+        with suppress(NotFoundError):
+            await cluster.list(resource, Scope(namespace=namespace or "default"))
+            found.append(resource)
+    return tuple(found)
+
+
+def check_gang(kinds: Iterable[Kind], word: str, found: Collection[str]) -> None:
+    """The scheduler that the operator is told must be there: jobs that count on it would start pod by pod."""
+    for kind in kinds:
+        named = [gang for gang in kind.gangs if gang.word]
+        for gang in meant(tuple(named), word) if word else ():
+            if gang.api not in found:
+                there = [f"{one.word} ({one.api})" for one in named if one.api in found and one.word != "*"]
+                raise UsageError(
+                    f"--gang-scheduler-name {word}: it needs PodGroups of {gang.api}, which are not installed"
+                    + (f"; found {', '.join(there)}" if there else "")
+                )
 
 
 def _keeps(definition: Body, version: str) -> bool:

@@ -34,6 +34,7 @@ class Delete(Struct, frozen=True, gc=False):
     uid: str
     why: str
     force: bool = False
+    api: str = "v1"
 
 
 class Patch(Struct, frozen=True, gc=False):
@@ -44,6 +45,7 @@ class Patch(Struct, frozen=True, gc=False):
     uid: str
     body: Body
     why: str
+    api: str = "v1"
 
 
 class Moment(StrEnum):
@@ -60,7 +62,10 @@ class Moment(StrEnum):
     STUCK = "FailedSync"  # what has to be done next is refused, and no status can say so
     CREATED = "SuccessfulCreate"  # of a child, where people want to be told of each
     DELETED = "SuccessfulDelete"
+    EXITED = "ExitedWithCode"
+    REMOVED = "SuccessfulDeleteJob"
     GANG_MISSING = "GangUnavailable"
+    OTHER_SCHEDULER = "OtherScheduler"
     REMARK = "Remark"
 
 

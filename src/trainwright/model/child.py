@@ -117,6 +117,8 @@ class Extra(Wire, frozen=True, gc=False):
     kind: str
     metadata: ObjectMeta
     status: GroupStatus | None = None
+    #: Pod groups of several schedulers bear the same kind and name.
+    api_version: str = ""
 
 
 class Taint(Wire, frozen=True, gc=False):

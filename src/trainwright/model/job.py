@@ -144,6 +144,8 @@ class Gang(Struct, frozen=True, gc=False):
     keeps: frozenset[str] = frozenset()
     #: Others that will do where this one is not installed, best first.
     instead: tuple["Gang", ...] = ()
+    #: The name that pods ask for its scheduler by; empty: the kind sees to that itself.
+    scheduler: str = ""
     #: The operator's word for it, where a kind leaves the choice to the operator; `*`: any that no other has.
     word: str = ""
     #: The job asks for a gang itself; else it is one only where the operator is told a scheduler for them.
@@ -156,11 +158,20 @@ class Gang(Struct, frozen=True, gc=False):
     def at(self, site: Site) -> "Gang | None":
         """The one that this place has, if one is wanted."""
         choices = (self, *self.instead) if self.wanted(site) else ()
-        named = site.gang_scheduler.lower() if self.word else ""
-        if named:
-            named = named if any(one.word == named for one in choices) else "*"
-            choices = tuple(one for one in choices if one.word == named)
+        choices = meant(choices, site.gang_scheduler) if self.word else choices
         return next((one for one in choices if one.api in site.gangs), None)
+
+    def called(self, site: Site) -> str:
+        """What its scheduler is called in this place."""
+        return site.gang_scheduler if self.word == "*" and site.gang_scheduler else self.scheduler
+
+
+def meant(gangs: tuple[Gang, ...], word: str) -> tuple[Gang, ...]:
+    """Those that the operator's word is for; without one, all."""
+    if not word:
+        return gangs
+    named = word.lower() if any(one.word == word.lower() for one in gangs) else "*"
+    return tuple(one for one in gangs if one.word == named)
 
 
 class Replica(Struct, frozen=True, gc=False):

@@ -70,7 +70,7 @@ class Controller:
         self._executor = Executor(cluster, self._view, self._settings, self.telemetry)
         self._sweeper = Sweeper(cluster, self._view, clock)
         self._recorder = Recorder(cluster, clock, self.telemetry)
-        self._publisher = Publisher(self._executor, self._recorder, self._settings.count_delay)
+        self._publisher = Publisher(self._executor, self._recorder, self._settings)
 
     async def run(self) -> None:
         """Until cancelled. Nothing is looked at before everything has been listed once."""

@@ -46,7 +46,7 @@ class Executor:
 
     def __init__(self, cluster: Cluster, view: View, settings: Settings, telemetry: Telemetry) -> None:
         self._cluster = cluster
-        #: By kind of child, and by kind of job.
+        #: By API and kind of child, and by kind of job.
         self._caches = view.children
         self._jobs = view.jobs
         self._settings = settings
@@ -58,7 +58,7 @@ class Executor:
         await self._each(plan.deletes, lambda delete: self._delete(job, delete, track))
         await self._create_all(job, plan.creates, track, now)
         if plan.remove_job:
-            await self._remove(job)
+            await self._remove(job, track)
 
     async def store(self, job: Job, version: str, status: Body) -> None:
         """The status, unless the job has changed since it was read."""
@@ -70,14 +70,20 @@ class Executor:
 
     # ------------------------------------------------------------------------------------------------------------
 
-    async def _remove(self, job: Job) -> None:
-        """The job itself; its children go with it."""
+    async def _remove(self, job: Job, track: Track) -> None:
+        """The job itself; its children go with it. Told once: nothing else says where it has gone."""
         cache = self._jobs[job.kind]
         gone = self._cluster.delete(cache.resource, job.key, uid=job.uid, propagation=Propagation.BACKGROUND)
         try:
-            await self._counted("delete", cache.resource, gone, job, job.key.name)
+            left = await self._counted("delete", cache.resource, gone, job, job.key.name)
         except NotFoundError:
-            return
+            left = None
+        else:
+            track.untold += (Emit(Moment.REMOVED, f"Deleted job: {job.key.name}"),)
+        if left is None:
+            cache.bury(job.key, job.uid)
+        else:
+            cache.learn(left)
 
     async def _create_all(self, job: Job, creates: Sequence[Create], track: Track, now: datetime) -> None:
         """Every child but those whose like was refused; what was refused is kept, to be told and tried again later."""
@@ -98,7 +104,7 @@ class Executor:
             track.look_again(self._settings.coalesce)
 
     async def _patch(self, job: Job, patch: Patch, track: Track) -> None:
-        cache = self._caches[patch.kind]
+        cache = self._caches[patch.api, patch.kind]
         key = Key(job.key.namespace, patch.name)
         made = self._cluster.patch(cache.resource, key, patch.body, uid=patch.uid)
         try:
@@ -107,7 +113,7 @@ class Executor:
             self._saw(track, cache.bury(key, patch.uid))
 
     async def _delete(self, job: Job, delete: Delete, track: Track) -> None:
-        cache = self._caches[delete.kind]
+        cache = self._caches[delete.api, delete.kind]
         key = Key(job.key.namespace, delete.name)
         grace = 0 if delete.force else None
         gone = self._cluster.delete(cache.resource, key, uid=delete.uid, grace=grace)
@@ -122,7 +128,7 @@ class Executor:
 
     async def _create(self, job: Job, create: Create, track: Track, now: datetime) -> None:
         """Make one child."""
-        cache = self._caches[create.body["kind"]]
+        cache = self._caches[create.body["apiVersion"], create.body["kind"]]
         there = cache.get(Key(job.key.namespace, create.name))
         meta = cache.resource.meta(there) if there is not None else None
         if meta is not None and (meta.deletion_timestamp is not None or _of_predecessor(meta, job)):
@@ -151,7 +157,7 @@ class Executor:
 
     async def _taken(self, job: Job, create: Create, track: Track, now: datetime, error: ApiError) -> None:
         """Something has its name: ours enters the cache, one on its way out is waited for, a foreign one is told of."""
-        cache = self._caches[create.body["kind"]]
+        cache = self._caches[create.body["apiVersion"], create.body["kind"]]
         try:
             found = await self._cluster.get(cache.resource, Key(job.key.namespace, create.name))
         except NotFoundError:

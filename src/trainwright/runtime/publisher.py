@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from trainwright.core.exits import exits
 from trainwright.errors import ApiError, TooManyRequestsError, UnavailableError
 from trainwright.kinds.base import Kind, Loaded
 from trainwright.kinds.registry import KINDS
@@ -20,16 +21,18 @@ from trainwright.model.ledger import Phase
 from trainwright.model.status import Status
 from trainwright.runtime.executor import Executor
 from trainwright.runtime.recorder import Recorder
+from trainwright.runtime.settings import Settings
 from trainwright.runtime.track import ITSELF, STUCK, Track
 
 
 class Publisher:
     """Writes statuses and events."""
 
-    def __init__(self, executor: Executor, recorder: Recorder, count_delay: float) -> None:
+    def __init__(self, executor: Executor, recorder: Recorder, settings: Settings) -> None:
         self._executor = executor
         self._recorder = recorder
-        self._count_delay = count_delay
+        self._count_delay = settings.count_delay
+        self._child_events = settings.child_events
         self._owned = {kind.singular: _fields(kind) for kind in KINDS}
 
     async def store(self, document: Body, loaded: Loaded, plan: Plan, track: Track, now: datetime) -> float | None:
@@ -37,7 +40,8 @@ class Publisher:
         job = track.job(loaded)
         if job.unmanaged:
             return None
-        events = tuple(track.kind.event(job, plan.status, emit) for emit in plan.events)
+        ends = exits(job, job.ledger, plan.status.ledger) if self._child_events else ()
+        events = tuple(track.kind.event(job, plan.status, emit) for emit in (*ends, *plan.events))
         said = document.get("status")
         stored = said if isinstance(said, dict) else {}  # a definition that is not ours may let anything pass
         # As a server will have it: a tuple is a list there.

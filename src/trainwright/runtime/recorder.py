@@ -24,7 +24,7 @@ from trainwright.runtime.telemetry import Telemetry
 _LOG = logging.getLogger(__name__)
 _TERMINAL = (Moment.SUCCEEDED, Moment.FAILED)
 #: What whoever looks after the operator should read as well; the steps of a job's life are logged by `census`.
-_TROUBLE = (Moment.REFUSED, Moment.UNFIT, Moment.GANG_MISSING)
+_TROUBLE = (Moment.REFUSED, Moment.UNFIT, Moment.GANG_MISSING, Moment.OTHER_SCHEDULER)
 #: So many that are to be tried again are kept, the newest.
 _KEPT = 10_000
 #: Seconds between two tries, doubling; for so long after one that failed, passes do not try.

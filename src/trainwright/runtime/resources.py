@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The resources we read and write, as values. Used wherever a `Cluster` is asked for something."""
 
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
 from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
 from trainwright.model.child import ConfigMap, Event, Extra, Lease, Node, Pod, Service
@@ -18,6 +22,7 @@ DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Lease)
+#: Of the gang scheduler that the embedded engine has.
 POD_GROUPS = Resource("scheduler.tensorstack.dev", "v1beta1", "podgroups", "PodGroup", Extra)
 #: Which host, and which ports, stand for a replica's name where names do not resolve: `local.network.addresses`.
 ADDRESSES = Resource("trainwright.dev", "v1", "addresses", "Address")
@@ -45,7 +50,6 @@ RESOURCES: tuple[Resource, ...] = (
 _BY_NAME = {(resource.api_version, resource.kind): resource for resource in RESOURCES} | {
     (version, kind.name): JOBS[kind.singular] for kind in KINDS for version in kind.served
 }
-_BY_KIND = {resource.kind: resource for resource in RESOURCES}
 BY_ID = {resource.id: resource for resource in RESOURCES}
 
 
@@ -54,6 +58,7 @@ def resource_of(api_version: str, kind: str) -> Resource | None:
     return _BY_NAME.get((api_version, kind))
 
 
-def child_resource(kind: str) -> Resource:
-    """The resource of a child, by the kind that a plan calls it."""
-    return _BY_KIND[kind]
+def groups_of(kinds: Iterable[Kind]) -> tuple[Resource, ...]:
+    """The pod groups of every gang that jobs of these kinds may be, in whichever API."""
+    apis = dict.fromkeys(tuple(gang.api.split("/")) for kind in kinds for gang in kind.gangs)
+    return tuple(replace(POD_GROUPS, group=group, version=version) for group, version in apis)

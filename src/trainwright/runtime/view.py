@@ -4,6 +4,7 @@
 `controller` asks it for a job and for what that job has in the world; the informers call back when something changes.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -37,7 +38,9 @@ class View:
         self._pods, self._services = Cache(PODS), Cache(SERVICES)
         self._extras = [Cache(replace(one, type=Extra)) for one in (CONFIG_MAPS, *settings.extras)]
         self._nodes = Nodes(Cache(NODES), clock)
-        self.children = {cache.resource.kind: cache for cache in (self._pods, self._services, *self._extras)}
+        caches = (self._pods, self._services, *self._extras)
+        #: By API and kind: several gang schedulers have a PodGroup.
+        self.children = {(cache.resource.api_version, cache.resource.kind): cache for cache in caches}
 
     def informers(self, look: Callable[[Which], None], stir: Callable[[set[str]], None]) -> list[Informer]:
         """What keeps all this in step."""
@@ -58,9 +61,11 @@ class View:
         return {uid for pod in pods if (uid := (pod.metadata.labels or {}).get(JOB_UID))}
 
     def sizes(self) -> dict[str, int]:
-        """How many there are of everything, by resource."""
-        caches = (*self.jobs.values(), *self.children.values(), self._nodes.cache)
-        return {cache.resource.plural: len(cache) for cache in caches}
+        """How many there are of everything, by the plural of its name."""
+        sizes: Counter[str] = Counter()
+        for cache in (*self.jobs.values(), *self.children.values(), self._nodes.cache):
+            sizes[cache.resource.plural] += len(cache)
+        return sizes
 
     def job(self, which: Which) -> Body | None:
         """The job's document, as last seen."""

@@ -205,7 +205,7 @@ class World:
         """The narrow slice of a new object."""
         body = create.body
         meta = {**body["metadata"], "uid": uid, "creationTimestamp": self.clock.isoformat()}
-        whole: dict[str, Any] = {"metadata": meta, "kind": body["kind"]}
+        whole: dict[str, Any] = {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": meta}
         if body["kind"] == "Pod":
             return msgspec.convert(whole | {"spec": body["spec"]}, Pod)
         if body["kind"] == "Service":

@@ -148,6 +148,7 @@ def test_labels_and_annotations_of_the_template_are_kept_and_those_of_the_job_ar
 
 CPU: dict[str, Any] = {"resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": 1, "memory": "1Gi"}}}
 GANG = {"queue": "research", "priorityClass": "high", "scheduleTimeoutSeconds": 30}
+NOT_OURS = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
 
 
 def ganged(site: Site, *, scheduling: Body | None = None, **more: Any) -> Driver:
@@ -207,10 +208,27 @@ def test_the_scheduler_of_the_embedded_engine_is_as_good() -> None:
 
 def test_a_scheduler_that_the_template_names_is_left_alone() -> None:
     document = manifest(spec=policy(schedulingPolicy={}), Worker=replicas(2, pod={"schedulerName": "mine"}))
-    pod = made(document, gangs(PLUGINS_API)).body("Pod", "worker-0")
+    driver = made(document, gangs(PLUGINS_API))
+    pod = driver.body("Pod", "worker-0")
 
     assert pod["spec"]["schedulerName"] == "mine"
     assert "scheduling.x-k8s.io/pod-group" in pod["metadata"]["labels"]
+    assert driver.running().said().count(("SetPodTemplateSchedulerName", NOT_OURS)) == 1
+
+
+@pytest.mark.parametrize(
+    ("named", "site"),
+    [
+        pytest.param("", gangs(VOLCANO_API), id="no scheduler is named"),
+        pytest.param("volcano", gangs(VOLCANO_API), id="the gang's own"),
+        pytest.param("mine", Site(gangs=frozenset({PLUGINS_API}), gang_scheduler="mine"), id="the operator's"),
+        pytest.param("mine", Site(), id="there is no gang"),
+    ],
+)
+def test_of_the_right_scheduler_nothing_is_said(named: str, site: Site) -> None:
+    document = manifest(spec=policy(schedulingPolicy={}), Worker=replicas(2, pod={"schedulerName": named}))
+
+    assert "SetPodTemplateSchedulerName" not in [reason for reason, _ in made(document, site).said()]
 
 
 @pytest.mark.parametrize(

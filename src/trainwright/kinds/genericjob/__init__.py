@@ -12,11 +12,11 @@ from trainwright.kinds.base import Column, Kind, key_of, owner_of
 from trainwright.kinds.genericjob import rules
 from trainwright.kinds.genericjob.cel import RULES
 from trainwright.kinds.genericjob.checks import check, check_edit
-from trainwright.kinds.genericjob.dialect import GANG_API, GenericDialect
+from trainwright.kinds.genericjob.dialect import GANG, GenericDialect
 from trainwright.kinds.genericjob.edits import scale, suspend
 from trainwright.kinds.genericjob.status import render
 from trainwright.kinds.genericjob.wire import DebugMode, GenericJob, GenericJobStatus, PauseMode
-from trainwright.model.job import Gang, Job, Lifecycle, Role
+from trainwright.model.job import Job, Lifecycle, Role
 from trainwright.model.ledger import Ledger, Outcome, Phase, Reason, Times
 from trainwright.model.rule import Result
 from trainwright.model.units import BEGINNING, moment
@@ -65,7 +65,7 @@ def translate(job: GenericJob) -> Job:
             suspended=mode is not None and mode.pause is not None and mode.pause.enabled,
             clean=rules.clean_up(spec),
         ),
-        gang=Gang(GANG_API) if dialect.scheduler is not None else None,
+        gang=GANG if dialect.scheduler is not None else None,
         ledger=_ledger(job),
         deleting=meta.deletion_timestamp is not None,
     )
@@ -107,4 +107,5 @@ GENERICJOB = Kind(
     scale=scale,
     cel=RULES,
     patient=("Initialized",),
+    gangs=(GANG,),
 )

@@ -10,10 +10,11 @@ from trainwright.kinds.gangs import T9K_API
 from trainwright.kinds.genericjob.variables import Facts, fill
 from trainwright.kinds.genericjob.wire import GenericJobSpec, ReplicaDebugSet, ResumeSpec, T9kScheduler
 from trainwright.model.child import Observed
-from trainwright.model.job import Body, Job, Replica
+from trainwright.model.job import Body, Gang, Job, Replica
 from trainwright.model.site import Site
 
 GANG_API = T9K_API
+GANG = Gang(GANG_API)
 SCHEDULER = "scheduler.tensorstack.dev"
 DEBUG_COMMAND = ("sleep", "inf")
 #: A probe would end the very container that is kept for a debugger.

@@ -9,7 +9,7 @@ from trainwright.kinds.base import Column, Kind, key_of, owner_of
 from trainwright.kinds.tfjob import policies
 from trainwright.kinds.tfjob.cel import RULES
 from trainwright.kinds.tfjob.checks import check, check_edit
-from trainwright.kinds.tfjob.dialect import TFDialect
+from trainwright.kinds.tfjob.dialect import GANGS, TFDialect
 from trainwright.kinds.tfjob.edits import scale, suspend
 from trainwright.kinds.tfjob.status import render, word
 from trainwright.kinds.tfjob.types import typed
@@ -95,4 +95,6 @@ TFJOB = Kind(
     patient=("Running",),
     word=word,
     event=event,
+    gangs=GANGS,
+    removes=True,
 )

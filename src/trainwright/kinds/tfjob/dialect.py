@@ -19,7 +19,8 @@ from trainwright.model.site import Site
 PREFIX = "training.kubeflow.org"
 CONTROLLER = "tfjob-controller"
 #: Whichever gang scheduler there is will do, unless the operator is told which.
-GANG = replace(gangs.VOLCANO, instead=(gangs.PLUGINS, gangs.T9K))
+GANGS = (gangs.VOLCANO, gangs.PLUGINS, gangs.T9K)
+GANG = replace(GANGS[0], instead=GANGS[1:])
 _UNASKED = replace(GANG, asked=False)
 _ENV = "TF_CONFIG"
 #: kubectl's notes to itself: the job's are not the group's.
@@ -52,10 +53,10 @@ class TFDialect(Struct, frozen=True):
         spec["containers"] = self._containers(job, replica, site)
         labels = {**(given.get("labels") or {}), **self._labels(job, replica), **self._leads(replica)}
         annotations = dict(given.get("annotations") or {})
-        form = self._form(site)
-        if form is not None:
-            wish, role = self._wish(job), replica.role.name.lower()
-            spec["schedulerName"] = spec.get("schedulerName") or _scheduler(form, site)
+        gang = self.gang.at(site)
+        if gang is not None:
+            form, wish, role = gangs.FORMS[gang.api], self._wish(job), replica.role.name.lower()
+            spec["schedulerName"] = spec.get("schedulerName") or gang.called(site)
             labels |= form.labels(wish, role)
             annotations |= form.annotations(wish, role)
         return {"metadata": {**given, "labels": labels, "annotations": annotations}, "spec": spec}
@@ -94,16 +95,13 @@ class TFDialect(Struct, frozen=True):
 
     def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - needs nothing seen
         """The pod group of a live job that wants one, where there is a scheduler for it."""
-        form, gang = self._form(site), self.gang.at(site)
-        if form is None or gang is None or job.ledger.outcome is not None or job.lifecycle.suspended:
+        gang = self.gang.at(site)
+        if gang is None or job.ledger.outcome is not None or job.lifecycle.suspended:
             return ()
+        spec = gangs.FORMS[gang.api].spec(self._wish(job))
         annotations = {key: text for key, text in (self.metadata.annotations or {}).items() if key != _APPLIED}
         metadata: Body = {"name": job.key.name} | ({"annotations": annotations} if annotations else {})
-        return ({"apiVersion": gang.api, "kind": "PodGroup", "metadata": metadata, "spec": form.spec(self._wish(job))},)
-
-    def _form(self, site: Site) -> gangs.Form | None:
-        gang = self.gang.at(site)
-        return gangs.FORMS[gang.api] if gang is not None else None
+        return ({"apiVersion": gang.api, "kind": "PodGroup", "metadata": metadata, "spec": spec},)
 
     def _wish(self, job: Job) -> gangs.Wish:
         policy = self.scheduling or SchedulingPolicy()
@@ -118,10 +116,6 @@ class TFDialect(Struct, frozen=True):
             _needs(job, least) if resources is UNSET else dict(resources),
             None if policy.schedule_timeout_seconds is UNSET else policy.schedule_timeout_seconds,
         )
-
-
-def _scheduler(form: gangs.Form, site: Site) -> str:
-    return form.scheduler or site.gang_scheduler or gangs.PLUGINS_SCHEDULER
 
 
 def _needs(job: Job, members: int) -> Body:

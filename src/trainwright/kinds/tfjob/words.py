@@ -16,6 +16,7 @@ from trainwright.model.status import RoleSeen, State, Status
 
 INVALID = "TFJobFailedValidation"
 _PERMANENT = range(1, RETRYABLE[0][0])
+_NOT_OURS = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
 
 
 def created(job: Job) -> str:
@@ -111,12 +112,22 @@ def event(job: Job, status: Status, emit: Emit) -> Emit:
             message = succeeded(job)
         case Moment.FAILED if outcome is not None:
             message = failed(job, status, outcome)
-        case Moment.CREATED | Moment.DELETED | Moment.REFUSED:
-            return _of_child(emit)
         case _:
-            return replace(emit, source=CONTROLLER)
+            return replace(_beside(job, emit), source=CONTROLLER)
     invalid = outcome is not None and outcome.reason is Reason.INVALID
     return replace(emit, message=message, reason=INVALID if invalid else f"TFJob{emit.moment}", source=CONTROLLER)
+
+
+def _beside(job: Job, emit: Emit) -> Emit:
+    """An event that is not about the job's own steps."""
+    match emit.moment:
+        case Moment.CREATED | Moment.DELETED | Moment.REFUSED:
+            return _of_child(emit)
+        case Moment.EXITED:
+            return replace(emit, message=f"Pod: {job.key.namespace}.{emit.message}")
+        case Moment.OTHER_SCHEDULER:
+            return replace(emit, reason="SetPodTemplateSchedulerName", message=_NOT_OURS)
+    return emit
 
 
 def _of_child(emit: Emit) -> Emit:
@@ -126,5 +137,7 @@ def _of_child(emit: Emit) -> Emit:
         what, message = words[0], f"Error creating: {emit.message}"
     else:
         what, message = words[1].rstrip(":"), " ".join(words[:3])
-    what = {"pod": "Pod", "service": "Service", "podgroup": "PodGroup"}.get(what.lower(), what)
-    return replace(emit, reason=f"{emit.moment}{what}", message=message, source=CONTROLLER)
+    kind = {"pod": "Pod", "service": "Service", "podgroup": "PodGroup"}.get(what.lower(), what)
+    if kind == "PodGroup":
+        message = message.replace("podgroup", kind)
+    return replace(emit, reason=f"{emit.moment}{kind}", message=message)

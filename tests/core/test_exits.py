@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which pods have exited from one ledger to the next."""
+
+from passes import lived
+
+from trainwright.core.exits import exits
+from trainwright.model.action import Moment
+from trainwright.model.cause import Cause, Why
+from trainwright.model.ledger import Failure, RoleLedger
+from trainwright.testing.factories import NOW, job, role
+
+JOB = job(role("worker", replicas=9), role("ps"))
+
+
+def failure(index: int, code: int, why: Why = Why.EXIT) -> Failure:
+    return Failure("worker", index, f"job-worker-{index}", 0, NOW, Cause(why, code, container="main"))
+
+
+def test_each_is_told_of_once_with_its_code() -> None:
+    before = lived(RoleLedger("worker", succeeded="0,3"), RoleLedger("ps"), failures=(failure(1, 1),))
+    after = lived(
+        RoleLedger("worker", succeeded="0,3-5"),
+        RoleLedger("ps", succeeded="0"),
+        failures=(failure(1, 1), failure(2, 137), failure(6, 1, Why.DISRUPTED)),
+    )
+
+    told = exits(JOB, before, after)
+
+    assert [emit.message for emit in told] == [
+        "job-worker-2 exited with code 137",
+        "job-worker-4 exited with code 0",
+        "job-worker-5 exited with code 0",
+        "job-ps-0 exited with code 0",
+    ]
+    assert {(emit.moment, emit.warning) for emit in told} == {(Moment.EXITED, False)}
+    assert exits(JOB, after, after) == ()
+
+
+def test_nothing_is_told_of_what_is_forgotten_and_all_of_what_is_new() -> None:
+    ended, anew = lived(RoleLedger("worker", succeeded="0")), lived(RoleLedger("worker"))
+
+    assert exits(JOB, ended, anew) == ()
+    assert [emit.message for emit in exits(JOB, lived(RoleLedger("other")), ended)] == [
+        "job-worker-0 exited with code 0"
+    ]
