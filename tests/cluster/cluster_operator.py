@@ -7,7 +7,7 @@ account, so that the audit log tells them apart.
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,10 +37,10 @@ def holder(plane: ControlPlane, namespace: str) -> str:
 
 
 @contextmanager
-def started(config: Path, log: Path, *words: str) -> Iterator[Operator]:
+def started(config: Path, log: Path, *words: str, env: Mapping[str, str] | None = None) -> Iterator[Operator]:
     """An operator for that kubeconfig, until the end of the block: then it is killed."""
     argv = [sys.executable, "-m", "trainwright", "operator", "--kubeconfig", str(config), *words]
-    process = Operator("operator", argv, log)
+    process = Operator("operator", argv, log, env)
     process.start()
     try:
         yield process
