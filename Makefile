@@ -21,7 +21,7 @@ test-cluster: $(VENV)/.dev  ## The operator and the node agent on a real Kuberne
 	$(BIN)/pytest tests/cluster
 
 test-tensorflow: $(VENV)/.tensorflow  ## TFJobs that really train, with TensorFlow: 1.6 GB to install
-	$(BIN)/pytest -m tensorflow tests/e2e
+	$(BIN)/pytest -m tensorflow tests/e2e tests/cluster/test_cluster_tensorflow.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -75,13 +75,15 @@ def _install(plane: ControlPlane) -> None:
 
 
 @contextmanager
-def agent(plane: ControlPlane, name: str, *words: str, user: str = "node") -> Iterator[Process]:
+def agent(
+    plane: ControlPlane, name: str, *words: str, user: str = "node", env: Mapping[str, str] | None = None
+) -> Iterator[Process]:
     """A node of that name, ready; ended with all that it runs, however it is by then."""
     folder = plane.layout.folder / "nodes" / name
     folder.mkdir(parents=True, exist_ok=True)
     argv = [sys.executable, "-m", "trainwright", "node", "--name", name, "--folder", str(folder), "--port", "0"]
     argv += ["--kubeconfig", str(plane.kubeconfig(user)), "--heartbeat", "1s", *words]
-    process = Process(f"node {name}", argv, plane.layout.logs / f"agent-{name}.log")
+    process = Process(f"node {name}", argv, plane.layout.logs / f"agent-{name}.log", env)
     process.start()
     try:
         process.until(lambda: condition(plane, name) == "True")
