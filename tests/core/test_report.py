@@ -167,6 +167,29 @@ def test_remarks_are_told_once(before: Ledger, told: bool) -> None:
     assert tuple(remarks) * told == plan.events
 
 
+OTHER = {"spec": {"containers": [], "schedulerName": "mine"}}
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "before", "told"),
+    [
+        pytest.param("theirs", Ledger(), True, id="not the gang's"),
+        pytest.param("theirs", UNRUN, False, id="told already"),
+        pytest.param("mine", Ledger(), False, id="the gang's"),
+        pytest.param("", Ledger(), False, id="a kind that sees to it itself"),
+    ],
+)
+def test_another_scheduler_than_the_gangs_is_told_once(scheduler: str, before: Ledger, told: bool) -> None:
+    text = "pods that theirs does not place are not held back for their gang: ps asks for mine"
+    roles = (role(), replace(role("ps"), template=OTHER), replace(role("odd"), template={}))
+    given = job(*roles, ledger=before, gang=Gang("gang/v1", scheduler=scheduler))
+    seen = view(given, pod(), site=Site(gangs=frozenset({"gang/v1"})))
+
+    plan = close(seen.remember(replace(UNRUN, ports={"a": 1})), Actions())
+
+    assert (Emit(Moment.OTHER_SCHEDULER, text, warning=True),) * told == plan.events
+
+
 def test_a_job_without_a_gang_misses_no_api() -> None:
     assert closed(UNRUN, Ledger()).events == ()
 

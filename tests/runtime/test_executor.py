@@ -466,12 +466,27 @@ async def test_a_job_that_has_lived_out_is_removed_with_its_children_after_all_e
     await stand.carry_out(deletes=(stand.delete("a", uid),), remove_job=True)
     assert stand.wire.made() == ["delete pods a", f"delete {JOB.id} train"]
     assert stand.store.list(JOB)[0] == ()
+    assert [emit.message for emit in stand.track.untold] == ["Deleted job: train"]
+
+
+@pytest.mark.parametrize("finalizers", [[], ["example.org/stay"]], ids=["gone", "lingers"])
+async def test_a_job_that_was_removed_is_known_to_be(finalizers: list[str]) -> None:
+    """Else the next pass, before the watch tells, would remove it and tell of it once more."""
+    stand = Stand()
+    body = stand.store.patch(JOB, key(), {"metadata": {"finalizers": finalizers}})
+    stand.view.jobs[stand.job.kind].learn(body)
+    await stand.carry_out(remove_job=True)
+
+    found = stand.view.job((stand.job.kind, key()))
+    assert found is None or finalizers
+    assert found is None or "deletionTimestamp" in found["metadata"]
 
 
 async def test_a_job_that_is_gone_already_needs_no_removing() -> None:
     stand = Stand()
     stand.store.delete(JOB, key())
     await stand.carry_out(remove_job=True)
+    assert stand.track.untold == ()
 
 
 async def test_another_job_of_the_name_is_not_removed() -> None:

@@ -106,8 +106,8 @@ def _of_gang(view: View) -> list[Emit]:
     asked = {role.name: (role.template.get("spec") or {}).get("schedulerName") for role in job.roles}
     ours = here.called(site)
     others = [f"{role} asks for {name}" for role, name in asked.items() if ours and name and name != ours]
-    text = f"{brief(', '.join(others))}: pods that {ours} does not place are not held back for their gang"
-    return [Emit(Moment.OTHER_SCHEDULER, text, warning=True)] if others else []
+    text = f"pods that {ours} does not place are not held back for their gang: {', '.join(others)}"
+    return [Emit(Moment.OTHER_SCHEDULER, brief(text), warning=True)] if others else []
 
 
 def _ended(outcome: Outcome) -> str:
