@@ -55,7 +55,7 @@ async def test_a_pod_of_another_namespace_is_none_of_the_jobs_whatever_it_says(*
         victim = stage.submit(replicas=1)
         await stage.until(lambda: stage.phase() == "Running")
         writes = len(stage.wire.made())
-        stage.controller._view.children["Pod"].learn(PODS.decode(forged(victim, owned=owned)))
+        stage.controller._view.children["v1", "Pod"].learn(PODS.decode(forged(victim, owned=owned)))
         stage.controller._stir({victim["metadata"]["uid"]})
         await asyncio.sleep(60)
         assert (stage.phase(), stage.pods()) == ("Running", {"train-worker-0": "Running"})
@@ -122,7 +122,7 @@ async def test_what_stays_out_of_date_is_asked_ever_more_rarely(
 async def test_pods_that_an_older_job_has_left_cost_no_requests_and_are_told_of() -> None:
     """Its node is dead, or the garbage collector stands still: that may last."""
     stage = Stage()
-    pods = stage.controller._view.children["Pod"]
+    pods = stage.controller._view.children["v1", "Pod"]
     async with stage.running():
         await asyncio.sleep(1)
         old = forged({"metadata": {"uid": "older"}}, owned=True)["metadata"]
