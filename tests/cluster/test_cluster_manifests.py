@@ -11,6 +11,9 @@ import yaml
 from cluster_install import trainwright
 from cluster_plane import ControlPlane
 
+from trainwright.kinds.genericjob import GENERICJOB
+from trainwright.kinds.tfjob import TFJOB
+
 pytest_plugins = ("cluster_fixtures",)
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
@@ -53,13 +56,15 @@ SLIP_PAST = {
 def test_examples_are_taken_without_a_warning_and_stay_as_they_are(
     plane: ControlPlane, namespace: str, path: Path
 ) -> None:
-    jobs = f"/apis/batch.tensorstack.dev/v1beta1/namespaces/{namespace}/genericjobs"
+    kind = TFJOB if path.parent.name == "tfjob" else GENERICJOB
+    jobs = f"/apis/{kind.api_version}/namespaces/{namespace}/{kind.plural}"
 
     done = plane.kubectl("apply", "-n", namespace, "-f", str(path))
     before = plane.call("GET", jobs)["items"]
     again = plane.kubectl("apply", "-n", namespace, "-f", str(path))
 
-    assert "genericjob.batch.tensorstack.dev/" in done.stdout
+    assert f"{kind.singular}.{kind.group}/" in done.stdout
+    assert len(before) == 1
     assert done.stderr + again.stderr == ""
     assert plane.call("GET", jobs)["items"] == before
 
