@@ -9,7 +9,7 @@ RUNTIME ?= auto
 .PHONY: help run test test-cluster test-tensorflow check bench bench-operator deploy mutate lock clean
 
 help:            ## List what can be made
-	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## / \t/' | expand -t 16
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## / \t/' | expand -t 17
 
 run: $(VENV)/.run  ## Train the quickstart on this machine (RUNTIME=process: without namespaces; JOB=file.yaml: yours)
 	$(BIN)/trainwright run --runtime $(RUNTIME) $(JOB)
