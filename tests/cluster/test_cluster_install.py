@@ -193,7 +193,7 @@ def the_other_takes_over(place: Place) -> None:
     """And a job that runs has noticed nothing of all this."""
     before = until(place.leader, "one leads")
 
-    place.plane.kubectl("delete", "pod", "-n", "trainwright", before.rpartition("-")[0], "--wait=false")
+    place.plane.kubectl("delete", "pod", "-n", "trainwright", before.partition("_")[0], "--wait=false")
 
     until(lambda: place.leader() not in ("", before), "the other one leads", 10)
     assert len(place.before) == 4
