@@ -17,12 +17,12 @@ from trainwright.kinds.decode import decode
 from trainwright.kinds.stamps import stamped
 from trainwright.model.action import Emit
 from trainwright.model.job import Body, Gang, Job
-from trainwright.model.ledger import Ledger
+from trainwright.model.ledger import Ledger, Outcome, Phase, Reason, Times
 from trainwright.model.meta import Key, ObjectMeta, Owner
 from trainwright.model.problem import Problem
-from trainwright.model.rule import NEVER
+from trainwright.model.rule import NEVER, Result
 from trainwright.model.status import Status
-from trainwright.model.units import Time
+from trainwright.model.units import BEGINNING, Time, moment
 
 
 class Column(Struct, frozen=True):
@@ -111,6 +111,13 @@ def key_of(meta: ObjectMeta) -> Key:
 def owner_of(kind: Kind, meta: ObjectMeta) -> Owner:
     """The ownerReference that children of this job carry."""
     return Owner(kind.api_version, kind.name, meta.name, meta.uid, controller=True, block_owner_deletion=True)
+
+
+def ended_elsewhere(result: str, told: str, meta: ObjectMeta) -> Ledger:
+    """A job that ended under another controller stays ended; `told` is when, as its status has it."""
+    at = moment(told) or meta.creation_timestamp or BEGINNING
+    outcome = Outcome(Result(result), Reason.EXTERNAL, at, message="ended under another controller")
+    return Ledger(Phase(result), outcome=outcome, times=Times(ended=at))
 
 
 class _Nothing:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from trainwright.kinds.base import Column, Kind, key_of, owner_of
+from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of
 from trainwright.kinds.genericjob import rules
 from trainwright.kinds.genericjob.cel import RULES
 from trainwright.kinds.genericjob.checks import check, check_edit
@@ -17,9 +17,7 @@ from trainwright.kinds.genericjob.edits import scale, suspend
 from trainwright.kinds.genericjob.status import render
 from trainwright.kinds.genericjob.wire import DebugMode, GenericJob, GenericJobStatus, PauseMode
 from trainwright.model.job import Job, Lifecycle, Role
-from trainwright.model.ledger import Ledger, Outcome, Phase, Reason, Times
-from trainwright.model.rule import Result
-from trainwright.model.units import BEGINNING, moment
+from trainwright.model.ledger import Ledger, Phase
 
 Mode = TypeVar("Mode", DebugMode, PauseMode)
 
@@ -77,10 +75,7 @@ def _ledger(job: GenericJob) -> Ledger:
     if status is None or status.trainwright.phase is not Phase.NEW or status.phase not in ("Succeeded", "Failed"):
         return status.trainwright if status is not None else Ledger()
     ends = [one.last_transition_time for one in status.conditions or () if one.type == "Completed"]
-    at = moment(ends[0]) if ends else None
-    at = at or job.metadata.creation_timestamp or BEGINNING
-    outcome = Outcome(Result(status.phase), Reason.EXTERNAL, at, message="ended under another controller")
-    return Ledger(Phase(status.phase), outcome=outcome, times=Times(ended=at))
+    return ended_elsewhere(status.phase, ends[0] if ends else "", job.metadata)
 
 
 GENERICJOB = Kind(

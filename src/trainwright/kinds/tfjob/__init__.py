@@ -5,7 +5,7 @@
 `cluster` its meaning, `conditions`, `words` and `status` how it speaks.
 """
 
-from trainwright.kinds.base import Column, Kind, key_of, owner_of
+from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of
 from trainwright.kinds.tfjob import policies
 from trainwright.kinds.tfjob.cel import RULES
 from trainwright.kinds.tfjob.checks import check, check_edit
@@ -17,9 +17,7 @@ from trainwright.kinds.tfjob.versions import VERSIONS, default
 from trainwright.kinds.tfjob.wire import RunPolicy, TFJob, TFJobSpec, TFJobStatus
 from trainwright.kinds.tfjob.words import event
 from trainwright.model.job import Job
-from trainwright.model.ledger import Ledger, Outcome, Phase, Reason, Times
-from trainwright.model.rule import Result
-from trainwright.model.units import BEGINNING, moment
+from trainwright.model.ledger import Ledger, Phase
 
 #: Who else may look after a TFJob; if it is somebody else, we do not.
 OURS = "kubeflow.org/training-operator"
@@ -64,10 +62,8 @@ def _ledger(job: TFJob) -> Ledger:
     ends = [one for one in status.conditions or () if one.type in ("Succeeded", "Failed") and one.status == "True"]
     if not ends:
         return status.trainwright
-    told = moment(str(status.completion_time or ends[-1].last_transition_time or ""))
-    at = told or job.metadata.creation_timestamp or BEGINNING
-    outcome = Outcome(Result(ends[-1].type), Reason.EXTERNAL, at, message="ended under another controller")
-    return Ledger(Phase(ends[-1].type), outcome=outcome, times=Times(ended=at))
+    told = status.completion_time or ends[-1].last_transition_time or ""
+    return ended_elsewhere(ends[-1].type, str(told), job.metadata)
 
 
 TFJOB = Kind(
