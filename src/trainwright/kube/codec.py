@@ -16,6 +16,7 @@ from msgspec import Raw, Struct
 from trainwright.errors import ApiError
 from trainwright.model.job import Body
 from trainwright.model.meta import ObjectMeta
+from trainwright.runtime.line import Line
 from trainwright.runtime.ports import Resource
 
 T = TypeVar("T")
@@ -94,7 +95,7 @@ def _each(resource: Resource, body: Body) -> tuple[Any, ...]:
 def unreadable(resource: Resource, meta: Body, error: Exception) -> None:
     """Tell of an object that is left out."""
     name = f"{meta.get('namespace', '')}/{meta.get('name', '')}"
-    _LOG.warning("object left out resource=%s object=%s error=%s", resource.id, name, error)
+    _LOG.warning(Line("object left out", resource=resource.id, object=name, error=error))
 
 
 def _whole(resource: Resource, body: Body) -> Body:
