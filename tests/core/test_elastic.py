@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes within their bounds."""
+"""Sizes within their bounds, and what a change of size takes along."""
 
 import pytest
 from passes import lived, look, names
 
 from trainwright.core.elastic import bounded
-from trainwright.model.job import Elastic
-from trainwright.model.ledger import RoleLedger
+from trainwright.model.action import Moment, Plan, Write
+from trainwright.model.job import Elastic, Lifecycle, Scope
+from trainwright.model.ledger import Phase, RoleLedger
 from trainwright.testing.factories import job, pod, role
 
 
@@ -38,3 +39,82 @@ def test_the_bounds_are_kept_when_a_job_is_resized() -> None:
     plan = look(given, pod(0), pod(2))
 
     assert names(plan) == {"creates": ["Pod job-worker-1"], "deletes": ["Pod job-worker-2"]}
+
+
+# -- what a change of size takes along ---------------------------------------------------------------------------------
+
+
+def told(size: int, epoch: int = 0) -> RoleLedger:
+    """The book of workers that were told of that many."""
+    return RoleLedger("worker", epoch, reached=size, size=size)
+
+
+def epochs(plan: Plan) -> dict[str, tuple[int, int]]:
+    """By role: epoch, and the size that its pods are made for."""
+    return {book.name: (book.epoch, book.size) for book in plan.status.ledger.roles}
+
+
+def test_a_new_job_remembers_the_size_that_its_pods_are_told_of() -> None:
+    plan = look(job(role("worker", 2, resize=Scope.ROLE), role("ps", 1)))
+
+    assert epochs(plan) == {"worker": (0, 2), "ps": (0, -1)}
+    assert plan.events == ()
+
+
+@pytest.mark.parametrize(
+    ("replicas", "epoch", "born"), [pytest.param(3, 1, 1, id="more"), pytest.param(1, 2, 0, id="fewer")]
+)
+def test_a_change_of_size_starts_the_role_anew(replicas: int, epoch: int, born: int) -> None:
+    ledger = lived(told(2), RoleLedger("ps", reached=1))
+    given = job(role("worker", replicas, resize=Scope.ROLE), role("ps", 1), ledger=ledger)
+
+    plan = look(given, pod(0), pod(1), pod(0, role="ps"))
+
+    assert epochs(plan) == {"worker": (epoch, replicas), "ps": (0, -1)}
+    assert sorted(names(plan)["deletes"]) == ["Pod job-worker-0", "Pod job-worker-1"]
+    assert len(names(plan)["creates"]) == born
+    assert (plan.status.ledger.phase, plan.write) == (Phase.RESTARTING, Write.NOW)
+    assert [(one.moment, one.message) for one in plan.events] == [
+        (Moment.RESIZED, f"worker is scaled from 2 to {replicas} replicas")
+    ]
+
+
+def test_it_takes_the_whole_job_along_where_all_are_told() -> None:
+    ledger = lived(told(2), RoleLedger("ps", reached=1, size=1))
+    given = job(role("worker", 3, resize=Scope.JOB), role("ps", 1, resize=Scope.JOB), ledger=ledger)
+
+    plan = look(given, pod(0), pod(1), pod(0, role="ps"))
+
+    assert epochs(plan) == {"worker": (1, 3), "ps": (1, 1)}
+    assert names(plan)["deletes"] == ["Pod job-worker-0", "Pod job-worker-1", "Pod job-ps-0"]
+
+
+def test_a_change_of_size_costs_no_restart_and_no_delay() -> None:
+    plan = look(job(role("worker", 3, resize=Scope.ROLE), ledger=lived(told(2))))
+
+    book = plan.status.ledger.roles[0]
+    assert (book.restarts, book.holds) == ({}, ())
+    assert len(names(plan)["creates"]) == 3
+
+
+def test_work_that_is_done_is_not_begun_again_in_another_size() -> None:
+    given = job(role("worker", 1, resize=Scope.ROLE), ledger=lived(told(2)))
+
+    plan = look(given, pod(0, phase="Succeeded"), pod(1))
+
+    assert plan.status.ledger.phase is Phase.SUCCEEDED
+
+
+def test_where_nobody_is_told_a_change_of_size_disturbs_nobody() -> None:
+    plan = look(job(role("worker", 3), ledger=lived(RoleLedger("worker", reached=2))), pod(0), pod(1))
+
+    assert names(plan) == {"creates": ["Pod job-worker-2"], "deletes": []}
+    assert epochs(plan) == {"worker": (0, -1)}
+
+
+def test_a_suspended_job_may_change_its_size_without_a_word() -> None:
+    down = look(job(role("worker", 2, resize=Scope.ROLE), ledger=lived(told(2)), lifecycle=Lifecycle(suspended=True)))
+    up = look(job(role("worker", 4, resize=Scope.ROLE), ledger=down.status.ledger))
+
+    assert epochs(up) == {"worker": (1, 4)}
+    assert [one.moment for one in up.events] == [Moment.RESUMED]

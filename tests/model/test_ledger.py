@@ -27,7 +27,7 @@ FULL = Ledger(
     phase=Phase.FAILED,
     generation=3,
     roles=(
-        RoleLedger("worker", 1, "0:1,3:2", {"Exit": 3}, "0-1", "2", 4, (Hold(AT, "3"),)),
+        RoleLedger("worker", 1, "0:1,3:2", {"Exit": 3}, "0-1", "2", 4, (Hold(AT, "3"),), 5),
         RoleLedger("chief"),
     ),
     outcome=Outcome(Result.FAILED, Reason.RULE, AT, "worker 2", "because", "", FAILURE),
@@ -70,6 +70,7 @@ def test_a_full_ledger_is_stored_under_its_published_names() -> None:
                 "failed": "2",
                 "reached": 4,
                 "holds": [{"until": "2026-11-15T12:00:00Z", "indexes": "3"}],
+                "size": 5,
             },
             {"name": "chief"},
         ],

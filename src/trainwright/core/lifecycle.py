@@ -74,7 +74,10 @@ def _put_down(view: View) -> View:
     """Every replica starts anew some day; what the kubelet counted in its pods is kept."""
     ledger = view.ledger
     pairs = zip(ledger.roles, view.roles, strict=True)
-    books = tuple(attempts.next_epoch(restart.kept_in_place(view, book, group.replicas)) for book, group in pairs)
+    books = tuple(
+        replace(attempts.next_epoch(restart.kept_in_place(view, book, group.replicas)), size=-1)
+        for book, group in pairs
+    )
     times = Times(accepted=ledger.times.accepted or whole(view.now))
     generation = view.job.generation
     return view.remember(

@@ -29,12 +29,12 @@ def reconcile(job: Job, observed: Observed, site: Site, now: Time) -> Plan:
 
 
 def _live(view: View) -> Plan:
-    """5 success  6 an end from outside  7 deadlines  8 failure  9 restarts  10 make what is missing."""
+    """5 success  6 an end from outside  7 deadlines  8 failure  9 restarts, resizes  10 make what is missing."""
     settled = settle.settle(view)
     outcome = verdict.decide(settled)
     if outcome is not None:
         ended = lifecycle.finished(lifecycle.end(settled.view, outcome))
         assert ended is not None  # noqa: S101 - an outcome is there, so the step answers; for the type checker
         return ended
-    view = lifecycle.advance(restart.again(settled))
+    view = lifecycle.advance(elastic.resized(restart.again(settled)))
     return report.close(view, run.run(view))

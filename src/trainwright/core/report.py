@@ -85,6 +85,7 @@ def _events(view: View) -> list[Emit]:
         events.append(Emit(Moment.RUNNING, f"{job.key.name} is running."))
     if _restarts(after) > _restarts(before):
         events.append(_restarting(before, after))
+    events += _resized(before, after)
     if after.phase is Phase.SUSPENDED and before.phase is not Phase.SUSPENDED:
         events.append(Emit(Moment.SUSPENDED, f"{job.key.name} is suspended."))
     if after.resumes > before.resumes:
@@ -123,6 +124,16 @@ def _restarting(before: Ledger, after: Ledger) -> Emit:
     if not new:
         return Emit(Moment.RESTARTING, "restarting what had completed, as its policy says")
     return Emit(Moment.RESTARTING, brief(f"restarting after {new[0].pod}: {new[0].cause}"), warning=True)
+
+
+def _resized(before: Ledger, after: Ledger) -> list[Emit]:
+    """One event for each role whose pods were made for another size."""
+    known = {role.name: role.size for role in before.roles if role.size >= 0}
+    return [
+        Emit(Moment.RESIZED, f"{role.name} is scaled from {known[role.name]} to {role.size} replicas")
+        for role in after.roles
+        if role.size >= 0 and known.get(role.name, role.size) != role.size
+    ]
 
 
 def _restarts(ledger: Ledger) -> int:

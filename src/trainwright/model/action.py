@@ -53,6 +53,7 @@ class Moment(StrEnum):
 
     RUNNING = "Running"
     RESTARTING = "Restarting"
+    RESIZED = "Scaled"
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"
     SUCCEEDED = "Succeeded"

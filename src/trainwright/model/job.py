@@ -82,6 +82,8 @@ class Role(Struct, frozen=True):
     template: Body
     restart: Restart = Restart()
     elastic: Elastic | None = None
+    #: What a change of its size takes along, since peers hold the old world in their environment; None: nothing.
+    resize: Scope | None = None
     #: Roles of a lower stage are created first; with `awaits_running` they must also run first.
     stage: int = 0
     awaits_running: bool = False

@@ -69,6 +69,8 @@ class RoleLedger(Wire, frozen=True, gc=False):
     #: Replicas 0 … reached-1 have existed; one of them that is missing has been taken away.
     reached: int = 0
     holds: Annotated[tuple[Hold, ...], Limits(max_length=64)] = ()
+    #: The size that the pods of this epoch were made for, where peers are told of it; -1: nobody is, or not yet.
+    size: int = -1
 
 
 class Failure(Wire, frozen=True, gc=False):
