@@ -4,7 +4,9 @@
 The control plane and the fake kubelet are those of the tests. The folder is a program, not a module: a module of this
 name would stand before Python's own `operator`.
 
-Run: python bench/operator [--quick] [--runs=N] [--sizes=100x4,1x200] [sizes] [present]
+Run: python bench/operator [--kind=tfjob] [--quick] [--runs=N] [--sizes=100x4,1x200] [sizes] [present]
+With TRAINING_OPERATOR_BIN (`go install github.com/kubeflow/training-operator/cmd/training-operator.v1@v1.9.4`) TFJobs
+are also run by the Go original, in turn with the other two.
 """
 
 import sys

@@ -18,12 +18,14 @@ from tempfile import TemporaryDirectory
 
 import aiohttp
 import msgspec
+import peer
 from cluster_binaries import MissingError, find, version
 from cluster_install import install_crds
 from cluster_nodes import fake_nodes
 from cluster_plane import ControlPlane
 from cluster_process import Process
-from drive import RUNS, Result, Sizes, clear, manifest, measured, memory, namespace, quantile, quiet, reach, resting
+from drive import RUNS, Place, Result, Sizes, clear, measured, memory, namespace, quantile, quiet, reach, resting
+from shapes import SHAPES, Shape
 
 import trainwright
 from trainwright.crd.rights import RBAC, bindings, cluster_role, lease_role
@@ -44,28 +46,41 @@ def main(words: list[str]) -> int:
     asked = next((word.partition("=")[2].split(",") for word in words if word.startswith("--sizes=")), None)
     sizes = tuple(Sizes(*map(int, one.split("x"))) for one in asked) if asked else QUICK if quick else SIZES
     parts = [word for word in words if word in ("sizes", "present")] or ["sizes", "present"]
+    kind = next((word.partition("=")[2] for word in words if word.startswith("--kind=")), "genericjob")
+    if kind not in SHAPES:
+        print(f"--kind={kind}: measured are {', '.join(SHAPES)}", file=sys.stderr)
+        return 2
+    shape = SHAPES[kind]
     try:
         find("etcd", "kube-apiserver", "kubectl")
     except MissingError as missing:
         print(f"SKIPPED: the operator was not measured: {missing}")
         return 0
-    _head(runs)
+    _head(runs, shape)
     with _plane() as plane:
         if "sizes" in parts:
-            _sizes(plane, sizes, runs)
+            _sizes(plane, shape, sizes, runs)
         if "present" in parts:
-            _present(plane, (20, 50, 100) if quick else (100, 1000, 5000), 10 if quick else 100)
+            _present(plane, shape, (20, 50, 100) if quick else (100, 1000, 5000), 10 if quick else 100)
     return 0
 
 
-def _head(runs: int) -> None:
+def _who(shape: Shape) -> list[str]:
+    """Who is measured in turn: the original too, where it is at hand and knows the kind."""
+    return ["floor", "ours", *(["peer"] if shape.kind == "tfjob" and peer.program() else [])]
+
+
+def _head(runs: int, shape: Shape) -> None:
     when = datetime.now(UTC)  # noqa: TID251 - a benchmark's own date
     print(
         f"{when:%Y-%m-%d %H:%M} UTC, Trainwright {trainwright.__version__}, CPython {platform.python_version()},",
         end=" ",
     )
     print(f"aiohttp {aiohttp.__version__}, msgspec {msgspec.__version__}, Kubernetes {version()}, {platform.release()}")
-    print(f"{os.cpu_count()} processors for all of it, load {os.getloadavg()[0]:.2f}; {runs} runs of each in turn\n")
+    print(
+        f"{os.cpu_count()} processors for all of it, load {os.getloadavg()[0]:.2f}; {runs} runs of each in turn", end=""
+    )
+    print(f"; {shape.resource.kind}{f'; peer is {peer.NAME} {peer.version()}' if 'peer' in _who(shape) else ''}\n")
 
 
 @contextmanager
@@ -80,19 +95,31 @@ def _plane() -> Iterator[ControlPlane]:
 
 
 @contextmanager
-def _running(plane: ControlPlane, what: str) -> Iterator[tuple[Process, list[Process]]]:
+def _running(plane: ControlPlane, shape: Shape, what: str) -> Iterator[Place]:
     """An operator of either sort, ready, and everything else that takes part."""
     kubeconfig = str(plane.kubeconfig("operator"))
     words = {
-        "ours": ["-m", "trainwright", "operator", "--kubeconfig", kubeconfig, "--lease", f"{HOME}/operator"],
-        "floor": [str(FLOOR), kubeconfig],
+        "ours": [
+            sys.executable,
+            "-m",
+            "trainwright",
+            "operator",
+            "--kubeconfig",
+            kubeconfig,
+            "--lease",
+            f"{HOME}/operator",
+        ],
+        "floor": [sys.executable, str(FLOOR), kubeconfig, shape.kind],
+        "peer": peer.words(plane),
     }[what]
     with TemporaryDirectory() as folder, fake_nodes(plane, 10, binds=True) as kubelet:
-        operator = Process(what, [sys.executable, *words], Path(folder) / "log")
+        operator = Process(what, words, Path(folder) / "log", peer.ENVIRONMENT if what == "peer" else None)
         operator.start()
         try:
+            if what == "peer":
+                peer.certify(plane, operator)
             quiet(operator)
-            yield operator, [kubelet, *plane.processes.values()]
+            yield Place(plane, shape, operator, [kubelet, *plane.processes.values()], peer.USERS.get(what, "operator"))
         finally:
             operator.end()
 
@@ -100,29 +127,36 @@ def _running(plane: ControlPlane, what: str) -> Iterator[tuple[Process, list[Pro
 # -- beside the floor ------------------------------------------------------------------------------------------------
 
 
-def _sizes(plane: ControlPlane, all_sizes: tuple[Sizes, ...], runs: int) -> None:
+def _sizes(plane: ControlPlane, shape: Shape, all_sizes: tuple[Sizes, ...], runs: int) -> None:
+    if "peer" in _who(shape):
+        peer.prepare(plane)
     print(
         "| jobs x pods | who | jobs/s | submit → all pods p50 / p99 | CPU a job | peak RSS | writes | 409s | others |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     verdicts = []
     for sizes in all_sizes:
-        results: dict[str, list[Result]] = {"floor": [], "ours": []}
+        results: dict[str, list[Result]] = {what: [] for what in _who(shape)}
         for _ in range(runs):
             for what, found in results.items():
-                found.append(_run(plane, what, sizes))
+                found.append(_run(plane, shape, what, sizes))
         for what, found in results.items():
             _row(sizes, what, found)
-        floor, ours = (median(one.wall - RUNS for one in results[what]) for what in ("floor", "ours"))
-        cost = [median(one.cpu for one in results[what]) for what in ("floor", "ours")]
-        verdicts.append(f"{sizes}: {floor / ours:.2f} x the floor's jobs/s, {cost[1] / cost[0]:.2f} x its CPU")
+        verdicts += [_verdict(sizes, results, what) for what in results if what != "ours"]
     print(f"\nWithout the {RUNS:g} s that pods run: " + "; ".join(verdicts), end="\n\n")
 
 
-def _run(plane: ControlPlane, what: str, sizes: Sizes) -> Result:
-    with _running(plane, what) as (operator, others):
-        result, space = measured(plane, operator, others, sizes)
-    clear(plane, space)
+def _verdict(sizes: Sizes, results: dict[str, list[Result]], what: str) -> str:
+    """Ours beside another."""
+    wall = {who: median(one.wall - RUNS for one in found) for who, found in results.items()}
+    cost = {who: median(one.cpu for one in found) for who, found in results.items()}
+    return f"{sizes}: {wall[what] / wall['ours']:.2f} x the {what}'s jobs/s, {cost['ours'] / cost[what]:.2f} x its CPU"
+
+
+def _run(plane: ControlPlane, shape: Shape, what: str, sizes: Sizes) -> Result:
+    with _running(plane, shape, what) as place:
+        result, space = measured(place, sizes)
+    clear(plane, shape, space)
     return result
 
 
@@ -143,20 +177,20 @@ def _row(sizes: Sizes, what: str, found: list[Result]) -> None:
 # -- jobs that are there ---------------------------------------------------------------------------------------------
 
 
-def _present(plane: ControlPlane, numbers: tuple[int, ...], new: int) -> None:
+def _present(plane: ControlPlane, shape: Shape, numbers: tuple[int, ...], new: int) -> None:
     """So many new jobs of four pods, while ever more others are there: half of them ended, half running."""
     print(
         "| jobs present | at rest | new jobs | CPU a job beyond that | jobs/s | submit → all pods p99 | RSS | others |"
     )
     print("|---|---|---|---|---|---|---|---|")
-    with _running(plane, "ours") as (operator, others):
-        there = 0
+    with _running(plane, shape, "ours") as place:
+        there, operator = 0, place.operator
         for number in numbers:
-            _fill(plane, operator, number - there)
+            _fill(place, number - there)
             there = number + new
             quiet(operator)
             rest = resting(operator.pid, REST)
-            result, _ = measured(plane, operator, others, Sizes(new, 4))
+            result, _ = measured(place, Sizes(new, 4))
             each = 1000 * (result.cpu - rest * result.wall) / new
             print(
                 f"| {number:,} | {100 * rest:.1f} % | {new} x 4 | {each:.1f} ms | {new / result.wall:.1f} |"
@@ -166,10 +200,10 @@ def _present(plane: ControlPlane, numbers: tuple[int, ...], new: int) -> None:
             )
 
 
-def _fill(plane: ControlPlane, operator: Process, number: int) -> None:
+def _fill(place: Place, number: int) -> None:
     """Jobs of one pod."""
     if number <= 0:
         return
     for phase, runs in (("Succeeded", "0"), ("Running", "forever")):
-        jobs = [manifest(f"there-{index}", 1, service=False, runs=runs) for index in range(number // 2)]
-        asyncio.run(reach(plane, namespace(plane), jobs, operator, phase))
+        jobs = [place.shape.manifest(f"there-{index}", 1, runs) for index in range(number // 2)]
+        asyncio.run(reach(place, namespace(place.plane), jobs, phase))

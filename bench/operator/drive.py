@@ -15,18 +15,17 @@ from typing import Any
 
 from cluster_audit import Call, Calls
 from cluster_plane import ControlPlane
-from cluster_pods import PREFIX
 from cluster_process import Process
 from msgspec import Struct
+from shapes import Shape
 
 from trainwright.kube.cluster import KubeCluster, connected
 from trainwright.kube.config import Asked, load
 from trainwright.kube.http import Manner
 from trainwright.runtime.ports import Scope
-from trainwright.runtime.resources import EVENTS, JOBS, PODS, SERVICES
+from trainwright.runtime.resources import EVENTS, PODS, SERVICES
 
 Body = dict[str, Any]
-JOB = JOBS["genericjob"]
 #: Seconds that a pod of a measured job runs.
 RUNS = 5.0
 #: Jobs that are submitted at a time.
@@ -62,31 +61,33 @@ class Result(Struct, frozen=True, kw_only=True):
     others: float
 
 
-def manifest(name: str, pods: int, *, service: bool = True, runs: str = str(RUNS)) -> Body:
-    """A job whose pods do nothing for some seconds."""
-    container = {"name": "main", "image": "none", "command": ["true"]}
-    template = {"metadata": {"annotations": {f"{PREFIX}runs": runs}}, "spec": {"containers": [container]}}
-    spec: Body = {"replicaSpecs": [{"type": "worker", "replicas": pods, "template": template}]}
-    if service:
-        spec["service"] = {"ports": [{"name": "http", "port": 80}]}
-    head = {"apiVersion": JOB.api_version, "kind": JOB.kind, "metadata": {"name": name}}
-    return {**head, "spec": spec}
+class Place(Struct, frozen=True):
+    """Where jobs are submitted, of which shape, and who looks after them."""
+
+    plane: ControlPlane
+    shape: Shape
+    operator: Process
+    #: Everything else that takes part.
+    parts: list[Process]
+    #: Who the operator is to the API server.
+    user: str = "operator"
 
 
-def measured(plane: ControlPlane, operator: Process, parts: list[Process], sizes: Sizes) -> tuple[Result, str]:
+def measured(place: Place, sizes: Sizes) -> tuple[Result, str]:
     """Submit jobs in a namespace of their own, wait until all have succeeded; what it took, and where they are."""
+    plane, operator = place.plane, place.operator
     space = namespace(plane)
-    jobs = [manifest(f"job-{number}", sizes.pods) for number in range(sizes.jobs)]
-    mark, others = plane.mark(), Others([operator, *parts])
+    jobs = [place.shape.manifest(f"job-{number}", sizes.pods, str(RUNS)) for number in range(sizes.jobs)]
+    mark, others = plane.mark(), Others([operator, *place.parts])
     before, began = spent(operator.pid), perf_counter()
-    asyncio.run(reach(plane, space, jobs, operator))
+    asyncio.run(reach(place, space, jobs))
     wall = perf_counter() - began
     cpu, share = spent(operator.pid) - before, others.share()
     calls = plane.audit(mark).where(namespace=space)
-    ours = Calls(call for call in calls.where(user="operator") if not call.resource.startswith("leases"))
+    ours = Calls(call for call in calls.where(user=place.user) if not call.resource.startswith("leases"))
     result = Result(
         wall=wall,
-        waits=waits(calls, sizes),
+        waits=waits(calls, sizes, place),
         cpu=cpu,
         peak=memory(operator.pid),
         writes=len(ours.writes),
@@ -104,16 +105,17 @@ def namespace(plane: ControlPlane) -> str:
     return name
 
 
-async def reach(plane: ControlPlane, space: str, jobs: list[Body], operator: Process, phase: str = "Succeeded") -> None:
+async def reach(place: Place, space: str, jobs: list[Body], phase: str = "Succeeded") -> None:
     """Submit jobs, a few at a time, and wait until all of them have come so far."""
-    async with connected(load(Asked(kubeconfig=str(plane.kubeconfig())))) as cluster:
-        since = (await cluster.list(JOB, Scope(namespace=space))).version
-        seen = asyncio.create_task(_reached(cluster, space, since, (len(jobs), phase)))
+    operator, resource = place.operator, place.shape.resource
+    async with connected(load(Asked(kubeconfig=str(place.plane.kubeconfig())))) as cluster:
+        since = (await cluster.list(resource, Scope(namespace=space))).version
+        seen = asyncio.create_task(_reached(cluster, place.shape, (space, since), (len(jobs), phase)))
         pending = iter(jobs)
 
         async def submit() -> None:
             for job in pending:
-                await cluster.create(JOB, {**job, "metadata": {**job["metadata"], "namespace": space}})
+                await cluster.create(resource, {**job, "metadata": {**job["metadata"], "namespace": space}})
 
         await asyncio.gather(*[submit() for _ in range(AT_ONCE)])
         while not seen.done():
@@ -122,28 +124,29 @@ async def reach(plane: ControlPlane, space: str, jobs: list[Body], operator: Pro
         await seen
 
 
-async def _reached(cluster: KubeCluster, space: str, since: str, wanted: tuple[int, str]) -> None:
+async def _reached(cluster: KubeCluster, shape: Shape, whence: tuple[str, str], wanted: tuple[int, str]) -> None:
+    space, since = whence
     number, phase = wanted
     reached: set[str] = set()
     while True:
-        async for changes in cluster.watch(JOB, Scope(namespace=space), since=since):
+        async for changes in cluster.watch(shape.resource, Scope(namespace=space), since=since):
             for change in changes:
-                if change.item is not None and (change.item.get("status") or {}).get("phase") == phase:
+                if change.item is not None and shape.phase(change.item) == phase:
                     reached.add(change.item["metadata"]["name"])
             since = changes[-1].version
             if len(reached) == number:
                 return
 
 
-def clear(plane: ControlPlane, space: str) -> None:
+def clear(plane: ControlPlane, shape: Shape, space: str) -> None:
     """Everything in a namespace goes; no controller runs that would do it."""
-    asyncio.run(_clear(plane, space))
+    asyncio.run(_clear(plane, shape, space))
 
 
-async def _clear(plane: ControlPlane, space: str) -> None:
+async def _clear(plane: ControlPlane, shape: Shape, space: str) -> None:
     patient = Manner(timeout=300.0, patience=300.0)
     async with connected(load(Asked(kubeconfig=str(plane.kubeconfig()))), patient) as cluster:
-        for resource in (JOB, PODS, SERVICES, EVENTS):
+        for resource in (shape.resource, PODS, SERVICES, EVENTS):
             while (await cluster.list(resource, Scope(namespace=space))).items:
                 await cluster.delete_all(resource, Scope(namespace=space), grace=0)
 
@@ -151,11 +154,12 @@ async def _clear(plane: ControlPlane, space: str) -> None:
 # -- what it took ----------------------------------------------------------------------------------------------------
 
 
-def waits(calls: Calls, sizes: Sizes) -> tuple[float, ...]:
+def waits(calls: Calls, sizes: Sizes, place: Place) -> tuple[float, ...]:
     """From each job's submission to its last pod, as the API server has it on record."""
-    submitted = {call.name: _at(call) for call in calls.where(user="admin", verb="create", resource=JOB.id)}
+    jobs = calls.where(user="admin", verb="create", resource=place.shape.resource.id)
+    submitted = {call.name: _at(call) for call in jobs}
     made: dict[str, list[float]] = {}
-    for call in calls.where(user="operator", verb="create", resource=PODS.id, code=201):
+    for call in calls.where(user=place.user, verb="create", resource=PODS.id, code=201):
         made.setdefault(call.name.rsplit("-", 2)[0], []).append(_at(call))
     short = [name for name in submitted if len(made.get(name, ())) != sizes.pods]
     assert len(submitted) == sizes.jobs

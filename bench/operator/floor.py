@@ -4,31 +4,34 @@
 The benchmark beside it starts this program in turn with `trainwright operator`. It takes every job for a new one that
 will succeed, looks neither at the manifest nor at what went wrong, and has no lease, no queue and no second thoughts.
 
-Run: python bench/operator/floor.py KUBECONFIG
+Run: python bench/operator/floor.py KUBECONFIG KIND
 """
 
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "cluster"))
+
 from msgspec import Struct
+from shapes import SHAPES, TIME, Shape
 
 from trainwright.kube.cluster import KubeCluster, connected
 from trainwright.kube.config import Asked, load
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, KIND, ROLE, Key
 from trainwright.runtime.ports import Resource, Scope
-from trainwright.runtime.resources import EVENTS, JOBS, PODS, SERVICES
+from trainwright.runtime.resources import EVENTS, PODS, SERVICES
 
 Body = dict[str, Any]
-JOB = JOBS["genericjob"]
-TIME = "2026-11-16T12:00:00Z"
 PORTS = [{"name": "http", "port": 80}]
 
 
 class Known(Struct):
     """A job, and which of its pods run or have run, and which have ended."""
 
+    shape: Shape
     document: Body
     replicas: int
     running: set[str]
@@ -43,15 +46,17 @@ class Known(Struct):
 class Floor:
     """Everything it knows."""
 
-    def __init__(self, cluster: KubeCluster) -> None:
+    def __init__(self, cluster: KubeCluster, shape: Shape) -> None:
         self._cluster = cluster
+        self._shape = shape
         self._jobs: dict[str, Known] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         #: As many jobs are begun at a time as with ours, and as with ours what has begun does not wait for the rest.
         self._turns = asyncio.Semaphore(16)
 
     async def run(self) -> None:
-        await asyncio.gather(self._follow(JOB, Scope(), self._job), self._follow(PODS, Scope(labels=KIND), self._pod))
+        jobs, pods = self._shape.resource, Scope(labels=KIND)
+        await asyncio.gather(self._follow(jobs, Scope(), self._job), self._follow(PODS, pods, self._pod))
 
     async def _follow(self, resource: Resource, scope: Scope, look: Callable[[Any], None]) -> None:
         since = (await self._cluster.list(resource, scope)).version
@@ -71,8 +76,8 @@ class Floor:
     def _job(self, document: Body) -> None:
         uid = document["metadata"]["uid"]
         if uid not in self._jobs:
-            replicas = document["spec"]["replicaSpecs"][0]["replicas"]
-            self._jobs[uid] = known = Known(document, replicas, set(), set())
+            replicas = self._shape.worker(document["spec"])["replicas"]
+            self._jobs[uid] = known = Known(self._shape, document, replicas, set(), set())
             self._soon(self._begin(known))
 
     def _pod(self, pod: Any) -> None:
@@ -94,7 +99,7 @@ class Floor:
     async def _begin(self, known: Known) -> None:
         async with self._turns:
             await self._store(known, "Pending")
-            template = known.document["spec"]["replicaSpecs"][0]["template"]
+            template = self._shape.worker(known.document["spec"])["template"]
             names = [f"{known.key.name}-worker-{index}" for index in range(known.replicas)]
             services = [self._cluster.create(SERVICES, service(known, name)) for name in names]
             pods = [self._cluster.create(PODS, pod(known, name, template)) for name in names]
@@ -105,7 +110,7 @@ class Floor:
         await self._cluster.create(EVENTS, event(known, phase))
 
     async def _store(self, known: Known, phase: str) -> None:
-        await self._cluster.patch(JOB, known.key, {"status": status(known, phase)}, status=True)
+        await self._cluster.patch(self._shape.resource, known.key, {"status": status(known, phase)}, status=True)
 
 
 def pod(known: Known, name: str, template: Body) -> Body:
@@ -122,33 +127,26 @@ def service(known: Known, name: str) -> Body:
 def child(known: Known, kind: str, name: str) -> Body:
     """What ours puts on a child."""
     uid = known.document["metadata"]["uid"]
-    owner = {"apiVersion": JOB.api_version, "kind": JOB.kind, "name": known.key.name, "uid": uid}
+    job = known.shape.resource
+    owner = {"apiVersion": job.api_version, "kind": job.kind, "name": known.key.name, "uid": uid}
     owner |= {"controller": True, "blockOwnerDeletion": True}
-    labels = {KIND: "genericjob", JOB_UID: uid, ROLE: "worker", INDEX: name.rpartition("-")[2], ATTEMPT: "0"}
+    labels = {KIND: known.shape.kind, JOB_UID: uid, ROLE: "worker", INDEX: name.rpartition("-")[2], ATTEMPT: "0"}
     meta = {"name": name, "namespace": known.key.namespace, "labels": labels, "ownerReferences": [owner]}
     return {"apiVersion": "v1", "kind": kind, "metadata": meta}
 
 
 def status(known: Known, phase: str) -> Body:
     """As much as ours has to say."""
-    word = {"status": "True", "reason": "-", "message": "All pods are running normally.", "lastTransitionTime": TIME}
-    container = {"name": "main", "state": phase}
     names = [f"{known.key.name}-worker-{index}" for index in range(known.replicas)]
-    uid = known.document["metadata"]["uid"]
-    replicas = [{"name": name, "uid": uid, "phase": phase, "containers": [container]} for name in names]
     times = {"accepted": TIME, "started": TIME, "running": TIME}
-    return {
-        "phase": phase,
-        "conditions": [{"type": kind, **word} for kind in ("Initialized", "Running", "ReplicaFailure")],
-        "tasks": [{"type": "worker", "replicas": replicas}],
-        "aggregate": dict.fromkeys(("creating", "pending", "running", "succeeded", "failed"), 0),
-        "trainwright": {"phase": phase, "roles": [{"name": "worker", "reached": known.replicas}], "times": times},
-    }
+    ledger = {"phase": phase, "roles": [{"name": "worker", "reached": known.replicas}], "times": times}
+    return {**known.shape.status(phase, names), "trainwright": ledger}
 
 
 def event(known: Known, phase: str) -> Body:
     key, uid = known.key, known.document["metadata"]["uid"]
-    about = {"kind": JOB.kind, "apiVersion": JOB.api_version, "namespace": key.namespace, "name": key.name, "uid": uid}
+    job = known.shape.resource
+    about = {"kind": job.kind, "apiVersion": job.api_version, "namespace": key.namespace, "name": key.name, "uid": uid}
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -164,10 +162,10 @@ def event(known: Known, phase: str) -> Body:
     }
 
 
-async def main(kubeconfig: str) -> None:
+async def main(kubeconfig: str, kind: str) -> None:
     async with connected(load(Asked(kubeconfig=kubeconfig))) as cluster:
-        await Floor(cluster).run()
+        await Floor(cluster, SHAPES[kind]).run()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Go original of TFJob, training-operator, ready to run in turn with ours: `compare` starts it for that kind.
+
+`TRAINING_OPERATOR_BIN` names its program. It keeps its rights to itself, wide open, and what it will not start without
+is made first: a namespace of its own, a webhook that matches nothing, and the certificate that it makes for that.
+"""
+
+import base64
+import os
+import subprocess
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+from cluster_plane import ControlPlane
+from cluster_process import Process
+
+NAME = "training-operator"
+#: What it was measured with elsewhere: as fast as it goes.
+FAST = ["--kube-api-qps=1000", "--kube-api-burst=1000", "--controller-threads=8"]
+#: Who it is to the API server: a user that no part of the benchmark needs.
+USERS = {"peer": "node"}
+ENVIRONMENT = {"MY_POD_NAMESPACE": NAME}
+#: Where it looks, whatever it is told.
+_FOLDER = Path("/tmp/k8s-webhook-server/serving-certs")  # noqa: S108 - its own choice
+_PORT = 18080
+_CERTIFICATE = f"{NAME}-webhook-cert"
+_WEBHOOK = f"validator.{NAME}.kubeflow.org"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+_RBAC = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+
+
+def program() -> str | None:
+    """Where it is, if somebody has it."""
+    return os.environ.get("TRAINING_OPERATOR_BIN")
+
+
+def prepare(plane: ControlPlane) -> None:
+    """Everything that it will not start without."""
+    plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAME}})
+    plane.call("POST", f"/api/v1/namespaces/{NAME}/secrets", {"metadata": {"name": _CERTIFICATE}})
+    plane.call("POST", _ADMISSION, _webhook())
+    subject = {"kind": "User", "name": "node", "apiGroup": "rbac.authorization.k8s.io"}
+    role = {"kind": "ClusterRole", "name": "cluster-admin", "apiGroup": "rbac.authorization.k8s.io"}
+    plane.call("POST", _RBAC, {"metadata": {"name": NAME}, "subjects": [subject], "roleRef": role})
+
+
+def _webhook() -> dict[str, Any]:
+    nothing = {"apiGroups": ["nothing.example"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["none"]}
+    one = {
+        "name": _WEBHOOK,
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "failurePolicy": "Ignore",
+        "clientConfig": {"service": {"name": NAME, "namespace": NAME}},
+        "rules": [nothing],
+    }
+    return {"metadata": {"name": _WEBHOOK}, "webhooks": [one]}
+
+
+def words(plane: ControlPlane) -> list[str]:
+    """Its command line: one kind, and ports that nobody else has."""
+    ports = [f"--metrics-bind-address=127.0.0.1:{_PORT}", f"--health-probe-bind-address=127.0.0.1:{_PORT + 1}"]
+    server = [f"--kubeconfig={plane.kubeconfig('node')}", f"--webhook-server-port={_PORT + 2}"]
+    return [str(program()), "--enable-scheme=tfjob", "--zap-log-level=error", *FAST, *ports, *server]
+
+
+def certify(plane: ControlPlane, operator: Process) -> None:
+    """Its certificate from the secret into the folder that it reads, as a volume would bring it."""
+    for _ in range(120):
+        assert operator.alive, f"{NAME} has ended:\n{operator.tail()}"
+        secret = plane.call("GET", f"/api/v1/namespaces/{NAME}/secrets/{_CERTIFICATE}")
+        if secret.get("data"):
+            _FOLDER.mkdir(parents=True, exist_ok=True)
+            for name, text in secret["data"].items():
+                (_FOLDER / name).write_bytes(base64.b64decode(text))
+            return
+        sleep(0.5)
+    raise AssertionError(f"{NAME} made no certificate:\n{operator.tail()}")
+
+
+def version() -> str:
+    """As its program was built."""
+    words = ["go", "version", "-m", str(program())]
+    said = subprocess.run(words, capture_output=True, text=True, check=False).stdout  # noqa: S603 - about a file
+    found = [line.split()[2] for line in said.splitlines() if line.split()[:1] == ["mod"]]
+    return found[0] if found else "of an unknown version"
