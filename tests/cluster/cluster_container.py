@@ -18,7 +18,7 @@ from typing import Any
 
 import cluster_images as images
 from cluster_binaries import find
-from cluster_client import run, until
+from cluster_client import RefusedError, run, until
 from cluster_layout import free_ports
 from cluster_packages import Packages, packages
 from cluster_plane import ControlPlane
@@ -165,7 +165,8 @@ def _drain(plane: ControlPlane, name: str) -> None:
     for pod in plane.call("GET", path)["items"]:
         meta = pod["metadata"]
         where = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
-        plane.call("DELETE", where, {"gracePeriodSeconds": 1})
+        with suppress(RefusedError):  # it went by itself
+            plane.call("DELETE", where, {"gracePeriodSeconds": 1})
     until(lambda: not plane.call("GET", path)["items"], f"no pods are left on {name}")
 
 

@@ -314,7 +314,7 @@ def test_an_agent_that_is_asked_to_end_gives_pods_their_time_and_comes_back(
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
     assert condition(plane, "south") == "False"
     with agent(plane, "south", "--remove"):
-        assert pods.kubectl("logs", "a") == "began\nsaved\n"
+        until(lambda: pods.kubectl("logs", "a") == "began\nsaved\n", "the agent knows the pod again")
         pods.kubectl("delete", "pod", "a")
         assert pods.status("a") == {}
     assert plane.find("/api/v1/nodes/south") is None
