@@ -35,7 +35,7 @@ def test_replicas_are_spread_over_nodes_and_outlive_one(stage: Stage) -> None:
     assert sorted(re.findall(r"\| on (node-\d)", run.said)) == ["node-0", "node-1", "node-2"]
     (lost,) = re.findall(r"worker-(\d) \| on node-1", run.said)
 
-    (agent,) = (pid for pid, words in stage.pids("trainwright.local.agent.main").items() if '"node":"node-1"' in words)
+    agent = agent_of(stage, "node-1")
     os.kill(agent, signal.SIGKILL)
     until(lambda: run.said.count("| on node-") == 4, "it is restarted")
     (stage.work / "go").touch()
@@ -46,6 +46,44 @@ def test_replicas_are_spread_over_nodes_and_outlive_one(stage: Stage) -> None:
     assert re.findall(rf"worker-{lost} \| on (node-\d)", done.out)[1] in ("node-0", "node-2")
     assert done.out.count("| done") == 3
     assert stage.left() == []
+
+
+def agent_of(stage: Stage, node: str) -> int:
+    """The process of that node's agent."""
+    agents = stage.pids("trainwright.local.agent.main")
+    (found,) = (pid for pid, words in agents.items() if f'"node":"{node}"' in words)
+    return found
+
+
+@pytest.mark.parametrize("nodes", [["node-1"], ["node-0", "node-1"]], ids=["one of two", "all"])
+def test_a_node_that_is_started_again_is_used_again(stage: Stage, nodes: list[str]) -> None:
+    """What fits nowhere else waits for it, even if no node is left meanwhile."""
+    wait = f"echo up; until [ -e {stage.work}/go ]; do sleep 0.05; done; echo done"
+    body = job(role("worker", shell(wait, resources={"limits": {GPU: 2}}), replicas=2, restarts=3), port=2222)
+    run = stage.start("run", "--nodes", "2", "--gpus", "4", "--revive", "1s", body)
+    until(lambda: run.said.count("| up") == 2, "all are up")
+
+    for node in nodes:
+        os.kill(agent_of(stage, node), signal.SIGKILL)
+    until(lambda: run.said.count("| up") == 2 + len(nodes), "it is restarted")
+    (stage.work / "go").touch()
+    done = run.end()
+
+    assert done.code == 0, done.said
+    assert done.out.count("is started again") == len(nodes)
+    assert done.out.count("| done") == 2
+    assert stage.left() == []
+
+
+def test_a_run_ends_while_a_node_is_to_be_started_again(process: Stage) -> None:
+    run = process.start("run", "--nodes", "2", "--revive", "1h", worker("sleep 1; echo done", replicas=1))
+    idle = until(lambda: re.findall(r"on node-(\d)|node-(\d)", run.said), "it has a node")
+    other = "node-1" if "0" in idle[0] else "node-0"
+    os.kill(agent_of(process, other), signal.SIGKILL)
+    done = run.end()
+
+    assert done.code == 0, done.said
+    assert process.left() == []
 
 
 def test_pods_on_different_nodes_reach_each_other_by_name(sandbox: Stage) -> None:

@@ -40,7 +40,7 @@ class Crew:
         self._spaces: dict[str, int] = {}
         self._agents: dict[str, Process] = {}
         self._watchers: list[asyncio.Task[None]] = []
-        self._stopping = False
+        self._stopping = asyncio.Event()
 
     async def prepare(self, subnet: str) -> None:
         """Have the network that all nodes share; none is needed without a subnet. Raises EngineError."""
@@ -58,7 +58,7 @@ class Crew:
         for node in nodes:
             self._agents[node.node] = await self._launch(node)
         loop = asyncio.get_running_loop()
-        self._watchers = [loop.create_task(self._follow(*agent)) for agent in self._agents.items()]
+        self._watchers = [loop.create_task(self._keep(node)) for node in nodes]
         for node in nodes:
             await self._ready(node.node)
 
@@ -84,19 +84,40 @@ class Crew:
             return False
         return any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or ())
 
+    async def _keep(self, node: Node) -> None:
+        """Follow a node's agent; once it has died, and if that is asked for, start another after a while."""
+        while True:
+            await self._follow(node.node, self._agents[node.node])
+            if await self._over(self._settings.revive):
+                return
+            self._settings.notify(f"{node.node} is started again")
+            self._agents[node.node] = agent = await self._launch(node)
+            if self._stopping.is_set():
+                agent.kill()  # `stop` did not know of it
+
+    async def _over(self, wait: float | None) -> bool:
+        """Whether that was the end: it is when everything stops within that time."""
+        if wait is None:
+            return True
+        try:
+            await asyncio.wait_for(self._stopping.wait(), wait)
+        except TimeoutError:
+            return False
+        return True
+
     async def _follow(self, name: str, agent: Process) -> None:
         """What an agent has to say; when it ends, its node is lost."""
         assert agent.stdout is not None  # noqa: S101 - it is a pipe
         async for line in agent.stdout:
             self._settings.notify(line.decode(errors="replace").rstrip())
         code = await agent.wait()
-        if not self._stopping:
+        if not self._stopping.is_set():
             self._settings.notify(f"{name} is lost: its agent (process {agent.pid}) ended with {code}")
             await node_lost(self._cluster, name, self._clock)
 
     async def stop(self, grace: float) -> None:
         """Every agent down, with all its pods; those that do not end in time are killed."""
-        self._stopping = True
+        self._stopping.set()
         alive = [agent for agent in self._agents.values() if agent.returncode is None]
         for agent in alive:
             agent.send_signal(signal.SIGTERM if grace else signal.SIGKILL)

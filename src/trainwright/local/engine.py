@@ -80,7 +80,8 @@ class Engine:
         self._controller = Controller(self.cluster, self._clock, lambda: site, settings)
         self._run(self._controller.run())
         self._run(Scheduler(self.cluster, self.store.bind, self._clock).run())
-        self._run(self._watch_nodes())
+        if self._settings.revive is None:
+            self._run(self._watch_nodes())
 
     async def stop(self, grace: float = 0.0) -> None:
         """End whatever still runs, giving it so many seconds, and take everything down."""
@@ -106,7 +107,7 @@ class Engine:
         )
 
     async def _watch_nodes(self) -> None:
-        """An engine all of whose nodes are lost will never run anything again: better said than waited for."""
+        """An engine all of whose nodes are lost for good will run nothing again: better said than waited for."""
         async for _ in self.cluster.watch(NODES, since=""):
             nodes = (await self.cluster.list(NODES)).items
             if nodes and not any(_ready(node) for node in nodes):

@@ -21,6 +21,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     working: Path
     runtime: str = "auto"
     nodes: int = 1
+    #: Seconds after which a node that has died is started again; None: never.
+    revive: float | None = None
     #: Pretend that there are so many GPUs.
     gpus: int | None = None
     #: Leave the files of pods where they are.

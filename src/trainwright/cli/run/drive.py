@@ -43,6 +43,7 @@ class Options(Struct, frozen=True, kw_only=True):
     grace: float | None = None
     keep: bool = False
     nodes: int = 1
+    revive: float | None = None
     gpus: int | None = None
     resync: float = 15.0
     output: Literal["auto", "live", "lines", "json"] = "auto"
@@ -73,6 +74,7 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
             working=_here(),
             runtime=options.runtime,
             nodes=options.nodes,
+            revive=options.revive,
             gpus=options.gpus,
             keep=options.keep,
             resync=options.resync,
