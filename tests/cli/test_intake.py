@@ -60,6 +60,26 @@ def test_changes_are_made_before_it_is_judged(tmp_path: Path) -> None:
     assert found.tasks[0].body["spec"]["replicaSpecs"][0]["replicas"] == 3
 
 
+def test_a_job_that_is_left_to_another_controller_would_wait_for_ever(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template = {"spec": {"containers": [{"name": "tensorflow", "image": "busybox"}]}}
+    tfjob: Body = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": "demo"},
+        "spec": {
+            "runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"},
+            "tfReplicaSpecs": {"Worker": {"template": template}},
+        },
+    }
+
+    with pytest.raises(Refused, match="nothing was started: 1 mistake in what was given"):
+        taken(tmp_path, tfjob)
+    assert "leaves the job to another controller, and a local run has no other" in capsys.readouterr().err
+    assert taken(tmp_path, tfjob, changes=("spec.runPolicy.managedBy=kubeflow.org/training-operator",)).tasks
+
+
 def test_all_mistakes_are_told_at_once_with_their_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = plain() | {"spec": {"replicaSpecs": [role("worker", -1)], "cleanUpPolicy": "Most"}}
 

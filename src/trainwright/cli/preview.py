@@ -22,6 +22,7 @@ from trainwright.model.ledger import Ledger
 FAKE_UID = "00000000-0000-0000-0000-000000000000"
 DEBUG = "Debug mode replaces the commands, so nothing ends by itself."
 ENDLESS = "No success rule can be fulfilled, so nothing ends well by itself."
+ELSEWHERE = "The manifest leaves the job to another controller: nothing is made, and its status is not touched."
 AGAIN = "Restarted even after success: the job does not end before its restarts are used up."
 GANG = "This is for a cluster that has {}; on others pods start one by one."
 
@@ -48,7 +49,8 @@ def look(file: str, kind: Kind, loaded: Loaded) -> Preview:
     made = list(story.objects)
     notes = [DEBUG] if _debugging(wire) else _succeed(story, job)
     failing = [] if _debugging(wire) else _fail(Story(kind, job), job)
-    notes += [GANG.format(job.gang.api)] if job.gang is not None and job.gang.asked else []
+    apis = [one.api for one in job.gang.choices()] if job.gang is not None and job.gang.asked else []
+    notes += [GANG.format(" or ".join(apis))] if apis else []
     return Preview(
         file, kind.name, job.key.namespace, job.key.name, made, terms.rules(job), story.steps, failing, notes
     )
@@ -66,6 +68,8 @@ def _debugging(wire: Any) -> bool:
 
 def _succeed(story: Story, job: Job) -> list[str]:
     who = terms.deciders(job.success, job)
+    if job.unmanaged:
+        return [ELSEWHERE]
     if who is None:
         return [ENDLESS]
     story.succeed(who)

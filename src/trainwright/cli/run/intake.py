@@ -106,6 +106,8 @@ def _judged(task: Task, edits: tuple[Change, ...]) -> Iterator[Problem]:
         way = parts(problem.path)
         ours = problem.warning and way and any(where(task.body, one)[: len(way)] == way for one in edits)
         yield Problem(problem.path, problem.message, problem.nearest) if ours else problem
+    if task.loaded.job.unmanaged:
+        yield Problem("", "its manifest leaves the job to another controller, and a local run has no other")
     if task.key.namespace == VOLUMES:
         yield Problem(
             "metadata.namespace", f"{VOLUMES!r} cannot be the namespace of a local run: volumes are kept there"
