@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from trainwright.core.names import child
 from trainwright.core.observe import View
 from trainwright.model.action import Create, Delete, Emit, Moment, Patch, Plan, Write
-from trainwright.model.cause import brief
+from trainwright.model.cause import Why, brief
 from trainwright.model.indexes import members
 from trainwright.model.ledger import Ledger, Outcome, Phase, RoleLedger
 from trainwright.model.rule import Result
@@ -103,7 +103,9 @@ def _of_gang(view: View) -> list[Emit]:
         return []
     here = gang.at(site)
     if here is None:
-        return [Emit(Moment.GANG_MISSING, f"{gang.api} is not installed: pods start one by one", warning=True)]
+        apis = ", ".join(one.api for one in gang.choices(site.gang_scheduler))
+        missing = f"none of {apis} is" if "," in apis else f"{apis} is not"
+        return [Emit(Moment.GANG_MISSING, f"{missing} installed: pods start one by one", warning=True)]
     asked = {role.name: (role.template.get("spec") or {}).get("schedulerName") for role in job.roles}
     ours = here.called(site)
     others = [f"{role} asks for {name}" for role, name in asked.items() if ours and name and name != ours]
@@ -141,4 +143,5 @@ def _restarts(ledger: Ledger) -> int:
 
 
 def _total(role: RoleLedger) -> int:
-    return sum(role.restarts.values())
+    """What the kubelet restarted was never announced; it is only written down when its pod goes."""
+    return sum(times for why, times in role.restarts.items() if why != Why.IN_PLACE)

@@ -159,9 +159,13 @@ class Gang(Struct, frozen=True, gc=False):
 
     def at(self, site: Site) -> "Gang | None":
         """The one that this place has, if one is wanted."""
-        choices = (self, *self.instead) if self.wanted(site) else ()
-        choices = meant(choices, site.gang_scheduler) if self.word else choices
+        choices = self.choices(site.gang_scheduler) if self.wanted(site) else ()
         return next((one for one in choices if one.api in site.gangs), None)
+
+    def choices(self, word: str = "") -> tuple["Gang", ...]:
+        """All that will do where the operator is told so, best first."""
+        every = (self, *self.instead)
+        return meant(every, word) if self.word else every
 
     def called(self, site: Site) -> str:
         """What its scheduler is called in this place."""
