@@ -86,6 +86,10 @@ class Kind(Struct, frozen=True, kw_only=True):
     gangs: tuple[Gang, ...] = ()
     #: Its jobs may have a time to live, after which they are removed.
     removes: bool = False
+    #: What is remembered of a job whose status another controller may have written: (status, metadata) -> ledger.
+    past: Callable[[Any, ObjectMeta], Ledger] = lambda status, _meta: status.trainwright
+    #: Whether another controller looks after a job, whose manifest may be of any shape.
+    elsewhere: Callable[[Body], bool] = lambda _document: False
 
     @property
     def api_version(self) -> str:
@@ -132,15 +136,11 @@ class _Nothing:
         return ()
 
 
-def invalid(kind: Kind, document: Body, problems: tuple[Problem, ...], ledger: Ledger | None) -> Job:
-    """A job that stands for a manifest which cannot be run: it will only ever report why."""
-    try:
-        meta = msgspec.convert(document.get("metadata"), ObjectMeta, strict=False)
-    except msgspec.ValidationError:
-        given = document.get("metadata")
-        given = given if isinstance(given, dict) else {}
-        name, namespace, uid = (str(given.get(word, "")) for word in ("name", "namespace", "uid"))
-        meta = ObjectMeta(name=name, namespace=namespace, uid=uid)
+def invalid(
+    kind: Kind, document: Body, problems: tuple[Problem, ...], said: Any = None, *, unreadable: bool = False
+) -> Job:
+    """A job that stands for a manifest which cannot be run: it will only ever report why, if it is ours at all."""
+    meta = _metadata(document.get("metadata"))
     return Job(
         key=key_of(meta),
         uid=meta.uid,
@@ -151,11 +151,28 @@ def invalid(kind: Kind, document: Body, problems: tuple[Problem, ...], ledger: L
         success=NEVER,
         failure=NEVER,
         dialect=_Nothing(),
-        ledger=ledger or Ledger(),
-        unreadable=ledger is None,
+        ledger=Ledger() if unreadable else remembered(kind, said, meta),
+        unreadable=unreadable,
+        unmanaged=kind.elsewhere(document),
         deleting=meta.deletion_timestamp is not None,
         invalid="; ".join(str(problem) for problem in problems if not problem.warning),
     )
+
+
+def _metadata(given: object) -> ObjectMeta:
+    try:
+        return msgspec.convert(given, ObjectMeta, strict=False)
+    except msgspec.ValidationError:
+        known = given if isinstance(given, dict) else {}
+        name, namespace, uid = (str(known.get(word, "")) for word in ("name", "namespace", "uid"))
+        return ObjectMeta(name=name, namespace=namespace, uid=uid)
+
+
+def remembered(kind: Kind, said: Any, meta: ObjectMeta) -> Ledger:
+    """The ledger in a job's stored status, or the end that another controller brought it to."""
+    if said is None or said.trainwright.phase is not Phase.NEW:
+        return Ledger() if said is None else said.trainwright
+    return kind.past(said, meta)
 
 
 class Loaded(Struct, frozen=True):
@@ -194,7 +211,8 @@ def load(kind: Kind, document: Body) -> Loaded:
         problems = (*problems, *kind.check(wire))
     problems = (*problems, *template.check_all(document))
     broken = wire is None or any(not problem.warning for problem in problems)
-    job = invalid(kind, document, problems, ledger) if broken else kind.translate(wire)
+    unreadable = ledger is None
+    job = invalid(kind, document, problems, said, unreadable=unreadable) if broken else kind.translate(wire)
     return Loaded(wire, job, problems, said)
 
 

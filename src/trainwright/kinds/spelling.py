@@ -10,10 +10,11 @@ from typing import Any
 
 from trainwright.kinds.paths import item
 from trainwright.model.job import Body
-from trainwright.model.problem import Problem, nearest
+from trainwright.model.problem import Problem, nearest, shown
 
 Place = tuple[str, Body]
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_LAST_PORT = 65535
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['[^']+'\]")
 #: What `fieldRef` in an environment may name.
 FIELDS = (
@@ -36,6 +37,7 @@ def check(containers: list[Place], volumes: list[Place]) -> Iterator[Problem]:
     for path, body in (*containers, *volumes):
         yield from _label(body.get("name"), f"{path}.name")
     for path, container in containers:
+        yield from _ports(container, path)
         yield from _mounts(container, path)
         yield from _fields(container, path)
     for path, volume in volumes:
@@ -47,6 +49,16 @@ def _label(name: Any, path: str) -> Iterator[Problem]:
     if isinstance(name, str) and name and not _LABEL.fullmatch(name):
         expected = "use at most 63 lower-case letters, digits and dashes, with a letter or digit at both ends"
         yield Problem(path, f"{name[:60]!r} cannot be a name here: {expected}")
+
+
+def _ports(container: Body, path: str) -> Iterator[Problem]:
+    first: dict[str, str] = {}
+    for place, port in _entries(container.get("ports"), f"{path}.ports"):
+        number, name = port.get("containerPort"), port.get("name")
+        if type(number) is int and not 0 < number <= _LAST_PORT:
+            yield Problem(f"{place}.containerPort", f"expected a port from 1 to {_LAST_PORT}, found {shown(number)}")
+        if isinstance(name, str) and name and first.setdefault(name, place) != place:
+            yield Problem(f"{place}.name", f"{name!r} is already the name of {first[name]}; each port needs its own")
 
 
 def _mounts(container: Body, path: str) -> Iterator[Problem]:

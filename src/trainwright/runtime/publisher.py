@@ -72,7 +72,7 @@ class Publisher:
 
     async def tell(self, job: Job, track: Track) -> None:
         """Events, once the status that they speak of is stored."""
-        if not job.invalid:
+        if not job.invalid or job.unmanaged:
             track.complaints.pop(ITSELF, None)
         elif (job.unreadable or job.ledger.phase is not Phase.NEW) and job.ledger.outcome is None:
             # A new job fails for it, and says so with that; any other goes on as it was.

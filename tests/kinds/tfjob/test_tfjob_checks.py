@@ -188,8 +188,12 @@ CASES: dict[str, tuple[Body, list[Problem]]] = {
     "negative limits": (
         manifest(spec=policy(backoffLimit=-1, ttlSecondsAfterFinished=-1, activeDeadlineSeconds=-1), Worker=1),
         [
-            error(f"spec.runPolicy.{name}", "expected a whole number from 0 to 2147483647, found the number -1")
-            for name in ("backoffLimit", "ttlSecondsAfterFinished", "activeDeadlineSeconds")
+            error(f"spec.runPolicy.{name}", f"expected a whole number {bounds}, found the number -1")
+            for name, bounds in (
+                ("backoffLimit", "from 0 to 2147483647"),
+                ("ttlSecondsAfterFinished", "from 0 to 2147483647"),
+                ("activeDeadlineSeconds", "of at least 0"),
+            )
         ],
     ),
     "several mistakes at once": (
@@ -232,14 +236,34 @@ CASES: dict[str, tuple[Body, list[Problem]]] = {
             )
         ],
     ),
-    "the default of the old version": (
-        manifest(version="v1alpha2", Worker=1),
+    "the default of the old version": (manifest(version="v1alpha2", Worker=1), []),
+    "a deadline of 64 bits": (manifest(spec=policy(activeDeadlineSeconds=2**63 - 1), Worker=1), []),
+    "no chief, as a number": (manifest(Chief=0, Worker=1), []),
+    "so many that nobody can be told of all": (
+        manifest(Worker=5000, PS=1),
         [
             warning(
-                f"{SPECS}.Worker.restartPolicy",
-                "Always restarts Worker also after success, so the job never succeeds by itself",
-                "OnFailure",
+                SPECS,
+                "TF_CONFIG would have about 160025 bytes to name every replica, and Linux starts no program with "
+                "a variable of more than 131072",
             )
+        ],
+    ),
+    "nor need they be, with dynamic workers": (manifest(spec={"enableDynamicWorker": True}, Worker=5000, PS=1), []),
+    "ports that no pod can have": (
+        manifest(
+            Worker=pod(container(ports=[{"name": "a", "containerPort": 70000}, {"name": "a", "containerPort": 1}]))
+        ),
+        [
+            error(
+                f"{SPECS}.Worker.template.spec.containers[0].ports[0].containerPort",
+                "expected a port from 1 to 65535, found the number 70000",
+            ),
+            error(
+                f"{SPECS}.Worker.template.spec.containers[0].ports[1].name",
+                f"'a' is already the name of {SPECS}.Worker.template.spec.containers[0].ports[0]; "
+                "each port needs its own",
+            ),
         ],
     ),
     "a restart policy in the template": (

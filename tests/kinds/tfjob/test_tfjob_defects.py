@@ -292,6 +292,34 @@ def test_a_dynamic_worker_that_fails_for_good_leaves_a_job_that_can_end() -> Non
     assert driver.gone
 
 
+def test_1709_no_chief_as_a_number_is_no_chief() -> None:
+    """In the original such a job has succeeded before it begins."""
+    driver = Driver(manifest(Chief=0, Worker=2)).running()
+
+    assert driver.names() == ["worker-0", "worker-1"]
+    assert driver.body("Pod", "worker-0")["metadata"]["labels"]["training.kubeflow.org/job-role"] == "master"
+    assert conditions(driver.status) == ["Created", "Running"]
+    assert conditions(driver.end("worker-0"))[-1] == "Succeeded"
+
+
+def test_1709_a_job_whose_workers_are_scaled_to_none_waits_for_them() -> None:
+    driver = Driver(manifest(Worker=2, PS=1, Evaluator=1)).running()
+    driver.end("evaluator-0")
+
+    assert conditions(driver.scale("Worker", 0))[-1] == "Running"
+    driver.scale("Worker", 1)
+    driver.start_all()
+    assert conditions(driver.end("worker-0"))[-1] == "Succeeded"
+
+
+def test_a_suspension_is_not_told_as_a_restart_where_the_kubelet_has_restarted() -> None:
+    driver = two()
+    driver.restarted_in_place("worker-0", 2)
+    driver.suspend()
+
+    assert [reason for reason, _ in driver.said()] == ["TFJobRunning", "TFJobSuspended"]
+
+
 def test_a_failed_job_is_not_looked_at_again_by_its_restartable_pods() -> None:
     driver = two("ExitCode")
     driver.exit("demo-worker-0", 137)

@@ -4,7 +4,7 @@
 from typing import Any
 
 import pytest
-from tfjob_driver import Driver, manifest, policy, replicas
+from tfjob_driver import Driver, conditions, manifest, policy, replicas
 
 from trainwright.kinds.base import load, stored
 from trainwright.kinds.registry import find
@@ -58,10 +58,37 @@ def test_an_edit_through_the_other_version_changes_nothing(version: str, other: 
 
 @pytest.mark.parametrize(("version", "expected"), [("v1", "Never"), ("v1alpha2", "Always")])
 def test_an_empty_word_is_filled_in_by_the_version_the_job_was_created_in(version: str, expected: str) -> None:
-    driver = Driver(manifest(version=version, Worker=replicas(restartPolicy="")))
+    driver = Driver(manifest(version=version, Worker=1, PS=replicas(restartPolicy="")))
     driver.go()
 
-    assert driver.body("Pod", "worker-0")["spec"]["restartPolicy"] == expected
+    assert driver.body("Pod", "ps-0")["spec"]["restartPolicy"] == expected
+
+
+@pytest.mark.parametrize("types", [{"Worker": 2, "PS": 1}, {"Chief": 1, "PS": 1}, {"Master": 1, "PS": 1}], ids=str)
+def test_a_job_of_the_old_version_that_says_nothing_comes_to_its_end(types: dict[str, Any]) -> None:
+    """Its default is Always, and its design says that a job whose replicas terminate in success has succeeded."""
+    driver = Driver(manifest(version="v1alpha2", **types)).running()
+    leader = f"{min(types).lower()}-0" if "Worker" not in types else "worker-0"
+
+    assert driver.body("Pod", leader)["spec"]["restartPolicy"] == "OnFailure"
+    assert driver.body("Pod", "ps-0")["spec"]["restartPolicy"] == "Always"
+    assert conditions(driver.end(leader)) == ["Created", "Running=False(TFJobRunning)", "Succeeded"]
+    assert driver.names() == [leader]
+
+
+def test_whoever_asks_for_always_in_v1_gets_it() -> None:
+    driver = Driver(manifest(Worker=replicas(restartPolicy="Always"))).running()
+
+    assert driver.body("Pod", "worker-0")["spec"]["restartPolicy"] == "Always"
+    driver.end("worker-0")
+    assert conditions(driver.pass_by(5)) == ["Created", "Running"]
+
+
+@pytest.mark.parametrize("seconds", [2**31, 2**63 - 1])
+def test_a_deadline_beyond_every_calendar_is_none(seconds: int) -> None:
+    driver = Driver(manifest(spec=policy(activeDeadlineSeconds=seconds), Worker=1)).running()
+
+    assert conditions(driver.pass_by(365 * 86400)) == ["Created", "Running"]
 
 
 MOVED: list[tuple[str, Any, str, Any]] = [

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of
+from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of, remembered
 from trainwright.kinds.genericjob import rules
 from trainwright.kinds.genericjob.cel import RULES
 from trainwright.kinds.genericjob.checks import check, check_edit
@@ -17,7 +17,8 @@ from trainwright.kinds.genericjob.edits import scale, suspend
 from trainwright.kinds.genericjob.status import render
 from trainwright.kinds.genericjob.wire import DebugMode, GenericJob, GenericJobStatus, PauseMode
 from trainwright.model.job import Job, Lifecycle, Role
-from trainwright.model.ledger import Ledger, Phase
+from trainwright.model.ledger import Ledger
+from trainwright.model.meta import ObjectMeta
 
 Mode = TypeVar("Mode", DebugMode, PauseMode)
 
@@ -64,18 +65,17 @@ def translate(job: GenericJob) -> Job:
             clean=rules.clean_up(spec),
         ),
         gang=GANG if dialect.scheduler is not None else None,
-        ledger=_ledger(job),
+        ledger=remembered(GENERICJOB, job.status, meta),
         deleting=meta.deletion_timestamp is not None,
     )
 
 
-def _ledger(job: GenericJob) -> Ledger:
-    """What is remembered; a job that ended under another controller stays ended."""
-    status = job.status
-    if status is None or status.trainwright.phase is not Phase.NEW or status.phase not in ("Succeeded", "Failed"):
-        return status.trainwright if status is not None else Ledger()
+def past(status: GenericJobStatus, meta: ObjectMeta) -> Ledger:
+    """A job that ended under another controller stays ended."""
+    if status.phase not in ("Succeeded", "Failed"):
+        return status.trainwright
     ends = [one.last_transition_time for one in status.conditions or () if one.type == "Completed"]
-    return ended_elsewhere(status.phase, ends[0] if ends else "", job.metadata)
+    return ended_elsewhere(status.phase, ends[0] if ends else "", meta)
 
 
 GENERICJOB = Kind(
@@ -103,4 +103,5 @@ GENERICJOB = Kind(
     cel=RULES,
     patient=("Initialized",),
     gangs=(GANG,),
+    past=past,
 )

@@ -5,7 +5,9 @@
 `cluster` its meaning, `conditions`, `words` and `status` how it speaks.
 """
 
-from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of
+from msgspec import UnsetType
+
+from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of, remembered
 from trainwright.kinds.tfjob import policies
 from trainwright.kinds.tfjob.cel import RULES
 from trainwright.kinds.tfjob.checks import check, check_edit
@@ -16,8 +18,9 @@ from trainwright.kinds.tfjob.types import typed
 from trainwright.kinds.tfjob.versions import VERSIONS, default
 from trainwright.kinds.tfjob.wire import RunPolicy, TFJob, TFJobSpec, TFJobStatus
 from trainwright.kinds.tfjob.words import event
-from trainwright.model.job import Job
-from trainwright.model.ledger import Ledger, Phase
+from trainwright.model.job import Body, Job
+from trainwright.model.ledger import Ledger
+from trainwright.model.meta import ObjectMeta
 
 #: Who else may look after a TFJob; if it is somebody else, we do not.
 OURS = "kubeflow.org/training-operator"
@@ -35,15 +38,15 @@ def translate(job: TFJob) -> Job:
         kind=TFJOB.singular,
         owner=owner_of(TFJOB, meta),
         generation=meta.generation,
-        roles=tuple(policies.role(name, one) for name, one in typed(spec).items()),
+        roles=tuple(policies.role(spec, name) for name in typed(spec)),
         success=policies.success(spec),
         failure=policies.failure(spec),
         dialect=dialect,
         lifecycle=policies.lifecycle(policy),
         gang=dialect.gang,
-        ledger=_ledger(job),
+        ledger=remembered(TFJOB, job.status, meta),
         deleting=meta.deletion_timestamp is not None,
-        unmanaged=bool(policy.managed_by) and policy.managed_by != OURS,
+        unmanaged=_others(policy.managed_by),
         remarks=_remarks(spec),
     )
 
@@ -54,16 +57,25 @@ def _remarks(spec: TFJobSpec) -> tuple[tuple[str, str], ...]:
     return (("SetPodTemplateRestartPolicy", _OVERWRITTEN),) if set_there else ()
 
 
-def _ledger(job: TFJob) -> Ledger:
-    """What is remembered; a job that ended under another controller stays ended."""
-    status = job.status
-    if status is None or status.trainwright.phase is not Phase.NEW:
-        return status.trainwright if status is not None else Ledger()
+def past(status: TFJobStatus, meta: ObjectMeta) -> Ledger:
+    """A job that ended under another controller stays ended."""
     ends = [one for one in status.conditions or () if one.type in ("Succeeded", "Failed") and one.status == "True"]
     if not ends:
         return status.trainwright
     told = status.completion_time or ends[-1].last_transition_time or ""
-    return ended_elsewhere(ends[-1].type, str(told), job.metadata)
+    return ended_elsewhere(ends[-1].type, str(told), meta)
+
+
+def elsewhere(document: Body) -> bool:
+    """What another controller looks after is that one's to judge, too."""
+    part: object = document
+    for key in ("spec", "runPolicy", "managedBy"):
+        part = part.get(key) if isinstance(part, dict) else None
+    return isinstance(part, str) and _others(part)
+
+
+def _others(manager: str | UnsetType) -> bool:
+    return bool(manager) and manager != OURS
 
 
 TFJOB = Kind(
@@ -93,4 +105,6 @@ TFJOB = Kind(
     event=event,
     gangs=GANGS,
     removes=True,
+    past=past,
+    elsewhere=elsewhere,
 )

@@ -13,13 +13,16 @@ from msgspec import UNSET
 
 from trainwright.kinds.paths import item, under
 from trainwright.kinds.tfjob.policies import ALL_WORKERS, POD_POLICIES
-from trainwright.kinds.tfjob.types import CHIEFS, CONTAINER, TYPES, WORKER, canonical, chief_of
+from trainwright.kinds.tfjob.types import CHIEFS, CONTAINER, PORT, PS, TYPES, WORKER, canonical, chief_of
+from trainwright.kinds.tfjob.versions import form
 from trainwright.kinds.tfjob.wire import MOST_REPLICAS, ReplicaSpec, RunPolicy, SchedulingPolicy, TFJob, TFJobSpec
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest, shown
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 LONGEST_NAME = 63
+#: Bytes of one variable, as Linux has it on every machine that trains.
+_LONGEST_VARIABLE = 131_072
 _SPECS, _POLICY = "spec.tfReplicaSpecs", "spec.runPolicy"
 #: Fields that once stood directly under `spec`.
 _MOVED = ("clean_pod_policy", "ttl_seconds_after_finished", "active_deadline_seconds", "backoff_limit")
@@ -28,7 +31,15 @@ _MOVED = ("clean_pod_policy", "ttl_seconds_after_finished", "active_deadline_sec
 def check(job: TFJob) -> tuple[Problem, ...]:
     """All problems, in document order."""
     spec = job.spec
-    return (*_name(job), *_types(spec), *_replicas(job), *_policies(spec), *_moved(spec), *_scheduling(spec))
+    return (
+        *_name(job),
+        *_types(spec),
+        *_replicas(job),
+        *_told(job),
+        *_policies(spec),
+        *_moved(spec),
+        *_scheduling(spec),
+    )
 
 
 def check_edit(stored: TFJob, edited: TFJob) -> tuple[Problem, ...]:
@@ -122,17 +133,28 @@ def _environment(env: Any, path: str) -> Iterator[Problem]:
             yield Problem(item(path, place), message, warning=True)
 
 
+def _told(job: TFJob) -> Iterator[Problem]:
+    """`TF_CONFIG` names everybody, and a program gets only so much in one variable."""
+    stem = len(f'"{job.metadata.name}--.{job.metadata.namespace or "default"}.svc:{PORT}",')
+    types = [(name, one.replicas) for key, one in job.spec.tf_replica_specs.items() if (name := canonical(key))]
+    listed = [(name, count) for name, count in types if name == PS or not job.spec.enable_dynamic_worker]
+    size = sum(count * (stem + len(name) + len(str(count))) for name, count in listed)
+    if size > _LONGEST_VARIABLE and sum(count for _, count in types) <= MOST_REPLICAS:
+        message = f"TF_CONFIG would have about {size} bytes to name every replica, and Linux starts no program with"
+        yield Problem(_SPECS, f"{message} a variable of more than {_LONGEST_VARIABLE}", warning=True)
+
+
 def _policies(spec: TFJobSpec) -> Iterator[Problem]:
     types = {canonical(key): one for key, one in spec.tf_replica_specs.items()}
     if spec.success_policy not in ("", ALL_WORKERS):
         message = f"{spec.success_policy!r} is not known and means the same as nothing; expected {ALL_WORKERS} or none"
         yield Problem("spec.successPolicy", message, nearest(spec.success_policy, [ALL_WORKERS]), warning=True)
-    decides = chief_of(name for name in types if name is not None) or WORKER
+    decides = chief_of((name, one.replicas) for name, one in types.items() if name is not None) or WORKER
     decider = types.get(decides)
     if decider is None or not decider.replicas:
         message = "there is neither a chief nor a worker, so the job can never succeed"
         yield Problem(_SPECS, message, warning=True)
-    elif decider.restart_policy == "Always":
+    elif decider.restart_policy == "Always" and form(spec) == "v1":
         key = next(key for key in spec.tf_replica_specs if canonical(key) == decides)
         message = f"Always restarts {decides} also after success, so the job never succeeds by itself"
         yield Problem(f"{under(_SPECS, key)}.restartPolicy", message, "OnFailure", warning=True)

@@ -95,7 +95,7 @@ def _live(hand: _Hand, before: Ledger, job: Job, status: Status) -> None:
 
 def _trains(job: Job, status: Status) -> bool:
     """A chief runs, or where there is none a worker."""
-    leads = chief_of(role.name for role in job.roles) or WORKER
+    leads = chief_of((role.name, role.replicas) for role in job.roles) or WORKER
     return any(group.running for group in status.roles if group.name == leads)
 
 

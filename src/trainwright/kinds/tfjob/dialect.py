@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from trainwright.kinds import gangs
 from trainwright.kinds.tfjob import cluster
-from trainwright.kinds.tfjob.policies import POD_POLICIES
-from trainwright.kinds.tfjob.types import CONTAINER, PORT, PORT_NAME, WORKER, chief_of, typed
+from trainwright.kinds.tfjob.policies import POD_POLICIES, restarts
+from trainwright.kinds.tfjob.types import CONTAINER, PORT, PORT_NAME, WORKER, leader
 from trainwright.kinds.tfjob.wire import SchedulingPolicy, TFJobSpec
 from trainwright.model.child import Observed
 from trainwright.model.job import Body, Gang, Job, Replica
@@ -49,7 +49,7 @@ class TFDialect(Struct, frozen=True):
         """The template with the port, `TF_CONFIG` and restart policy that its type has, and the original's labels."""
         given = replica.role.template.get("metadata") or {}
         spec = dict(replica.role.template.get("spec") or {})
-        spec["restartPolicy"] = POD_POLICIES[str(typed(self.spec)[replica.role.name].restart_policy)]
+        spec["restartPolicy"] = POD_POLICIES[restarts(self.spec, replica.role.name)]
         spec["containers"] = self._containers(job, replica, site)
         labels = {**(given.get("labels") or {}), **self._labels(job, replica), **self._leads(replica)}
         annotations = dict(given.get("annotations") or {})
@@ -79,8 +79,9 @@ class TFDialect(Struct, frozen=True):
         }
 
     def _leads(self, replica: Replica) -> dict[str, str]:
-        leader = chief_of(typed(self.spec))
-        leads = replica.role.name == leader if leader is not None else (replica.role.name, replica.index) == (WORKER, 0)
+        """Every chief; without one, worker 0."""
+        name = leader(self.spec)
+        leads = replica.role.name == name and (name != WORKER or replica.index == 0)
         return {f"{PREFIX}/job-role": "master"} if leads else {}
 
     # -- services --------------------------------------------------------------------------------------------------

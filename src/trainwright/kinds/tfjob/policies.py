@@ -3,8 +3,9 @@
 
 from msgspec import UNSET
 
-from trainwright.kinds.tfjob.types import CONTAINER, WORKER, chief_of, typed
-from trainwright.kinds.tfjob.wire import ReplicaSpec, RunPolicy, TFJobSpec
+from trainwright.kinds.tfjob.types import CONTAINER, WORKER, leader, typed
+from trainwright.kinds.tfjob.versions import form
+from trainwright.kinds.tfjob.wire import RunPolicy, TFJobSpec
 from trainwright.model.cause import Why
 from trainwright.model.job import Clean, CleanUp, Deadline, Lifecycle, Restart, Role
 from trainwright.model.rule import NEVER, Any, Atom, Result, Rule, Which
@@ -21,19 +22,20 @@ RESTARTS = {
     "Always": Restart(FAILED_POD | {Why.COMPLETED}),
     "ExitCode": Restart(FAILED_POD, codes=RETRYABLE),
 }
+#: The longest deadline that a calendar can hold; longer ones are the same to everybody.
+_AGES = 100 * 366 * 24 * 3600
 #: What the kubelet does by itself.
 POD_POLICIES = {"Never": "Never", "OnFailure": "OnFailure", "Always": "Always", "ExitCode": "Never"}
 
 
 def success(spec: TFJobSpec) -> Rule:
     """The chief's replicas; without a chief worker 0, or all workers; without workers nothing."""
-    types = typed(spec)
-    leader = chief_of(types)
-    if leader is not None:
-        return Atom(leader, Which.EVERY, Result.SUCCEEDED)
-    if WORKER not in types:
+    decides = leader(spec)
+    one = typed(spec).get(decides)
+    if one is None or not one.replicas:
         return NEVER
-    return Atom(WORKER, Which.EVERY if spec.success_policy == ALL_WORKERS else (0,), Result.SUCCEEDED)
+    every = decides != WORKER or spec.success_policy == ALL_WORKERS
+    return Atom(decides, Which.EVERY if every else (0,), Result.SUCCEEDED)
 
 
 def failure(spec: TFJobSpec) -> Rule:
@@ -42,13 +44,25 @@ def failure(spec: TFJobSpec) -> Rule:
     return Any(tuple(Atom(name, Which.SOME, Result.FAILED) for name in named))
 
 
-def role(name: str, one: ReplicaSpec) -> Role:
+def restarts(spec: TFJobSpec, name: str) -> str:
+    """The restart policy that a type goes by.
+
+    Always would run those anew who have done the job, so it would never end. Whoever writes that gets it, as in the
+    original; but `v1alpha2` has it from everybody who says nothing, and says what success is all the same.
+    """
+    given = str(typed(spec)[name].restart_policy)
+    unasked = given == "Always" and form(spec) == "v1alpha2" and name == leader(spec)
+    return "OnFailure" if unasked else given
+
+
+def role(spec: TFJobSpec, name: str) -> Role:
     """One type; the container that trains decides, whatever runs beside it."""
+    one = typed(spec)[name]
     return Role(
         name,
         one.replicas,
         one.template,
-        RESTARTS[str(one.restart_policy)],
+        RESTARTS[restarts(spec, name)],
         mains=frozenset({CONTAINER}),
         service=True,
     )
@@ -65,6 +79,6 @@ def lifecycle(policy: RunPolicy) -> Lifecycle:
         # It fails at the limit, not beyond it: three restarts of three are too many. So 0 and 1 mean the same.
         backoff_limit=None if limit is UNSET else max(limit - 1, 0),
         counts_in_place=True,
-        deadline=None if deadline is UNSET else Deadline(deadline),
+        deadline=None if deadline is UNSET else Deadline(min(deadline, _AGES)),
         ttl=None if ttl is UNSET else ttl,
     )

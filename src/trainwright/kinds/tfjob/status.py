@@ -29,8 +29,11 @@ def render(before: TFJobStatus | None, job: Job, status: Status, now: Time) -> B
         return _builtins(before) if before is not None else {}
     outcome = status.ledger.outcome
     old = before or TFJobStatus()
-    if job.unreadable or (job.invalid and old.conditions and (outcome is None or outcome.reason is not Reason.INVALID)):
+    if job.unreadable or (job.invalid and old.conditions and outcome is None):
         new = _unapplied(old, status, now)
+    elif job.invalid and outcome is not None and outcome.reason is not Reason.INVALID:
+        # It has ended: there is nothing left that an edit could change.
+        new = replace(old, trainwright=status.ledger, last_reconcile_time=UNSET)
     else:
         new = _rendered(old, job, status, now)
     if new == replace(old, last_reconcile_time=UNSET):
@@ -81,7 +84,7 @@ def _started(old: TFJobStatus, ledger: Ledger) -> str | UnsetType:
 def _counts(old: TFJobStatus, status: Status) -> Counts:
     said = old.replica_statuses or {}
     ledger = status.ledger
-    if ledger.outcome is not None and old.trainwright.outcome is not None and said:
+    if ledger.outcome is not None and (old.trainwright.outcome is not None or _ended_elsewhere(ledger)) and said:
         return dict(said)
     if ledger.phase is Phase.SUSPENDED:
         return {group.name: replace(said.get(group.name, ReplicaStatus()), active=0) for group in status.roles}
@@ -90,6 +93,11 @@ def _counts(old: TFJobStatus, status: Status) -> Counts:
         return counts
     # Who still ran when the job had done its work has done his.
     return {name: replace(one, active=0, succeeded=one.succeeded + one.active) for name, one in counts.items()}
+
+
+def _ended_elsewhere(ledger: Ledger) -> bool:
+    """Whoever brought it to its end has counted, and its pods are not ours to count again."""
+    return ledger.outcome is not None and ledger.outcome.reason is Reason.EXTERNAL
 
 
 def _count(group: RoleSeen) -> ReplicaStatus:

@@ -25,6 +25,11 @@ def typed(spec: TFJobSpec) -> dict[str, ReplicaSpec]:
     return {name: found[name] for name in TYPES if name in found}
 
 
-def chief_of(types: Iterable[str]) -> str | None:
-    """The type that leads, if there is one."""
-    return next((name for name in types if name in CHIEFS), None)
+def chief_of(sizes: Iterable[tuple[str, int]]) -> str | None:
+    """The type that leads, if there is one; one without replicas is none."""
+    return next((name for name, replicas in sizes if name in CHIEFS and replicas), None)
+
+
+def leader(spec: TFJobSpec) -> str:
+    """The type whose success is the job's: the chief's, or the workers'."""
+    return chief_of((name, one.replicas) for name, one in typed(spec).items()) or WORKER

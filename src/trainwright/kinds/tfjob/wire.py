@@ -15,6 +15,8 @@ from trainwright.model.meta import ObjectMeta
 #: Replicas of a job in all: what its status must remember of them stays within what an API server stores.
 MOST_REPLICAS = 10_000
 Seconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+#: Of 64 bits; the bound is not written down, since a schema holds it as a rounded number.
+Long = Annotated[int, Meta(ge=0)]
 Policy = Literal["", "Always", "OnFailure", "Never", "ExitCode"]
 CleanPodPolicy = Literal["", "None", "Running", "All"]
 ManagedBy = Literal["kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue"]
@@ -59,9 +61,9 @@ class RunPolicy(Spec, frozen=True):
     ttl_seconds_after_finished: (
         Annotated[Seconds, _told("Seconds after its end at which the job itself is removed; unset: never.")] | UnsetType
     ) = UNSET
-    active_deadline_seconds: (
-        Annotated[Seconds, _told("Seconds after startTime at which the job fails.")] | UnsetType
-    ) = UNSET
+    active_deadline_seconds: Annotated[Long, _told("Seconds after startTime at which the job fails.")] | UnsetType = (
+        UNSET
+    )
     backoff_limit: (
         Annotated[Seconds, _told("The job fails when its restarts, of all types together, reach this.")] | UnsetType
     ) = UNSET
@@ -108,7 +110,7 @@ class TFJobSpec(Spec, frozen=True):
     ] = False
     clean_pod_policy: Annotated[CleanPodPolicy, Meta(description=_OLD_PLACE)] | UnsetType = UNSET
     ttl_seconds_after_finished: Annotated[Seconds, Meta(description=_OLD_PLACE)] | UnsetType = UNSET
-    active_deadline_seconds: Annotated[Seconds, Meta(description=_OLD_PLACE)] | UnsetType = UNSET
+    active_deadline_seconds: Annotated[Long, Meta(description=_OLD_PLACE)] | UnsetType = UNSET
     backoff_limit: Annotated[Seconds, Meta(description=_OLD_PLACE)] | UnsetType = UNSET
     trainwright: Own = Own()
 
