@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from trainwright.cli.main import run
+from trainwright.kinds.registry import KINDS
 
 SCRIPT = Path(sys.executable).with_name("trainwright")
 BROKEN = Path(__file__).parent / "broken"
@@ -74,7 +75,7 @@ MESSAGES = {
     "wrong-apiversion": ":1: error: document 1: apiVersion: expected batch.tensorstack.dev/v1beta1 for a GenericJob, "
     "found the text 'batch.tensorstack.dev/v1'; did you mean `batch.tensorstack.dev/v1beta1`?",
     "wrong-kind": ":2: error: document 1: kind: 'GenericJobs' of 'batch.tensorstack.dev/v1beta1' is not known here; "
-    "expected GenericJob (batch.tensorstack.dev/v1beta1), TFJob (kubeflow.org/v1); did you mean `GenericJob`?",
+    f"expected {', '.join(f'{kind.name} ({kind.api_version})' for kind in KINDS)}; did you mean `GenericJob`?",
 }
 
 

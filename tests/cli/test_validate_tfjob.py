@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainwright.cli.main import run
+from trainwright.kinds.registry import KINDS
 
 JOB = """\
 apiVersion: kubeflow.org/v1
@@ -51,7 +52,8 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     "another kind": (
         "kind: TFJob",
         "kind: TfJob",
-        ":2: error: document 1: kind: 'TfJob' of 'kubeflow.org/v1' is not known here; expected GenericJob (batch.tensorstack.dev/v1beta1), TFJob (kubeflow.org/v1); did you mean `TFJob`?",
+        ":2: error: document 1: kind: 'TfJob' of 'kubeflow.org/v1' is not known here; "
+        f"expected {', '.join(f'{kind.name} ({kind.api_version})' for kind in KINDS)}; did you mean `TFJob`?",
     ),
     "a name of digits": (
         "name: broken",

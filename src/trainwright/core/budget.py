@@ -82,7 +82,7 @@ def _answers(one: Retry) -> bool:
         return True
     if one.role.mains and one.cause.container not in one.role.mains:
         # The codes are a language between user and controller, and only the containers that count speak it.
-        return True
+        return rule.beside
     code = one.cause.code
     return isinstance(code, int) and any(first <= code <= last for first, last in rule.codes)
 

@@ -117,10 +117,10 @@ def owner_of(kind: Kind, meta: ObjectMeta) -> Owner:
     return Owner(kind.api_version, kind.name, meta.name, meta.uid, controller=True, block_owner_deletion=True)
 
 
-def ended_elsewhere(result: str, told: str, meta: ObjectMeta) -> Ledger:
-    """A job that ended under another controller stays ended; `told` is when, as its status has it."""
+def ended_elsewhere(result: str, told: str, meta: ObjectMeta, word: str = "") -> Ledger:
+    """A job that ended under another controller stays ended; `told` is when, as its status has it, `word` its end."""
     at = moment(told) or meta.creation_timestamp or BEGINNING
-    outcome = Outcome(Result(result), Reason.EXTERNAL, at, message="ended under another controller")
+    outcome = Outcome(Result(result), Reason.EXTERNAL, at, message="ended under another controller", word=word)
     return Ledger(Phase(result), outcome=outcome, times=Times(ended=at))
 
 

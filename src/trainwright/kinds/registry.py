@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tuple of kinds, and how to find one. Adding a kind is adding a line here."""
 
+from trainwright.kinds.aitrainingjob import AITRAININGJOB
 from trainwright.kinds.base import Kind
 from trainwright.kinds.genericjob import GENERICJOB
 from trainwright.kinds.tfjob import TFJOB
 
-KINDS: tuple[Kind, ...] = (GENERICJOB, TFJOB)
+KINDS: tuple[Kind, ...] = (GENERICJOB, TFJOB, AITRAININGJOB)
 
 
 def find(api_version: str, name: str) -> Kind | None:

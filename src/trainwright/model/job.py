@@ -55,6 +55,8 @@ class Restart(Struct, frozen=True, gc=False):
     scope: Scope = Scope.POD
     #: A restart counts on every role that it takes along, not only on the one that caused it.
     shared: bool = False
+    #: Where exit codes decide: what failed without a word of a container that counts is tried again, too.
+    beside: bool = True
 
     @property
     def uncounted(self) -> frozenset[Why]:

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that is wrong with an AITrainingJob beyond its shape, all at once. Called by `base.load` and the webhook.
+
+The original checked nothing: what it would have tripped over, or waited for without end, is refused or warned of here.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import UNSET
+
+from trainwright.kinds.aitrainingjob import codes
+from trainwright.kinds.aitrainingjob.containers import PREFIX, prefixed
+from trainwright.kinds.aitrainingjob.policies import ending, replicas
+from trainwright.kinds.aitrainingjob.wire import MOST_REPLICAS, AITrainingJob, AITrainingJobSpec, ReplicaSpec
+from trainwright.kinds.paths import item, under
+from trainwright.model.job import Body
+from trainwright.model.problem import Problem, shown
+
+_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+_TYPE = re.compile(r"[A-Za-z]([A-Za-z0-9-]*[A-Za-z0-9])?")
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+LONGEST_NAME = 63
+SPECS = "spec.replicaSpecs"
+
+
+def check(job: AITrainingJob) -> tuple[Problem, ...]:
+    """All problems, in document order."""
+    spec = job.spec
+    return (*_name(job), *_annotated(job), *codes.problems(spec.restarting_exit_code), *_job(spec), *_types(job))
+
+
+def check_edit(stored: AITrainingJob, edited: AITrainingJob) -> tuple[Problem, ...]:
+    """What may not be changed once the job exists; the CRD refuses the same."""
+    problems = []
+    for name, one in edited.spec.replica_specs.items():
+        before = stored.spec.replica_specs.get(name)
+        if before is None or {before.edl_policy, one.edl_policy} != {"Never"} or replicas(before) == replicas(one):
+            continue
+        message = f"cannot be changed while edlPolicy is Never: it is {replicas(before)}"
+        problems.append(Problem(f"{under(SPECS, name)}.replicas", message))
+    return tuple(problems)
+
+
+def _name(job: AITrainingJob) -> Iterator[Problem]:
+    name, path = job.metadata.name, "metadata.name"
+    if not name:
+        yield Problem(path, "a job needs a name")
+    elif not _NAME.fullmatch(name):
+        message = f"{name[:60]!r} becomes the name of services: use lower-case letters, digits and dashes"
+        yield Problem(path, f"{message}, with a letter first and no dash at the end")
+    elif len(name) > LONGEST_NAME:
+        yield Problem(path, f"expected at most {LONGEST_NAME} characters, found {len(name)}")
+
+
+def _annotated(job: AITrainingJob) -> Iterator[Problem]:
+    asked = ending(job.metadata.annotations)
+    if asked is not None and (job.status is None or not job.status.phase):
+        message = f"the annotation asks for the end {asked.word}: the job ends before anything is made"
+        yield Problem("metadata.annotations", message, warning=True)
+
+
+def _job(spec: AITrainingJobSpec) -> Iterator[Problem]:
+    if spec.priority and not _LABEL.fullmatch(spec.priority):
+        message = f"{spec.priority[:60]!r} cannot be the value of a label: use letters, digits, dashes, dots"
+        yield Problem("spec.priority", f"{message} and underscores, with a letter or digit at both ends")
+    if spec.clean_pod_policy.startswith("CleanPodPolicy"):
+        plain = spec.clean_pod_policy.removeprefix("CleanPodPolicy")
+        yield Problem("spec.cleanPodPolicy", f"counts as {plain}, which is what it is called", plain, warning=True)
+    for path, policy, never in (
+        ("spec.completePolicy", spec.complete_policy, "completes"),
+        ("spec.failPolicy", spec.fail_policy, "fails by what its replica types come to"),
+    ):
+        if policy == "Rank0" or (policy == "None" and never == "completes"):
+            message = f"{policy} never decides over replica types, so the job never {never}"
+            yield Problem(path, message, "All" if never == "completes" else "Any", warning=True)
+
+
+def _types(job: AITrainingJob) -> Iterator[Problem]:
+    specs, first = job.spec.replica_specs, dict[str, str]()
+    for name, one in specs.items():
+        path = under(SPECS, name)
+        if not _TYPE.fullmatch(name):
+            message = f"{name[:60]!r} becomes part of object names: use letters, digits and dashes"
+            yield Problem(path, f"{message}, with a letter first and no dash at the end")
+        elif first.setdefault(name.lower(), name) != name:
+            yield Problem(path, f"{name!r} and {first[name.lower()]!r} give their pods the same names; rename one")
+        elif name.lower() == "trainingjob":
+            message = "its TRAININGJOB_PORTS are hidden by each container's own variable of that name"
+            yield Problem(path, message, warning=True)
+        yield from _replica(job, name, one, path)
+    total = sum(replicas(one) for one in specs.values())
+    if not total:
+        yield Problem(SPECS, "every type has 0 replicas; a job needs at least one")
+    if total > MOST_REPLICAS:
+        yield Problem(SPECS, f"a job may have {MOST_REPLICAS} replicas; this one has {total}")
+
+
+def _replica(job: AITrainingJob, name: str, one: ReplicaSpec, path: str) -> Iterator[Problem]:
+    yield from _bounds(one, path)
+    yield from _longest(job, name, one, path)
+    listed = codes.codes(job.spec.restarting_exit_code)
+    if one.restart_policy.endswith("ExitCode") and not any(listed):
+        message = f"{one.restart_policy} restarts only the codes of {codes.PATH}, which lists none"
+        yield Problem(f"{path}.restartPolicy", message, warning=True)
+    yield from _template(one.template, f"{path}.template")
+
+
+def _bounds(one: ReplicaSpec, path: str) -> Iterator[Problem]:
+    least, most, count = one.min_replicas, one.max_replicas, replicas(one)
+    if least is not UNSET and most is not UNSET and least > most:
+        yield Problem(f"{path}.minReplicas", f"{least} is more than maxReplicas, which is {most}")
+    elif least is not UNSET and count < least:
+        yield Problem(f"{path}.replicas", f"{count} is less than minReplicas, which is {least}")
+    elif most is not UNSET and count > most:
+        yield Problem(f"{path}.replicas", f"{count} is more than maxReplicas, which is {most}")
+
+
+def _longest(job: AITrainingJob, name: str, one: ReplicaSpec, path: str) -> Iterator[Problem]:
+    most = replicas(one) if one.max_replicas is UNSET else one.max_replicas
+    longest = f"{job.metadata.name}-{name.lower()}-{max(most - 1, 0)}"
+    if len(longest) > LONGEST_NAME >= len(job.metadata.name):
+        message = f"the replica's name {longest!r} has {len(longest)} characters; at most {LONGEST_NAME} are allowed"
+        yield Problem(path, f"{message}: shorten metadata.name or the replica's name")
+
+
+def _template(template: Body, path: str) -> Iterator[Problem]:
+    """The template may be of any shape still; what its fields must be has been said."""
+    spec = template.get("spec")
+    spec = spec if isinstance(spec, dict) else {}
+    containers = _mappings(spec.get("containers"))
+    where = f"{path}.spec.containers"
+    for place, one in containers:
+        if not one.get("image"):
+            yield Problem(f"{item(where, place)}.image", "missing; expected the name of an image")
+    if containers and not any(prefixed(one) for _, one in containers):
+        name = str(containers[0][1].get("name", ""))
+        message = f"no container is called {PREFIX}…, so the first one counts, with all its ports"
+        yield Problem(where, message, PREFIX + name if name else "", warning=True)
+    for place, one in containers:
+        yield from _ports(one, f"{item(where, place)}.ports")
+    if spec.get("restartPolicy") not in (None, "Never"):
+        message = f"{shown(spec['restartPolicy'])} is overwritten with Never: restarts are the controller's"
+        yield Problem(f"{path}.spec.restartPolicy", message, warning=True)
+
+
+def _ports(container: Body, path: str) -> Iterator[Problem]:
+    """Ports that nobody is told of although their container counts."""
+    ports = [port for _, port in _mappings(container.get("ports"))] if prefixed(container) else []
+    if ports and not any(str(port.get("name", "")).startswith(PREFIX) for port in ports):
+        message = f"no port is called {PREFIX}…, so no peer is told of any"
+        yield Problem(path, message, f"{PREFIX}{ports[0].get('containerPort', '')}", warning=True)
+
+
+def _mappings(entries: Any) -> list[tuple[int, Body]]:
+    found = enumerate(entries if isinstance(entries, list) else ())
+    return [(place, one) for place, one in found if isinstance(one, dict)]

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The variables by which replicas find each other and know themselves. The names are the contract. For `dialect`.
+
+Written when a pod is made. What all pods of a job are told is spelled once; where names do not resolve (process
+runtime), hosts and ports are those that stand for each replica.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from trainwright.kinds.aitrainingjob.containers import ports
+from trainwright.model.job import Body, Job, Replica
+from trainwright.model.meta import Key
+from trainwright.model.site import Site
+
+#: Name, replicas and ports of each replica type.
+Sizes = tuple[tuple[str, int, tuple[int, ...]], ...]
+Pairs = tuple[tuple[str, str], ...]
+
+
+def variables(job: Job, replica: Replica, site: Site) -> list[Body]:
+    """What every container of a pod is told, its init containers included."""
+    sizes = tuple((role.name, role.replicas, ports(role.template)) for role in job.roles)
+    peers = _mapped(job.key, sizes, replica, site) if site.hosts else _named(job.key, sizes)
+    return [*peers, *_entries(_own(job, replica, site))]
+
+
+def own_ports(job: Job, replica: Replica, site: Site, told: tuple[int, ...]) -> Body:
+    """What one container is told of its own ports."""
+    return {"name": "TRAININGJOB_PORTS", "value": _commas(site.port(job.key, replica.name, port) for port in told)}
+
+
+def restarts(job: Job, role: str) -> int:
+    """How often a replica type has been restarted."""
+    book = next((one for one in job.ledger.roles if one.name == role), None)
+    free = next((one.restart.uncounted for one in job.roles if one.name == role), frozenset())
+    return sum(times for why, times in book.restarts.items() if why not in free) if book is not None else 0
+
+
+def _own(job: Job, replica: Replica, site: Site) -> Pairs:
+    name, key = replica.role.name, job.key
+    return (
+        ("TRAININGJOB_REPLICA_NAME", name.lower()),
+        ("TRAININGJOB_REPLICA_TYPE", name.lower()),
+        ("TRAININGJOB_REPLICA_INDEX", str(replica.index)),
+        ("TRAININGJOB_REPLICA_RESTARTCOUNT", str(restarts(job, name))),
+        ("TRAININGJOB_SERVICE", site.host(key, replica.name) if site.hosts else f"{replica.name}.{key.namespace}"),
+        ("TRAININGJOB_NAME", key.name),
+        ("TRAININGJOB_NAMESPACE", key.namespace),
+    )
+
+
+@lru_cache(maxsize=64)
+def _named(job: Key, sizes: Sizes) -> tuple[Body, ...]:
+    """Where names resolve: the same for every pod of the job."""
+    found: list[Body] = []
+    for name, count, open_at in sizes:
+        # As the replica type is written: names of hosts do not mind the case.
+        instances = [f"{job.name}-{name}-{index}.{job.namespace}" for index in range(count)]
+        hosts = [f"{instance}:{port}" for instance in instances for port in open_at]
+        found += _entries(_block(name, instances, [str(port) for port in open_at], hosts))
+    return tuple(found)
+
+
+def _mapped(job: Key, sizes: Sizes, replica: Replica, site: Site) -> list[Body]:
+    """Where they do not: each replica has an address and ports of its own, so that only the hosts tell all of it.
+
+    As the ports of a type, a replica is told its own; of another type, those of the first one.
+    """
+    found: list[Body] = []
+    for name, count, open_at in sizes:
+        names = [f"{job.name}-{name.lower()}-{index}" for index in range(count)]
+        instances = [site.host(job, one) for one in names]
+        hosts = [f"{site.host(job, one)}:{site.port(job, one, port)}" for one in names for port in open_at]
+        shown = replica.name if name == replica.role.name else f"{job.name}-{name.lower()}-0"
+        told = [str(site.port(job, shown, port)) for port in open_at]
+        found += _entries(_block(name, instances, told, hosts))
+    return found
+
+
+def _block(name: str, instances: list[str], told: list[str], hosts: list[str]) -> Pairs:
+    lists = (("INSTANCES", instances), ("PORTS", told), ("HOSTS", hosts))
+    upper = name.upper()
+    # Shells have no names with a dash, so such types are told under a second one.
+    prefixes = dict.fromkeys((upper, upper.replace("-", "_")))
+    return tuple(pair for prefix in prefixes for word, many in lists for pair in _listed(f"{prefix}_{word}", many))
+
+
+def _listed(name: str, many: list[str]) -> Iterator[tuple[str, str]]:
+    yield name, ",".join(many)
+    yield f"{name}_NUM", str(len(many))
+
+
+def _commas(many: Iterator[int]) -> str:
+    return ",".join(map(str, many))
+
+
+def _entries(pairs: Pairs) -> list[Body]:
+    return [{"name": name, "value": value} for name, value in pairs]

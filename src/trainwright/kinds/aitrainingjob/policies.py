@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AITrainingJob's policies in the one model: end, restart, clean-up and EDL policies, annotations. For `translate`."""
+
+from collections.abc import Callable, Mapping
+from typing import Any as Anything
+
+from msgspec import UNSET
+
+from trainwright.kinds.aitrainingjob.codes import codes
+from trainwright.kinds.aitrainingjob.containers import counting
+from trainwright.kinds.aitrainingjob.wire import MOST_REPLICAS, AITrainingJobSpec, ReplicaSpec
+from trainwright.model.cause import Why
+from trainwright.model.job import Clean, CleanUp, Deadline, Elastic, Ending, Lifecycle, Restart, Role, Scope, Since
+from trainwright.model.rule import NEVER, All, Any, Atom, Result, Rule, Which
+
+#: A pod that Kubernetes calls Failed.
+FAILED_POD = frozenset({Why.EXIT, Why.EVICTED, Why.DISRUPTED, Why.REJECTED})
+NODE = frozenset({Why.NODE_LOST})
+_EXIT = frozenset({Why.EXIT})
+#: The causes that each policy answers, and whether only listed exit codes are meant.
+_CAUSES: Mapping[str, tuple[frozenset[Why], bool]] = {
+    "Never": (frozenset(), False),
+    "OnFailure": (FAILED_POD, False),
+    "ExitCode": (_EXIT, True),
+    "OnNodeFail": (NODE, False),
+    "OnNodeFailWithExitCode": (NODE | _EXIT, True),
+    "Always": (FAILED_POD | NODE, False),
+}
+_SCOPES = {"All": Scope.JOB, "Replica": Scope.ROLE, "Pod": Scope.POD}
+_WHICH: Mapping[str, Which | tuple[int, ...]] = {"Any": Which.SOME, "Rank0": (0,), "All": Which.EVERY}
+_OF_JOB: Mapping[str, Callable[[tuple[Rule, ...]], Rule]] = {"Any": Any, "All": All}
+#: As it is, and as the README calls it.
+KEEPS = ("None", "CleanPodPolicyNone")
+#: Annotations that end a job, in the order in which they are looked for.
+ENDINGS = ("Preempted", "Failed", "NodeFail", "Timeout", "Succeed")
+_BY_LOWER = {word.lower(): word for word in ENDINGS} | {"nodefailed": "NodeFail"}
+
+
+def replicas(one: ReplicaSpec) -> int:
+    """How many are wanted."""
+    return max(1, one.min_replicas or 0) if one.replicas is UNSET else one.replicas
+
+
+def success(spec: AITrainingJobSpec) -> Rule:
+    """Complete policies on both levels."""
+    rules = tuple(_of_type(name, one.complete_policy, Result.SUCCEEDED) for name, one in ordered(spec))
+    return _of_job(spec.complete_policy, rules)
+
+
+def failure(spec: AITrainingJobSpec) -> Rule:
+    """Fail policies on both levels."""
+    return _of_job(
+        spec.fail_policy, tuple(_of_type(name, one.fail_policy, Result.FAILED) for name, one in ordered(spec))
+    )
+
+
+def ordered(spec: AITrainingJobSpec) -> list[tuple[str, ReplicaSpec]]:
+    """The replica types by name: an API server hands maps back in that order, whatever the document had."""
+    return sorted(spec.replica_specs.items())
+
+
+def _of_type(name: str, policy: str, result: Result) -> Rule:
+    return Atom(name, _WHICH[policy], result) if policy in _WHICH else NEVER
+
+
+def _of_job(policy: str, rules: tuple[Rule, ...]) -> Rule:
+    """Over the replica types; here even Rank0 never decides."""
+    return _OF_JOB[policy](rules) if policy in _OF_JOB else NEVER
+
+
+def restart(one: ReplicaSpec, listed: Anything) -> Restart:
+    """The six policies; none of them restarts what has succeeded."""
+    causes, by_code = _CAUSES[one.restart_policy]
+    return Restart(
+        causes,
+        codes=tuple((code, code) for code in codes(listed)) if by_code else None,
+        limit=None if one.restart_limit is UNSET else one.restart_limit,
+        scope=_SCOPES[one.restart_scope],
+        shared=True,
+        # Init containers and sidecars have no say: what ended without a code that counts is not on the list.
+        beside=not by_code,
+    )
+
+
+def elastic(one: ReplicaSpec) -> Elastic | None:
+    """The bounds, where it has any; where only one is said, the other is as wide as it can be."""
+    if one.edl_policy == "Never" or (one.edl_policy != "Auto" and one.min_replicas is one.max_replicas is UNSET):
+        return None
+    auto = one.edl_policy == "Auto"
+    least = one.min_replicas if one.min_replicas is not UNSET else min(1, replicas(one))
+    # A role that sizes itself never grows beyond what was asked for.
+    most = one.max_replicas if one.max_replicas is not UNSET else replicas(one) if auto else MOST_REPLICAS
+    return Elastic(least, most)
+
+
+def role(name: str, one: ReplicaSpec, spec: AITrainingJobSpec) -> Role:
+    """One replica type."""
+    return Role(
+        name,
+        replicas(one),
+        one.template,
+        restart(one, spec.restarting_exit_code),
+        elastic=elastic(one),
+        # Everybody is told of everybody in the environment.
+        resize=None if one.edl_policy == "Never" else Scope.ROLE,
+        mains=frozenset(str(container["name"]) for container in counting(one.template)),
+        service=True,
+    )
+
+
+def ending(annotations: Mapping[str, str] | None) -> Ending | None:
+    """The annotation that asks for an end, in whatever case it is written; its value is the message."""
+    if not annotations:
+        return None
+    asked = {_BY_LOWER[key.lower()]: annotations[key] for key in sorted(annotations) if key.lower() in _BY_LOWER}
+    word = next((word for word in ENDINGS if word in asked), None)
+    return None if word is None else Ending(word, asked[word], succeeded=word == "Succeed")
+
+
+def lifecycle(spec: AITrainingJobSpec, annotations: Mapping[str, str] | None) -> Lifecycle:
+    """What holds for the job as a whole."""
+    level = Clean.NONE if spec.clean_pod_policy in KEEPS else Clean.ALL
+    return Lifecycle(
+        suspended=spec.suspend,
+        # What timed out, lost its node or was ended from outside is removed in any case.
+        clean=CleanUp(level, level, Clean.ALL, lost=Clean.ALL),
+        deadline=None if spec.time_limit is UNSET else Deadline(spec.time_limit, Since.RUNNING),
+        ending=ending(annotations),
+    )

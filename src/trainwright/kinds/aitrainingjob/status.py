@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The status of an AITrainingJob in its own words: phase, conditions, counts, restarts, times.
+
+`core` concludes, this renders; called by the engines after every pass.
+"""
+
+from collections import Counter
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from trainwright.kinds.aitrainingjob import words
+from trainwright.kinds.aitrainingjob.conditions import ENDS, TRUE, UNAPPLIED, Story, told
+from trainwright.kinds.aitrainingjob.environment import restarts
+from trainwright.kinds.aitrainingjob.wire import AITrainingJobStatus, ReplicaStatus, TrainingJobCondition
+from trainwright.model.cause import brief
+from trainwright.model.job import Body, Job, Scope
+from trainwright.model.ledger import LONGEST_TEXT, Ledger, Reason
+from trainwright.model.status import RoleSeen, Seen, State, Status
+from trainwright.model.units import Time, rfc3339
+
+_PHASES = {"Running": "active", "Succeeded": "succeeded", "Failed": "failed", "Unknown": "failed"}
+
+
+def render(before: AITrainingJobStatus | None, job: Job, status: Status, now: Time) -> Body:
+    """The whole `status`."""
+    outcome = status.ledger.outcome
+    old = before or AITrainingJobStatus()
+    if job.unreadable or (job.invalid and old.conditions and (outcome is None or outcome.reason is not Reason.INVALID)):
+        new = _unapplied(old, status, now)
+    else:
+        new = _rendered(old, replace(job, ledger=status.ledger), status, now)
+    body: Body = msgspec.to_builtins(new)
+    if job.unreadable:
+        # What cannot be read is not ours to write over.
+        body.pop("trainwright", None)
+    return body
+
+
+def _rendered(old: AITrainingJobStatus, job: Job, status: Status, now: Time) -> AITrainingJobStatus:
+    """`job` carries the ledger that was concluded."""
+    story = told(old, job, status, now)
+    times = status.ledger.times
+    counts = {role.name: count for role in job.roles if (count := restarts(job, role.name))}
+    return AITrainingJobStatus(
+        phase=story.phase,
+        conditions=story.conditions,
+        replica_statuses={group.name: _count(group, counts.get(group.name, 0)) for group in status.roles},
+        restart_count=counts or UNSET,
+        restart_replica_name=story.restarting,
+        start_time=_spelled(times.accepted, old.start_time),
+        start_running_time=_spelled(times.running),
+        end_time=_ended(old, story, status.ledger, now),
+        restarts=old.restarts + _more(old.trainwright, job),
+        trainwright=status.ledger,
+    )
+
+
+def _spelled(time: Time | None, otherwise: str | UnsetType = UNSET) -> str | UnsetType:
+    return rfc3339(time) if time is not None else otherwise
+
+
+def _ended(old: AITrainingJobStatus, story: Story, ledger: Ledger, now: Time) -> str | UnsetType:
+    """When its last pod was gone; if pods are kept, when that was decided."""
+    if story.phase not in ENDS:
+        return UNSET
+    if old.end_time is not UNSET:
+        return old.end_time
+    decided = ledger.outcome.at if ledger.outcome is not None else now
+    return rfc3339(now if old.phase == "Terminating" else decided)
+
+
+def _more(before: Ledger, job: Job) -> int:
+    """Restarts since; one that takes the whole job along counts on every type, and here once."""
+    rises = words.raises(before, job.ledger)
+    if len(rises) > 1 and len(rises) == len(job.roles) and any(role.restart.scope is Scope.JOB for role in job.roles):
+        return max(rises.values())
+    return sum(rises.values())
+
+
+def _count(group: RoleSeen, restarted: int) -> ReplicaStatus:
+    if group.calm:
+        return ReplicaStatus(active=group.running)
+    counts = Counter(word for seen in group.replicas if (word := _place(seen, restarted)))
+    return ReplicaStatus(**counts)
+
+
+def _place(seen: Seen, restarted: int) -> str:
+    """Where a replica is counted, by its pod, or by what is remembered of it."""
+    pod = seen.pod or seen.old
+    if seen.final and (pod is None or seen.state is State.SUCCEEDED):
+        return "succeeded" if seen.state is State.SUCCEEDED else "failed"
+    if pod is None:
+        return ""
+    if pod.status.phase != "Pending":
+        return _PHASES.get(pod.status.phase, "failed")
+    return "restarting" if restarted else "scheduled" if pod.spec.node_name else "pending"
+
+
+def _unapplied(old: AITrainingJobStatus, status: Status, now: Time) -> AITrainingJobStatus:
+    """An edit that cannot be applied: everything stays as it was told, and one condition says what is wrong."""
+    message = brief(status.invalid, LONGEST_TEXT)
+    before = next((one for one in old.conditions or () if one.type == UNAPPLIED), None)
+    if before is not None and before.message == message:
+        return old
+    known = [one for one in old.conditions or () if one.type != UNAPPLIED]
+    since = rfc3339(now)
+    said = TrainingJobCondition(UNAPPLIED, TRUE, "TrainingJobInvalid", message, since, since)
+    # In front: the last one says where the job is, and that has not changed.
+    return replace(old, conditions=(said, *known))
