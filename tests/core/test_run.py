@@ -351,7 +351,7 @@ def test_a_group_of_another_scheduler_is_neither_asked_nor_kept() -> None:
     [
         pytest.param((), id="missing"),
         pytest.param((group("old"),), id="out of step"),
-        pytest.param((group(name="surplus"), group(name="job", kind="ConfigMap")), id="too many"),
+        pytest.param((group(name="surplus"), group(name="other")), id="too many"),
     ],
 )
 def test_extras_are_left_alone_where_the_gangs_api_is_out_of_sight(

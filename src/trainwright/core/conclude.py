@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from msgspec import UNSET
 
-from trainwright.core import nodes
+from trainwright.core import gate, nodes
 from trainwright.model.cause import Cause, Why, brief
 from trainwright.model.child import Container, Observed, Pod, Terminated
 from trainwright.model.job import Role
@@ -75,7 +75,7 @@ def conclude(pod: Pod, role: Role, observed: Observed, site: Site, now: Time) ->
         return State.LOST, Cause(Why.NODE_LOST, node=pod.spec.node_name)
     if end is not None:
         return end
-    return _RUNNING if phase == "Running" else _starting(pod, patience(role, site), now)
+    return _RUNNING if phase == "Running" else _starting(pod, role, patience(role, site), now)
 
 
 def _ended(pod: Pod, role: Role) -> Conclusion:
@@ -177,21 +177,21 @@ def _mains_ended(pod: Pod, role: Role) -> Conclusion | None:
     return None if _fell_with_deletion(pod, ends, unsure=False) else _SUCCEEDED
 
 
-def _starting(pod: Pod, most: float | None, now: Time) -> Conclusion:
+def _starting(pod: Pod, role: Role, most: float | None, now: Time) -> Conclusion:
     """Not running yet; with a cause if it cannot run as things are, failed once patience with it is over."""
-    cause = _create_error(pod)
+    cause = _create_error(pod, role)
     if cause is None:
         return _STARTING
     due = impatient_at(pod, most)
     return (State.FAILED if due is not None and now >= due else State.STARTING), cause
 
 
-def _create_error(pod: Pod) -> Cause | None:
+def _create_error(pod: Pod, role: Role) -> Cause | None:
     status = pod.status
     for group in (status.init_container_statuses, status.container_statuses):
         for container in group or ():
             waiting = container.state.waiting if container.state is not None else None
-            if waiting is not None and waiting.reason in CREATE_ERRORS:
+            if waiting is not None and waiting.reason in CREATE_ERRORS and not gate.excuses(role, waiting):
                 message = brief(waiting.message)
                 return Cause(Why.CREATE_ERROR, reason=waiting.reason, message=message, container=container.name)
     return None

@@ -6,13 +6,13 @@ Each step takes the pass and answers with a plan, or with None where it has noth
 
 from msgspec.structs import replace
 
-from trainwright.core import attempts, phases, removal, render, report, restart, settle, verdict
+from trainwright.core import attempts, gate, phases, removal, render, report, restart, settle, verdict
 from trainwright.core.observe import View
 from trainwright.core.report import Actions
-from trainwright.model.action import Delete, Plan
+from trainwright.model.action import Delete, Patch, Plan
 from trainwright.model.cause import Why, brief
 from trainwright.model.child import Pod
-from trainwright.model.job import Clean, Role
+from trainwright.model.job import Body, Clean, Job, Role
 from trainwright.model.ledger import LONGEST_TEXT, Ledger, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.rule import Result
 from trainwright.model.status import RoleSeen, Status
@@ -26,7 +26,18 @@ def unmanaged(view: View) -> Plan | None:
 
 def deleted(view: View) -> Plan | None:
     """The job object is going: its children follow by their owner references, and nothing new is made."""
-    return report.close(view.remember(view.stored), Actions()) if view.job.deleting else None
+    if not view.job.deleting:
+        return None
+    return report.close(view.remember(view.stored), Actions(patches=_let_go(view.job)))
+
+
+def _let_go(job: Job) -> tuple[Patch, ...]:
+    """The job without finalizers that nobody answers for any more: it would stay for ever."""
+    if job.finalizers is None:
+        return ()
+    body: Body = {"metadata": {"finalizers": list(job.finalizers)}}
+    why = "whoever put its finalizer on it is not there any more"
+    return (Patch(job.owner.kind, job.key.name, job.uid, body, why, api=job.owner.api_version),)
 
 
 def begin(view: View) -> View:
@@ -135,10 +146,13 @@ def _all_pods(view: View) -> list[Pod]:
 def _others(view: View, kept: set[str], why: str) -> list[Delete]:
     """Services without their pod, and what the job as a whole no longer has."""
     services = [s for s in view.observed.services if s.metadata.name not in kept and not removal.going(s)]
-    bodies = view.job.dialect.extras(view.job, view.observed, view.site) if view.observed.extras else ()
+    basis = gate.basis(view.job, view.roles, view.observed)
+    bodies = view.job.dialect.extras(view.job, basis, view.site) if view.observed.extras else ()
     wanted = {render.address(view.job, body) for body in bodies}
     extras = [
-        extra for extra in view.observed.extras if removal.address(extra) not in wanted and not removal.going(extra)
+        extra
+        for extra in view.observed.extras
+        if removal.address(extra) not in wanted and not removal.going(extra) and not gate.holds(view.job, extra)
     ]
     return [removal.of_service(s, why) for s in services] + [removal.of_extra(extra, why) for extra in extras]
 

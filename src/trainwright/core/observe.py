@@ -9,7 +9,7 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainwright.core import attempts, claims, nodes
+from trainwright.core import attempts, claims, gate, nodes
 from trainwright.core.conclude import conclude
 from trainwright.model.action import Patch
 from trainwright.model.child import Observed, Pod
@@ -82,7 +82,7 @@ def observe(job: Job, observed: Observed, site: Site, now: Time) -> View:
         if (patch := claims.claim(job, pod)) is not None:
             patches.append(patch)
     books = {book.name: book for book in job.ledger.roles}
-    looker = _Looker(observed, site, now, nodes.silent(observed), leftovers)
+    looker = _Looker(observed, site, now, nodes.silent(observed), leftovers, gate.passed(job, observed))
     seen = tuple([looker.look(role, slots[role.name], books) for role in job.roles])
     running = sum([role.running for role in seen])
     calm = running > 0 and running == sum([role.replicas for role in job.roles])
@@ -138,6 +138,8 @@ class _Looker(Struct, frozen=True, gc=False):
     now: Time
     silent: frozenset[str]
     leftovers: list[Leftover]
+    #: The gate of this attempt is open.
+    passed: bool = False
 
     def look(self, role: Role, slot: Slots, books: dict[str, RoleLedger]) -> RoleSeen:
         """The replicas of one role; its book is opened, or corrected where pods know better."""
@@ -148,6 +150,8 @@ class _Looker(Struct, frozen=True, gc=False):
             book = self._shrink(role, slot, book)
         if book.reached > role.replicas or book.succeeded or book.failed:
             book = attempts.resize(book, role.replicas)
+        if self.passed:
+            book = gate.reached(role, book)
         books[role.name] = book
         replicas = [self._replica(role, book, index, slot.get(index)) for index in range(role.replicas)]
         return RoleSeen(role.name, tuple(replicas), sum([one.state is RUNNING for one in replicas]))

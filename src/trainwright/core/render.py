@@ -13,7 +13,7 @@ import msgspec
 
 from trainwright.model.action import Create
 from trainwright.model.job import Body, Job, Replica
-from trainwright.model.meta import ATTEMPT, DIGEST, INDEX, JOB_UID, KIND, ROLE, Owner
+from trainwright.model.meta import ATTEMPT, DIGEST, INDEX, JOB_UID, KIND, ROLE, WORLD, Owner
 from trainwright.model.site import Site
 
 
@@ -39,6 +39,8 @@ def extra(job: Job, body: Body) -> Create:
     ours = {KIND: job.kind, JOB_UID: job.uid}
     metadata = _metadata(job, address(job, body)[2], given, ours)
     metadata["annotations"] = metadata.get("annotations", {}) | {DIGEST: digest(body)}
+    if body["kind"] == "ConfigMap" and any(role.gate == metadata["name"] for role in job.roles):
+        metadata["annotations"][WORLD] = job.world
     return Create(body | {"metadata": metadata})
 
 

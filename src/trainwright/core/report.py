@@ -8,6 +8,7 @@ that succeeded) may ride along with the next write.
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trainwright.core import ports
 from trainwright.core.names import child
 from trainwright.core.observe import View
 from trainwright.model.action import Create, Delete, Emit, Moment, Patch, Plan, Write
@@ -81,6 +82,7 @@ def _events(view: View) -> list[Emit]:
     if before.phase is Phase.NEW:
         events += [Emit(Moment.REMARK, message, warning=True, reason=reason) for reason, message in job.remarks]
         events += _of_gang(view)
+    events += _of_ports(view)
     if after.times.running is not None and before.times.running is None:
         events.append(Emit(Moment.RUNNING, f"{job.key.name} is running."))
     if _restarts(after) > _restarts(before):
@@ -111,6 +113,14 @@ def _of_gang(view: View) -> list[Emit]:
     others = [f"{role} asks for {name}" for role, name in asked.items() if ours and name and name != ours]
     text = f"pods that {ours} does not place are not held back for their gang: {', '.join(others)}"
     return [Emit(Moment.OTHER_SCHEDULER, brief(text), warning=True)] if others else []
+
+
+def _of_ports(view: View) -> list[Emit]:
+    """Replicas that may meet another job's on a machine where each should be alone."""
+    names = ports.shared(view)
+    low, high = view.site.host_ports
+    text = f"every port from {low} to {high} belongs to a job; some of these may meet on one node: {', '.join(names)}"
+    return [Emit(Moment.REMARK, brief(text), warning=True, reason="PortsExhausted")] if names else []
 
 
 def _ended(outcome: Outcome) -> str:

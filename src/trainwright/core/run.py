@@ -7,16 +7,15 @@ A stale pod that has ended stays until its replica's back-off is over, for its l
 
 from msgspec.structs import replace
 
-from trainwright.core import attempts, removal, render
+from trainwright.core import attempts, extras, gate, removal, render
 from trainwright.core.conclude import impatient_at, patience
 from trainwright.core.names import child, stem
 from trainwright.core.observe import Leftover, View
 from trainwright.core.phases import up
 from trainwright.core.report import Actions
 from trainwright.core.verdict import deadline, start_deadline
-from trainwright.model.action import Create, Delete, Patch
-from trainwright.model.job import Body, Job, Replica, Role
-from trainwright.model.meta import DIGEST
+from trainwright.model.action import Create, Delete
+from trainwright.model.job import Job, Replica, Role
 from trainwright.model.status import RoleSeen, Seen, State
 from trainwright.model.units import Time
 
@@ -26,7 +25,7 @@ _ENDED = ("Succeeded", "Failed")
 def run(view: View) -> Actions:
     """Everything that is missing or too much."""
     holds = _holds(view)
-    creates, patches, deletes = _extras(view)
+    creates, patches, deletes = extras.kept(view)
     if view.leftovers or view.silent:
         deletes = _leftovers(view, holds) + _stuck(view) + deletes
     made, surplus = _services(view)
@@ -78,7 +77,7 @@ def _pods(view: View, holds: dict[str, dict[int, Time]]) -> list[Create]:
         for seen in group.replicas
         if seen.state is State.WAITING and seen.index not in holds.get(role.name, {})
     ]
-    if not missing or not _admitted(view):
+    if not missing or not _admitted(view) or gate.shut(view.job, view.observed):
         return []
     taken = {pod.metadata.name for pod in view.observed.pods}
     replicas = [_replica(view.job, role, seen) for role, seen in missing if _startable(view, role)]
@@ -132,39 +131,6 @@ def _services(view: View) -> tuple[list[Create], list[Delete]]:
         [render.service(view.job, replica, view.site) for replica in missing if replica.name not in present],
         [removal.of_service(service, "no replica of this name is wanted") for service in surplus],
     )
-
-
-def _extras(view: View) -> tuple[list[Create], list[Patch], list[Delete]]:
-    """Children of the whole job: made, kept in step by their digest, removed when no longer wanted."""
-    gang = view.job.gang.at(view.site) if view.job.gang is not None else None
-    if view.job.gang is not None and gang is None:
-        # It may only be out of sight: what is there stays there.
-        return [], [], []
-    bodies = view.job.dialect.extras(view.job, view.observed, view.site)
-    if not bodies and not view.observed.extras:
-        return [], [], []
-    wanted = {render.address(view.job, body): render.extra(view.job, body) for body in bodies}
-    present = {removal.address(extra): extra for extra in view.observed.extras}
-    creates = [create for key, create in wanted.items() if key not in present]
-    patches = []
-    for key, create in wanted.items():
-        extra = present.get(key)
-        digest = create.body["metadata"]["annotations"][DIGEST]
-        if extra is not None and not removal.going(extra) and (extra.metadata.annotations or {}).get(DIGEST) != digest:
-            body = _update(create.body, gang.keeps if gang is not None else frozenset())
-            body["metadata"] = {"annotations": {DIGEST: digest}}
-            meta, why = extra.metadata, "kept in step with the job"
-            patches.append(Patch(extra.kind, meta.name, meta.uid, body, why, api=extra.api_version))
-    surplus = [extra for key, extra in sorted(present.items()) if key not in wanted and not removal.going(extra)]
-    return creates, patches, [removal.of_extra(extra, "the job no longer has it") for extra in surplus]
-
-
-def _update(body: Body, keeps: frozenset[str]) -> Body:
-    """What a child of the whole job should be, without what is said only once."""
-    parts = {name: part for name, part in body.items() if name not in ("apiVersion", "kind", "metadata")}
-    if keeps and "spec" in parts:
-        parts["spec"] = {name: value for name, value in parts["spec"].items() if name not in keeps}
-    return parts
 
 
 def _wake(view: View, holds: dict[str, dict[int, Time]]) -> Time | None:

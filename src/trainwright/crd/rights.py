@@ -16,6 +16,7 @@ NAME = "trainwright-operator"
 LEASE = "operator"
 _LEASE_ROLE = f"{NAME}-lease"
 _SEEN = ["list", "watch"]
+_MADE = ["get", "create", "patch", "delete"]
 _CHANGED = ["create", "delete", "deletecollection", "patch", "update"]
 
 
@@ -79,7 +80,7 @@ def _on_jobs(kinds: Sequence[Kind]) -> list[Body]:
         *(rule for kind in kinds for rule in _of_kind(kind)),
         _rule("", ["pods"], ["get", *_SEEN, "create", "patch", "delete"]),
         _rule("", ["services"], ["get", *_SEEN, "create", "delete"]),
-        _rule("", ["configmaps"], _SEEN),
+        _rule("", ["configmaps"], [*_SEEN, *_MADE * any(kind.configures for kind in kinds)]),
         _rule("", ["events"], ["create"]),
         *(_rule(group, ["podgroups"], ["get", *_SEEN, "create", "patch", "delete"]) for group in _gangs(kinds)),
     ]
@@ -93,7 +94,7 @@ def _gangs(kinds: Sequence[Kind]) -> list[str]:
 def _of_kind(kind: Kind) -> tuple[Body, Body, Body]:
     """`finalizers` is what blockOwnerDeletion on its children asks of whoever makes them."""
     return (
-        _rule(kind.group, [kind.plural], [*_SEEN, *["delete"] * kind.removes]),
+        _rule(kind.group, [kind.plural], [*_SEEN, *["delete"] * kind.removes, *["patch"] * bool(kind.outlived)]),
         _rule(kind.group, [f"{kind.plural}/status"], ["patch"]),
         _rule(kind.group, [f"{kind.plural}/finalizers"], ["update"]),
     )

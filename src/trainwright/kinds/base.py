@@ -78,7 +78,7 @@ class Kind(Struct, frozen=True, kw_only=True):
     versions: tuple[Version, ...] = ()
     #: Where the job is, in one word, from its stored `status`; empty while that says nothing.
     word: Callable[[Body], str] = lambda status: status.get("phase") or ""
-    #: Conditions that may be stored a little later, like counts: something more important follows within moments.
+    #: Phases and conditions that may be stored a little later, like counts: something more important follows soon.
     patient: tuple[str, ...] = ()
     #: An event in this kind's words: (job, conclusion, event) -> event.
     event: Callable[[Job, Status, Emit], Emit] = lambda _job, _status, emit: emit
@@ -90,6 +90,10 @@ class Kind(Struct, frozen=True, kw_only=True):
     past: Callable[[Any, ObjectMeta], Ledger] = lambda status, _meta: status.trainwright
     #: Whether another controller looks after a job, whose manifest may be of any shape.
     elsewhere: Callable[[Body], bool] = lambda _document: False
+    #: Its jobs have a ConfigMap each.
+    configures: bool = False
+    #: Finalizers of controllers that nobody runs any more; a job that is deleted must not wait for them.
+    outlived: tuple[str, ...] = ()
 
     @property
     def api_version(self) -> str:
@@ -124,6 +128,13 @@ def ended_elsewhere(result: str, told: str, meta: ObjectMeta, word: str = "") ->
     return Ledger(Phase(result), outcome=outcome, times=Times(ended=at))
 
 
+def finalizers_of(kind: Kind, meta: ObjectMeta) -> tuple[str, ...] | None:
+    """The finalizers that a job keeps when it is deleted; None: all of them."""
+    found = meta.finalizers or ()
+    left = tuple(one for one in found if one not in kind.outlived)
+    return left if len(left) < len(found) else None
+
+
 class _Nothing:
     """The dialect of a job that is never run."""
 
@@ -155,6 +166,7 @@ def invalid(
         unreadable=unreadable,
         unmanaged=kind.elsewhere(document),
         deleting=meta.deletion_timestamp is not None,
+        finalizers=finalizers_of(kind, meta),
         invalid="; ".join(str(problem) for problem in problems if not problem.warning),
     )
 

@@ -4,7 +4,7 @@
 A dialect asks for the `Form` of the gang that its site has; what goes into the group is the kind's to say.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any
 
@@ -89,17 +89,35 @@ FORMS: dict[str, Form] = {
 }
 
 
-def needs(template: Body) -> dict[str, Decimal]:
-    """What one pod asks for: its containers' requests, or limits where it names no request. Not init containers."""
-    sums: dict[str, Decimal] = {}
+def needs(template: Body, *, inits: bool = False) -> dict[str, Decimal]:
+    """What one pod asks for: its containers' requests, or limits where it names no request.
+
+    With `inits` as a scheduler counts: init containers run before the others, one by one, and those that stay beside
+    them all the while.
+    """
     spec = template.get("spec")
-    for container in (spec.get("containers") if isinstance(spec, dict) else None) or ():
+    spec = spec if isinstance(spec, dict) else {}
+    sums = _added({}, spec.get("containers"))
+    early = (spec.get("initContainers") or ()) if inits else ()
+    most: dict[str, Decimal] = {}
+    beside: dict[str, Decimal] = {}
+    for container in early:
+        alone = _added(beside, [container])
+        most = {name: max(most.get(name, Decimal(0)), alone.get(name, Decimal(0))) for name in {**most, **alone}}
+        beside = alone if container.get("restartPolicy") == "Always" else beside
+    sums = {name: sums.get(name, Decimal(0)) + beside.get(name, Decimal(0)) for name in {**sums, **beside}}
+    return {name: max(sums.get(name, Decimal(0)), most.get(name, Decimal(0))) for name in {**sums, **most}}
+
+
+def _added(sums: dict[str, Decimal], containers: Iterable[Body] | None) -> dict[str, Decimal]:
+    found = dict(sums)
+    for container in containers or ():
         resources = container.get("resources") or {}
         for name, given in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
             amount = quantity(given)
             if amount is not None:
-                sums[name] = sums.get(name, Decimal(0)) + amount
-    return sums
+                found[name] = found.get(name, Decimal(0)) + amount
+    return found
 
 
 def spelled(sums: dict[str, Decimal]) -> Body:

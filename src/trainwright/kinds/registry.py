@@ -4,9 +4,10 @@
 from trainwright.kinds.aitrainingjob import AITRAININGJOB
 from trainwright.kinds.base import Kind
 from trainwright.kinds.genericjob import GENERICJOB
+from trainwright.kinds.paddlejob import PADDLEJOB
 from trainwright.kinds.tfjob import TFJOB
 
-KINDS: tuple[Kind, ...] = (GENERICJOB, TFJOB, AITRAININGJOB)
+KINDS: tuple[Kind, ...] = (GENERICJOB, TFJOB, PADDLEJOB, AITRAININGJOB)
 
 
 def find(api_version: str, name: str) -> Kind | None:

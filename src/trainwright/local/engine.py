@@ -17,7 +17,7 @@ from trainwright.local.checks import admission
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.fleet import Fleet
 from trainwright.local.network.addresses import Addresses
-from trainwright.local.network.pools import LOOPBACK, Hosts, Ports, Subnet, loopback, ranges
+from trainwright.local.network.pools import BLOCKS, LOOPBACK, Hosts, Ports, Subnet, loopback, ranges
 from trainwright.local.scheduling.scheduler import Scheduler
 from trainwright.local.settings import SOCKET, Settings
 from trainwright.local.sockets.server import serve
@@ -104,6 +104,7 @@ class Engine:
             linger=LINGER,
             hosts={} if named else addresses.hosts,
             ports={} if named else addresses.ports,
+            host_ports=_host_ports(),
         )
 
     async def _watch_nodes(self) -> None:
@@ -128,6 +129,12 @@ class Engine:
 
     async def _metrics(self, _request: dict[str, Any]) -> str:
         return self._controller.telemetry.expose()
+
+
+def _host_ports() -> tuple[int, int]:
+    """Ports of this machine that replicas may share: not where single ones are given out, nor the kernel's own."""
+    widest = max(ranges(BLOCKS), key=len)
+    return widest.start, widest.stop - 1
 
 
 def _ready(node: Node) -> bool:

@@ -212,3 +212,5 @@ class Observed(Struct, frozen=True, gc=False):
     extras: tuple[Extra, ...] = ()
     nodes: Mapping[str, Node] | None = None
     refusals: tuple[Refusal, ...] = ()
+    #: First ports of the blocks that other jobs hold; only given where this one still needs some.
+    ports: frozenset[int] = frozenset()

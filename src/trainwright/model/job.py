@@ -5,6 +5,7 @@ A field is here only if `core` reads it; what only one kind needs stays in that 
 """
 
 from enum import StrEnum
+from hashlib import blake2b
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -95,6 +96,12 @@ class Role(Struct, frozen=True):
     patience: float | None = None
     #: Each replica has a service of its own name.
     service: bool = False
+    #: The ConfigMap without which its containers do not start: it is among the extras, of one attempt at the whole
+    #: job, and gone before pods of the next are made. Until it is there its absence is no mistake.
+    gate: str = ""
+    #: Each replica has so many ports in a row for itself, where it shares a machine's: `hosted`, or without networks.
+    ports: int = 0
+    hosted: bool = False
 
 
 class CleanUp(Struct, frozen=True, gc=False):
@@ -203,7 +210,10 @@ class Dialect(Protocol):
         ...
 
     def extras(self, job: "Job", observed: Observed, site: Site) -> tuple[Body, ...]:
-        """Whole objects of the job itself that should exist now; those that should not outlive it are left out then."""
+        """Whole objects of the job itself that should exist now; those that should not outlive it are left out then.
+
+        Of a job with a gate `observed` has only pods that count: of the current attempt, and not on their way out.
+        """
         ...
 
 
@@ -230,5 +240,14 @@ class Job(Struct, frozen=True, kw_only=True):
     unreadable: bool = False
     #: Another controller looks after it: nothing is touched, nothing is said.
     unmanaged: bool = False
+    #: The finalizers to leave on it when it is deleted, where others are on it that nobody answers for any more.
+    finalizers: tuple[str, ...] | None = None
     #: What people should be told once, when the job is accepted: (reason, message).
     remarks: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def world(self) -> str:
+        """Which attempt at the job as a whole this is: another word as soon as a role begins anew."""
+        epochs = {book.name: book.epoch for book in self.ledger.roles}
+        text = " ".join(f"{role.name}:{epochs.get(role.name, 0)}" for role in self.roles)
+        return blake2b(f"{self.uid} {text}".encode(), digest_size=4).hexdigest()

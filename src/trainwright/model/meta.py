@@ -18,6 +18,8 @@ ATTEMPT = f"{PREFIX}/attempt"
 ADDRESS = f"{PREFIX}/address"
 #: Annotation on children that are kept in step: what they were last made from.
 DIGEST = f"{PREFIX}/digest"
+#: Annotation on a ConfigMap that pods wait for: the attempt at the whole job that it speaks of.
+WORLD = f"{PREFIX}/world"
 
 
 class Wire(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from time import perf_counter
 
+from trainwright.core import ports
 from trainwright.core.reconcile import reconcile
 from trainwright.errors import ApiError, ConflictError, NotFoundError
 from trainwright.kinds.registry import KINDS
@@ -19,6 +20,7 @@ from trainwright.model.job import Body
 from trainwright.model.site import Site
 from trainwright.runtime.census import Census
 from trainwright.runtime.executor import Executor
+from trainwright.runtime.holdings import Holdings
 from trainwright.runtime.line import Line
 from trainwright.runtime.orphans import Sweeper
 from trainwright.runtime.ports import Clock, Cluster
@@ -67,6 +69,7 @@ class Controller:
         self._queue: Queue[Which] = Queue(self.telemetry, waits=lambda which: which not in self._tracks)
         self._uids: dict[str, Which] = {}
         self._view = View(cluster, clock, self._settings, self.telemetry)
+        self._holdings = Holdings(self._view.jobs)
         self._executor = Executor(cluster, self._view, self._settings, self.telemetry)
         self._sweeper = Sweeper(cluster, self._view, clock)
         self._recorder = Recorder(cluster, clock, self.telemetry)
@@ -175,7 +178,10 @@ class Controller:
             self._census.see(which, document, loaded.job.ledger)
         job = track.job(loaded)
         began = perf_counter()
-        plan = reconcile(job, self._view.observe(job, tuple(track.refusals.values())), self._site(), now)
+        site = self._site()
+        held = self._holdings.others(job.uid) if ports.lacking(job, site) else frozenset[int]()
+        plan = reconcile(job, self._view.observe(job, tuple(track.refusals.values()), held), site, now)
+        self._holdings.note(job.uid, plan.status.ledger)
         track.effort = perf_counter() - began
         track.expire(now, {(create.body["kind"], create.name) for create in plan.creates})
         due = await self._publisher.store(document, loaded, plan, track, now)
@@ -200,6 +206,7 @@ class Controller:
         track = self._tracks.pop(which, None)
         if track is not None:
             self._uids.pop(track.uid, None)
+            self._holdings.forget(track.uid)
             self._census.drop(which)
 
     def _again(self, which: Which, track: Track, plan: Plan, due: float | None, now: datetime) -> None:

@@ -104,9 +104,14 @@ class Executor:
             track.look_again(self._settings.coalesce)
 
     async def _patch(self, job: Job, patch: Patch, track: Track) -> None:
-        cache = self._caches[patch.api, patch.kind]
+        cache, version = self._caches.get((patch.api, patch.kind)), ""
+        if cache is None:
+            # The job itself: what we write of it replaces a list, so nobody else may have changed that meanwhile.
+            cache = self._jobs[job.kind]
+            there = cache.get(job.key)
+            version = cache.resource.meta(there).resource_version if there is not None else ""
         key = Key(job.key.namespace, patch.name)
-        made = self._cluster.patch(cache.resource, key, patch.body, uid=patch.uid)
+        made = self._cluster.patch(cache.resource, key, patch.body, uid=patch.uid, version=version)
         try:
             self._saw(track, cache.learn(await self._counted("patch", cache.resource, made, job, patch.name)))
         except NotFoundError:

@@ -100,7 +100,7 @@ def _fields(kind: Kind) -> frozenset[str]:
 
 def _urgent(stored: Body, change: Body, patient: tuple[str, ...]) -> bool:
     """Whether people and programs wait for some of it; everything else is a count."""
-    if "phase" in change:
+    if "phase" in change and change["phase"] not in patient:
         return True
     if "conditions" not in change:
         return False

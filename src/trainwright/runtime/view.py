@@ -72,8 +72,8 @@ class View:
         found: Body | None = self.jobs[which[0]].get(which[1])
         return found
 
-    def observe(self, job: Job, refusals: tuple[Refusal, ...]) -> Observed:
-        """What one job has in the world."""
+    def observe(self, job: Job, refusals: tuple[Refusal, ...], ports: frozenset[int] = frozenset()) -> Observed:
+        """What one job has in the world; `ports` are those that others have."""
         whose = (job.key.namespace, job.uid)
         return Observed(
             pods=self._pods.of(whose),
@@ -81,6 +81,7 @@ class View:
             extras=tuple([extra for cache in self._extras for extra in cache.of(whose)]),
             nodes=self._nodes.known,
             refusals=refusals,
+            ports=ports,
         )
 
 

@@ -31,9 +31,11 @@ from trainwright.model.child import (
     Running,
     Service,
     Terminated,
+    Waiting,
 )
 from trainwright.model.job import Job
 from trainwright.model.ledger import Ledger
+from trainwright.model.meta import ROLE
 from trainwright.model.site import Site
 from trainwright.testing import factories
 
@@ -78,7 +80,7 @@ class World:
         self.job, self.version = job, 1
         self.seen_job, self.seen_version = job, 1
         self.gone = False
-        self.made = 0
+        self.made = self.addresses = 0
         self.writes: list[str] = []
         self.plans: list[Plan] = []
 
@@ -236,6 +238,9 @@ class World:
     def _patch(self, patch: Patch) -> None:
         address = (patch.kind, patch.name)
         self.writes.append(f"patch {patch.kind} {patch.name}")
+        if patch.uid == self.job.uid:
+            self.job = self.seen_job = replace(self.job, finalizers=None)
+            return
         child = self.truth.get(address)
         if child is not None and _uid(child) == patch.uid:
             body = msgspec.to_builtins(child)
@@ -285,10 +290,29 @@ class World:
             self._set(("Pod", name), replace(pod, spec=replace(pod.spec, node_name=node)))
 
     def start(self, name: str, node: str = "node-1") -> None:
-        """The pod runs."""
+        """The pod runs, or has an address and waits for the ConfigMap that it needs."""
         self.bind(name, node)
+        address = self._pod(name).status.pod_ip or self._address()
+        if self._waits(name):
+            waiting = Waiting("CreateContainerConfigError", f'configmap "{self._gate(name)}" not found')
+            container = Container(self.main, state=ContainerState(waiting=waiting))
+            self.change(name, pod_ip=address, start_time=self.clock, container_statuses=(container,))
+            return
         running = Container(self.main, ready=True, state=ContainerState(running=Running(self.clock)))
-        self.change(name, phase="Running", start_time=self.clock, container_statuses=(running,))
+        self.change(name, phase="Running", pod_ip=address, start_time=self.clock, container_statuses=(running,))
+
+    def _address(self) -> str:
+        self.addresses += 1
+        return f"10.0.{self.addresses // 250}.{1 + self.addresses % 250}"
+
+    def _gate(self, name: str) -> str:
+        """The ConfigMap that the pod's containers need."""
+        kind = (self._pod(name).metadata.labels or {}).get(ROLE, "")
+        return next((role.gate for role in self.job.roles if role.name == kind), "")
+
+    def _waits(self, name: str) -> bool:
+        gate = self._gate(name)
+        return bool(gate) and ("ConfigMap", gate) not in self.truth
 
     def exit(self, name: str, code: int = 0) -> None:
         """The pod's container ends."""

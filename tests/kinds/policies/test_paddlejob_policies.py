@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """PaddleJob in the one model: what each policy compiles to, and the verdict when it is driven through the world."""
 
+from typing import Any
+
 import pytest
-from paddlejob_policy import REPLACED, PaddleJob, clean_up, compiled, failure, restart, success
 from scenario import (
     OPEN,
     RESTARTING,
@@ -27,14 +28,37 @@ from scenario import (
     verdict,
 )
 
-from trainwright.model.job import Body, Clean, CleanUp, Restart, Scope
-from trainwright.model.rule import All, Any, Atom, Result, Rule, Which
-from trainwright.testing.factories import PlainDialect
+from trainwright.kinds.base import load
+from trainwright.kinds.paddlejob import PADDLEJOB
+from trainwright.kinds.paddlejob.policies import FREE, REPLACED
+from trainwright.model.cause import Why
+from trainwright.model.job import Clean, CleanUp, Job, Restart, Scope
+from trainwright.model.rule import All, Atom, Result, Rule, Which
+from trainwright.model.rule import Any as AnyOf
+from trainwright.testing.factories import UID
 from trainwright.testing.world import World
 
 PS = {"ps": 1, "worker": 2}
 COLLECTIVE = {"worker": 2}
+BY_WORKERS: dict[str, Any] = {"runPolicy": {"successPolicy": "Workers"}}
 NODES = ("ps-0", "worker-0", "worker-1", "spare")
+TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "paddle"}]}}
+
+
+def paddlejob(sizes: dict[str, int], intranet: str = "PodIP", **spec: Any) -> Job:
+    """The job in the one model, through its kind."""
+    roles = {name: {"replicas": count, "template": TEMPLATE} for name, count in sizes.items()}
+    loaded = load(
+        PADDLEJOB,
+        {
+            "apiVersion": "batch.paddlepaddle.org/v1",
+            "kind": "PaddleJob",
+            "metadata": {"name": "job", "namespace": "default", "uid": UID},
+            "spec": {**roles, "intranet": intranet, **spec},
+        },
+    )
+    assert loaded.errors == ()
+    return loaded.job
 
 
 # -- what it compiles to -------------------------------------------------------------------------------------------
@@ -44,35 +68,48 @@ NODES = ("ps-0", "worker-0", "worker-1", "spare")
     ("job", "expected"),
     [
         pytest.param(
-            PaddleJob(PS),
+            paddlejob(PS),
             All((Atom("ps", Which.EVERY, Result.SUCCEEDED), Atom("worker", Which.EVERY, Result.SUCCEEDED))),
             id="all pods of all roles",
         ),
         pytest.param(
-            PaddleJob(PS, success_by_workers=True),
-            All((Atom("worker", Which.EVERY, Result.SUCCEEDED),)),
-            id="by workers alone",
+            paddlejob(PS, **BY_WORKERS), All((Atom("worker", Which.EVERY, Result.SUCCEEDED),)), id="by workers alone"
         ),
         pytest.param(
-            PaddleJob({"worker": 2, "heter": 0}),
+            paddlejob({"worker": 2, "heter": 0}),
             All((Atom("worker", Which.EVERY, Result.SUCCEEDED),)),
             id="a role of nobody is not waited for",
         ),
     ],
 )
-def test_success_compiles(job: PaddleJob, expected: Rule) -> None:
-    assert success(job) == expected
+def test_success_compiles(job: Job, expected: Rule) -> None:
+    assert job.success == expected
 
 
 def test_failure_is_any_pod_of_any_role() -> None:
-    expected = Any((Atom("ps", Which.SOME, Result.FAILED), Atom("worker", Which.SOME, Result.FAILED)))
+    expected = AnyOf((Atom("ps", Which.SOME, Result.FAILED), Atom("worker", Which.SOME, Result.FAILED)))
 
-    assert failure(PaddleJob(PS)) == expected
+    assert paddlejob(PS).failure == expected
 
 
-@pytest.mark.parametrize(("intranet", "scope"), [("PodIP", Scope.JOB), ("Host", Scope.JOB), ("Service", Scope.POD)])
-def test_restart_compiles(intranet: str, scope: Scope) -> None:
-    assert restart(intranet) == Restart(causes=REPLACED, codes=((101, 102),), scope=scope)
+@pytest.mark.parametrize(
+    ("intranet", "elastic", "scope", "resize"),
+    [
+        ("PodIP", False, Scope.JOB, Scope.JOB),
+        ("Host", False, Scope.JOB, Scope.JOB),
+        ("Service", False, Scope.POD, Scope.JOB),
+        ("PodIP", True, Scope.POD, None),
+        ("Service", True, Scope.POD, None),
+    ],
+)
+def test_restart_and_resize_compile(intranet: str, elastic: bool, scope: Scope, resize: Scope | None) -> None:
+    (worker,) = paddlejob(COLLECTIVE, intranet, **({"elastic": 1} if elastic else {})).roles
+
+    assert worker.restart == Restart(causes=REPLACED, codes=((101, 102),), free=FREE, scope=scope)
+    assert worker.resize is resize
+    assert worker.service is (intranet == "Service")
+    assert worker.hosted is (intranet == "Host")
+    assert worker.gate == ("" if elastic else "job")
 
 
 @pytest.mark.parametrize(
@@ -81,13 +118,16 @@ def test_restart_compiles(intranet: str, scope: Scope) -> None:
         ("", Clean.ALL, Clean.UNFINISHED),
         ("OnCompletion", Clean.ALL, Clean.UNFINISHED),
         ("Always", Clean.ALL, Clean.ALL),
-        ("OnFailure", Clean.NONE, Clean.ALL),
-        ("Never", Clean.NONE, Clean.NONE),
-        ("Nerver", Clean.NONE, Clean.NONE),
+        ("OnFailure", Clean.UNFINISHED, Clean.ALL),
+        ("Never", Clean.UNFINISHED, Clean.UNFINISHED),
+        ("Nerver", Clean.UNFINISHED, Clean.UNFINISHED),
+        ("OnFailed", Clean.UNFINISHED, Clean.UNFINISHED),
     ],
 )
 def test_clean_pod_policy_compiles(policy: str, completed: Clean, failed_: Clean) -> None:
-    assert clean_up(policy) == CleanUp(completed, failed_)
+    job = paddlejob(COLLECTIVE, cleanPodPolicy=policy)
+
+    assert job.lifecycle.clean == CleanUp(completed, failed_, failed_)
 
 
 # -- success and failure -------------------------------------------------------------------------------------------
@@ -96,26 +136,28 @@ def test_clean_pod_policy_compiles(policy: str, completed: Clean, failed_: Clean
 @pytest.mark.parametrize(
     ("job", "steps", "expected"),
     [
-        pytest.param(PaddleJob(PS), [exits("worker-0", "worker-1")], OPEN, id="servers run on"),
-        pytest.param(PaddleJob(PS), [exits("worker-0", "worker-1"), exits("ps-0")], SUCCEEDED, id="all complete"),
-        pytest.param(PaddleJob(PS), [fails("ps-0")], failed("ps 0 Exit"), id="a server fails"),
-        pytest.param(PaddleJob(PS), [fails("worker-1")], failed("worker 1 Exit"), id="a worker fails"),
-        pytest.param(PaddleJob(PS), [evicted("worker-1")], failed("worker 1 Evicted"), id="a worker is evicted"),
-        pytest.param(
-            PaddleJob(PS, success_by_workers=True), [exits("worker-0", "worker-1")], SUCCEEDED, id="workers are enough"
-        ),
-        pytest.param(PaddleJob(PS, success_by_workers=True), [exits("worker-0")], OPEN, id="one worker is not"),
-        pytest.param(
-            PaddleJob(PS, success_by_workers=True), [fails("ps-0")], failed("ps 0 Exit"), id="by workers, server fails"
-        ),
-        pytest.param(PaddleJob({"worker": 1}), [exits("worker-0")], SUCCEEDED, id="single"),
-        pytest.param(PaddleJob({"worker": 1, "heter": 0}), [exits("worker-0")], SUCCEEDED, id="a role of nobody"),
+        pytest.param(paddlejob(PS), [exits("worker-0", "worker-1")], OPEN, id="servers run on"),
+        pytest.param(paddlejob(PS), [exits("worker-0", "worker-1"), exits("ps-0")], SUCCEEDED, id="all complete"),
+        pytest.param(paddlejob(PS), [fails("ps-0")], failed("ps 0 Exit"), id="a server fails"),
+        pytest.param(paddlejob(PS), [fails("worker-1")], failed("worker 1 Exit"), id="a worker fails"),
+        pytest.param(paddlejob(PS), [evicted("worker-1")], failed("worker 1 Evicted"), id="a worker is evicted"),
+        pytest.param(paddlejob(PS, **BY_WORKERS), [exits("worker-0", "worker-1")], SUCCEEDED, id="workers are enough"),
+        pytest.param(paddlejob(PS, **BY_WORKERS), [exits("worker-0")], OPEN, id="one worker is not"),
+        pytest.param(paddlejob(PS, **BY_WORKERS), [fails("ps-0")], failed("ps 0 Exit"), id="by workers, server fails"),
+        pytest.param(paddlejob({"worker": 1}), [exits("worker-0")], SUCCEEDED, id="single"),
+        pytest.param(paddlejob({"worker": 1, "heter": 0}), [exits("worker-0")], SUCCEEDED, id="a role of nobody"),
         # The kubelet restarts inside the pod where the template says so; the pod has not failed then.
-        pytest.param(PaddleJob(COLLECTIVE), [in_place("worker-0", 99)], OPEN, id="restarted in place"),
+        pytest.param(paddlejob(COLLECTIVE), [in_place("worker-0", 99)], OPEN, id="restarted in place"),
+        pytest.param(
+            paddlejob(COLLECTIVE, runPolicy={"backoffLimit": 5}),
+            [in_place("worker-0", 6)],
+            Verdict("Failed", "BackoffLimit"),
+            id="restarted in place beyond the limit",
+        ),
     ],
 )
-def test_verdict(job: PaddleJob, steps: list[Step], expected: Verdict) -> None:
-    assert verdict(tell(compiled(job), run, *steps, run)) == expected
+def test_verdict(job: Job, steps: list[Step], expected: Verdict) -> None:
+    assert verdict(tell(job, run, run, *steps, run)) == expected
 
 
 # -- restarts ------------------------------------------------------------------------------------------------------
@@ -133,7 +175,30 @@ def test_verdict(job: PaddleJob, steps: list[Step], expected: Verdict) -> None:
     ],
 )
 def test_only_paddles_own_exit_codes_restart(code: int, expected: Verdict) -> None:
-    assert verdict(tell(compiled(PaddleJob(COLLECTIVE)), run, fails("worker-1", code=code))) == expected
+    assert verdict(tell(paddlejob(COLLECTIVE), run, run, fails("worker-1", code=code))) == expected
+
+
+@pytest.mark.parametrize(("limit", "restarts"), [(None, 6), (2, 2), (0, 0)])
+def test_exit_codes_restart_only_so_often(limit: int | None, restarts: int) -> None:
+    spec: dict[str, Any] = {} if limit is None else {"runPolicy": {"backoffLimit": limit}}
+    steps: list[Step] = [run, run]
+    for _ in range(restarts):
+        steps += [fails("worker-1", code=101), again, run]
+    world = tell(paddlejob({"worker": 2}, **spec), *steps)
+
+    assert verdict(world) == OPEN
+    world = tell(paddlejob({"worker": 2}, **spec), *steps, fails("worker-1", code=101))
+    assert verdict(world) == Verdict("Failed", "BackoffLimit", "worker 1 Exit")
+
+
+def test_disruptions_restart_without_limit() -> None:
+    steps: list[Step] = [run, run]
+    for _ in range(12):
+        steps += [preempted("worker-1"), again, run]
+    world = tell(paddlejob(COLLECTIVE), *steps)
+
+    assert verdict(world) == OPEN
+    assert world.job.ledger.roles[0].restarts == {Why.DISRUPTED: 12}
 
 
 EVERYTHING_ANEW = ["ps-0#1", "worker-0#1", "worker-1#1"]
@@ -157,25 +222,23 @@ EVERYTHING_ANEW = ["ps-0#1", "worker-0#1", "worker-1#1"]
     ],
 )
 def test_a_replaced_pod_restarts_whoever_knows_its_address(intranet: str, step: Step, left: list[str]) -> None:
-    """Twice `again`: by name a server runs before the workers are made."""
-    start = [run, run] if intranet == "Service" else [run]
-    world = tell(compiled(PaddleJob(PS, intranet)), *start, step, again, run, nodes=NODES)
+    world = tell(paddlejob(PS, intranet), run, run, step, again, run, nodes=NODES)
 
     assert verdict(world) == OPEN
     assert pods(world) == left
-    assert services(world) == ["ps-0", "worker-0", "worker-1"]
+    assert services(world) == (["ps-0", "worker-0", "worker-1"] if intranet == "Service" else [])
 
 
 def test_a_restart_of_the_job_counts_once_on_the_role_that_caused_it() -> None:
-    world = tell(compiled(PaddleJob(PS)), run, collected("worker-0", "worker-1"), again)
+    world = tell(paddlejob(PS), run, run, collected("worker-0", "worker-1"), again)
 
     assert [(book.name, book.restarts) for book in world.job.ledger.roles] == [("ps", {}), ("worker", {"Deleted": 1})]
 
 
 def test_a_pod_that_vanishes_before_all_exist_restarts_nobody() -> None:
     """No peer has read an address yet."""
-    world = World(compiled(PaddleJob(COLLECTIVE)))
-    world.step(dies_after=4)  # the status, two services, one pod
+    world = World(paddlejob(COLLECTIVE))
+    world.step(dies_after=2)  # the status, one pod
     before = pods(world)
     world.vanish("job-worker-0")
     rest(world)
@@ -185,53 +248,31 @@ def test_a_pod_that_vanishes_before_all_exist_restarts_nobody() -> None:
 
 
 def test_a_terminating_pod_is_not_a_failure() -> None:
-    assert verdict(tell(compiled(PaddleJob(COLLECTIVE)), run, terminating("worker-1"))) == RESTARTING
+    assert verdict(tell(paddlejob(COLLECTIVE), run, run, terminating("worker-1"))) == RESTARTING
 
 
 def test_a_finished_pod_that_was_collected_is_not_run_again() -> None:
-    world = tell(
-        compiled(PaddleJob(COLLECTIVE)), run, exits("worker-0"), collected("worker-0"), again, exits("worker-1")
-    )
+    world = tell(paddlejob(COLLECTIVE), run, run, exits("worker-0"), collected("worker-0"), again, exits("worker-1"))
 
     assert verdict(world) == SUCCEEDED
 
 
 def test_a_finished_pod_on_a_lost_node_stays_finished() -> None:
-    job = compiled(PaddleJob(COLLECTIVE))
-    world = tell(job, run, exits("worker-0"), loses("worker-0"), exits("worker-1"), nodes=NODES)
+    world = tell(paddlejob(COLLECTIVE), run, run, exits("worker-0"), loses("worker-0"), exits("worker-1"), nodes=NODES)
 
     assert verdict(world) == SUCCEEDED
-
-
-def test_a_pod_that_is_kept_after_the_end_and_deleted_by_hand_is_not_made_again() -> None:
-    """Defect 17: it trained again."""
-    job = compiled(PaddleJob({"worker": 1}, clean_pod_policy="Never"))
-    world = tell(job, run, exits("worker-0"), collected("worker-0"), again)
-
-    assert (verdict(world), pods(world)) == (SUCCEEDED, [])
 
 
 # -- start order ---------------------------------------------------------------------------------------------------
 
 
-def created(world: World) -> list[str]:
-    return [write.removeprefix("create Pod job-") for write in world.writes if write.startswith("create Pod")]
+@pytest.mark.parametrize("intranet", ["PodIP", "Service", "Host"])
+def test_servers_are_made_before_workers_and_all_in_one_pass(intranet: str) -> None:
+    world = World(paddlejob({"worker": 1, "heter": 1, "ps": 2}, intranet))
+    plan = world.step()
+    made = [create.name.removeprefix("job-") for create in plan.creates if create.body["kind"] == "Pod"]
 
-
-def test_servers_are_made_before_workers() -> None:
-    world = tell(compiled(PaddleJob({"worker": 1, "heter": 1, "ps": 2})))
-
-    assert created(world) == ["ps-0", "ps-1", "worker-0", "heter-0"]
-
-
-@pytest.mark.parametrize(
-    ("times", "expected"),
-    [(0, ["ps-0", "ps-1"]), (1, ["ps-0", "ps-1", "worker-0"]), (2, ["ps-0", "ps-1", "worker-0", "heter-0"])],
-)
-def test_by_name_workers_wait_until_servers_run_and_heter_until_both_do(times: int, expected: list[str]) -> None:
-    job = compiled(PaddleJob({"worker": 1, "heter": 1, "ps": 2}, "Service"))
-
-    assert created(tell(job, *[run] * times)) == expected
+    assert made == ["ps-0", "ps-1", "worker-0", "heter-0"]
 
 
 # -- clean-up ------------------------------------------------------------------------------------------------------
@@ -246,36 +287,26 @@ ALL = ["ps-0", "worker-0", "worker-1"]
         ("OnCompletion", [], ["worker-1"]),
         ("Always", [], []),
         ("OnFailure", ALL, []),
-        ("Never", ALL, ALL),
+        ("Never", ALL, ["worker-1"]),
     ],
 )
-def test_clean_pod_policy_after_each_end(policy: str, completed: list[str], after_failure: list[str]) -> None:
-    """After a failure what still runs goes, unless the user wrote Never: it would hold GPUs (defect 18)."""
-    job = compiled(PaddleJob(PS, clean_pod_policy=policy))
-    done = tell(job, run, exits("worker-0", "worker-1", "ps-0"))
-    broken = tell(job, run, fails("worker-1"))
+@pytest.mark.parametrize("intranet", ["PodIP", "Service"])
+def test_clean_pod_policy_after_each_end(
+    intranet: str, policy: str, completed: list[str], after_failure: list[str]
+) -> None:
+    """After a failure what still runs goes, whatever is said: it would hold GPUs."""
+    job = paddlejob(PS, intranet, cleanPodPolicy=policy)
+    done = tell(job, run, run, exits("worker-0", "worker-1", "ps-0"))
+    broken = tell(job, run, run, fails("worker-1"))
 
-    assert (verdict(done), pods(done), services(done)) == (SUCCEEDED, completed, completed)
+    named = intranet == "Service"
+    assert (verdict(done), pods(done), services(done)) == (SUCCEEDED, completed, completed if named else [])
     assert (verdict(broken), pods(broken)) == (failed("worker 1 Exit"), after_failure)
 
 
-def test_servers_go_when_the_workers_have_ended() -> None:
-    world = tell(compiled(PaddleJob(PS, success_by_workers=True)), run, exits("worker-0", "worker-1"))
+@pytest.mark.parametrize(("policy", "left"), [("", []), ("Never", ["worker-0", "worker-1"])])
+def test_servers_go_when_the_workers_have_ended(policy: str, left: list[str]) -> None:
+    job = paddlejob(PS, cleanPodPolicy=policy, **BY_WORKERS)
+    world = tell(job, run, run, exits("worker-0", "worker-1"))
 
-    assert (verdict(world), pods(world)) == (SUCCEEDED, [])
-
-
-class Addresses(PlainDialect, frozen=True):
-    """With the job's config map, in which pods find each other."""
-
-    def extras(self, *_: object) -> tuple[Body, ...]:
-        return ({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "job"}, "data": {}},)
-
-
-@pytest.mark.parametrize("policy", ["Never", "OnFailure"])
-def test_the_config_map_stays_with_pods_that_are_kept(policy: str) -> None:
-    job = compiled(PaddleJob({"worker": 1}, clean_pod_policy=policy), dialect=Addresses())
-    world = tell(job, run, exits("worker-0"))
-
-    assert (verdict(world), pods(world)) == (SUCCEEDED, ["worker-0"])
-    assert ("ConfigMap", "job") in world.truth
+    assert (verdict(world), pods(world)) == (SUCCEEDED, left)

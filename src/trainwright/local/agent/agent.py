@@ -12,6 +12,7 @@ from pathlib import Path
 
 from trainwright.errors import ApiError
 from trainwright.local.agent import admission, tidy
+from trainwright.local.agent.awaited import Awaited
 from trainwright.local.agent.devices import Devices
 from trainwright.local.agent.follow import Follower
 from trainwright.local.agent.hosts import Hosts
@@ -50,7 +51,8 @@ class Agent:
         folder = Path(settings.folder, "nodes", settings.node, "hosts")
         hosts = Hosts(cluster, folder, settings, notices.once) if settings.sandboxed else None
         devices, pool = Devices(settings.devices), Subnet(settings.range) if settings.range else None
-        self.means = Means(cluster, link, clock, settings, reports, devices, notices, hosts, pool, tokens)
+        awaited = Awaited(cluster, settings.pace)
+        self.means = Means(cluster, link, clock, settings, reports, devices, notices, awaited, hosts, pool, tokens)
         self.node = Node(cluster, clock, settings)
         self._workers: dict[str, Worker] = {}
         #: What is still to be cleared away of a pod that has gone, by its name: another of that name waits for it.
@@ -88,6 +90,7 @@ class Agent:
             await self._retire(grace)
         if self._clearing:
             await asyncio.wait(self._clearing.values())
+        await self.means.awaited.close()
         await self.means.reports.close()
         if self.means.hosts is not None:
             await self.means.hosts.close()

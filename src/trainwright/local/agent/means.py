@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
+from trainwright.local.agent.awaited import Awaited
 from trainwright.local.agent.devices import Devices
 from trainwright.local.agent.hosts import Hosts
 from trainwright.local.agent.link import Link
@@ -42,6 +43,7 @@ class Means(Struct, frozen=True):
     reports: Reports
     devices: Devices
     notices: Notices
+    awaited: Awaited
     #: None where pods have no hosts file of their own.
     hosts: Hosts | None = None
     #: Where addresses come from, where this agent gives them.

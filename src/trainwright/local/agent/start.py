@@ -19,7 +19,7 @@ from trainwright.local.agent.charge import Charge
 from trainwright.local.agent.container import Container
 from trainwright.local.agent.link import Answer, End, Lost, Refused
 from trainwright.local.agent.refusals import CONFIG, CREATE, Unconfigured
-from trainwright.model.meta import ADDRESS
+from trainwright.model.meta import ADDRESS, Key
 from trainwright.model.units import quantity
 
 _IMAGE = "image is not used by the {} runtime: commands run with this machine's programs"
@@ -95,7 +95,18 @@ async def _wait(charge: Charge, container: Container, reason: str, problem: Exce
             await sources.advise(charge.means.cluster, charge.key.namespace, problem)
     if container.wait(reason, str(problem)):
         charge.mark()
-    await asyncio.sleep(charge.means.settings.pace.retry)
+    known = _versions(charge, container) if reason == CONFIG else {}
+    await charge.means.awaited.change(known, charge.means.settings.pace.retry)
+
+
+def _versions(charge: Charge, container: Container) -> dict[Key, int]:
+    """The ConfigMaps that it needs, and what it has found of each."""
+    wanted = sources.named(charge.pod, container.body, mounts=charge.means.settings.sandboxed)
+    found = {name: charge.sources.get((kind, name)) for kind, name in wanted if kind == sources.CONFIG_MAP}
+    return {
+        Key(charge.key.namespace, name): int(body["metadata"].get("resourceVersion") or 0) if body else 0
+        for name, body in found.items()
+    }
 
 
 async def _request(charge: Charge, container: Container) -> dict[str, Any]:

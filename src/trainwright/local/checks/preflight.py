@@ -53,7 +53,7 @@ def check(document: Body, objects: Iterable[Body], nodes: Iterable[Body], runtim
         return ()
     job, offers = loaded.job, [offer(node) for node in nodes]
     parts = tuple(_parts(job, document))
-    known = Known(objects, job.key.namespace)
+    known = Known(objects, job.key.namespace, frozenset(role.gate for role in job.roles if role.gate))
     found = [*_together(job, parts, offers)]
     for part in parts:
         found += _containers(job, part, known)

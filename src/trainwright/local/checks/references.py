@@ -20,9 +20,10 @@ _VOLUMES = (
 
 
 class Known:
-    """The objects that a job may refer to: their names and keys, by kind."""
+    """The objects that a job may refer to: their names and keys, by kind; `coming` are ConfigMaps that it makes."""
 
-    def __init__(self, objects: Iterable[Body], namespace: str) -> None:
+    def __init__(self, objects: Iterable[Body], namespace: str, coming: frozenset[str] = frozenset()) -> None:
+        self._coming = coming
         self._keys: dict[str, dict[str, set[str]]] = {}
         for body in objects:
             meta = body.get("metadata") or {}
@@ -33,7 +34,7 @@ class Known:
     def lacks(self, kind: str, ref: Body, word: str, path: str) -> Problem | None:
         """What is wrong with a reference to an object, by the word that names it, or with the key that it names."""
         name, key = str(ref.get(word) or ""), ref.get("key")
-        if ref.get("optional"):
+        if ref.get("optional") or (kind == "ConfigMap" and name in self._coming):
             return None
         known = self._keys.get(kind, {})
         if name not in known:

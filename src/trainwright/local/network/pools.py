@@ -16,6 +16,8 @@ from trainwright.errors import EngineError
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORTS = range(20000, 30000)
+#: From here whole blocks are handed out, by the controller.
+BLOCKS = range(10000, 20000)
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST, _HIGHEST = 1024, 65535
 #: Fewer ports than this are not worth keeping to the default range for.

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ConfigMap that pods wait for before they start: which attempt it speaks of, and what follows from that.
+
+It holds the addresses of one attempt at the whole job. `run` makes it once the dialect can spell it, keeps it for as
+long as that attempt lasts, and makes no pod of another before it is gone; so nobody ever reads of peers that are no
+more. `conclude` asks whether a container merely waits for it.
+"""
+
+import re
+from functools import lru_cache
+
+from msgspec.structs import replace
+
+from trainwright.model.child import Extra, Observed, Waiting
+from trainwright.model.job import Job, Role
+from trainwright.model.ledger import RoleLedger
+from trainwright.model.meta import WORLD
+from trainwright.model.status import RoleSeen
+
+MISSING = "CreateContainerConfigError"
+
+
+def basis(job: Job, roles: tuple[RoleSeen, ...], observed: Observed) -> Observed:
+    """What a dialect may spell extras from: of pods only those that count."""
+    if not _gated(job):
+        return observed
+    pods = [seen.pod for role in roles for seen in role.replicas if seen.pod is not None]
+    return replace(observed, pods=tuple([pod for pod in pods if pod.metadata.deletion_timestamp is None]))
+
+
+def holds(job: Job, extra: Extra) -> bool:
+    """It is the ConfigMap of the current attempt: it stays, also when the dialect could not spell it any more."""
+    return _gates(job, extra) and (extra.metadata.annotations or {}).get(WORLD) == job.world
+
+
+def shut(job: Job, observed: Observed) -> bool:
+    """One of an older attempt is still there: a pod that is made now might read it."""
+    return any(
+        _gates(job, extra) and (extra.metadata.deletion_timestamp is not None or not holds(job, extra))
+        for extra in observed.extras
+    )
+
+
+def passed(job: Job, observed: Observed) -> bool:
+    """The ConfigMap of the current attempt is there."""
+    return _gated(job) and any(holds(job, extra) for extra in observed.extras)
+
+
+def reached(role: Role, book: RoleLedger) -> RoleLedger:
+    """Past the gate: every replica has existed, where it takes all their addresses to open, whatever was stored."""
+    known = min(book.size, role.replicas)
+    if not (role.gate and role.restart.answers_removal) or book.reached >= known:
+        return book
+    return replace(book, reached=known)
+
+
+def excuses(role: Role, waiting: Waiting) -> bool:
+    """The container waits for nothing but the gate; anything else that is missing is a mistake of somebody's."""
+    return waiting.reason == MISSING and bool(role.gate) and _named(role.gate).search(waiting.message) is not None
+
+
+@lru_cache(maxsize=1024)
+def _named(name: str) -> re.Pattern[str]:
+    """As kubelets and our own agents name a ConfigMap that is not there, or that lacks a key."""
+    return re.compile(rf"""configmap\s+["']?(?:[a-z0-9.-]+/)?{re.escape(name)}(?![\w.-])""", re.IGNORECASE)
+
+
+def _gated(job: Job) -> bool:
+    return any([bool(role.gate) for role in job.roles])  # noqa: C419 - asked on every pass, and a list is cheaper
+
+
+def _gates(job: Job, extra: Extra) -> bool:
+    return extra.kind == "ConfigMap" and any(role.gate == extra.metadata.name for role in job.roles)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that is wrong with a PaddleJob beyond its shape, all at once. Called by `base.load` and the webhook.
+
+The original checked nothing, and manifests with words that mean nothing exist: those run as they did there, with a
+warning. Refused is what can never work.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import UNSET
+
+from trainwright.kinds.paddlejob.fields import template as of_template
+from trainwright.kinds.paddlejob.roles import CLEAN, HOST, INTRANETS, PS, ROLES, SERVICE, WORKER, intranet, roles
+from trainwright.kinds.paddlejob.wire import MOST_REPLICAS, PaddleJob, PaddleJobSpec, ResourceSpec
+from trainwright.model.problem import Problem, nearest
+
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+LONGEST_NAME = 63
+#: By field: what may not change, since pods that run were told of it.
+_FIXED = ("intranet", "withGloo")
+
+
+def check(job: PaddleJob) -> tuple[Problem, ...]:
+    """All problems, in document order."""
+    spec = job.spec
+    return (*_name(job), *_words(spec), *_sizes(spec), *_roles(job), *_elastic(spec), *_scheduling(spec))
+
+
+def check_edit(stored: PaddleJob, edited: PaddleJob) -> tuple[Problem, ...]:
+    """What may not be changed once the job exists; the CRD refuses the same."""
+    before, after = stored.spec, edited.spec
+    problems = [
+        Problem(f"spec.{name}", "roles cannot be added or removed after the job was created")
+        for name in ROLES
+        if (name in roles(before)) != (name in roles(after))
+    ]
+    for name, old, new in zip(_FIXED, _fixed(before), _fixed(after), strict=True):
+        if old != new:
+            problems.append(Problem(f"spec.{name}", "cannot be changed after the job was created"))
+    if (before.elastic is UNSET) != (after.elastic is UNSET):
+        problems.append(Problem("spec.elastic", "cannot be added or removed after the job was created"))
+    return tuple(problems)
+
+
+def _fixed(spec: PaddleJobSpec) -> tuple[Any, ...]:
+    return spec.intranet, spec.with_gloo
+
+
+def _name(job: PaddleJob) -> Iterator[Problem]:
+    name, path = job.metadata.name, "metadata.name"
+    letter = intranet(job.spec) == SERVICE
+    if not name:
+        yield Problem(path, "a job needs a name")
+    elif not _LABEL.fullmatch(name) or (letter and not name[0].isalpha()):
+        becomes = "services" if letter else "hosts"
+        first = "a letter first" if letter else "a letter or digit first"
+        message = f"{name[:60]!r} becomes the name of {becomes}: use lower-case letters, digits and dashes"
+        yield Problem(path, f"{message}, with {first} and no dash at the end")
+    elif len(name) > LONGEST_NAME:
+        yield Problem(path, f"expected at most {LONGEST_NAME} characters, found {len(name)}")
+
+
+def _words(spec: PaddleJobSpec) -> Iterator[Problem]:
+    """Words that mean nothing run as they do in the original, whatever was meant."""
+    word = spec.clean_pod_policy
+    if word not in ("", *CLEAN):
+        message = f"{word!r} is not known and means the same as Never; expected {', '.join(CLEAN)}"
+        yield Problem("spec.cleanPodPolicy", message, nearest(word, CLEAN), warning=True)
+    word, means = spec.intranet, intranet(spec)
+    if word not in ("", *INTRANETS):
+        known = word.lower() in (means.lower(), "hostnetwork")
+        text = f"is taken for {means}" if known else f"is not known and means the same as {means}"
+        message = f"{word!r} {text}; expected {', '.join(INTRANETS)}"
+        yield Problem("spec.intranet", message, means if known else nearest(word, INTRANETS), warning=True)
+    if spec.with_gloo is not UNSET and spec.with_gloo and (spec.ps is None or not spec.ps.replicas):
+        yield Problem("spec.withGloo", "without a parameter server there is nobody to meet at: not used", warning=True)
+
+
+def _sizes(spec: PaddleJobSpec) -> Iterator[Problem]:
+    if spec.worker is None:
+        yield Problem("spec.worker", "missing; a job needs at least one worker")
+    elif not spec.worker.replicas:
+        yield Problem("spec.worker.replicas", "a job needs at least one worker; found 0")
+    total = sum(one.replicas for one in roles(spec).values())
+    if total > MOST_REPLICAS:
+        yield Problem("spec", f"a job may have {MOST_REPLICAS} replicas; this one has {total}")
+
+
+def _roles(job: PaddleJob) -> Iterator[Problem]:
+    for name, one in roles(job.spec).items():
+        path = f"spec.{name}"
+        longest = f"{job.metadata.name}-{name}-{max(one.replicas - 1, 0)}"
+        if len(longest) > LONGEST_NAME >= len(job.metadata.name):
+            message = f"the replica's name {longest!r} has {len(longest)} characters; at most {LONGEST_NAME}"
+            yield Problem(path, f"{message} are allowed: shorten metadata.name")
+        yield from _bounds(one, path)
+        if one.template is UNSET:
+            yield Problem(f"{path}.template", "missing; expected the pod of each replica")
+        else:
+            yield from of_template(one.template, f"{path}.template", hosted=intranet(job.spec) == HOST)
+
+
+def _bounds(one: ResourceSpec, path: str) -> Iterator[Problem]:
+    least, most = one.requests, one.limits
+    if least is not UNSET and most is not UNSET and least > most:
+        yield Problem(f"{path}.requests", f"{least} is more than limits, which is {most}")
+        return
+    if least is not UNSET and one.replicas < least:
+        message = f"{one.replicas} is less than requests: an elastic job runs with {least}"
+        yield Problem(f"{path}.replicas", message, warning=True)
+    if most is not UNSET and one.replicas > most:
+        message = f"{one.replicas} is more than limits: an elastic job runs with {most}"
+        yield Problem(f"{path}.replicas", message, warning=True)
+
+
+def _elastic(spec: PaddleJobSpec) -> Iterator[Problem]:
+    if spec.elastic is not UNSET and spec.ps is not None:
+        message = "not used: with parameter servers everybody must know everybody; elastic jobs have workers alone"
+        yield Problem("spec.elastic", message, warning=True)
+    elif spec.elastic is not UNSET and not spec.elastic:
+        yield Problem("spec.elastic", "0 means elastic as any number does; leave it out if that is meant", warning=True)
+    for name, one in roles(spec).items():
+        heeded = spec.elastic is not UNSET and name == WORKER and spec.ps is None
+        for field, value in (("requests", one.requests), ("limits", one.limits)):
+            if value is not UNSET and not heeded:
+                message = "only the workers of an elastic job have bounds: not used"
+                yield Problem(f"spec.{name}.{field}", message, warning=True)
+
+
+def _scheduling(spec: PaddleJobSpec) -> Iterator[Problem]:
+    policy, total = spec.scheduling_policy, sum(one.replicas for one in roles(spec).values())
+    if policy is not None and policy.min_available is not UNSET and policy.min_available > total:
+        message = f"{policy.min_available} is more than the {total} replicas that there are"
+        yield Problem("spec.schedulingPolicy.minAvailable", f"{message}: the group is never admitted", warning=True)
+    by_workers = spec.run_policy is not None and spec.run_policy.success_policy == "Workers"
+    if by_workers and PS not in roles(spec) and len(roles(spec)) == 1:
+        yield Problem("spec.runPolicy.successPolicy", "the job has workers alone: the same as All", warning=True)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PaddleJob's policies in the one model: success and failure, restarts, sizes, clean-up. For `translate`."""
+
+from msgspec import UNSET
+
+from trainwright.kinds.paddlejob.peers import BLOCK
+from trainwright.kinds.paddlejob.roles import CONTAINER, HOST, ROLES, SERVICE, WORKER, elastic, intranet, roles
+from trainwright.kinds.paddlejob.wire import MOST_REPLICAS, PaddleJobSpec, ResourceSpec, RunPolicy
+from trainwright.model.cause import Why
+from trainwright.model.job import (
+    Body,
+    Clean,
+    CleanUp,
+    Deadline,
+    Elastic,
+    Lifecycle,
+    Restart,
+    Role,
+    Scope,
+)
+from trainwright.model.rule import All, Any, Atom, Result, Rule, Which
+
+#: Paddle's own exit codes: 101 elastic restart, 102 auto-parallel relaunch.
+RESTART_CODES = ((101, 102),)
+#: Nobody's fault, and so without limit.
+FREE = frozenset({Why.DISRUPTED, Why.DELETED, Why.NODE_LOST})
+#: Whatever replaces a pod gives it another address.
+REPLACED = FREE | {Why.EXIT}
+#: How often pods that ask for it by their exit code are made again, where nobody says.
+RESTARTS = 6
+_CLEAN = {
+    "": CleanUp(Clean.ALL, Clean.UNFINISHED, Clean.UNFINISHED),
+    "OnCompletion": CleanUp(Clean.ALL, Clean.UNFINISHED, Clean.UNFINISHED),
+    "Always": CleanUp(Clean.ALL, Clean.ALL, Clean.ALL),
+    "OnFailure": CleanUp(Clean.UNFINISHED, Clean.ALL, Clean.ALL),
+}
+#: Any other word keeps what has ended. What still runs goes after every end: it would hold its GPUs for ever.
+_KEEP = CleanUp(Clean.UNFINISHED, Clean.UNFINISHED, Clean.UNFINISHED)
+
+
+def success(spec: PaddleJobSpec) -> Rule:
+    """Every pod of every role, the servers included, unless only the workers are asked for."""
+    by_workers = spec.run_policy is not None and spec.run_policy.success_policy == "Workers"
+    names = [WORKER] if by_workers else _some(spec)
+    return All(tuple(Atom(name, Which.EVERY, Result.SUCCEEDED) for name in names))
+
+
+def failure(spec: PaddleJobSpec) -> Rule:
+    """Any pod of any role."""
+    return Any(tuple(Atom(name, Which.SOME, Result.FAILED) for name in _some(spec)))
+
+
+def _some(spec: PaddleJobSpec) -> list[str]:
+    return [name for name, one in roles(spec).items() if one.replicas]
+
+
+def role(name: str, one: ResourceSpec, spec: PaddleJobSpec, job: str) -> Role:
+    """One role of the job of that name. Where peers know addresses, one that changes takes them all along."""
+    by_name, alone = intranet(spec) == SERVICE, elastic(spec)
+    template: Body = {} if one.template is UNSET else one.template
+    scope = Scope.POD if by_name or alone else Scope.JOB
+    return Role(
+        name,
+        one.replicas,
+        template,
+        Restart(REPLACED, codes=RESTART_CODES, free=FREE, scope=scope),
+        elastic=_bounds(one) if alone and name == WORKER else None,
+        resize=None if alone else Scope.JOB,
+        stage=ROLES.index(name),
+        mains=_mains(template),
+        service=by_name,
+        gate="" if alone else job,
+        ports=BLOCK,
+        hosted=intranet(spec) == HOST,
+    )
+
+
+def _mains(template: Body) -> frozenset[str]:
+    """Beside others, a container that is called `paddle` decides; else the pod's phase does, as in the original."""
+    containers = (template.get("spec") or {}).get("containers") or ()
+    named = len(containers) > 1 and any(one.get("name") == CONTAINER for one in containers)
+    return frozenset({CONTAINER}) if named else frozenset()
+
+
+def _bounds(one: ResourceSpec) -> Elastic:
+    least = 1 if one.requests is UNSET else max(one.requests, 1)
+    most = MOST_REPLICAS if one.limits is UNSET else one.limits
+    return Elastic(least, max(most, least))
+
+
+def lifecycle(spec: PaddleJobSpec) -> Lifecycle:
+    """The run policy, and what is removed at the end."""
+    policy = spec.run_policy or RunPolicy()
+    limit, deadline, ttl = policy.backoff_limit, policy.active_deadline_seconds, policy.ttl_seconds_after_finished
+    return Lifecycle(
+        suspended=policy.suspend,
+        clean=_CLEAN.get(spec.clean_pod_policy, _KEEP),
+        backoff_limit=RESTARTS if limit is UNSET else limit,
+        # What the kubelet restarts in place was never limited by the original: only who says a limit means them too.
+        counts_in_place=limit is not UNSET,
+        deadline=None if deadline is UNSET else Deadline(deadline),
+        ttl=None if ttl is UNSET else ttl,
+    )

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PaddleJob on the wire: every field of `batch.paddlepaddle.org/v1`, and `runPolicy`, which is ours.
+
+`decode` reads manifests into these, `crd.schema` generates the CRD from them, the other modules of this package work on
+them. Words that the original never checked are plain text here too: manifests with misspelt ones exist, and must run.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from trainwright.model.ledger import Ledger
+from trainwright.model.meta import ObjectMeta
+
+#: Replicas of a job in all: what its status must remember of them stays within what an API server stores.
+MOST_REPLICAS = 10_000
+#: Pods of a role that are listed one by one.
+MOST_REFS = 256
+Count = Annotated[int, Meta(ge=0, le=MOST_REPLICAS)]
+Seconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Word = Annotated[str, Meta(max_length=253)]
+Moment = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+SuccessPolicy = Literal["All", "Workers"]
+
+
+def _told(text: str) -> Meta:
+    """What `kubectl explain` says of a field."""
+    return Meta(description=text)
+
+
+class Spec(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Base of the parts of a manifest; they hold the user's dicts, so they are left to the garbage collector."""
+
+
+class SchedulingPolicy(Spec, frozen=True):
+    """How the gang's group is made; the number of pods that must start together is all of them unless it says."""
+
+    min_available: Annotated[Count, _told("Pods that must start together; unset: all.")] | UnsetType = UNSET
+    queue: Annotated[Word, _told("The queue of the group.")] = ""
+    priority_class: Annotated[Word, _told("The PriorityClass of the group.")] = ""
+    min_resources: Annotated[dict[str, int | Annotated[str, Meta(max_length=64)]], Meta(max_length=64)] | UnsetType = (
+        UNSET
+    )
+
+
+class ResourceSpec(Spec, frozen=True):
+    """One role: parameter servers, workers, or heterogeneous workers."""
+
+    replicas: Annotated[Count, _told("How many; indexes count from 0.")]
+    requests: Annotated[Count, _told("The fewest that an elastic job runs with.")] | UnsetType = UNSET
+    limits: Annotated[Count, _told("The most that an elastic job runs with.")] | UnsetType = UNSET
+    template: (
+        Annotated[dict[str, Any], _told("The pod of each replica, as core/v1 has it; the container `paddle` trains.")]
+        | UnsetType
+    ) = UNSET
+
+
+class RunPolicy(Spec, frozen=True):
+    """What holds for the job as a whole; the original has none of it."""
+
+    backoff_limit: (
+        Annotated[Seconds, _told("So many restarts are made, of all roles together, those inside pods included.")]
+        | UnsetType
+    ) = UNSET
+    active_deadline_seconds: (
+        Annotated[Seconds, _told("Seconds after it was accepted at which the job fails.")] | UnsetType
+    ) = UNSET
+    ttl_seconds_after_finished: (
+        Annotated[Seconds, _told("Seconds after its end at which the job itself is removed; unset: never.")] | UnsetType
+    ) = UNSET
+    suspend: Annotated[bool, _told("While true no pod runs; what had finished runs again afterwards.")] = False
+    success_policy: Annotated[
+        SuccessPolicy, _told("All: every pod must succeed; Workers: the workers, and the servers are ended then.")
+    ] = "All"
+
+
+class PaddleJobSpec(Spec, frozen=True):
+    """What the user asks for."""
+
+    clean_pod_policy: Annotated[
+        str,
+        Meta(max_length=64, description="When pods are removed at the end: Always, Never, OnFailure, OnCompletion."),
+    ] = ""
+    scheduling_policy: SchedulingPolicy | None = None
+    intranet: Annotated[
+        str,
+        Meta(max_length=64, description="How pods find each other: PodIP (also where nothing is said), Service, Host."),
+    ] = ""
+    with_gloo: (
+        Annotated[int, Meta(ge=0, le=2, description="Gloo: 0 off, 1 workers, 2 workers and servers; unset: 1 with ps.")]
+        | UnsetType
+    ) = UNSET
+    ps: ResourceSpec | None = None
+    worker: ResourceSpec | None = None
+    heter: ResourceSpec | None = None
+    elastic: (
+        Annotated[
+            int,
+            Meta(ge=-(2**31), le=2**31 - 1, description="Whatever the number: workers may come and go while it runs."),
+        ]
+        | UnsetType
+    ) = UNSET
+    run_policy: RunPolicy | None = None
+
+
+class JobCondition(Spec, frozen=True):
+    """One condition; an addition to the original."""
+
+    type: Annotated[str, Meta(max_length=64)]
+    status: Annotated[str, Meta(max_length=16)]
+    reason: Annotated[str, Meta(max_length=256)] = ""
+    message: Annotated[str, Meta(max_length=8192)] = ""
+    last_transition_time: Moment | UnsetType = UNSET
+
+
+class PodRef(Spec, frozen=True):
+    """One pod. Its resourceVersion is not here: it would make a write of every change of a pod."""
+
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    api_version: str = ""
+
+
+class RoleStatus(Spec, frozen=True):
+    """How many pods of a role are how, and which they are; none is not written."""
+
+    pending: int = 0
+    starting: int = 0
+    running: int = 0
+    failed: int = 0
+    succeeded: int = 0
+    unknown: int = 0
+    refs: tuple[PodRef, ...] | None = None
+
+
+class PaddleJobStatus(Spec, frozen=True):
+    """What the controller reports."""
+
+    phase: str = ""
+    mode: str = ""
+    ps: RoleStatus | UnsetType = UNSET
+    worker: RoleStatus | UnsetType = UNSET
+    heter: RoleStatus | UnsetType = UNSET
+    elastic: str = ""
+    start_time: Moment | UnsetType = UNSET
+    completion_time: Moment | UnsetType = UNSET
+    observed_generation: int = 0
+    conditions: tuple[JobCondition, ...] | None = None
+    trainwright: Ledger = Ledger()
+
+
+class PaddleJob(Struct, frozen=True, rename="camel"):
+    """The whole object."""
+
+    metadata: ObjectMeta
+    spec: PaddleJobSpec
+    api_version: str = "batch.paddlepaddle.org/v1"
+    kind: str = "PaddleJob"
+    status: PaddleJobStatus | None = None

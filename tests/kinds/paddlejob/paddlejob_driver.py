@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A PaddleJob in the simulated world, driven the way an engine will: load → reconcile → render → store → carry out.
+
+The status lives in the manifest as JSON and nowhere else: every pass loads it anew, so whatever does not survive the
+wire is lost here too. Every pass of every test also holds what must always be true of a status (`_hold`).
+"""
+
+from copy import deepcopy
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from trainwright.core.reconcile import reconcile
+from trainwright.kinds.base import Loaded, load
+from trainwright.kinds.paddlejob import PADDLEJOB
+from trainwright.kinds.paddlejob.wire import PaddleJobStatus
+from trainwright.model.action import Create, Emit, Patch, Plan
+from trainwright.model.child import Observed
+from trainwright.model.job import Body
+from trainwright.model.ledger import Ledger
+from trainwright.model.site import Site
+from trainwright.testing.factories import UID
+from trainwright.testing.world import World
+
+
+def container(name: str = "paddle", **more: Any) -> Body:
+    """A container of a template."""
+    return {"name": name, "image": "paddle", **more}
+
+
+def role(count: int = 1, *, pod: Body | None = None, meta: Body | None = None, **more: Any) -> Body:
+    """One role; `pod` goes into the pod's spec."""
+    template: Body = {"spec": {"containers": [container()]} | (pod or {})} | ({"metadata": meta} if meta else {})
+    return {"replicas": count, "template": template, **more}
+
+
+def manifest(name: str = "demo", **spec: Any) -> Body:
+    """A whole PaddleJob: `worker=2`, `ps=role(…)`, and whatever else stands in its spec."""
+    parts = {
+        key: role(one) if key in ("ps", "worker", "heter") and isinstance(one, int) else one
+        for key, one in spec.items()
+    }
+    return {
+        "apiVersion": "batch.paddlepaddle.org/v1",
+        "kind": "PaddleJob",
+        "metadata": {"name": name, "namespace": "lab", "uid": UID, "generation": 1},
+        "spec": parts,
+    }
+
+
+class Driver(World):
+    """One PaddleJob, its children, and its stored manifest."""
+
+    def __init__(self, document: Body, *, site: Site | None = None, nodes: tuple[str, ...] = ()) -> None:
+        self.document = msgspec.json.decode(msgspec.json.encode(document))
+        self.bodies: dict[tuple[str, str], Body] = {}
+        self.rendered: Body = {}
+        self.told: list[Emit] = []
+        self.held: frozenset[int] = frozenset()
+        loaded = self.load()
+        assert loaded.errors == (), loaded.errors
+        super().__init__(loaded.job, site=site, nodes=nodes)
+
+    # -- the operator --------------------------------------------------------------------------------------------
+
+    def load(self) -> Loaded:
+        """The stored manifest, read."""
+        return load(PADDLEJOB, self.document)
+
+    def observed(self) -> Observed:
+        return replace(super().observed(), ports=self.held)
+
+    def look(self) -> Plan:
+        """One pass over the stored manifest; its status is rendered along."""
+        loaded = self.load()
+        self.job = self.seen_job = loaded.job
+        plan = reconcile(loaded.job, self.observed(), self.site, self.clock)
+        self.rendered = self._render(loaded, plan)
+        self._hold(loaded, plan)
+        self.events = [PADDLEJOB.event(loaded.job, plan.status, emit) for emit in plan.events]
+        return plan
+
+    def _render(self, loaded: Loaded, plan: Plan) -> Body:
+        body = PADDLEJOB.render(loaded.status, loaded.job, plan.status, self.clock)
+        plain: Body = msgspec.json.decode(msgspec.json.encode(body))
+        return plain
+
+    def _hold(self, loaded: Loaded, plan: Plan) -> None:
+        """What is true of every status: it is read as it was written, and said twice it says the same."""
+        again = msgspec.convert(self.rendered, PaddleJobStatus)
+        second = replace(loaded, status=again, job=replace(loaded.job, ledger=plan.status.ledger))
+        calm = replace(plan, status=replace(plan.status, ledger=again.trainwright))
+        assert self._render(second, calm) == self.rendered
+        kinds = [one["type"] for one in self.rendered["conditions"]]
+        assert len(set(kinds)) == len(kinds)
+
+    def step(self, *, dies_after: int | None = None) -> Plan:
+        """One pass, carried out; counters are stored as well."""
+        plan = super().step(dies_after=dies_after)
+        if dies_after is None:
+            self._save()
+        return plan
+
+    def _store(self, ledger: Ledger) -> None:
+        assert ledger == self.plans[-1].status.ledger
+        self.writes.append("status")
+        self.told += self.events
+        self._save()
+
+    def _save(self) -> None:
+        self.document["status"] = deepcopy(self.rendered)
+
+    def _create(self, create: Create) -> None:
+        self.bodies[create.body["kind"], create.name] = deepcopy(create.body)
+        super()._create(create)
+
+    def _patch(self, patch: Patch) -> None:
+        if patch.kind == PADDLEJOB.name:
+            self.document["metadata"] |= patch.body["metadata"]
+        elif (patch.kind, patch.name) in self.bodies:
+            self.bodies[patch.kind, patch.name] |= {
+                "data": self.bodies[patch.kind, patch.name].get("data", {}) | patch.body.get("data", {})
+            }
+        super()._patch(patch)
+
+    def go(self) -> Body:
+        """Let the operator work until it rests; no time passes. The stored status."""
+        for _ in range(80):
+            self.reap()
+            self.catch_up()
+            before = self.document.get("status")
+            plan = self.step()
+            if self.gone or (plan.empty and not self.notes and self.document.get("status") == before):
+                return self.status
+        raise AssertionError(f"no rest: {self.plans[-2:]}")
+
+    def wait_out(self) -> Body:
+        """Every back-off passes, and what follows is done."""
+        for _ in range(10):
+            self.wait(60)
+            status = self.go()
+        return status
+
+    # -- the user ------------------------------------------------------------------------------------------------
+
+    def edited(self, **changes: Any) -> Body:
+        """Somebody changes fields of the spec. The status after that."""
+        self.document["spec"] |= msgspec.json.decode(msgspec.json.encode(changes))
+        self.document["metadata"]["generation"] += 1
+        return self.go()
+
+    def scale(self, name: str, count: int) -> Body:
+        """Another number of replicas. The status after that."""
+        self.document["spec"][name]["replicas"] = count
+        return self.edited()
+
+    # -- the kubelet ---------------------------------------------------------------------------------------------
+
+    def run(self) -> Body:
+        """Every pod that can starts, again and again until all that can have. The status after that."""
+        self.go()
+        for _ in range(4):
+            for name, pod in self.pods().items():
+                if pod.status.phase == "Pending" and pod.metadata.deletion_timestamp is None:
+                    self.start(name, node=name.removeprefix("demo-") if self.nodes else "node-1")
+            self.go()
+        return self.status
+
+    def end(self, *names: str, code: int = 0) -> Body:
+        """These replicas end. The status after that."""
+        for name in names:
+            self.exit(f"demo-{name}", code)
+        return self.go()
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> Body:
+        found: Body = self.document["status"]
+        return found
+
+    @property
+    def phase(self) -> str:
+        return str(self.status["phase"])
+
+    @property
+    def conditions(self) -> dict[str, tuple[str, str]]:
+        return {one["type"]: (one["status"], one["reason"]) for one in self.status["conditions"]}
+
+    @property
+    def data(self) -> dict[str, str]:
+        """What the ConfigMap holds, but for the key that only marks it."""
+        assert ("ConfigMap", "demo") in self.truth
+        found = self.bodies["ConfigMap", "demo"]["data"]
+        return {key: value for key, value in found.items() if not key.startswith("TRAINWRIGHT_")}
+
+    def env(self, name: str, place: int = 0) -> dict[str, Any]:
+        """What a pod's container is told, but for the ConfigMap; the last entry of a name wins."""
+        body = self.bodies["Pod", f"demo-{name}"]["spec"]["containers"][place]
+        found = {one["name"]: one.get("value", one.get("valueFrom")) for one in body.get("env") or ()}
+        return {key: value for key, value in found.items() if not key.startswith("TRAINWRIGHT_")}
+
+    def names(self, kind: str = "Pod") -> list[str]:
+        """What there is of a kind, without the job's name; `worker-0#1` for a later attempt."""
+        found = []
+        for (what, name), child in self.truth.items():
+            if what == kind:
+                attempt = (child.metadata.labels or {}).get("trainwright.dev/attempt", "0")
+                found.append(name.removeprefix("demo-") + ("" if attempt == "0" else f"#{attempt}"))
+        return sorted(found)
