@@ -89,6 +89,7 @@ LOST = frozenset({Why.NODE_LOST})
         (Restart(FAILURE | {Why.COMPLETED}, limit=3), "after success or failure, at most 3 in all"),
         (Restart(FAILURE | LOST, free=LOST), "after a failure, without limit; preemption and lost nodes do not count"),
         (Restart(FAILURE, codes=((128, 255), (3, 3))), "after exit code 128-255, 3, without limit"),
+        (Restart(FAILURE, codes=((128, 2**31 - 1),)), "after exit code 128 and above, without limit"),
         (Restart(FAILURE, codes=((128, 255), (3, 3)), scope=Scope.ROLE), "after exit code 128-255, 3, without limit"),
         (Restart(FAILURE, scope=Scope.JOB), "after a failure, without limit, with the whole job"),
         (Restart(LOST, limit=1), "after the loss of its node, at most 1 in all"),
@@ -139,3 +140,10 @@ def test_a_deadline_from_running() -> None:
     life = Lifecycle(deadline=Deadline(60, Since.RUNNING))
 
     assert rules(factories.job(lifecycle=life))["deadline"] == "fails 60 s after every pod ran"
+
+
+@pytest.mark.parametrize(("at", "expected"), [(False, "beyond"), (True, "with")])
+def test_a_limit_that_already_fails_is_worded_so(at: bool, expected: str) -> None:
+    life = Lifecycle(backoff_limit=4, fails_at_limit=at)
+
+    assert rules(factories.job(lifecycle=life))["limit"] == f"fails {expected} 4 restarts of all roles together"

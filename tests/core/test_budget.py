@@ -7,9 +7,10 @@ import pytest
 from msgspec.structs import replace
 from passes import lived, on, view
 
-from trainwright.core.budget import Along, Retry, in_place, overspent, split, within_backoff_limit
+from trainwright.core.budget import Along, Retry, in_place, overspent, split, within_backoff_limit, worst
+from trainwright.core.settle import settle
 from trainwright.model.cause import Cause, Why
-from trainwright.model.child import Container, Pod
+from trainwright.model.child import Container, ContainerState, Pod, Terminated, Waiting
 from trainwright.model.job import Job, Lifecycle, Restart, Role, Scope
 from trainwright.model.ledger import Ledger, RoleLedger
 from trainwright.model.status import Seen, State
@@ -280,6 +281,28 @@ def test_restarts_inside_pods_leave_less_room_for_others() -> None:
     assert (tuple(retries), None) == within_backoff_limit(
         view(replace(given, lifecycle=Lifecycle(backoff_limit=3)), *pods), retries
     )
+
+
+def test_where_kubelets_overspend_the_worst_of_them_is_named() -> None:
+    given = limited(2, in_place=True)
+    ends = [ContainerState(terminated=Terminated(code, reason="Error")) for code in (3, 9)]
+    mild = Container("main", restart_count=1, last_state=ends[0])
+    bad = Container("main", restart_count=5, state=ContainerState(waiting=Waiting("CrashLoopBackOff")))
+    pods = [pod(0, "Running", containers=(mild,)), pod(1, "Running", containers=(replace(bad, last_state=ends[1]),))]
+    found = worst(view(given, *pods))
+
+    assert found is not None
+    assert (found.seen.index, found.cause.code, found.cause.container) == (1, 9, "main")
+    assert settle(view(given, *pods)).refused == found
+    assert worst(view(given, pod(0, "Running", containers=(bad,)))) is None
+    assert worst(view(given)) is None
+    assert worst(view(limited(2), *pods)) is None
+
+
+@pytest.mark.parametrize(("limit", "allowed"), [(None, None), (0, 0), (1, 0), (3, 2)])
+def test_a_limit_may_be_what_already_fails(limit: int | None, allowed: int | None) -> None:
+    assert Lifecycle(backoff_limit=limit, fails_at_limit=True).restarts_allowed == allowed
+    assert Lifecycle(backoff_limit=limit).restarts_allowed == limit
 
 
 @pytest.mark.parametrize(

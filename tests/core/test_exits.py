@@ -34,6 +34,7 @@ def test_each_is_told_of_once_with_its_code() -> None:
     ]
     assert {(emit.moment, emit.warning) for emit in told} == {(Moment.EXITED, False)}
     assert exits(JOB, after, after) == ()
+    assert exits(JOB, before, after, every=False) == told[:1]
 
 
 def test_nothing_is_told_of_what_is_forgotten_and_all_of_what_is_new() -> None:

@@ -110,6 +110,20 @@ async def test_events_of_children_have_the_reasons_of_the_original() -> None:
     assert {component for *_, component in told} == {"tfjob-controller"}
 
 
+async def test_which_replica_failed_and_how_is_told_in_any_case() -> None:
+    """The original's own words for a restart and a failure name only the type."""
+    stage = Stage(lambda pod: Run(lasts=5, code=3) if pod["metadata"]["name"].endswith("1") else Run(lasts=None))
+    document = tfjob(2)
+    document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "Never"
+    async with submitted(stage, document).running():
+        await stage.until(lambda: "Failed" in conditions(stage))
+        await asyncio.sleep(1)
+
+    told = [(one["reason"], one["message"]) for one in stage.store.list(EVENTS)[0]]
+    assert ("ExitedWithCode", "Pod: default.train-worker-1 exited with code 3") in told
+    assert sorted(reason for reason, _ in told) == ["ExitedWithCode", "TFJobFailed", "TFJobRunning"]
+
+
 async def test_a_child_that_is_refused_is_told_of_in_the_words_of_the_original() -> None:
     stage = Stage()
     submitted(stage, tfjob(1))

@@ -13,6 +13,8 @@ Ranks = dict[str, tuple[int, ...]]
 
 #: More alternatives than this are not spelled out.
 _MOST = 6
+#: Of a process that ended; larger ones mean no more.
+_HIGHEST_CODE = 255
 _CLEAN = {
     Clean.NONE: "keeps all pods",
     Clean.UNFINISHED: "removes unfinished pods, keeps finished ones for their logs",
@@ -96,7 +98,8 @@ def rules(job: Job) -> dict[str, str]:
         "clean-up": _CLEAN[clean.succeeded] if len({level for _, level in levels}) == 1 else each,
     }
     if life.backoff_limit is not None:
-        found["limit"] = f"fails beyond {life.backoff_limit} restarts of all roles together"
+        word = "with" if life.fails_at_limit else "beyond"
+        found["limit"] = f"fails {word} {life.backoff_limit} restarts of all roles together"
     if life.deadline is not None:
         since = "it was submitted" if life.deadline.since is Since.STARTED else "every pod ran"
         found["deadline"] = f"fails {life.deadline.seconds:g} s after {since}"
@@ -139,4 +142,10 @@ def _failure(rule: Restart) -> str:
         return "the loss of its node" if rule.causes == {Why.NODE_LOST} else "a disruption"
     if rule.codes is None:
         return "a failure"
-    return "exit code " + ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in rule.codes)
+    return "exit code " + ", ".join(_codes(first, last) for first, last in rule.codes)
+
+
+def _codes(first: int, last: int) -> str:
+    if last > _HIGHEST_CODE:
+        return f"{first} and above"
+    return f"{first}" if first == last else f"{first}-{last}"

@@ -7,6 +7,7 @@ Budgets are compared with the counts in the ledger, which are stored before anyt
 from msgspec import Struct
 
 from trainwright.core import attempts
+from trainwright.core.conclude import restarted
 from trainwright.core.observe import View
 from trainwright.model.cause import Cause, Why
 from trainwright.model.child import Pod
@@ -89,7 +90,7 @@ def _answers(one: Retry) -> bool:
 
 def within_backoff_limit(view: View, retries: list[Retry]) -> tuple[tuple[Retry, ...], Retry | None]:
     """The job's own budget, over all roles: those within it, and the first beyond it."""
-    limit = view.job.lifecycle.backoff_limit
+    limit = view.job.lifecycle.restarts_allowed
     if limit is None or not retries:
         return tuple(retries), None
     room = limit - _spent(view)
@@ -105,8 +106,19 @@ def within_backoff_limit(view: View, retries: list[Retry]) -> tuple[tuple[Retry,
 
 def overspent(view: View) -> bool:
     """Restarts inside pods alone can exceed the job's budget."""
-    limit = view.job.lifecycle.backoff_limit
+    limit = view.job.lifecycle.restarts_allowed
     return limit is not None and view.job.lifecycle.counts_in_place and _spent(view) > limit
+
+
+def worst(view: View) -> Retry | None:
+    """The replica whose kubelet has restarted it most often, and how it last ended; None where that is not known."""
+    pairs = zip(view.job.roles, view.roles, strict=True)
+    seen = [(role, one, one.pod) for role, group in pairs for one in group.replicas if one.pod is not None]
+    if not view.job.lifecycle.counts_in_place or not seen:
+        return None
+    role, one, pod = max(seen, key=lambda each: in_place(each[2]))
+    cause = restarted(pod)
+    return None if cause is None else Retry(role, one, cause)
 
 
 def _spent(view: View) -> int:

@@ -133,7 +133,20 @@ def _exit(pod: Pod, role: Role) -> Cause | None:
     if not bad:
         return None
     dated = [(end.finished_at, place) for place, (_, end) in enumerate(bad) if end.finished_at is not None]
-    container, end = bad[min(dated)[1] if len(dated) == len(bad) else 0]
+    return _exited(pod, *bad[min(dated)[1] if len(dated) == len(bad) else 0])
+
+
+def restarted(pod: Pod) -> Cause | None:
+    """How the container that its kubelet restarted most often last ended."""
+    groups = (pod.status.init_container_statuses, pod.status.container_statuses)
+    often = max((one for group in groups for one in group or ()), key=lambda one: one.restart_count, default=None)
+    for state in (often.state, often.last_state) if often is not None and often.restart_count else ():
+        if often is not None and state is not None and state.terminated is not None:
+            return _exited(pod, often, state.terminated)
+    return None
+
+
+def _exited(pod: Pod, container: Container, end: Terminated) -> Cause:
     return Cause(
         Why.EXIT,
         code=end.exit_code,

@@ -14,11 +14,11 @@ from trainwright.model.job import Job
 from trainwright.model.ledger import Ledger
 
 
-def exits(job: Job, before: Ledger, after: Ledger) -> tuple[Emit, ...]:
-    """One event for each pod that has exited, with its code."""
+def exits(job: Job, before: Ledger, after: Ledger, *, every: bool = True) -> tuple[Emit, ...]:
+    """One event for each pod that has exited, with its code; or only for each that has failed."""
     failures = [one for one in after.failures if one.cause.why is Why.EXIT and one not in before.failures]
     ends = [f"{one.pod} exited with code {one.cause.code}" for one in failures]
-    ends += [f"{pod} exited with code 0" for pod in _succeeded(job, before, after)]
+    ends += [f"{pod} exited with code 0" for pod in _succeeded(job, before, after)] if every else []
     return tuple(Emit(Moment.EXITED, text) for text in ends)
 
 

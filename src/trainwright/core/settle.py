@@ -31,7 +31,7 @@ class Settled(Struct, frozen=True, gc=False):
     view: View
     tallies: dict[str, Tally]
     retries: tuple[Retry, ...] = ()
-    #: The restart that the job's own budget does not allow, or the last failure once it is overspent.
+    #: The restart that the job's own budget does not allow; where kubelets have overspent it, the worst of theirs.
     refused: Retry | None = None
     overspent: bool = False
 
@@ -39,7 +39,8 @@ class Settled(Struct, frozen=True, gc=False):
 def settle(view: View) -> Settled:
     """Split what has ended."""
     if view.calm:
-        return Settled(view, {}, overspent=budget.overspent(view))
+        overspent = budget.overspent(view)
+        return Settled(view, {}, refused=budget.worst(view) if overspent else None, overspent=overspent)
     ended = [
         Retry(role, seen, cause)
         for role, group in zip(view.job.roles, view.roles, strict=True)
@@ -50,6 +51,8 @@ def settle(view: View) -> Settled:
     view = _remember(view, finals)
     allowed, refused = budget.within_backoff_limit(view, retries)
     overspent = refused is not None or budget.overspent(view)
+    if overspent and refused is None:
+        refused = budget.worst(view)
     return Settled(view, tallies(view.job), allowed, refused, overspent)
 
 

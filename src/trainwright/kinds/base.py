@@ -84,6 +84,8 @@ class Kind(Struct, frozen=True, kw_only=True):
     event: Callable[[Job, Status, Emit], Emit] = lambda _job, _status, emit: emit
     #: Every gang that its jobs may be, wherever the scheduler for one is.
     gangs: tuple[Gang, ...] = ()
+    #: Its events do not say which replica failed and how, so that is told besides.
+    tells_exits: bool = False
     #: Its jobs may have a time to live, after which they are removed.
     removes: bool = False
     #: What is remembered of a job whose status another controller may have written: (status, metadata) -> ledger.

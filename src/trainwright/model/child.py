@@ -51,6 +51,8 @@ class Container(Wire, frozen=True, gc=False):
     ready: bool = False
     restart_count: int = 0
     state: ContainerState | None = None
+    #: How it was before its kubelet last restarted it.
+    last_state: ContainerState | None = None
 
 
 class Condition(Wire, frozen=True, gc=False):

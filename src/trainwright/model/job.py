@@ -136,6 +136,8 @@ class Lifecycle(Struct, frozen=True, gc=False):
     clean: CleanUp = CleanUp()
     #: Restarts of all roles together; exceeding it fails the job.
     backoff_limit: int | None = None
+    #: The restart that would reach it fails the job already; not only the one beyond it. So 0 and 1 mean the same.
+    fails_at_limit: bool = False
     #: Restarts inside a pod, by the kubelet, count too.
     counts_in_place: bool = False
     deadline: Deadline | None = None
@@ -144,6 +146,12 @@ class Lifecycle(Struct, frozen=True, gc=False):
     #: Seconds after the end at which the job itself is removed.
     ttl: float | None = None
     ending: Ending | None = None
+
+    @property
+    def restarts_allowed(self) -> int | None:
+        """How many restarts of all roles together there may be."""
+        limit = self.backoff_limit
+        return limit if limit is None or not self.fails_at_limit else max(limit - 1, 0)
 
 
 class Gang(Struct, frozen=True, gc=False):

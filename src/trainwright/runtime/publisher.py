@@ -40,7 +40,8 @@ class Publisher:
         job = track.job(loaded)
         if job.unmanaged:
             return None
-        ends = exits(job, job.ledger, plan.status.ledger) if self._child_events else ()
+        every = self._child_events
+        ends = exits(job, job.ledger, plan.status.ledger, every=every) if every or track.kind.tells_exits else ()
         events = tuple(track.kind.event(job, plan.status, emit) for emit in (*ends, *plan.events))
         said = document.get("status")
         stored = said if isinstance(said, dict) else {}  # a definition that is not ours may let anything pass

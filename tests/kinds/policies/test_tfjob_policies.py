@@ -82,7 +82,7 @@ def test_dynamic_workers_do_not_count_as_failures() -> None:
         ("Never", Restart()),
         ("OnFailure", Restart(causes=FAILED_POD)),
         ("Always", Restart(causes=FAILED_POD | {Why.COMPLETED})),
-        ("ExitCode", Restart(causes=FAILED_POD, codes=((128, 255),))),
+        ("ExitCode", Restart(causes=FAILED_POD, codes=((128, 2**31 - 1),))),
     ],
 )
 def test_restart_policy_compiles(policy: str, expected: Restart) -> None:
@@ -108,7 +108,8 @@ def test_run_policy_compiles() -> None:
     assert compiled(job).lifecycle == Lifecycle(
         suspended=True,
         clean=CleanUp(Clean.UNFINISHED, Clean.UNFINISHED, Clean.UNFINISHED),
-        backoff_limit=2,
+        backoff_limit=3,
+        fails_at_limit=True,
         counts_in_place=True,
         deadline=Deadline(60),
         ttl=5,
@@ -193,6 +194,7 @@ def test_verdict(job: TFJob, steps: list[Step], expected: Verdict) -> None:
         pytest.param("ExitCode", fails("worker-1", code=1), failed("Worker 1 Exit"), id="ExitCode 1"),
         pytest.param("ExitCode", fails("worker-1", code=127), failed("Worker 1 Exit"), id="ExitCode 127"),
         pytest.param("ExitCode", fails("worker-1", code=128), RESTARTING, id="ExitCode 128"),
+        pytest.param("ExitCode", fails("worker-1", code=48879), RESTARTING, id="ExitCode of more than a byte"),
         pytest.param("ExitCode", fails("worker-1", code=130), RESTARTING, id="ExitCode 130"),
         pytest.param("ExitCode", fails("worker-1", code=139), RESTARTING, id="ExitCode 139"),
         pytest.param("ExitCode", fails("worker-1", code=255), RESTARTING, id="ExitCode 255"),

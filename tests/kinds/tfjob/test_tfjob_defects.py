@@ -42,6 +42,17 @@ def test_2045_pods_that_are_made_anew_use_up_the_backoff_limit(restart: str) -> 
     assert "backoff limit" in condition(driver.status, "Failed")[2]
 
 
+def test_the_limit_is_told_as_the_user_wrote_it_with_the_end_that_the_kubelet_answered() -> None:
+    driver = Driver(manifest(spec=policy(backoffLimit=2), Worker=replicas(2, restartPolicy="OnFailure"))).running()
+    last = ContainerState(terminated=Terminated(9))
+    one = Container("tensorflow", restart_count=2, state=ContainerState(running=Running()), last_state=last)
+    driver.change("demo-worker-0", container_statuses=(one,))
+    outcome = driver.go()["trainwright"]["outcome"]
+
+    assert outcome["message"] == "its restarts have reached the limit of 2"
+    assert (outcome["failure"]["pod"], outcome["failure"]["cause"]["code"]) == ("demo-worker-0", 9)
+
+
 def test_3419_clean_pod_policy_none_holds_when_the_backoff_limit_is_hit() -> None:
     driver = two(spec=policy(backoffLimit=1, cleanPodPolicy="None"))
     driver.restarted_in_place("worker-0", 1)

@@ -96,7 +96,7 @@ MOVED: list[tuple[str, Any, str, Any]] = [
     ("cleanPodPolicy", "", "clean", Clean.ALL),
     ("ttlSecondsAfterFinished", 7, "ttl", 7),
     ("activeDeadlineSeconds", 7, "deadline", 7),
-    ("backoffLimit", 7, "backoff_limit", 6),
+    ("backoffLimit", 7, "restarts_allowed", 6),
 ]
 
 

@@ -104,6 +104,7 @@ TFJOB = Kind(
     word=word,
     event=event,
     gangs=GANGS,
+    tells_exits=True,
     removes=True,
     past=past,
     elsewhere=elsewhere,

@@ -13,8 +13,8 @@ from trainwright.model.rule import NEVER, Any, Atom, Result, Rule, Which
 ALL_WORKERS = "AllWorkers"
 #: A pod that Kubernetes calls Failed, for whatever reason, or whose node is gone.
 FAILED_POD = frozenset({Why.EXIT, Why.EVICTED, Why.DISRUPTED, Why.REJECTED, Why.NODE_LOST})
-#: From here on an exit code says: try again.
-RETRYABLE = ((128, 255),)
+#: From here on an exit code says: try again. Some systems have codes of more than a byte.
+RETRYABLE = ((128, 2**31 - 1),)
 #: By the controller: what the kubelet restarts in place never shows as a failed pod.
 RESTARTS = {
     "Never": Restart(),
@@ -76,8 +76,9 @@ def lifecycle(policy: RunPolicy) -> Lifecycle:
     return Lifecycle(
         suspended=policy.suspend,
         clean=CleanUp(level, level, level),
-        # It fails at the limit, not beyond it: three restarts of three are too many. So 0 and 1 mean the same.
-        backoff_limit=None if limit is UNSET else max(limit - 1, 0),
+        backoff_limit=None if limit is UNSET else limit,
+        # Three restarts of three are too many.
+        fails_at_limit=True,
         counts_in_place=True,
         deadline=None if deadline is UNSET else Deadline(min(deadline, _AGES)),
         ttl=None if ttl is UNSET else ttl,
