@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AITrainingJob's policies in the one model, from its reference, sections 8, 9, 11 and 12. Only values."""
+"""AITrainingJobs by their policies alone, through the real kind: what a policy compiles to, and whole jobs to drive."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
-from trainwright.model.cause import Why
-from trainwright.model.job import Clean, CleanUp, Deadline, Ending, Job, Lifecycle, Restart, Scope, Since
-from trainwright.model.rule import NEVER, All, Any, Atom, Result, Rule, Which
-from trainwright.testing import factories
+from trainwright.kinds.aitrainingjob import AITRAININGJOB, policies
+from trainwright.kinds.aitrainingjob.wire import AITrainingJobSpec, ReplicaSpec
+from trainwright.kinds.base import load
+from trainwright.model.job import Body, CleanUp, Ending, Job, Restart
+from trainwright.model.rule import Rule
+from trainwright.testing.factories import UID
 
-#: A pod that Kubernetes calls Failed.
-FAILED_POD = frozenset({Why.EXIT, Why.EVICTED, Why.DISRUPTED, Why.REJECTED})
-NODE = frozenset({Why.NODE_LOST})
-#: Annotations that end a job, in the order in which they are looked for.
-ENDINGS = ("Preempted", "Failed", "NodeFail", "Timeout", "Succeed")
+FAILED_POD, NODE = policies.FAILED_POD, policies.NODE
+_TEMPLATE = {"spec": {"containers": [{"name": "aitj-main", "image": "python"}]}}
 
 
 class Replicas(Struct, frozen=True):
@@ -26,6 +27,7 @@ class Replicas(Struct, frozen=True):
     restart: str = "Never"
     scope: str = "All"
     limit: int | None = None
+    helpers: tuple[str, ...] = ()
 
 
 class AITrainingJob(Struct, frozen=True):
@@ -34,77 +36,71 @@ class AITrainingJob(Struct, frozen=True):
     roles: dict[str, Replicas]
     complete: str = "All"
     fail: str = "Any"
-    exit_codes: str = ""
+    exit_codes: Any = ""
     clean_pod_policy: str = "All"
     time_limit: int | None = None
     annotations: Mapping[str, str] = {}
 
 
-def of_role(name: str, policy: str, result: Result) -> Rule:
-    """The end policy of a replica type; an unknown word never decides."""
-    which: dict[str, Which | tuple[int, ...]] = {"Any": Which.SOME, "Rank0": (0,), "All": Which.EVERY}
-    return Atom(name, which[policy], result) if policy in which else NEVER
+def replica(one: Replicas) -> Body:
+    """A replica spec."""
+    helpers = [{"name": name, "image": "python"} for name in one.helpers]
+    limit = {} if one.limit is None else {"restartLimit": one.limit}
+    return {
+        "replicas": one.replicas,
+        "completePolicy": one.complete,
+        "failPolicy": one.fail,
+        "restartPolicy": one.restart,
+        "restartScope": one.scope,
+        "template": {"spec": {"containers": [*_TEMPLATE["spec"]["containers"], *helpers]}},
+        **limit,
+    }
 
 
-def of_job(policy: str, rules: tuple[Rule, ...]) -> Rule:
-    """The end policy of the job, over its replica types; here even Rank0 never decides."""
-    make: dict[str, Callable[[tuple[Rule, ...]], Rule]] = {"Any": Any, "All": All}
-    return make[policy](rules) if policy in make else NEVER
+def manifest(job: AITrainingJob) -> Body:
+    """The whole manifest."""
+    limit = {} if job.time_limit is None else {"timeLimit": job.time_limit}
+    return {
+        "apiVersion": "elasticdeeplearning.ai/v1",
+        "kind": "AITrainingJob",
+        "metadata": {"name": "job", "namespace": "default", "uid": UID, "annotations": dict(job.annotations)},
+        "spec": {
+            "replicaSpecs": {name: replica(one) for name, one in job.roles.items()},
+            "completePolicy": job.complete,
+            "failPolicy": job.fail,
+            "restartingExitCode": job.exit_codes,
+            "cleanPodPolicy": job.clean_pod_policy,
+            **limit,
+        },
+    }
+
+
+def _spec(job: AITrainingJob) -> AITrainingJobSpec:
+    return msgspec.convert(manifest(job)["spec"], AITrainingJobSpec)
 
 
 def success(job: AITrainingJob) -> Rule:
-    """Complete policies on both levels."""
-    rules = tuple(of_role(name, role.complete, Result.SUCCEEDED) for name, role in job.roles.items())
-    return of_job(job.complete, rules)
+    return policies.success(_spec(job))
 
 
 def failure(job: AITrainingJob) -> Rule:
-    """Fail policies on both levels."""
-    return of_job(job.fail, tuple(of_role(name, role.fail, Result.FAILED) for name, role in job.roles.items()))
+    return policies.failure(_spec(job))
 
 
-def codes(text: str) -> tuple[tuple[int, int], ...]:
-    """`137,128`, blanks allowed."""
-    return tuple((int(word), int(word)) for word in text.split(",") if word.strip())
+def restart(one: Replicas, exit_codes: Any) -> Restart:
+    return policies.restart(msgspec.convert(replica(one), ReplicaSpec), exit_codes)
 
 
-def restart(role: Replicas, exit_codes: str) -> Restart:
-    """The six policies; none of them restarts what has succeeded."""
-    causes, listed = {
-        "Never": (frozenset[Why](), None),
-        "OnFailure": (FAILED_POD, None),
-        "ExitCode": (frozenset({Why.EXIT}), codes(exit_codes)),
-        "OnNodeFail": (NODE, None),
-        "OnNodeFailWithExitCode": (NODE | {Why.EXIT}, codes(exit_codes)),
-        "Always": (FAILED_POD | NODE, None),
-    }[role.restart]
-    scope = {"All": Scope.JOB, "Replica": Scope.ROLE, "Pod": Scope.POD}[role.scope]
-    return Restart(causes, codes=listed, limit=role.limit, scope=scope, shared=True)
+def ending(annotations: Mapping[str, str]) -> Ending | None:
+    return policies.ending(annotations)
 
 
-def ending(job: AITrainingJob) -> Ending | None:
-    """The annotation that asks for an end; its value is the message."""
-    asked = [key for key in ENDINGS if key in job.annotations]
-    return Ending(asked[0], job.annotations[asked[0]], succeeded=asked[0] == "Succeed") if asked else None
-
-
-def clean_up(job: AITrainingJob) -> CleanUp:
-    """What timed out, was preempted or lost its node is removed in any case, also where pods are to be kept."""
-    level = Clean(job.clean_pod_policy)
-    asked = ending(job)
-    kept = asked is not None and asked.word in ("Failed", "Succeed")
-    return CleanUp(level, level, level if kept else Clean.ALL, lost=Clean.ALL)
+def clean_up(policy: str) -> CleanUp:
+    return policies.lifecycle(_spec(AITrainingJob({"a": Replicas()}, clean_pod_policy=policy)), None).clean
 
 
 def compiled(job: AITrainingJob) -> Job:
     """The job in the one model."""
-    roles = [
-        factories.role(name, role.replicas, restart=restart(role, job.exit_codes), service=True)
-        for name, role in job.roles.items()
-    ]
-    lifecycle = Lifecycle(
-        clean=clean_up(job),
-        deadline=None if job.time_limit is None else Deadline(job.time_limit, Since.RUNNING),
-        ending=ending(job),
-    )
-    return factories.job(*roles, success=success(job), failure=failure(job), lifecycle=lifecycle)
+    loaded = load(AITRAININGJOB, manifest(job))
+    assert loaded.errors == ()
+    return loaded.job

@@ -8,12 +8,9 @@ from aitrainingjob_policy import (
     AITrainingJob,
     Replicas,
     clean_up,
-    codes,
     compiled,
     ending,
     failure,
-    of_job,
-    of_role,
     restart,
     success,
 )
@@ -44,6 +41,7 @@ from trainwright.testing.world import World
 
 A, B = (Atom(name, Which.EVERY, Result.SUCCEEDED) for name in "ab")
 NODES = ("trainer-0", "trainer-1", "trainer-2", "spare")
+LISTED = Restart(codes=((137, 137), (128, 128)), beside=False, scope=Scope.JOB, shared=True)
 
 
 def trainers(**more: object) -> AITrainingJob:
@@ -66,18 +64,17 @@ def pair(complete: str = "All", fail: str = "Any") -> AITrainingJob:
         ("Rank0", Atom("trainer", (0,), Result.FAILED)),
         ("All", Atom("trainer", Which.EVERY, Result.FAILED)),
         ("None", NEVER),
-        ("Sometimes", NEVER),
     ],
 )
 def test_end_policy_of_a_replica_type_compiles(policy: str, expected: Rule) -> None:
-    assert of_role("trainer", policy, Result.FAILED) == expected
+    assert failure(trainers(fail=policy)) == Any((expected,))
 
 
 @pytest.mark.parametrize(
     ("policy", "expected"), [("Any", Any((A, B))), ("All", All((A, B))), ("Rank0", NEVER), ("None", NEVER)]
 )
 def test_end_policy_of_the_job_compiles(policy: str, expected: Rule) -> None:
-    assert of_job(policy, (A, B)) == expected
+    assert success(pair(complete=policy)) == expected
 
 
 def test_the_defaults_compile_to_all_complete_and_any_fails() -> None:
@@ -94,11 +91,11 @@ def test_the_defaults_compile_to_all_complete_and_any_fails() -> None:
     [
         ("Never", Restart(scope=Scope.JOB, shared=True)),
         ("OnFailure", Restart(FAILED_POD, scope=Scope.JOB, shared=True)),
-        ("ExitCode", Restart(frozenset({Why.EXIT}), codes=((137, 137), (128, 128)), scope=Scope.JOB, shared=True)),
+        ("ExitCode", replace(LISTED, causes=frozenset({Why.EXIT}))),
         ("OnNodeFail", Restart(NODE, scope=Scope.JOB, shared=True)),
         (
             "OnNodeFailWithExitCode",
-            Restart(frozenset({Why.EXIT, Why.NODE_LOST}), codes=((137, 137), (128, 128)), scope=Scope.JOB, shared=True),
+            replace(LISTED, causes=NODE | {Why.EXIT}),
         ),
         ("Always", Restart(FAILED_POD | NODE, scope=Scope.JOB, shared=True)),
     ],
@@ -112,11 +109,6 @@ def test_restart_scope_and_limit_compile(scope: str, expected: Scope) -> None:
     assert restart(Replicas(scope=scope, limit=2), "") == Restart(limit=2, scope=expected, shared=True)
 
 
-@pytest.mark.parametrize(("text", "expected"), [("", ()), ("137", ((137, 137),)), (" 1 ,2", ((1, 1), (2, 2)))])
-def test_exit_codes_compile(text: str, expected: tuple[tuple[int, int], ...]) -> None:
-    assert codes(text) == expected
-
-
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
@@ -126,29 +118,28 @@ def test_exit_codes_compile(text: str, expected: tuple[tuple[int, int], ...]) ->
         ({"Failed": "no", "Preempted": "yes"}, Ending("Preempted", "yes")),
         ({"NodeFail": "rack 4"}, Ending("NodeFail", "rack 4")),
         ({"Succeed": "good enough"}, Ending("Succeed", "good enough", succeeded=True)),
+        ({"preempted": "by team b"}, Ending("Preempted", "by team b")),
+        ({"FAILED": ""}, Ending("Failed", "")),
+        ({"nodefailed": "rack 4"}, Ending("NodeFail", "rack 4")),
+        ({"NodeFailed": "rack 4", "timeout": "x"}, Ending("NodeFail", "rack 4")),
+        ({"Timeout": "x", "Succeed": "y"}, Ending("Timeout", "x")),
+        ({"failed/reason": "x", "not-failed": "y"}, None),
     ],
 )
 def test_annotations_compile(annotations: dict[str, str], expected: Ending | None) -> None:
-    assert ending(AITrainingJob({}, annotations=annotations)) == expected
+    assert ending(annotations) == expected
 
 
 @pytest.mark.parametrize(
-    ("policy", "annotation", "expected"),
-    [
-        ("All", "", CleanUp(Clean.ALL, Clean.ALL, Clean.ALL, lost=Clean.ALL)),
-        ("None", "", CleanUp(Clean.NONE, Clean.NONE, Clean.ALL, lost=Clean.ALL)),
-        ("None", "Preempted", CleanUp(Clean.NONE, Clean.NONE, Clean.ALL, lost=Clean.ALL)),
-        ("None", "Failed", CleanUp(Clean.NONE, Clean.NONE, Clean.NONE, lost=Clean.ALL)),
-    ],
+    ("policy", "level"),
+    [("All", Clean.ALL), ("", Clean.ALL), ("None", Clean.NONE), ("CleanPodPolicyNone", Clean.NONE)],
 )
-def test_clean_pod_policy_compiles(policy: str, annotation: str, expected: CleanUp) -> None:
-    annotations = {annotation: ""} if annotation else {}
-
-    assert clean_up(AITrainingJob({}, clean_pod_policy=policy, annotations=annotations)) == expected
+def test_clean_pod_policy_compiles(policy: str, level: Clean) -> None:
+    assert clean_up(policy) == CleanUp(level, level, Clean.ALL, lost=Clean.ALL)
 
 
 def test_the_time_limit_counts_from_running() -> None:
-    assert compiled(AITrainingJob({}, time_limit=60)).lifecycle.deadline == Deadline(60, Since.RUNNING)
+    assert compiled(replace(trainers(), time_limit=60)).lifecycle.deadline == Deadline(60, Since.RUNNING)
 
 
 # -- end policies of a replica type --------------------------------------------------------------------------------
@@ -290,10 +281,9 @@ ALL = ["trainer-0", "trainer-1", "trainer-2"]
 DONE: list[Step] = [exits("trainer-0", "trainer-1", "trainer-2")]
 
 
-def asked(word: str, policy: str) -> Step:
+def asked(word: str) -> Step:
     """A third party annotates the job."""
-    job = AITrainingJob({}, clean_pod_policy=policy, annotations={word: "because"})
-    return edits(ending=ending(job), clean=clean_up(job))
+    return edits(ending=ending({word: "because"}))
 
 
 @pytest.mark.parametrize(
@@ -305,11 +295,11 @@ def asked(word: str, policy: str) -> Step:
         pytest.param("None", DONE, "Succeeded", ALL, id="None, Succeed"),
         pytest.param("None", [fails("trainer-1")], "Failed", ALL, id="None, Failed"),
         pytest.param("None", [waits(100)], "Failed", [], id="None, Timeout"),
-        pytest.param("None", [asked("Preempted", "None")], "Failed", [], id="None, Preempted"),
-        pytest.param("None", [asked("NodeFail", "None")], "Failed", [], id="None, NodeFail asked for"),
-        pytest.param("None", [asked("Failed", "None")], "Failed", ALL, id="None, Failed asked for"),
-        pytest.param("None", [asked("Succeed", "None")], "Succeeded", ALL, id="None, Succeed asked for"),
-        pytest.param("All", [asked("Failed", "All")], "Failed", [], id="All, Failed asked for"),
+        pytest.param("None", [asked("Preempted")], "Failed", [], id="None, Preempted"),
+        pytest.param("None", [asked("NodeFail")], "Failed", [], id="None, NodeFail asked for"),
+        pytest.param("None", [asked("Failed")], "Failed", [], id="None, Failed asked for"),
+        pytest.param("None", [asked("Succeed")], "Succeeded", [], id="None, Succeed asked for"),
+        pytest.param("All", [asked("Failed")], "Failed", [], id="All, Failed asked for"),
     ],
 )
 def test_clean_pod_policy_after_each_end(policy: str, steps: list[Step], phase: str, left: list[str]) -> None:
@@ -336,14 +326,14 @@ def outcome(world: World) -> tuple[str, str, str]:
 def test_an_annotation_ends_the_job_with_its_word_whatever_the_fail_policy(word: str, fail: str) -> None:
     """Defects 6 and 7: only two of them ended a job, and not under every policy."""
     job = replace(trainers(), fail=fail)
-    world = tell(compiled(job), run, asked(word, "All"))
+    world = tell(compiled(job), run, asked(word))
 
     assert ("External", word, "because") == outcome(world)
     assert pods(world) == []
 
 
 def test_an_annotation_is_heard_while_a_restart_is_in_flight() -> None:
-    world = tell(compiled(trainers(restart="OnFailure")), run, fails("trainer-1"), asked("Preempted", "All"))
+    world = tell(compiled(trainers(restart="OnFailure")), run, fails("trainer-1"), asked("Preempted"))
 
     assert outcome(world) == ("External", "Preempted", "because")
 
@@ -356,7 +346,7 @@ def test_an_annotation_at_birth_ends_the_job_before_anything_is_made() -> None:
 
 
 def test_work_that_is_done_is_done_even_if_it_is_preempted_in_the_same_moment() -> None:
-    world = tell(compiled(trainers()), run, both(*DONE, asked("Preempted", "All")))
+    world = tell(compiled(trainers()), run, both(*DONE, asked("Preempted")))
 
     assert verdict(world) == SUCCEEDED
 

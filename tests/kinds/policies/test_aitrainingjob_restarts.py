@@ -80,7 +80,7 @@ def test_exit_code_policies_retry_only_listed_codes(policy: str, step: Step) -> 
 def test_a_container_that_ended_well_does_not_poison_the_exit_codes() -> None:
     """Defect 5: all codes had to be listed, the 0 of a helper included."""
     ends = (factories.container("aitj-helper", exit_code=0), factories.container("aitj-main", exit_code=137))
-    job = compiled(replace(trainers(restart="ExitCode"), exit_codes="137"))
+    job = compiled(replace(trainers(restart="ExitCode", helpers=("aitj-helper",)), exit_codes="137"))
     world = tell(job, run, becomes("trainer-1", phase="Failed", container_statuses=ends))
 
     assert verdict(world) == RESTARTING

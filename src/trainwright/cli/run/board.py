@@ -152,6 +152,15 @@ class Board:
         """Nothing more is to come of any job."""
         return not self._open
 
+    @property
+    def closing(self) -> bool:
+        """A job whose end is decided has not said its last word: its pods go first."""
+        return any(
+            sheet.ledger.outcome is not None and not sheet.deleted and sheet.said.phase in sheet.kind.passing
+            for sheet in self._sheets.values()
+            if sheet.said is not None
+        )
+
     # -- within ------------------------------------------------------------------------------------------------------
 
     def _owner(self, meta: Body) -> Sheet | None:

@@ -161,17 +161,20 @@ class Session:
         self._follower.look()
         self._last = {task.key: self._board.replicas(task.key) for task in self._order.intake.tasks}
         alive = self._board.alive()
-        if self._ends.why is End.BROKEN or not alive:
+        if self._ends.why is End.BROKEN or not (alive or self._board.closing):
             return
-        what = f"{len(alive)} replica{'s' * (len(alive) != 1)}"
-        why = _WHY.get(self._ends.why or End.INTERRUPTED, "")
-        self._view.notice(f"{why}ending {what} in good order; Ctrl-C{' again' * (not why)} kills at once")
-        for task in self._order.intake.tasks:
-            await self._delete(task)
+        if alive:
+            what = f"{len(alive)} replica{'s' * (len(alive) != 1)}"
+            why = _WHY.get(self._ends.why or End.INTERRUPTED, "")
+            self._view.notice(f"{why}ending {what} in good order; Ctrl-C{' again' * (not why)} kills at once")
         patience = self._patience() if self._order.grace is None else self._order.grace
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
-                await self._settled()
+                # Some kinds say where their job has come to only when its pods are gone, and see to that themselves.
+                await self._until(lambda: not self._board.closing)
+                for task in self._order.intake.tasks if self._board.alive() else ():
+                    await self._delete(task)
+                await self._until(lambda: not self._board.alive())
 
     async def _delete(self, task: Task) -> None:
         with suppress(NotFoundError):
@@ -183,10 +186,10 @@ class Session:
         given = [pod.get("terminationGracePeriodSeconds") for pod in pods]
         return max([float(one) for one in given if isinstance(one, int)], default=_GRACE) + _MARGIN
 
-    async def _settled(self) -> None:
-        """Until no replica runs, or somebody has no more patience."""
+    async def _until(self, done: Callable[[], bool]) -> None:
+        """Until that is so, or somebody has no more patience."""
         hurry = asyncio.create_task(self._ends.hurry.wait())
-        while self._board.alive() and not hurry.done():
+        while not done() and not self._ends.hurry.is_set():
             self._changed.clear()
             change = asyncio.create_task(self._changed.wait())
             await asyncio.wait({hurry, change}, return_when=asyncio.FIRST_COMPLETED)

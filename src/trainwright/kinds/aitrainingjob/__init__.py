@@ -16,9 +16,10 @@ from trainwright.kinds.aitrainingjob.edits import scale, suspend
 from trainwright.kinds.aitrainingjob.events import event
 from trainwright.kinds.aitrainingjob.status import render
 from trainwright.kinds.aitrainingjob.wire import AITrainingJob, AITrainingJobSpec, AITrainingJobStatus
-from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of
+from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of, remembered
 from trainwright.model.job import Job
-from trainwright.model.ledger import Ledger, Phase
+from trainwright.model.ledger import Ledger
+from trainwright.model.meta import ObjectMeta
 
 
 def translate(job: AITrainingJob) -> Job:
@@ -35,7 +36,7 @@ def translate(job: AITrainingJob) -> Job:
         failure=policies.failure(spec),
         dialect=AIDialect(spec, meta),
         lifecycle=policies.lifecycle(spec, meta.annotations),
-        ledger=_ledger(job),
+        ledger=remembered(AITRAININGJOB, job.status, meta),
         deleting=meta.deletion_timestamp is not None,
         remarks=_remarks(spec),
     )
@@ -49,14 +50,13 @@ def _remarks(spec: AITrainingJobSpec) -> tuple[tuple[str, str], ...]:
     return (("TrainingJobContainer", text),) if bare else ()
 
 
-def _ledger(job: AITrainingJob) -> Ledger:
-    """What is remembered; a job that ended under another controller stays ended, and in the same phase."""
-    status = job.status
-    if status is None or status.trainwright.phase is not Phase.NEW or status.phase not in ENDS:
-        return status.trainwright if status is not None else Ledger()
+def past(status: AITrainingJobStatus, meta: ObjectMeta) -> Ledger:
+    """A job that ended under another controller stays ended, and in the same phase."""
+    if status.phase not in ENDS:
+        return status.trainwright
     result = "Succeeded" if status.phase == "Succeed" else "Failed"
     last = status.conditions[-1].last_transition_time if status.conditions else ""
-    return ended_elsewhere(result, str(status.end_time or last or ""), job.metadata, status.phase)
+    return ended_elsewhere(result, str(status.end_time or last or ""), meta, status.phase)
 
 
 AITRAININGJOB = Kind(
@@ -86,4 +86,6 @@ AITRAININGJOB = Kind(
     # Passing states: what they say changes with every word of a scheduler or kubelet, and something more follows.
     patient=("Pending", "Creating"),
     event=event,
+    past=past,
+    passing=("Terminating",),
 )

@@ -25,8 +25,6 @@ UNAPPLIED = "Invalid"
 def put(conditions: Conditions, kind: str, message: str, now: Time) -> Conditions:
     """The history with this step at its end; the same step again only changes what is said of it."""
     last = conditions[-1] if conditions else None
-    if last is not None and last.type in ENDS and last.status == TRUE:
-        return conditions
     when, reason = rfc3339(now), f"TrainingJob{kind}"
     if last is None or (last.type, last.status, last.reason) != (kind, TRUE, reason):
         new = TrainingJobCondition(kind, TRUE, reason, message, when, when)

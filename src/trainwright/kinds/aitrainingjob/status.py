@@ -27,8 +27,11 @@ def render(before: AITrainingJobStatus | None, job: Job, status: Status, now: Ti
     """The whole `status`."""
     outcome = status.ledger.outcome
     old = before or AITrainingJobStatus()
-    if job.unreadable or (job.invalid and old.conditions and (outcome is None or outcome.reason is not Reason.INVALID)):
+    if job.unreadable or (job.invalid and old.conditions and outcome is None):
         new = _unapplied(old, status, now)
+    elif outcome is not None and (old.phase in ENDS or (job.invalid and outcome.reason is not Reason.INVALID)):
+        # It has ended, here or under another controller: all has been said.
+        new = replace(old, end_time=old.end_time or rfc3339(outcome.at), trainwright=status.ledger)
     else:
         new = _rendered(old, replace(job, ledger=status.ledger), status, now)
     body: Body = msgspec.to_builtins(new)
@@ -65,8 +68,6 @@ def _ended(old: AITrainingJobStatus, story: Story, ledger: Ledger, now: Time) ->
     """When its last pod was gone; if pods are kept, when that was decided."""
     if story.phase not in ENDS:
         return UNSET
-    if old.end_time is not UNSET:
-        return old.end_time
     decided = ledger.outcome.at if ledger.outcome is not None else now
     return rfc3339(now if old.phase == "Terminating" else decided)
 

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An AITrainingJob in the simulated world, driven the way an engine will: load → reconcile → render → store → do.
+
+The status lives in the manifest as JSON and nowhere else: every pass loads it anew, so whatever does not survive the
+wire is lost here too. Every pass of every test also holds what must always be true of a status (`_hold`).
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from trainwright.core.reconcile import reconcile
+from trainwright.kinds.aitrainingjob import AITRAININGJOB
+from trainwright.kinds.aitrainingjob.conditions import ENDS
+from trainwright.kinds.aitrainingjob.wire import MOST_CONDITIONS, AITrainingJobStatus
+from trainwright.kinds.base import Loaded, load
+from trainwright.model.action import Create, Emit, Plan, Write
+from trainwright.model.child import Condition, Container, ContainerState, Waiting
+from trainwright.model.job import Body
+from trainwright.model.ledger import Ledger
+from trainwright.model.site import Site
+from trainwright.testing.factories import UID
+from trainwright.testing.world import World
+
+MAIN = "aitj-main"
+
+
+def container(name: str = MAIN, **more: Any) -> Body:
+    """A container of a template."""
+    return {"name": name, "image": "python", **more}
+
+
+def ports(*numbers: int) -> list[Body]:
+    """Ports that count."""
+    return [{"name": f"aitj-{number}", "containerPort": number} for number in numbers]
+
+
+def replicas(count: int | None = 1, *, pod: Body | None = None, **more: Any) -> Body:
+    """One replica spec; `pod` goes into the pod's spec."""
+    size = {} if count is None else {"replicas": count}
+    return {**size, "template": {"spec": {"containers": [container()]} | (pod or {})}, **more}
+
+
+def manifest(*, name: str = "demo", spec: Body | None = None, meta: Body | None = None, **types: Body | int) -> Body:
+    """A whole job: `trainer=3` or `trainer=replicas(…)`; `spec` and `meta` are what else stands there."""
+    specs = {kind: replicas(one) if isinstance(one, int) else one for kind, one in types.items()}
+    return {
+        "apiVersion": "elasticdeeplearning.ai/v1",
+        "kind": "AITrainingJob",
+        "metadata": {"name": name, "namespace": "lab", "uid": UID, "generation": 1} | (meta or {}),
+        "spec": {"replicaSpecs": specs, **(spec or {})},
+    }
+
+
+class Driver(World):
+    """One job, its children, and its stored manifest."""
+
+    def __init__(self, document: Body, *, site: Site | None = None, nodes: tuple[str, ...] = ()) -> None:
+        self.document: Body = msgspec.json.decode(msgspec.json.encode(document))
+        self.bodies: dict[tuple[str, str], Body] = {}
+        self.rendered: Body = {}
+        self.told: list[Emit] = []
+        #: Every phase that was ever stored, one after the other.
+        self.phases: list[str] = []
+        super().__init__(self.load().job, site=site, nodes=nodes)
+
+    # -- the operator --------------------------------------------------------------------------------------------
+
+    def load(self) -> Loaded:
+        """The stored manifest, read."""
+        return load(AITRAININGJOB, self.document)
+
+    def look(self) -> Plan:
+        """One pass over the stored manifest; its status is rendered along."""
+        loaded = self.load()
+        self.job = self.seen_job = loaded.job
+        plan = reconcile(loaded.job, self.observed(), self.site, self.clock)
+        self.rendered = self._render(loaded, plan)
+        self._hold(loaded, plan)
+        self.events = [AITRAININGJOB.event(loaded.job, plan.status, emit) for emit in plan.events]
+        return plan
+
+    def _render(self, loaded: Loaded, plan: Plan) -> Body:
+        body = AITRAININGJOB.render(loaded.status, loaded.job, plan.status, self.clock)
+        plain: Body = msgspec.json.decode(msgspec.json.encode(body))
+        return plain
+
+    def _hold(self, loaded: Loaded, plan: Plan) -> None:
+        """What is true of every status: it is read as it was written, and said twice it says the same."""
+        assert self._render(loaded, plan) == self.rendered
+        again = msgspec.convert(self.rendered, AITrainingJobStatus)
+        second = replace(loaded, status=again, job=replace(loaded.job, ledger=plan.status.ledger))
+        calm = replace(plan, status=replace(plan.status, ledger=again.trainwright))
+        settled = self._render(second, calm)
+        if not again.restart_replica_name:  # else the old pods may have gone meanwhile, which the second look tells
+            assert settled == self.rendered
+        conditions = self.rendered["conditions"] or []
+        steps = [one for one in conditions if one["type"] != "Invalid"]
+        assert "RestartReplicaName" in self.rendered
+        assert len(steps) <= MOST_CONDITIONS
+        assert [one["status"] for one in steps] == ["False"] * (len(steps) - 1) + ["True"] * bool(steps)
+        assert self.rendered["phase"] == (steps[-1]["type"] if steps else "")
+        assert all(one["reason"] == f"TrainingJob{one['type']}" for one in conditions)
+        assert ("endTime" in self.rendered) == (self.rendered["phase"] in ENDS)
+
+    def step(self, *, dies_after: int | None = None) -> Plan:
+        """One pass, carried out; counters are stored as well."""
+        plan = super().step(dies_after=dies_after)
+        if dies_after is None:
+            self._save()
+        return plan
+
+    def _store(self, ledger: Ledger) -> None:
+        assert ledger == self.plans[-1].status.ledger
+        self.writes.append("status")
+        self.told += self.events
+        self._save()
+
+    def _save(self) -> None:
+        self.document["status"] = deepcopy(self.rendered)
+        if not self.phases or self.phases[-1] != self.rendered["phase"]:
+            self.phases.append(self.rendered["phase"])
+
+    def _create(self, create: Create) -> None:
+        self.bodies[create.body["kind"], create.name] = deepcopy(create.body)
+        super()._create(create)
+
+    def go(self, *, reaps: bool = True) -> Body:
+        """Let the operator work until it rests; no time passes. The stored status."""
+        for _ in range(50):
+            if reaps:
+                self.reap()
+            self.catch_up()
+            before = self.document.get("status")
+            plan = self.step()
+            if self.gone or (plan.empty and not self.notes and self.document.get("status") == before):
+                return self.status
+        raise AssertionError(f"no rest: {self.plans[-2:]}")
+
+    # -- the user ------------------------------------------------------------------------------------------------
+
+    def edited(self, **changes: Any) -> Body:
+        """Somebody changes fields of the spec. The status after that."""
+        self.document["spec"] |= msgspec.json.decode(msgspec.json.encode(changes))
+        self.document["metadata"]["generation"] += 1
+        return self.go()
+
+    def scale(self, kind: str, count: int) -> Body:
+        """Another number of replicas. The status after that."""
+        self.document["spec"]["replicaSpecs"][kind]["replicas"] = count
+        return self.edited()
+
+    def annotate(self, *, reaps: bool = True, **annotations: str) -> Body:
+        """Somebody annotates the job; its generation stays. The status after that."""
+        self.document["metadata"].setdefault("annotations", {}).update(annotations)
+        return self.go(reaps=reaps)
+
+    # -- the kubelet ---------------------------------------------------------------------------------------------
+
+    def place(self, *names: str) -> Body:
+        """Every pod that has no node (or these) gets one. The status after that."""
+        return self._each(self.bind, names)
+
+    def start_all(self, *names: str) -> Body:
+        """Every pod that waits (or these) runs, each on a node of its own. The status after that."""
+        return self._each(lambda name: self.start(name, node=self.node_of(name)), names)
+
+    def node_of(self, name: str) -> str:
+        """Pod trainer-1 runs on node trainer-1, where there is one that answers; else on `spare`, or on node-1."""
+        if self.nodes is None:
+            return "node-1"
+        known = self.nodes.get(name.removeprefix("demo-"))
+        silent = known is None or any(one.status != "True" for one in known.status.conditions or ())
+        return "spare" if silent else name.removeprefix("demo-")
+
+    def _each(self, act: Callable[[str], None], names: tuple[str, ...]) -> Body:
+        wanted = {f"demo-{name}" for name in names}
+        for name, pod in sorted(self.pods().items()):
+            waits = pod.status.phase == "Pending" and pod.metadata.deletion_timestamp is None
+            if waits and (not wanted or name in wanted):
+                act(name)
+        return self.go()
+
+    def running(self) -> "Driver":
+        """The job has come to run."""
+        self.go()
+        self.start_all()
+        return self
+
+    def end(self, *names: str, code: int = 0, reaps: bool = True) -> Body:
+        """These replicas end, all before the operator looks again. The status after that."""
+        for name in names:
+            self.exit(f"demo-{name}", code)
+        return self.go(reaps=reaps)
+
+    def stick(self, name: str, reason: str = "ImagePullBackOff", message: str = "no such image") -> Body:
+        """A container of a placed pod cannot be made. The status after that."""
+        self.bind(f"demo-{name}")
+        waiting = Container(MAIN, state=ContainerState(waiting=Waiting(reason, message)))
+        self.change(f"demo-{name}", start_time=self.clock, container_statuses=(waiting,))
+        return self.go()
+
+    def unschedulable(self, name: str, message: str = "0/3 nodes are available") -> Body:
+        """The scheduler finds no place for a pod. The status after that."""
+        self.change(f"demo-{name}", conditions=(Condition("PodScheduled", "False", "Unschedulable", message),))
+        return self.go()
+
+    def pass_by(self, seconds: float) -> Body:
+        """Time passes. The status after that."""
+        self.wait(seconds)
+        return self.go()
+
+    def again(self) -> Body:
+        """The back-off passes, and what is made after it runs. The status after that."""
+        self.pass_by(60)
+        return self.start_all()
+
+    # -- what there is -------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> Body:
+        """The stored status."""
+        status: Body = self.document.get("status", {})
+        return status
+
+    def names(self, kind: str = "Pod") -> list[str]:
+        """The objects of a kind that really exist and are not on their way out; `#1` marks a second attempt."""
+        return sorted(
+            name.removeprefix("demo-") + _attempt(child.metadata.labels)
+            for (what, name), child in self.truth.items()
+            if what == kind and not child.metadata.deletion_timestamp
+        )
+
+    def body(self, kind: str, name: str) -> Body:
+        """An object as it was last made."""
+        return self.bodies[kind, f"demo-{name}"]
+
+    def env(self, name: str, place: int = 0, group: str = "containers") -> dict[str, str]:
+        """The variables of a container of a pod as it was last made; the last of a name wins."""
+        return {one["name"]: one.get("value", "") for one in self.body("Pod", name)["spec"][group][place]["env"]}
+
+    def said(self) -> list[tuple[str, str]]:
+        """Reason and message of every event so far."""
+        return [(emit.reason or str(emit.moment), emit.message) for emit in self.told]
+
+    def status_writes(self) -> int:
+        """How often the status had to be written at once."""
+        return sum(plan.write is Write.NOW for plan in self.plans)
+
+
+def _attempt(labels: dict[str, str] | None) -> str:
+    attempt = (labels or {}).get("trainwright.dev/attempt", "0")
+    return "" if attempt == "0" else f"#{attempt}"
+
+
+def told(status: Body) -> list[tuple[str, str]]:
+    """Type and message of every condition."""
+    return [(one["type"], one["message"]) for one in status["conditions"]]
+
+
+def last(status: Body) -> tuple[str, str]:
+    """Phase and message of where the job is."""
+    assert status["phase"] == status["conditions"][-1]["type"]
+    return told(status)[-1]
