@@ -186,7 +186,7 @@ def test_what_keeps_a_restarted_pod_from_running_is_said_and_forgotten_again() -
 
 def test_a_pod_that_the_server_refuses_is_said() -> None:
     world = Driver(manifest(trainer=1))
-    other = factories.pod("trainer", 0, name="demo-trainer-0", uid="somebody-else")
+    other = factories.pod(name="demo-trainer-0", uid="somebody-else")
     world.truth["Pod", "demo-trainer-0"] = world.cache["Pod", "demo-trainer-0"] = msgspec.structs.replace(
         other, metadata=msgspec.structs.replace(other.metadata, labels={}, owner_references=None)
     )
@@ -331,7 +331,8 @@ def test_one_event_for_each_step_with_the_reason_of_its_condition() -> None:
 @pytest.mark.parametrize("word", ["Preempted", "NodeFail", "Timeout", "Failed"])
 def test_the_event_of_an_end_bears_the_name_of_its_phase(word: str) -> None:
     world = Driver(manifest(trainer=1)).running()
-    world.annotate(**{word: "because"})
+    asked: Body = {word: "because"}
+    world.annotate(**asked)
 
     assert world.said()[-1] == (f"TrainingJob{word}", "because")
     assert world.told[-1].warning
