@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from trainwright.kinds import gangs
-from trainwright.kinds.paddlejob import peers
+from trainwright.kinds.paddlejob import environment, peers
 from trainwright.kinds.paddlejob.roles import HOST, SERVICE, WORKER, elastic, intranet, main_of, roles
 from trainwright.kinds.paddlejob.wire import PaddleJobSpec, SchedulingPolicy
 from trainwright.model.child import Observed
@@ -77,8 +77,8 @@ class PaddleDialect(Struct, frozen=True):
         containers = list(_spec(replica.role.template).get("containers") or ())
         place = main_of(containers)
         main = containers[place]
-        env = [*(main.get("env") or ()), *peers.variables(job, self.spec, replica, site)]
-        changed: Body = {"env": env}
+        said = list(main.get("env") or ())
+        changed: Body = {"env": environment.variables(job, self.spec, replica, site, said)}
         if replica.role.gate:
             changed["envFrom"] = [*(main.get("envFrom") or ()), {"configMapRef": {"name": replica.role.gate}}]
         if intranet(self.spec) in (SERVICE, HOST):

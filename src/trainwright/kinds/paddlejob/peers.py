@@ -1,36 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is where: the ConfigMap in which pods find their peers, and the variables by which each finds itself in it.
+"""Who is where: the ConfigMap in which pods find their peers. For `dialect`; `environment` has what each is told alone.
 
 Paddle's role maker looks for `POD_IP:PADDLE_PORT` in the list of servers, so whatever is written here must agree to the
-byte. For `dialect`.
+byte with what is written there.
 """
 
 from collections.abc import Mapping
 
-from msgspec import UNSET
-
-from trainwright.kinds.paddlejob.roles import HETER, PS, SERVICE, TRAINING, WORKER, elastic, gloo, intranet
+from trainwright.kinds.paddlejob.roles import HETER, PS, SERVICE, WORKER, gloo, intranet
 from trainwright.kinds.paddlejob.wire import PaddleJobSpec
 from trainwright.model.child import Observed, Pod
-from trainwright.model.job import Body, Job, Replica, Role
-from trainwright.model.meta import Key
+from trainwright.model.job import Job, Role
 from trainwright.model.site import Site
 
 #: The first of so many ports in a row that each replica may listen at, and the one of them that Gloo meets at.
 PORT, BLOCK, GLOO = 36000, 20, 18
-_HTTP = "3"
-_LISTS = {
+#: Where the endpoints of each role are listed. Of the three for heterogeneous workers Paddle reads the first since 2.2
+#: and the second before that; the third is what the original wrote.
+LISTS = {
     PS: ("PADDLE_PSERVERS_IP_PORT_LIST",),
     WORKER: ("PADDLE_TRAINER_ENDPOINTS",),
-    # The first is what Paddle reads, the second what the original wrote.
-    HETER: ("PADDLE_HETER_TRAINER_IP_PORT_LIST", "PADDLE_HETER_ENDPOINTS"),
+    HETER: ("PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST", "PADDLE_HETER_TRAINER_IP_PORT_LIST", "PADDLE_HETER_ENDPOINTS"),
 }
-_WORLD = "TRAINWRIGHT_WORLD"
+WORLD = "TRAINWRIGHT_WORLD"
+_HTTP = "3"
+_Peers = list[tuple[str, int]]
 
 
 def port_of(job: Job, name: str) -> int:
     """Where a replica listens: everywhere the same, but for machines that replicas share."""
     return job.ledger.ports.get(name, PORT)
+
+
+def named(job: Job, name: str, site: Site) -> str:
+    """The host of a replica that goes by its name; Paddle's launcher takes only a host with a dot in it for one."""
+    return site.host(job.key, name) if site.hosts else f"{name}.{job.key.namespace}"
 
 
 def endpoint(host: str, port: int) -> str:
@@ -40,10 +44,7 @@ def endpoint(host: str, port: int) -> str:
 
 def mark(job: Job) -> str:
     """A key that only the ConfigMap of this attempt has: a pod that finds another one of its name does not start."""
-    return f"{_WORLD}_{job.world.upper()}"
-
-
-# -- the ConfigMap -------------------------------------------------------------------------------------------------
+    return f"{WORLD}_{job.world.upper()}"
 
 
 def data(job: Job, spec: PaddleJobSpec, observed: Observed, site: Site) -> dict[str, str] | None:
@@ -56,17 +57,24 @@ def data(job: Job, spec: PaddleJobSpec, observed: Observed, site: Site) -> dict[
         peers = [_peer(job, spec, f"{job.key.name}-{role.name}-{index}", pods, site) for index in range(role.replicas)]
         if not all(host for host, _ in peers):
             return None
-        found |= _of_role(role, peers)
-        if role.name == PS and gloo(spec):
-            found |= _gloo(spec, peers[0])
+        found |= _of_role(job, spec, role, peers)
     return found
 
 
-def _of_role(role: Role, peers: list[tuple[str, int]]) -> dict[str, str]:
-    found = dict.fromkeys(_LISTS[role.name], ",".join([endpoint(host, port) for host, port in peers]))
+def _of_role(job: Job, spec: PaddleJobSpec, role: Role, peers: _Peers) -> dict[str, str]:
+    listed = ",".join([endpoint(host, port) for host, port in peers])
     if role.name == WORKER:
-        found |= {"PADDLE_TRAINERS": ",".join([host for host, _ in peers]), "PADDLE_TRAINERS_NUM": str(role.replicas)}
-    return found
+        hosts = ",".join([host for host, _ in peers])
+        return {LISTS[WORKER][0]: listed, "PADDLE_TRAINERS": hosts, "PADDLE_TRAINERS_NUM": str(role.replicas)}
+    if role.name == HETER:
+        return dict.fromkeys(LISTS[HETER], listed) | _stages(job) if peers else {}
+    return {LISTS[PS][0]: listed} | (_gloo(spec, peers[0]) if gloo(spec) else {})
+
+
+def _stages(job: Job) -> dict[str, str]:
+    """Workers are the first of two stages, heterogeneous ones the second."""
+    sizes = {role.name: role.replicas for role in job.roles}
+    return {"STAGE_NUM": "2", "PADDLE_STAGE_TRAINERS_NUM": f"[{sizes[WORKER]}, {sizes[HETER]}]"}
 
 
 def _gloo(spec: PaddleJobSpec, first: tuple[str, int]) -> dict[str, str]:
@@ -82,57 +90,6 @@ def _gloo(spec: PaddleJobSpec, first: tuple[str, int]) -> dict[str, str]:
 def _peer(job: Job, spec: PaddleJobSpec, name: str, pods: Mapping[str, Pod], site: Site) -> tuple[str, int]:
     """Host and port of a replica; an empty host while it has none."""
     if intranet(spec) == SERVICE:
-        return site.host(job.key, name), port_of(job, name)
+        return named(job, name, site), port_of(job, name)
     pod = pods.get(name)
     return pod.status.pod_ip if pod is not None else "", port_of(job, name)
-
-
-# -- the variables of one pod --------------------------------------------------------------------------------------
-
-
-def variables(job: Job, spec: PaddleJobSpec, replica: Replica, site: Site) -> list[Body]:
-    """What its container is told besides the ConfigMap; later entries may refer to earlier ones."""
-    role = TRAINING[replica.role.name]
-    port = port_of(job, replica.name)
-    found = [
-        _pod_ip(job.key, spec, replica.name, site),
-        _said("PADDLE_TRAINER_ID", replica.index),
-        _said("TRAINING_ROLE", role),
-        _said("PADDLE_TRAINING_ROLE", role),
-    ]
-    if replica.name in job.ledger.ports or elastic(spec):
-        found.append(_said("PADDLE_PORT", port))
-    found.append(_said("PADDLE_CURRENT_ENDPOINT", f"$(POD_IP):{port}"))
-    if elastic(spec):
-        return found + _elastic(job, spec, replica.role, site)
-    reference = {"configMapKeyRef": {"name": job.key.name, "key": mark(job)}}
-    return [*found, {"name": _WORLD, "valueFrom": reference}]
-
-
-def _pod_ip(job: Key, spec: PaddleJobSpec, name: str, site: Site) -> Body:
-    if intranet(spec) == SERVICE:
-        return _said("POD_IP", site.host(job, name))
-    return {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-
-
-def _elastic(job: Job, spec: PaddleJobSpec, role: Role, site: Site) -> list[Body]:
-    """By which Paddle's own launcher finds its peers, and knows how many there may be."""
-    found = [
-        _said("PADDLE_ELASTIC_JOB_ID", f"{job.key.namespace}-{job.key.name}"),
-        _said("PADDLE_ELASTIC_NP", _sizes(spec, role)),
-        _said("PADDLE_ELASTIC_TIMEOUT", 60),
-    ]
-    return [*found, _said("PADDLE_ELASTIC_SERVER", site.elastic_server)] if site.elastic_server else found
-
-
-def _sizes(spec: PaddleJobSpec, role: Role) -> str:
-    """`fewest:most` where either is said; else the number there is, which only lets those come back who have gone."""
-    one = spec.worker
-    if one is None or (one.requests is UNSET and one.limits is UNSET):
-        return str(role.replicas)
-    least = 1 if one.requests is UNSET else max(one.requests, 1)
-    return f"{least}:{max(role.replicas if one.limits is UNSET else one.limits, least)}"
-
-
-def _said(name: str, value: object) -> Body:
-    return {"name": name, "value": str(value)}
