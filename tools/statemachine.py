@@ -89,6 +89,7 @@ CAUSES = {
     Why.DISRUPTED: "it was preempted, drained or shut down with its node (`DisruptionTarget`, node shutdown)",
     Why.DELETED: "somebody removed its pod; it is made again as a matter of course",
     Why.NODE_LOST: "its node is lost",
+    Why.DEVICE: "the GPUs of its node have failed; answered and counted as a lost node, unless a policy names it",
     Why.CREATE_ERROR: f"a container cannot be made ({', '.join(sorted(conclude.CREATE_ERRORS))})",
     Why.IN_PLACE: "not an end: restarts the kubelet made inside a pod that has since been replaced",
     Why.REJECTED: "it failed without a container's word, for example when its node would not admit it",

@@ -7,12 +7,12 @@ from trainwright.core.observe import View, observe
 from trainwright.core.reconcile import reconcile
 from trainwright.model.action import Plan
 from trainwright.model.cause import Why
-from trainwright.model.child import Extra, GroupStatus, Observed, Pod
+from trainwright.model.child import Extra, GroupStatus, Node, Observed, Pod
 from trainwright.model.job import Body, Job, Replica, Restart, Scope
 from trainwright.model.ledger import Ledger, Phase, RoleLedger, Times
 from trainwright.model.meta import DIGEST, ObjectMeta
 from trainwright.model.site import Site
-from trainwright.testing.factories import NOW, OWNER, PlainDialect
+from trainwright.testing.factories import NOW, OWNER, PlainDialect, node
 
 #: Failures of a container are tried again without end.
 ON_EXIT = Restart(frozenset({Why.EXIT}))
@@ -25,12 +25,17 @@ def on(*causes: Why, limit: int | None = None, scope: Scope = Scope.POD, **more:
 
 def view(job: Job, *pods: Pod, now: Any = NOW, site: Site | None = None, **observed: Any) -> View:
     """The first step of a pass."""
-    return observe(job, Observed(pods=pods, **observed), site or Site(), now)
+    return observe(job, seen(*pods, **observed), site or Site(), now)
 
 
 def look(job: Job, *pods: Pod, now: Any = NOW, site: Site | None = None, **observed: Any) -> Plan:
     """A whole pass."""
-    return reconcile(job, Observed(pods=pods, **observed), site or Site(), now)
+    return reconcile(job, seen(*pods, **observed), site or Site(), now)
+
+
+def seen(*pods: Pod, nodes: dict[str, Node] | None = None, **more: Any) -> Observed:
+    """What there is. Where nodes are known, one more is well: else none of them would be judged."""
+    return Observed(pods=pods, nodes=nodes if nodes is None else {"elsewhere": node("elsewhere")} | nodes, **more)
 
 
 def lived(*books: RoleLedger, phase: Phase = Phase.RUNNING, **more: Any) -> Ledger:

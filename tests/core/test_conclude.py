@@ -9,12 +9,13 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from trainwright.core.conclude import CREATE_ERRORS, DISRUPTIONS, conclude
+from trainwright.core.nodes import doubts as nodes_in_doubt
 from trainwright.model.cause import LONGEST_MESSAGE, Cause, Why
 from trainwright.model.child import Condition, Container, ContainerState, Node, Observed, Pod, Terminated
 from trainwright.model.job import Role
 from trainwright.model.site import Site
 from trainwright.model.status import State
-from trainwright.testing.factories import NOW, container, later, node, pod, role
+from trainwright.testing.factories import NOW, container, job, later, node, pod, role
 
 COMPLETED = (State.SUCCEEDED, Cause(Why.COMPLETED))
 STOPPING = (State.STOPPING, None)
@@ -36,7 +37,9 @@ def failed(cause: Cause) -> tuple[State, Cause]:
 def concluded(
     one: Pod, of: Role | None = None, nodes: dict[str, Node] | None = None, seconds: float = 0
 ) -> tuple[State, Cause | None]:
-    return conclude(one, of or role(), Observed(nodes=nodes), Site(), later(seconds))
+    nodes = nodes and {"other": node("other")} | nodes
+    doubts = nodes_in_doubt(job(), Observed((one,), nodes=nodes), Site(), later(seconds))
+    return conclude(one, of or role(), doubts.get(one.spec.node_name), Site(), later(seconds))
 
 
 @pytest.mark.parametrize(

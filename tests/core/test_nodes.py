@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from trainwright.core.nodes import UNREACHABLE, doubtful_until, lost, silent_since
-from trainwright.core.nodes import silent as silent_nodes
+from trainwright.core.nodes import UNREACHABLE, Doubt, doubts, silent_since
+from trainwright.model.child import GONE as GONE_REASON
 from trainwright.model.child import Condition, Node, NodeSpec, NodeStatus, Observed, Pod, Taint
 from trainwright.model.meta import Meta
 from trainwright.model.site import Site
-from trainwright.testing.factories import NOW, later, node, pod
+from trainwright.testing.factories import NOW, job, later, node, pod
 
 GRACE = Site(node_grace=10)
 NOT_READY, GONE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
@@ -80,22 +80,72 @@ def unready(seconds: float | None, status: str = "Unknown") -> Condition:
     ],
 )
 def test_a_node_is_lost_once_it_has_been_silent_for_the_grace(one: Pod, known: Node | None, expected: Any) -> None:
-    nodes = {} if known is None else {"node-1": known}
+    nodes = {"other": node("other")} if known is None else {"node-1": known, "other": node("other")}
+    doubt = doubts(job(), Observed((one,), nodes=nodes), GRACE, NOW).get("node-1")
 
     if expected is None:
-        assert not lost(one, nodes, GRACE, later(1e9))
-        assert doubtful_until(one, nodes, GRACE) is None
+        assert doubt is None or not doubt.lost(later(1e9))
     else:
         due = later(10, expected)
         assert known is not None
         assert silent_since(known) == expected
-        assert doubtful_until(one, nodes, GRACE) == due
-        assert not lost(one, nodes, GRACE, later(-0.001, due))
-        assert lost(one, nodes, GRACE, due)
+        assert doubt == Doubt(silent=True, lost_at=due)
+        assert not doubt.lost(later(-0.001, due))
+        assert doubt.lost(due)
 
 
 def test_another_node_says_nothing_of_this_one() -> None:
-    assert not lost(pod(), {"node-1": node(), "node-2": node("node-2", ready=False)}, GRACE, later(99))
+    nodes = {"node-1": node(), "node-2": node("node-2", ready=False)}
+
+    assert doubts(job(), Observed((pod(),), nodes=nodes), GRACE, later(99)) == {}
+
+
+def cluster(silent: int, of: int, since: datetime = NOW) -> dict[str, Node]:
+    """So many nodes, of which the first ones have fallen silent."""
+    return {f"node-{i}": node(f"node-{i}", ready=i > silent, since=since) for i in range(1, of + 1)}
+
+
+@pytest.mark.parametrize(
+    ("silent", "of", "seconds"),
+    [
+        pytest.param(1, 1, None, id="the only node"),
+        pytest.param(3, 3, None, id="all of a few"),
+        pytest.param(9, 9, None, id="all of many"),
+        pytest.param(2, 3, 10, id="most of a few, which says little"),
+        pytest.param(3, 4, 50, id="most of four"),
+        pytest.param(11, 20, 10, id="just not most of them"),
+        pytest.param(12, 20, 50, id="most of them"),
+        pytest.param(19, 20, 50, id="nearly all"),
+        pytest.param(1, 20, 10, id="one"),
+    ],
+)
+def test_the_more_nodes_fall_silent_the_longer_they_are_waited_for(silent: int, of: int, seconds: float | None) -> None:
+    found = doubts(job(), Observed((pod(),), nodes=cluster(silent, of)), GRACE, NOW)
+
+    assert found == {"node-1": Doubt(silent=True, lost_at=None if seconds is None else later(seconds))}
+
+
+def gone(name: str) -> Node:
+    return Node(Meta(name), status=NodeStatus((Condition("Ready", "False", GONE_REASON, last_transition_time=NOW),)))
+
+
+def test_a_node_that_was_removed_is_gone_whatever_the_others_do() -> None:
+    nodes = cluster(4, 5) | {"node-1": gone("node-1")}
+
+    found = doubts(job(), Observed((pod(), pod(1, node="node-2")), nodes=nodes), GRACE, NOW)
+
+    assert found["node-1"].lost_at == later(10)
+    assert found["node-2"].lost_at == later(50)
+
+
+def test_nodes_that_were_removed_do_not_speak_for_those_that_are_there() -> None:
+    nodes = cluster(1, 4) | {f"old-{i}": gone(f"old-{i}") for i in range(9)}
+
+    assert doubts(job(), Observed((pod(),), nodes=nodes), GRACE, NOW)["node-1"].lost_at == later(10)
+
+
+def test_where_all_that_is_left_was_removed_nothing_is_judged() -> None:
+    assert doubts(job(), Observed((pod(),), nodes={"node-1": gone("node-1")}), GRACE, NOW)["node-1"].lost_at is None
 
 
 @pytest.mark.parametrize(
@@ -119,8 +169,10 @@ def test_another_node_says_nothing_of_this_one() -> None:
 )
 def test_the_nodes_of_a_job_that_do_not_answer(nodes: dict[str, Node] | None, expected: set[str]) -> None:
     pods = (pod(0), pod(1, node="node-2"), pod(2, node=""))
+    found = doubts(job(), Observed(pods=pods, nodes=nodes), Site(), NOW)
 
-    assert expected == silent_nodes(Observed(pods=pods, nodes=nodes))
+    assert expected == set(found)
+    assert all(doubt.silent for doubt in found.values())
 
 
 def test_a_node_that_answers_has_not_fallen_silent() -> None:

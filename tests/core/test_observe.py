@@ -9,7 +9,7 @@ from passes import lived, look, view
 from trainwright.core.conclude import conclude
 from trainwright.core.observe import Leftover
 from trainwright.model.cause import Cause, Why
-from trainwright.model.child import Observed, Pod
+from trainwright.model.child import Pod
 from trainwright.model.ledger import Ledger, RoleLedger
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, ROLE
 from trainwright.model.site import Site
@@ -288,9 +288,9 @@ def test_silent_nodes_are_noted_once_for_the_pass() -> None:
 
     nodes = {"node-1": node(), "node-2": node("node-2", ready=False)}
 
-    assert view(one, pod(0), pod(1, node="node-2"), nodes=nodes).silent == {"node-2"}
-    assert view(one, pod(0), pod(1, node="node-3"), nodes=nodes).silent == frozenset()
-    assert view(one, pod(0)).silent == frozenset()
+    assert view(one, pod(0), pod(1, node="node-2"), nodes=nodes).doubts.keys() == {"node-2"}
+    assert view(one, pod(0), pod(1, node="node-3"), nodes=nodes).doubts == {}
+    assert view(one, pod(0)).doubts == {}
 
 
 @pytest.mark.parametrize(
@@ -327,9 +327,10 @@ def test_the_short_way_for_pods_that_run_is_no_other_way(one: Pod) -> None:
     worker = role(mains=frozenset({"main"}))
     nodes = {"node-1": node(), "node-2": node("node-2", ready=False)}
 
-    seen = view(job(worker), one, nodes=nodes, now=later(60)).roles[0].replicas[0]
+    looked = view(job(worker), one, nodes=nodes, now=later(60))
+    seen = looked.roles[0].replicas[0]
 
-    assert (seen.state, seen.cause) == conclude(one, worker, Observed(nodes=nodes), Site(), later(60))
+    assert (seen.state, seen.cause) == conclude(one, worker, looked.doubts.get(one.spec.node_name), Site(), later(60))
     assert seen.state is not State.RUNNING
 
 

@@ -19,15 +19,15 @@ STUCK = pod(phase="Pending", started=NOW, containers=(container(waiting="ErrImag
     [
         pytest.param(Creating(), None, 1e6, State.STARTING, id="waited for"),
         pytest.param(Creating(restart_period=60), None, 1e6, State.STARTING, id="a time alone says nothing"),
-        pytest.param(Creating(fail=True), None, 0, State.FAILED, id="fails at the first sight of it"),
+        pytest.param(Creating(0, fail=True), None, 0, State.FAILED, id="fails at the first sight of it"),
         pytest.param(Creating(60, fail=True), None, 59, State.STARTING, id="within its time"),
         pytest.param(Creating(60, fail=True), None, 60, State.FAILED, id="after its time"),
-        pytest.param(Creating(fail=True), 90, 89, State.STARTING, id="the role's own word goes first"),
+        pytest.param(Creating(0, fail=True), 90, 89, State.STARTING, id="the role's own word goes first"),
         pytest.param(Creating(), 90, 90, State.FAILED, id="and is enough"),
     ],
 )
 def test_patience(creating: Creating, own: float | None, seconds: float, expected: State) -> None:
-    state, cause = conclude(STUCK, role(patience=own), Observed(), Site(creating=creating), later(seconds))
+    state, cause = conclude(STUCK, role(patience=own), None, Site(creating=creating), later(seconds))
 
     assert state is expected
     assert cause is not None

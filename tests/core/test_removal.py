@@ -42,7 +42,7 @@ LINGERED = Delete("Pod", "job-worker-0", "job-worker-0-0", "why; its node is los
 def test_a_pod_is_deleted_once_and_by_force_where_its_node_is_lost(
     one: Pod, nodes: dict[str, Node] | None, seconds: float, expected: Delete | None
 ) -> None:
-    seen = view(job(), nodes=nodes, now=later(seconds), site=SITE)
+    seen = view(job(), one, nodes=nodes, now=later(seconds), site=SITE)
 
     assert expected == removal.of_pod(seen, one, "why")
     assert [expected] * (expected is not None) == removal.of_pods(seen, [(one, "why")])
@@ -95,6 +95,6 @@ ON_2 = pod(1, node="node-2")
 def test_when_to_look_again(
     pods: tuple[Pod, ...], nodes: dict[str, Node] | None, seconds: float, expected: datetime | None
 ) -> None:
-    seen = view(job(), nodes=nodes, now=later(seconds), site=SITE)
+    seen = view(job(), *pods, nodes=nodes, now=later(seconds), site=SITE)
 
     assert expected == removal.overdue_at(seen, pods)

@@ -120,3 +120,59 @@ def test_of_removed_nodes_only_so_many_are_remembered(stand: Stand) -> None:
         stand.clock.time += timedelta(seconds=1)
         stand.remove(f"n{number}")
     assert list(stand.known()) == [f"n{number}" for number in range(3, MOST_GONE + 3)]
+
+
+def test_a_node_of_pods_that_is_in_no_list_is_gone_since_it_was_missed(stand: Stand) -> None:
+    stand.put("a")
+    stand.clock.time = later(30)
+
+    stand.nodes.miss({"a", "b", ""})
+
+    assert set(stand.known()) == {"a", "b"}
+    assert silent_since(stand.known()["b"]) == later(30)
+    assert silent_since(stand.known()["a"]) is None
+    stand.clock.time = later(40)
+    stand.nodes.miss({"b"})
+    assert silent_since(stand.known()["b"]) == later(30)
+
+
+def test_a_node_that_was_only_late_is_as_it_is(stand: Stand) -> None:
+    stand.nodes.miss({"a"})
+
+    assert stand.put("a") == {"a"}
+    assert silent_since(stand.known()["a"]) is None
+
+
+def test_before_the_nodes_have_been_listed_none_is_missed() -> None:
+    stand = Stand()
+
+    stand.nodes.miss({"a"})
+
+    stand.sync()
+    assert stand.known() == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "matters"),
+    [
+        pytest.param({"nvidia.com/gpu": "8"}, {"nvidia.com/gpu": "7"}, True, id="a GPU less"),
+        pytest.param({"nvidia.com/gpu": "8"}, {}, True, id="none any more"),
+        pytest.param({"memory": "8Gi"}, {"memory": "7Gi"}, False, id="a little less memory"),
+    ],
+)
+def test_of_what_a_node_has_to_give_only_devices_matter(
+    stand: Stand, before: dict[str, str], after: dict[str, str], matters: bool
+) -> None:
+    ready = (Condition("Ready", "True", last_transition_time=NOW),)
+    stand.put("a", status=NodeStatus(ready, before))
+
+    assert bool(stand.put("a", status=NodeStatus(ready, after))) is matters
+
+
+def test_when_a_node_changes_those_that_are_silent_are_judged_anew(stand: Stand) -> None:
+    stand.put("a", "Unknown")
+    stand.put("b")
+
+    assert stand.put("c", "False") == {"a", "c"}
+    assert stand.put("c") == {"a", "c"}
+    assert stand.put("c") == set()

@@ -163,11 +163,33 @@ async def test_a_node_that_comes_back_in_time_costs_nobody_anything() -> None:
         assert len(stage.kubelet.born) == 2
 
 
+async def test_a_silent_node_is_given_up_only_while_another_answers() -> None:
+    stage = Stage(for_ever, **NEVER)
+    node(stage, "True")
+    async with stage.running():
+        stage.submit(replicas=2)
+        await stage.until(lambda: stage.phase() == "Running")
+        another(stage, "False")
+        node(stage, "Unknown")
+        await asyncio.sleep(500)
+        assert len(stage.kubelet.born) == 2
+        another(stage, "True")
+        await stage.until(lambda: len(stage.kubelet.born) > 2, 5)
+
+
 def node(stage: Stage, ready: str) -> None:
     condition = {"type": "Ready", "status": ready, "lastTransitionTime": stage.clock.now().isoformat()[:19] + "Z"}
     if not stage.store.list(NODES)[0]:
         stage.store.create(NODES, {"metadata": {"name": "node-1"}})
+        stage.store.create(NODES, {"metadata": {"name": "node-2"}})
+        another(stage, "True")
     stage.store.patch(NODES, NODE, {"status": {"conditions": [condition]}}, status=True)
+
+
+def another(stage: Stage, ready: str) -> None:
+    """What the other node says, where no pod is."""
+    body = {"status": {"conditions": [{"type": "Ready", "status": ready}]}}
+    stage.store.patch(NODES, Key("", "node-2"), body, status=True)
 
 
 # -- counts ----------------------------------------------------------------------------------------------------------

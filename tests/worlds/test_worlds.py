@@ -506,6 +506,9 @@ class Worlds(RuleBasedStateMachine):
             return
         world = self.world
         self.foreign_services_go()
+        if world.nodes is not None:
+            # While no node is ready, none is judged.
+            world.nodes = world.nodes | {"node-9": factories.node("node-9", since=world.clock)}
         world.settle()
         self.outcome_is_final()
         if world.gone:

@@ -71,6 +71,50 @@ class PortRange(click.ParamType[tuple[int, int]]):
         return first, last
 
 
+class Words(click.ParamType[frozenset[str]]):
+    """Some words, `A,B`; `default` among them stands for those that are known, `none` for no word at all."""
+
+    name = "words"
+
+    def __init__(self, known: frozenset[str]) -> None:
+        self.known = known
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[str]:
+        """The words."""
+        if isinstance(value, frozenset):
+            return value
+        given = [word for one in str(value).split(",") if (word := one.strip())]
+        found: set[str] = set()
+        for word in given:
+            found |= self.known if word == "default" else {word} - {"none"}
+        if not given or ("none" in given and len(given) > 1):
+            self.fail(f"{value!r}: expected words with commas between them, `default` or `none`", param, ctx)
+        return frozenset(found)
+
+
+class Conditions(click.ParamType[frozenset[tuple[str, str]]]):
+    """Conditions of nodes that mean trouble: `GPUMissing`, which is as good as `GPUMissing=True`, `GPUReady=False`."""
+
+    name = "conditions"
+
+    def __init__(self, known: frozenset[tuple[str, str]]) -> None:
+        self._words = Words(frozenset(f"{type_}={status}" for type_, status in known))
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> frozenset[tuple[str, str]]:
+        """Their types, each with the status that means trouble."""
+        if isinstance(value, frozenset):
+            return value
+        return frozenset([self._pair(word, param, ctx) for word in self._words.convert(value, param, ctx)])
+
+    def _pair(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        type_, equals, status = word.partition("=")
+        if not type_ or (equals and status not in ("True", "False", "Unknown")):
+            self.fail(f"{word!r} is not a condition; write GPUMissing or GPUReady=False", param, ctx)
+        return type_, status or "True"
+
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 

@@ -12,16 +12,17 @@ from typing import Any
 import click
 
 from trainwright.cli.duration import Duration
-from trainwright.cli.flags import GoCommand, PortRange, switch
+from trainwright.cli.flags import Conditions, GoCommand, PortRange, Words, switch
 from trainwright.cli.journal import open_journal
 from trainwright.cli.settings import from_file
 from trainwright.errors import UsageError
 from trainwright.kinds.registry import KINDS
 from trainwright.model.meta import Key
 from trainwright.model.problem import nearest
-from trainwright.model.site import Creating, Site
+from trainwright.model.site import Creating, Devices, Site, Sizing
 
 _NAMES = {kind.singular: kind.name for kind in KINDS}
+_DEVICES = Devices()
 _ENV = "TRAINWRIGHT_OPERATOR"
 _INTERRUPTED = 130
 #: Seconds: `kube.operator` writes nothing while less of the lease is left.
@@ -86,6 +87,41 @@ _OLD: dict[str, Any] = {"hidden": True, "expose_value": False}
 @click.option("--orphan-period", "sweep", default="5m", help="Look for children whose job is gone; 0: never.", **_TIME)
 @click.option("--node-grace", default="60s", help="Give up pods of a node that is silent for so long.", **_TIME)
 @click.option(
+    "--avoid-node-period",
+    "distrust",
+    default="2m",
+    help="A node that failed a replica gets no other until it has been well for so long.",
+    **_TIME,
+)
+@click.option(
+    "--gpu-resources",
+    type=Words(_DEVICES.resources),
+    default="default",
+    metavar="NAME,…",
+    help=f"What counts as a GPU.  [default: {','.join(sorted(_DEVICES.resources))}]",
+)
+@click.option(
+    "--gpu-failure-conditions",
+    type=Conditions(_DEVICES.conditions),
+    default="default",
+    metavar="TYPE[=STATUS],…",
+    help="Conditions of nodes whose GPUs have failed.  [default: those of the usual detectors]",
+)
+@click.option(
+    "--gpu-failure-taints",
+    type=Words(_DEVICES.taints),
+    default="default",
+    metavar="KEY,…",
+    help="Taints of such nodes.  [default: likewise]",
+)
+@click.option("--gpu-grace", default="60s", help="Give up pods whose GPUs have failed for so long.", **_TIME)
+@click.option(
+    "--elastic-patience", default="30s", help="Elastic roles do without pods that found no place for so long.", **_TIME
+)
+@click.option(
+    "--elastic-cooldown", default="60s", help="Elastic roles try to grow so long after a change of size.", **_TIME
+)
+@click.option(
     "--cluster-domain",
     "domain",
     metavar="NAME",
@@ -94,7 +130,7 @@ _OLD: dict[str, Any] = {"hidden": True, "expose_value": False}
     help="Appended to host names where a kind writes full ones.",
 )
 @switch("--enable-creating-failed", "creating_failed", help="Fail replicas whose containers cannot be created.")
-@click.option("--creating-restart-period", default="0", help="After they were tried for so long.", **_TIME)
+@click.option("--creating-restart-period", default="30m", help="After they were tried for so long.", **_TIME)
 @click.option("--creating-duration-period", default="15m", help="One such pod is replaced after.", **_TIME)
 @click.option("--gang-scheduler-name", "gang", metavar="NAME", default="", help="Starts gangs where kinds ask for one.")
 @click.option("--scheduling", metavar="NAME", default="", help="The same.")
@@ -190,6 +226,14 @@ def _site(given: dict[str, Any]) -> Site:
     return Site(
         domain=given.pop("domain"),
         node_grace=given.pop("node_grace"),
+        distrust=given.pop("distrust"),
+        devices=Devices(
+            resources=given.pop("gpu_resources"),
+            conditions=given.pop("gpu_failure_conditions"),
+            taints=given.pop("gpu_failure_taints"),
+            grace=given.pop("gpu_grace"),
+        ),
+        sizing=Sizing(given.pop("elastic_patience"), given.pop("elastic_cooldown")),
         creating=creating,
         gang_scheduler=one or other,
         elastic_server=given.pop("etcd_server"),

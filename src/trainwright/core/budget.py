@@ -13,7 +13,7 @@ from trainwright.model.cause import Cause, Why
 from trainwright.model.child import Pod
 from trainwright.model.job import Role, Scope
 from trainwright.model.ledger import Ledger
-from trainwright.model.status import Seen
+from trainwright.model.status import Seen, State
 
 
 class Retry(Struct, frozen=True, gc=False):
@@ -32,7 +32,7 @@ class Retry(Struct, frozen=True, gc=False):
     @property
     def free(self) -> bool:
         """It does not use up any budget."""
-        return self.cause.why in self.role.restart.uncounted
+        return self.cause.why in self.role.uncounted
 
 
 class Along:
@@ -53,7 +53,10 @@ class Along:
 
 
 def split(ledger: Ledger, ended: list[Retry]) -> tuple[list[Retry], list[Retry]]:
-    """To be tried again, and over for good: in index order, for as long as each role's budget lasts."""
+    """To be tried again, and over for good: in index order, for as long as each role's budget lasts.
+
+    A pod that is only stuck has not ended: one that may not be replaced is left as it is.
+    """
     retries: list[Retry] = []
     finals: list[Retry] = []
     spent: dict[str, int] = {}
@@ -61,13 +64,13 @@ def split(ledger: Ledger, ended: list[Retry]) -> tuple[list[Retry], list[Retry]]
     for one in ended:
         role = one.role
         if role.name not in spent:
-            spent[role.name] = attempts.restarts(attempts.of_role(ledger, role.name), role.restart.uncounted)
+            spent[role.name] = attempts.restarts(attempts.of_role(ledger, role.name), role.uncounted)
         gratis = one.free or role in along
         if _answers(one) and (gratis or role.restart.limit is None or spent[role.name] < role.restart.limit):
             spent[role.name] += not gratis
             retries.append(one)
             along.add(one)
-        else:
+        elif one.seen.state is not State.STARTING:
             finals.append(one)
     return retries, finals
 
@@ -75,9 +78,9 @@ def split(ledger: Ledger, ended: list[Retry]) -> tuple[list[Retry], list[Retry]]
 def _answers(one: Retry) -> bool:
     """The policy answers this cause, and this exit code."""
     rule = one.role.restart
-    if one.cause.why is Why.DELETED:
+    if one.cause.why is Why.DELETED or one.seen.state is State.STARTING:
         return True
-    if one.cause.why not in rule.causes:
+    if not one.role.survives(one.cause.why):
         return False
     if one.cause.why is not Why.EXIT or rule.codes is None:
         return True
@@ -123,7 +126,7 @@ def worst(view: View) -> Retry | None:
 
 def _spent(view: View) -> int:
     books = {book.name: book for book in view.ledger.roles}
-    made = sum(attempts.restarts(books[role.name], role.restart.uncounted) for role in view.job.roles)
+    made = sum(attempts.restarts(books[role.name], role.uncounted) for role in view.job.roles)
     if not view.job.lifecycle.counts_in_place:
         return made
     return made + sum(in_place(seen.pod) for role in view.roles for seen in role.replicas if seen.pod is not None)

@@ -3,16 +3,18 @@
 
 Order matters. 1 A pod that ended keeps its end, wherever its node went, and so do containers that count and succeeded
 although others still run. 2 A pod that somebody is removing has not failed: a new one follows. 3 A lost node takes its
-pods with it. 4 The containers that count may have failed although others still run. 5 The phase.
+pods with it. 4 The containers that count may have failed although others still run. 5 Failed GPUs take pods along that
+hold some and may be tried again. 6 The phase.
 """
 
 from datetime import timedelta
 
 from msgspec import UNSET
 
-from trainwright.core import gate, nodes
+from trainwright.core import gate
+from trainwright.core.nodes import Doubt
 from trainwright.model.cause import Cause, Why, brief
-from trainwright.model.child import Container, Observed, Pod, Terminated
+from trainwright.model.child import Container, Pod, Terminated
 from trainwright.model.job import Role
 from trainwright.model.site import Site
 from trainwright.model.status import State
@@ -61,7 +63,7 @@ _STOPPING: Conclusion = (State.STOPPING, None)
 _SUCCEEDED: Conclusion = (State.SUCCEEDED, Cause(Why.COMPLETED))
 
 
-def conclude(pod: Pod, role: Role, observed: Observed, site: Site, now: Time) -> Conclusion:
+def conclude(pod: Pod, role: Role, doubt: Doubt | None, site: Site, now: Time) -> Conclusion:
     """The state of the replica that this pod is, and the cause where there is one."""
     phase = pod.status.phase
     if phase in ("Succeeded", "Failed"):
@@ -71,10 +73,13 @@ def conclude(pod: Pod, role: Role, observed: Observed, site: Site, now: Time) ->
         return end
     if pod.metadata.deletion_timestamp is not None:
         return _STOPPING
-    if observed.nodes is not None and nodes.lost(pod, observed.nodes, site, now):
+    if doubt is not None and doubt.lost(now):
         return State.LOST, Cause(Why.NODE_LOST, node=pod.spec.node_name)
     if end is not None:
         return end
+    if doubt is not None and doubt.failed(role.name, now) and role.survives(Why.DEVICE):
+        # One that may not be tried again goes on for as long as it can: detectors have been wrong.
+        return State.LOST, Cause(Why.DEVICE, message=brief(doubt.sick), node=pod.spec.node_name)
     return _RUNNING if phase == "Running" else _starting(pod, role, patience(role, site), now)
 
 
@@ -211,8 +216,11 @@ def _create_error(pod: Pod, role: Role) -> Cause | None:
 
 
 def patience(role: Role, site: Site) -> float | None:
-    """Seconds that containers which cannot be made are waited for: as the role says, else as the operator does."""
-    return site.patience if role.patience is None else role.patience
+    """Seconds that containers which cannot be made are waited for: as the role says, else as the operator does.
+
+    Of roles that replace such pods `creation` decides, which knows how long it has been over all of them.
+    """
+    return None if role.recreates else site.patience if role.patience is None else role.patience
 
 
 def impatient_at(pod: Pod, most: float | None) -> Time | None:

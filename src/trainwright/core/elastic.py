@@ -11,21 +11,27 @@ from trainwright.core import attempts
 from trainwright.core.observe import View
 from trainwright.core.restart import kept_in_place
 from trainwright.model.job import Job, Role, Scope
-from trainwright.model.ledger import RoleLedger
+from trainwright.model.ledger import Ceiling, RoleLedger
 from trainwright.model.status import RoleSeen
 
 
 def bounded(job: Job) -> Job:
-    """The job with every elastic role within its bounds."""
+    """The job with every elastic role at the size that is in force."""
     if all([role.elastic is None for role in job.roles]):  # noqa: C419 - asked on every pass, and a list is cheaper
         return job
-    return replace(job, roles=tuple(_bounded(role) for role in job.roles))
+    ceilings = {book.name: book.ceiling for book in job.ledger.roles}
+    return replace(job, roles=tuple(_bounded(role, ceilings.get(role.name)) for role in job.roles))
 
 
-def _bounded(role: Role) -> Role:
-    if role.elastic is None:
+def _bounded(role: Role, ceiling: Ceiling | None) -> Role:
+    bounds = role.elastic
+    if bounds is None:
         return role
-    return replace(role, replicas=min(max(role.replicas, role.elastic.least), role.elastic.most))
+    asked = role.replicas if role.wanted is None else role.wanted
+    wanted = size = min(max(asked, bounds.least), bounds.most)
+    if bounds.auto and ceiling is not None and ceiling.most >= 0:
+        size = max(min(wanted, ceiling.most), bounds.least)
+    return replace(role, replicas=size, wanted=wanted)
 
 
 def resized(view: View) -> View:

@@ -6,7 +6,7 @@ Each step takes the pass and answers with a plan, or with None where it has noth
 
 from msgspec.structs import replace
 
-from trainwright.core import attempts, gate, phases, removal, render, report, restart, settle, verdict
+from trainwright.core import attempts, creation, gate, phases, removal, render, report, restart, settle, verdict
 from trainwright.core.observe import View
 from trainwright.core.report import Actions
 from trainwright.model.action import Delete, Patch, Plan
@@ -86,7 +86,7 @@ def _put_down(view: View) -> View:
     ledger = view.ledger
     pairs = zip(ledger.roles, view.roles, strict=True)
     books = tuple(
-        replace(attempts.next_epoch(restart.kept_in_place(view, book, group.replicas)), size=-1)
+        replace(attempts.next_epoch(restart.kept_in_place(view, book, group.replicas)), size=-1, stuck=(), ceiling=None)
         for book, group in pairs
     )
     times = Times(accepted=ledger.times.accepted or whole(view.now))
@@ -125,7 +125,7 @@ def _level(view: View, outcome: Outcome) -> Clean:
     if outcome.reason in (Reason.DEADLINE, Reason.START_DEADLINE, Reason.EXTERNAL):
         return clean.ended
     failure = outcome.failure
-    if clean.lost is not None and failure is not None and failure.cause.why is Why.NODE_LOST:
+    if clean.lost is not None and failure is not None and failure.cause.why in (Why.NODE_LOST, Why.DEVICE):
         return clean.lost
     return clean.succeeded if outcome.result is Result.SUCCEEDED else clean.failed
 
@@ -173,8 +173,9 @@ def advance(view: View) -> View:
     ledger = view.ledger
     roles = view.job.roles
     for place, book in enumerate(ledger.roles):
-        if book.holds or book.reached < roles[place].replicas:
-            new = _advanced(view, roles[place], view.roles[place], book)
+        role, group = roles[place], view.roles[place]
+        if book.holds or book.stuck or book.reached < role.replicas or (role.recreates and not group.calm):
+            new = _advanced(view, role, group, book)
             ledger = replace(ledger, roles=(*ledger.roles[:place], new, *ledger.roles[place + 1 :]))
     if ledger.generation != view.job.generation:
         ledger = replace(ledger, generation=view.job.generation)
@@ -184,6 +185,8 @@ def advance(view: View) -> View:
 def _advanced(view: View, role: Role, group: RoleSeen, book: RoleLedger) -> RoleLedger:
     if book.holds:
         book = attempts.release(book, view.now)
+    if book.stuck or (role.recreates and not group.calm):
+        book = creation.noted(book, role, group.replicas, view.now)
     if book.reached < role.replicas and phases.present(group):
         book = replace(book, reached=role.replicas)
     return book

@@ -1,40 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a node is lost. Called by `conclude` for pods that have not ended, and by `run` to know when to look again.
+"""Which nodes of a job are in doubt, and when they count as lost. `observe` asks once a pass; later steps look it up.
 
 A node is lost when it has not been ready for longer than the grace. One that nobody knows is not judged: an engine that
-has not listed its nodes must not declare them dead, and keeps one that was removed as not ready since it went.
+has not listed its nodes must not declare them dead, and keeps one that was removed as not ready since it went. GPUs
+that have failed are a doubt of another kind: the node answers, so its pods can still be asked to go.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
-from trainwright.model.child import Node, Observed, Pod
+from msgspec import Struct
+
+from trainwright.core import devices
+from trainwright.model.child import GONE, Node, Observed
+from trainwright.model.job import Job, Role
 from trainwright.model.site import Site
 from trainwright.model.units import Time, after
 
 UNREACHABLE = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
+#: From so many nodes on, the share of those that fell silent says something about the cluster.
+FEW = 3
+#: If more than this share of all nodes falls silent, it is more likely that nobody hears them than that all died.
+MOST_SILENT = 0.55
+#: And then they are waited for so many times as long.
+LONGER = 5.0
 
 
-def silent(observed: Observed) -> frozenset[str]:
-    """The nodes that hold pods of the job and do not answer; few jobs ever have any."""
+class Doubt(Struct, frozen=True, gc=False):
+    """What is the matter with a node that holds pods of the job."""
+
+    #: It does not answer; it counts as lost from then on, or never as things are.
+    silent: bool = False
+    lost_at: Time | None = None
+    #: Its GPUs have failed, in words, and which roles hold some; pods of those are given up from then on.
+    sick: str = ""
+    roles: frozenset[str] = frozenset()
+    failed_at: Time | None = None
+
+    def lost(self, now: Time) -> bool:
+        """Whether the node is lost."""
+        return self.lost_at is not None and now >= self.lost_at
+
+    def failed(self, role: str, now: Time) -> bool:
+        """Whether GPUs that this role holds have failed."""
+        return self.failed_at is not None and now >= self.failed_at and role in self.roles
+
+
+def doubts(job: Job, observed: Observed, site: Site, now: Time) -> Mapping[str, Doubt]:
+    """The nodes that hold pods of the job and are not as they should be; few jobs ever have any."""
     known = observed.nodes
     if known is None:
-        return frozenset()
+        return {}
     names = {pod.spec.node_name for pod in observed.pods}
-    return frozenset([name for name in names if (node := known.get(name)) is not None and not _ready(node)])
+    found = [(name, node) for name in names if (node := known.get(name)) is not None]
+    silent = {name: node for name, node in found if not ready(node)}
+    doubts = _silent(silent, known, site) if silent else {}
+    held = devices.held(job, observed, site)
+    if held:
+        doubts |= _sick(job, {name: node for name, node in found if name not in silent}, held, observed, site, now)
+    return doubts
 
 
-def lost(pod: Pod, known: Mapping[str, Node], site: Site, now: Time) -> bool:
-    """Whether this pod's node is lost to it."""
-    due = doubtful_until(pod, known, site)
-    return due is not None and now >= due
-
-
-def _ready(node: Node) -> bool:
+def ready(node: Node) -> bool:
     """It says so itself; kubelets write that condition last."""
     for condition in reversed(node.status.conditions or ()):
         if condition.type == "Ready":
             return condition.status == "True"
     return False
+
+
+def _gone(node: Node) -> bool:
+    return any(condition.reason == GONE for condition in node.status.conditions or ())
 
 
 def silent_since(node: Node) -> Time | None:
@@ -44,10 +79,68 @@ def silent_since(node: Node) -> Time | None:
     return min((moment for moment in times if moment is not None), default=node.metadata.creation_timestamp)
 
 
-def doubtful_until(pod: Pod, known: Mapping[str, Node], site: Site) -> Time | None:
-    """When a node that is silent now will count as lost, if it stays silent."""
-    node = known.get(pod.spec.node_name)
-    if node is None or _ready(node):
-        return None
-    silent = silent_since(node)
-    return None if silent is None else after(silent, site.node_grace)
+def _silent(silent: Mapping[str, Node], known: Mapping[str, Node], site: Site) -> dict[str, Doubt]:
+    """When each of them counts as lost.
+
+    With no node ready, none is ever judged: nothing could run elsewhere, so giving pods up could only do harm. With
+    most of them silent it is the network or the API server that we have lost; they are waited for longer. A node that
+    was removed is gone whatever the others do.
+    """
+    there = [node for node in known.values() if not _gone(node)]
+    mute = sum([not ready(node) for node in there])
+    if mute == len(there):
+        return dict.fromkeys(silent, Doubt(silent=True))
+    braked = len(there) > FEW and mute > MOST_SILENT * len(there)
+    found: dict[str, Doubt] = {}
+    for name, node in silent.items():
+        since = silent_since(node)
+        grace = site.node_grace * (LONGER if braked and not _gone(node) else 1.0)
+        found[name] = Doubt(silent=True, lost_at=None if since is None else after(since, grace))
+    return found
+
+
+def _sick(
+    job: Job,
+    answering: Mapping[str, Node],
+    held: Mapping[str, devices.Held],
+    observed: Observed,
+    site: Site,
+    now: Time,
+) -> dict[str, Doubt]:
+    """When the GPUs of each of them count as failed: a while after that was first seen.
+
+    Where nothing could run elsewhere they are not judged, as with nodes that are silent.
+    """
+    ill = {
+        name: illness
+        for name, node in answering.items()
+        if name in held and (illness := devices.illness(node, held[name].amounts, site))
+    }
+    since = {one.node: one.since for one in job.ledger.avoided}
+    found: dict[str, Doubt] = {}
+    for name, illness in ill.items():
+        roles = [role for role in job.roles if role.name in held[name].roles]
+        movable = any(elsewhere(role, observed.nodes or {}, ill, site) for role in roles)
+        due = after(min(since.get(name, now), now), site.devices.grace) if movable else None
+        found[name] = Doubt(sick=illness, roles=frozenset(role.name for role in roles), failed_at=due)
+    return found
+
+
+def elsewhere(role: Role, known: Mapping[str, Node], barred: Container[str], site: Site) -> bool:
+    """Whether a node is known that could take pods of this role, as far as one can tell without its scheduler."""
+    asked = devices.asked(role, site)
+    selector = (role.template.get("spec") or {}).get("nodeSelector") or {}
+    return any(
+        name not in barred and _takes(node, selector, asked) and not devices.illness(node, {}, site)
+        for name, node in known.items()
+    )
+
+
+def _takes(node: Node, selector: Mapping[str, str], asked: Mapping[str, int]) -> bool:
+    labels, has = node.metadata.labels or {}, node.status.allocatable or {}
+    return (
+        ready(node)
+        and not node.spec.unschedulable
+        and all(labels.get(key) == value for key, value in selector.items())
+        and all(name not in has or devices.whole(has[name]) >= amount for name, amount in asked.items())
+    )

@@ -4,19 +4,21 @@
 Later steps never look at raw pods again. `reconcile` calls `observe`; every step takes and returns a `View`.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainwright.core import attempts, claims, gate, nodes
+from trainwright.core import attempts, claims, creation, gate, nodes
 from trainwright.core.conclude import conclude
+from trainwright.core.nodes import Doubt
 from trainwright.model.action import Patch
 from trainwright.model.child import Observed, Pod
 from trainwright.model.indexes import members
 from trainwright.model.job import Job, Role
 from trainwright.model.ledger import Ledger, RoleLedger
-from trainwright.model.meta import ATTEMPT, INDEX, ROLE
+from trainwright.model.meta import ATTEMPT, INDEX, ROLE, SPARE
 from trainwright.model.site import Site
 from trainwright.model.status import RoleSeen, Seen, State
 from trainwright.model.units import Time
@@ -29,6 +31,8 @@ class Leftover(Struct, frozen=True, gc=False):
     role: str
     index: int
     why: str
+    #: It holds a place for a replica that may come: `spares` says for how long.
+    spare: bool = False
 
 
 class View(Struct, frozen=True, gc=False):
@@ -42,8 +46,8 @@ class View(Struct, frozen=True, gc=False):
     roles: tuple[RoleSeen, ...]
     leftovers: tuple[Leftover, ...] = ()
     claims: tuple[Patch, ...] = ()
-    #: Nodes of its pods that do not answer now, lost or not yet.
-    silent: frozenset[str] = frozenset()
+    #: Nodes of its pods that are not as they should be, lost or not yet.
+    doubts: Mapping[str, Doubt] = {}
     #: Every replica runs: nothing has ended, nothing is missing. Most passes over most jobs are like that.
     calm: bool = False
     #: Names of pods that are not ours, or not yet.
@@ -82,7 +86,7 @@ def observe(job: Job, observed: Observed, site: Site, now: Time) -> View:
         if (patch := claims.claim(job, pod)) is not None:
             patches.append(patch)
     books = {book.name: book for book in job.ledger.roles}
-    looker = _Looker(observed, site, now, nodes.silent(observed), leftovers, gate.passed(job, observed))
+    looker = _Looker(site, now, nodes.doubts(job, observed, site, now), leftovers, gate.passed(job, observed))
     seen = tuple([looker.look(role, slots[role.name], books) for role in job.roles])
     running = sum([role.running for role in seen])
     calm = running > 0 and running == sum([role.replicas for role in job.roles])
@@ -95,7 +99,7 @@ def observe(job: Job, observed: Observed, site: Site, now: Time) -> View:
         seen,
         tuple(leftovers),
         tuple(patches),
-        looker.silent,
+        looker.doubts,
         calm,
         tuple(foreign),
     )
@@ -133,10 +137,9 @@ def _rebuilt(job: Job, books: dict[str, RoleLedger]) -> Ledger:
 class _Looker(Struct, frozen=True, gc=False):
     """What every replica of a pass is looked at with."""
 
-    observed: Observed
     site: Site
     now: Time
-    silent: frozenset[str]
+    doubts: Mapping[str, Doubt]
     leftovers: list[Leftover]
     #: The gate of this attempt is open.
     passed: bool = False
@@ -160,7 +163,7 @@ class _Looker(Struct, frozen=True, gc=False):
         """Replicas that are no longer wanted go; should one come back, it is a new one, and its old pod is stale."""
         surplus = [(index, found) for index, found in sorted(slot.items()) if not 0 <= index < role.replicas]
         why = f"{role.name} has {role.replicas} replicas"
-        self.leftovers.extend(Leftover(pod, role.name, index, why) for index, (_, pod) in surplus)
+        self.leftovers.extend(Leftover(pod, role.name, index, why, _spare(pod)) for index, (_, pod) in surplus)
         current = [index for index, (found, _) in surplus if index >= 0 and found >= attempts.attempt(book, index)]
         return attempts.retry(book, current) if current else book
 
@@ -172,7 +175,7 @@ class _Looker(Struct, frozen=True, gc=False):
             if (
                 pod.status.phase == "Running"
                 and pod.metadata.deletion_timestamp is None
-                and pod.spec.node_name not in self.silent
+                and pod.spec.node_name not in self.doubts
                 and not (role.mains and _any_ended(pod))
             ):
                 return Seen(index, book.epoch, RUNNING, pod)
@@ -184,16 +187,23 @@ class _Looker(Struct, frozen=True, gc=False):
         state, cause = State.WAITING, None
         if found is not None and found[0] >= current:
             pod = found[1]
-            state, cause = conclude(pod, role, self.observed, self.site, self.now)
+            state, cause = conclude(pod, role, self.doubts.get(pod.spec.node_name), self.site, self.now)
+            if state is State.STARTING and cause is not None and role.recreates:
+                over = creation.given_up(book, index, pod, self.site.creating, self.now)
+                state = State.FAILED if over else state
         elif found is not None:
             old = found[1]
-            why = f"attempt {found[0]} has been replaced by {current}"
+            why = "its place is needed" if _spare(old) else f"attempt {found[0]} has been replaced by {current}"
             self.leftovers.append(Leftover(old, role.name, index, why))
         if book.succeeded and index in members(book.succeeded):
             return Seen(index, current, State.SUCCEEDED, pod, cause, True, old)
         if book.failed and index in members(book.failed):
             return Seen(index, current, State.FAILED, pod, cause, True, old)
         return Seen(index, current, state, pod, cause, False, old)
+
+
+def _spare(pod: Pod) -> bool:
+    return (pod.metadata.labels or {}).get(ATTEMPT) == SPARE
 
 
 def _any_ended(pod: Pod) -> bool:

@@ -5,7 +5,7 @@ The engines call this whenever something about a job has changed and carry the p
 `kinds` make the job from a manifest and render the status that comes out. Everything that decides is called from here.
 """
 
-from trainwright.core import elastic, lifecycle, ports, report, restart, run, settle, verdict
+from trainwright.core import avoid, elastic, fitting, lifecycle, ports, report, restart, run, settle, verdict
 from trainwright.core.observe import View, observe
 from trainwright.model.action import Plan
 from trainwright.model.child import Observed
@@ -30,11 +30,11 @@ def reconcile(job: Job, observed: Observed, site: Site, now: Time) -> Plan:
 
 def _live(view: View) -> Plan:
     """5 success  6 an end from outside  7 deadlines  8 failure  9 restarts, resizes  10 make what is missing."""
-    settled = settle.settle(view)
+    settled = settle.settle(avoid.keep(view))
     outcome = verdict.decide(settled)
     if outcome is not None:
         ended = lifecycle.finished(lifecycle.end(settled.view, outcome))
         assert ended is not None  # noqa: S101 - an outcome is there, so the step answers; for the type checker
         return ended
-    view = ports.handed(lifecycle.advance(elastic.resized(restart.again(settled))))
+    view = ports.handed(lifecycle.advance(elastic.resized(fitting.fit(restart.again(settled)))))
     return report.close(view, run.run(view))

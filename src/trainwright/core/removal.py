@@ -7,7 +7,6 @@ if it was already being deleted. Any other pod is deleted once and then waited f
 
 from collections.abc import Iterable
 
-from trainwright.core import nodes
 from trainwright.core.observe import View
 from trainwright.model.action import Delete
 from trainwright.model.child import Extra, Pod, Service
@@ -17,7 +16,8 @@ from trainwright.model.units import Time, after
 def of_pod(view: View, pod: Pod, why: str) -> Delete | None:
     """The delete that this pod needs now."""
     meta = pod.metadata
-    lost = view.observed.nodes is not None and nodes.lost(pod, view.observed.nodes, view.site, view.now)
+    doubt = view.doubts.get(pod.spec.node_name)
+    lost = doubt is not None and doubt.lost(view.now)
     if meta.deletion_timestamp is None:
         return Delete("Pod", meta.name, meta.uid, why, force=lost)
     if lost and view.now >= after(meta.deletion_timestamp, view.site.linger):
@@ -52,14 +52,13 @@ def going(child: Pod | Service | Extra) -> bool:
 
 
 def overdue_at(view: View, pods: Iterable[Pod]) -> Time | None:
-    """When to look again for pods that linger, or whose node has fallen silent."""
-    known = view.observed.nodes
-    if known is None:
-        return None
+    """When to look again for pods that linger, or whose node is in doubt."""
     times: list[Time] = []
-    for pod in pods:
-        doubt = nodes.doubtful_until(pod, known, view.site)
-        if doubt is not None:
+    for pod in pods if view.doubts else ():
+        doubt = view.doubts.get(pod.spec.node_name)
+        if doubt is not None and doubt.lost_at is not None:
             deletion = pod.metadata.deletion_timestamp
-            times.append(doubt if deletion is None else max(doubt, after(deletion, view.site.linger)))
+            times.append(doubt.lost_at if deletion is None else max(doubt.lost_at, after(deletion, view.site.linger)))
+        elif doubt is not None and doubt.failed_at is not None:
+            times.append(doubt.failed_at)
     return min((moment for moment in times if moment > view.now), default=None)

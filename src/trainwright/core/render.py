@@ -11,18 +11,37 @@ from typing import Any
 
 import msgspec
 
+from trainwright.core.affinity import merged
 from trainwright.model.action import Create
 from trainwright.model.job import Body, Job, Replica
-from trainwright.model.meta import ATTEMPT, DIGEST, INDEX, JOB_UID, KIND, ROLE, WORLD, Owner
+from trainwright.model.meta import ATTEMPT, DIGEST, INDEX, JOB_UID, KIND, ROLE, SPARE, WORLD, Owner
 from trainwright.model.site import Site
 
+#: What the containers of a spare wait for; its name is all that people see of the reason.
+_NEVER: Body = {"configMapRef": {"name": "trainwright.spare-holds-a-place-for-growth"}}
 
-def pod(job: Job, replica: Replica, site: Site) -> Create:
-    """The pod of a replica, of its current attempt."""
+
+def pod(job: Job, replica: Replica, site: Site, terms: Body | None = None) -> Create:
+    """The pod of a replica, of its current attempt, with terms for its node besides the user's own."""
     body = job.dialect.pod(job, replica, site)
     ours = _labels(job, replica) | {ATTEMPT: str(replica.attempt)}
     metadata = _metadata(job, replica.name, body.get("metadata", {}), ours)
-    return Create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body["spec"]})
+    spec = merged(body["spec"], terms) if terms else body["spec"]
+    return Create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+
+def spare(job: Job, replica: Replica, site: Site, terms: Body) -> Create:
+    """A pod that takes the place of a replica and runs nothing: all its containers wait for what nobody makes."""
+    spec = job.dialect.pod(job, replica, site)["spec"]
+    given = replica.role.template.get("metadata") or {}
+    metadata = _metadata(job, replica.name, {**given, "finalizers": []}, _labels(job, replica) | {ATTEMPT: SPARE})
+    idle = {
+        part: [{**one, "envFrom": [*(one.get("envFrom") or ()), _NEVER]} for one in spec[part]]
+        for part in ("initContainers", "containers")
+        if spec.get(part)
+    }
+    spec = merged({**spec, **idle}, terms) if terms else {**spec, **idle}
+    return Create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 
 def service(job: Job, replica: Replica, site: Site) -> Create:
@@ -62,7 +81,7 @@ def _metadata(job: Job, name: str, given: dict[str, Any], ours: dict[str, str]) 
     metadata: dict[str, Any] = {
         "name": name,
         "namespace": job.key.namespace,
-        "labels": given.get("labels", {}) | ours,
+        "labels": (given.get("labels") or {}) | ours,
         "ownerReferences": _owners(job.owner),
     }
     for key in ("annotations", "finalizers"):

@@ -72,8 +72,9 @@ def _write(stored: Ledger, ledger: Ledger) -> Write:
 
 def _urgent(ledger: Ledger) -> Ledger:
     """The ledger without what can wait: it is on the pods as well, or only saves a little work."""
-    roles = tuple(replace(role, succeeded="", reached=0, holds=()) for role in ledger.roles)
-    return replace(ledger, roles=roles, generation=0)
+    roles = tuple(replace(role, succeeded="", reached=0, holds=(), stuck=()) for role in ledger.roles)
+    avoided = tuple(replace(one, until=None) for one in ledger.avoided if one.failed)
+    return replace(ledger, roles=roles, generation=0, avoided=avoided)
 
 
 def _events(view: View) -> list[Emit]:
@@ -139,13 +140,29 @@ def _restarting(before: Ledger, after: Ledger) -> Emit:
 
 
 def _resized(before: Ledger, after: Ledger) -> list[Emit]:
-    """One event for each role whose pods were made for another size."""
-    known = {role.name: role.size for role in before.roles if role.size >= 0}
-    return [
-        Emit(Moment.RESIZED, f"{role.name} is scaled from {known[role.name]} to {role.size} replicas")
-        for role in after.roles
-        if role.size >= 0 and known.get(role.name, role.size) != role.size
-    ]
+    """One event for each role whose size is another, with the reason where it was not the user's wish."""
+    known = {role.name: role for role in before.roles}
+    return [_scaled(old, role) for role in after.roles if (old := known.get(role.name)) and _other_size(old, role)]
+
+
+def _other_size(old: RoleLedger, new: RoleLedger) -> bool:
+    return 0 <= old.size != new.size >= 0 or (new.size < 0 and _decided(old, new))
+
+
+def _decided(old: RoleLedger, new: RoleLedger) -> bool:
+    """Whether we chose another size ourselves."""
+    most = new.ceiling.most if new.ceiling is not None else -1
+    return most != (old.ceiling.most if old.ceiling is not None else -1) and new.ceiling is not None
+
+
+def _scaled(old: RoleLedger, new: RoleLedger) -> Emit:
+    why = f": {new.ceiling.why}" if new.ceiling is not None and _decided(old, new) and new.ceiling.why else ""
+    if new.size >= 0:
+        text = f"{new.name} is scaled from {old.size} to {new.size} replicas"
+    else:
+        most = new.ceiling.most if new.ceiling is not None else -1
+        text = f"{new.name} is scaled to {most} replicas" if most >= 0 else f"{new.name} is scaled to its full size"
+    return Emit(Moment.RESIZED, brief(f"{text}{why}"))
 
 
 def _restarts(ledger: Ledger) -> int:

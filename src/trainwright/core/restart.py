@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from trainwright.core import attempts, budget
+from trainwright.core import attempts, avoid, budget
 from trainwright.core.attempts import FIRST_DELAY, LONGEST_DELAY
 from trainwright.core.budget import Retry
 from trainwright.core.observe import View
@@ -31,6 +31,7 @@ def again(settled: Settled) -> View:
     if not settled.retries:
         return view
     ledger = kept(view.ledger, view.job, list(settled.retries), view.now)
+    ledger = avoid.failed(ledger, [retry.cause for retry in settled.retries], view.now)
     single, wide = _sorted(settled.retries)
     books = {book.name: book for book in ledger.roles}
     for name, group in single.items():

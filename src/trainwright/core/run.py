@@ -7,7 +7,7 @@ A stale pod that has ended stays until its replica's back-off is over, for its l
 
 from msgspec.structs import replace
 
-from trainwright.core import attempts, extras, gate, removal, render
+from trainwright.core import attempts, avoid, creation, extras, gate, removal, render, spares
 from trainwright.core.conclude import impatient_at, patience
 from trainwright.core.names import child, stem
 from trainwright.core.observe import Leftover, View
@@ -26,7 +26,7 @@ def run(view: View) -> Actions:
     """Everything that is missing or too much."""
     holds = _holds(view)
     creates, patches, deletes = extras.kept(view)
-    if view.leftovers or view.silent:
+    if view.leftovers or view.doubts:
         deletes = _leftovers(view, holds) + _stuck(view) + deletes
     made, surplus = _services(view)
     creates = creates + made + _pods(view, holds)
@@ -49,9 +49,9 @@ def _holds(view: View) -> dict[str, dict[int, Time]]:
 
 
 def _leftovers(view: View, holds: dict[str, dict[int, Time]]) -> list[Delete]:
-    return removal.of_pods(
-        view, ((one.pod, one.why) for one in view.leftovers if not _shown(one, holds.get(one.role, {})))
-    )
+    stay = spares.kept(view)
+    gone = [one for one in view.leftovers if one.pod.metadata.uid not in stay]
+    return removal.of_pods(view, ((one.pod, one.why) for one in gone if not _shown(one, holds.get(one.role, {}))))
 
 
 def _shown(one: Leftover, held: dict[int, Time]) -> bool:
@@ -61,7 +61,7 @@ def _shown(one: Leftover, held: dict[int, Time]) -> bool:
 
 def _stuck(view: View) -> list[Delete]:
     """Pods that somebody else deletes and that cannot go because their node is lost."""
-    if not view.silent:
+    if not view.doubts:
         return []
     stopping = [seen.pod for role in view.roles for seen in role.replicas if seen.state is State.STOPPING]
     return removal.of_pods(view, ((pod, "being deleted") for pod in stopping if pod is not None))
@@ -69,7 +69,7 @@ def _stuck(view: View) -> list[Delete]:
 
 def _pods(view: View, holds: dict[str, dict[int, Time]]) -> list[Create]:
     if view.calm:
-        return []
+        return spares.missing(view)
     missing = [
         (role, seen)
         for role, group in _in_order(view)
@@ -81,7 +81,12 @@ def _pods(view: View, holds: dict[str, dict[int, Time]]) -> list[Create]:
         return []
     taken = {pod.metadata.name for pod in view.observed.pods}
     replicas = [_replica(view.job, role, seen) for role, seen in missing if _startable(view, role)]
-    return [render.pod(view.job, replica, view.site) for replica in replicas if replica.name not in taken]
+    terms = {role.name: avoid.terms(view, role) for role in view.job.roles} if view.ledger.avoided else {}
+    return [
+        render.pod(view.job, replica, view.site, terms.get(replica.role.name))
+        for replica in replicas
+        if replica.name not in taken
+    ]
 
 
 def _in_order(view: View) -> list[tuple[Role, RoleSeen]]:
@@ -136,13 +141,15 @@ def _services(view: View) -> tuple[list[Create], list[Delete]]:
 def _wake(view: View, holds: dict[str, dict[int, Time]]) -> Time | None:
     """The next moment at which something changes by time alone."""
     life = view.job.lifecycle
-    if view.calm and not (holds or view.silent or life.deadline or life.start_deadline is not None):
+    growing = spares.wakes(view) if any([role.resizes for role in view.job.roles]) else []  # noqa: C419 - cheaper
+    anxious = holds or growing or view.doubts or view.ledger.avoided
+    if view.calm and not (anxious or life.deadline or life.start_deadline is not None):
         return None
-    times = [moment for held in holds.values() for moment in held.values()]
-    times += [due for due in (deadline(view), start_deadline(view)) if due is not None]
+    times = growing + [moment for held in holds.values() for moment in held.values()]
+    times += [due for due in (deadline(view), start_deadline(view)) if due is not None] + avoid.wakes(view)
     if not view.calm:
         times += _impatient(view)
-    if view.silent:
+    if view.doubts:
         pods = [seen.pod for role in view.roles for seen in role.replicas if seen.pod is not None and not seen.final]
         doubt = removal.overdue_at(view, pods + [one.pod for one in view.leftovers])
         times += [doubt] if doubt is not None else []
@@ -158,4 +165,11 @@ def _impatient(view: View) -> list[Time]:
         for seen in group.replicas
         if seen.state is State.STARTING and seen.cause is not None and seen.pod is not None
     ]
-    return [due for due in stuck if due is not None]
+    return [due for due in stuck if due is not None] + [
+        due
+        for role, group in zip(view.job.roles, view.roles, strict=True)
+        if role.recreates and not group.calm
+        for seen in group.replicas
+        if creation.stuck(role, seen)
+        for due in creation.wakes(attempts.of_role(view.ledger, role.name), seen, view.site.creating, view.now)
+    ]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainwright.core import attempts, budget
+from trainwright.core import attempts, budget, creation
 from trainwright.core.budget import Retry
 from trainwright.core.names import child
 from trainwright.core.observe import View
@@ -62,8 +62,16 @@ def _ended(view: View, role: Role, group: RoleSeen) -> Iterator[tuple[Seen, Caus
         if seen.state in _ENDED:
             if not seen.final and seen.cause is not None:
                 yield seen, seen.cause
+        elif role.recreates and seen.cause is not None and _overstayed(view, role, seen):
+            yield seen, seen.cause
         elif _taken(view, role, seen):
             yield seen, Cause(Why.DELETED)
+
+
+def _overstayed(view: View, role: Role, seen: Seen) -> bool:
+    """Its containers cannot be made, and it is time for another try."""
+    book = attempts.of_role(view.ledger, role.name)
+    return creation.stuck(role, seen) and creation.overstayed(book, seen, view.site.creating, view.now)
 
 
 def _taken(view: View, role: Role, seen: Seen) -> bool:

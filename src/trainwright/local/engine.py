@@ -23,7 +23,7 @@ from trainwright.local.settings import SOCKET, Settings
 from trainwright.local.sockets.server import serve
 from trainwright.local.storage.store import Store
 from trainwright.model.child import Node
-from trainwright.model.site import Site
+from trainwright.model.site import Devices, Site, Sizing
 from trainwright.runtime import settings as runtime
 from trainwright.runtime.clock import WallClock
 from trainwright.runtime.controller import Controller
@@ -34,6 +34,10 @@ __all__ = ["Engine", "Settings"]
 #: A node whose agent has died is lost for certain: nobody needs to hope for it for as long as on a network.
 NODE_GRACE = 5.0
 LINGER = 5.0
+#: And everything about it is seen at once, so roles that resize themselves need not wait to be sure.
+DISTRUST = 10.0
+SIZING = Sizing(patience=3.0, cooldown=5.0)
+DEVICES = Devices(grace=5.0)
 
 
 class Engine:
@@ -102,6 +106,9 @@ class Engine:
             gangs=frozenset({GANG_API}),
             node_grace=NODE_GRACE,
             linger=LINGER,
+            distrust=DISTRUST,
+            devices=DEVICES,
+            sizing=SIZING,
             hosts={} if named else addresses.hosts,
             ports={} if named else addresses.ports,
             host_ports=_host_ports(),

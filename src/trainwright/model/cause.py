@@ -27,6 +27,7 @@ class Why(StrEnum):
     DISRUPTED = "Disrupted"  # preempted, drained or evicted for reasons outside the pod
     DELETED = "Deleted"  # somebody else removed the pod
     NODE_LOST = "NodeLost"  # its node is gone or has been silent for too long
+    DEVICE = "DeviceFailed"  # the GPUs of its node are sick, or fewer than it holds
     CREATE_ERROR = "CreateError"  # its containers cannot be made: image, configuration
     IN_PLACE = "InPlace"  # not an end: restarts the kubelet made inside a pod that has since been replaced
     REJECTED = "Rejected"  # the node would not admit it, or it failed without a container's word
@@ -54,6 +55,7 @@ class Cause(Wire, frozen=True, gc=False):
             Why.DISRUPTED: "disrupted",
             Why.DELETED: "deleted by somebody else",
             Why.NODE_LOST: f"node {self.node} is lost",
+            Why.DEVICE: f"GPUs of node {self.node} have failed",
             Why.CREATE_ERROR: f"container {self.container} cannot be created",
             Why.IN_PLACE: "restarted in place",
             Why.REJECTED: "failed before any container ran",

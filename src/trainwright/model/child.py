@@ -55,6 +55,10 @@ class Container(Wire, frozen=True, gc=False):
     last_state: ContainerState | None = None
 
 
+#: Why a node that was removed is not ready: it is gone for certain, not only silent.
+GONE = "NodeGone"
+
+
 class Condition(Wire, frozen=True, gc=False):
     """A condition of a pod or a node."""
 

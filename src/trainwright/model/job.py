@@ -18,6 +18,8 @@ from trainwright.model.rule import Rule
 from trainwright.model.site import Site
 
 Body = dict[str, Any]
+#: Causes that lie with a node, not with what ran there.
+_NODE = frozenset({Why.NODE_LOST, Why.DEVICE})
 
 
 class Scope(StrEnum):
@@ -59,10 +61,15 @@ class Restart(Struct, frozen=True, gc=False):
     #: Where exit codes decide: what failed without a word of a container that counts is tried again, too.
     beside: bool = True
 
+    def answers(self, why: Why) -> bool:
+        """Whether this cause is answered; sick GPUs are as good as a lost node."""
+        return why in self.causes or (why is Why.DEVICE and Why.NODE_LOST in self.causes)
+
     @property
     def uncounted(self) -> frozenset[Why]:
         """What never uses up a budget; a pod that somebody removed is made again as a matter of course."""
-        return self.free if self.answers_removal else self.free | {Why.DELETED}
+        free = self.free | {Why.DEVICE} if Why.NODE_LOST in self.free else self.free
+        return free if self.answers_removal else free | {Why.DELETED}
 
     @property
     def answers_removal(self) -> bool:
@@ -75,6 +82,8 @@ class Elastic(Struct, frozen=True, gc=False):
 
     least: int
     most: int
+    #: The role is resized to what can run: smaller when pods find no place, larger again when there is room.
+    auto: bool = False
 
 
 class Role(Struct, frozen=True):
@@ -85,6 +94,8 @@ class Role(Struct, frozen=True):
     template: Body
     restart: Restart = Restart()
     elastic: Elastic | None = None
+    #: Set by `core.elastic`: what is asked for, within the bounds; `replicas` is then the size that is in force.
+    wanted: int | None = None
     #: What a change of its size takes along, since peers hold the old world in their environment; None: nothing.
     resize: Scope | None = None
     #: Roles of a lower stage are created first; with `awaits_running` they must also run first.
@@ -94,6 +105,8 @@ class Role(Struct, frozen=True):
     mains: frozenset[str] = frozenset()
     #: Seconds after which a container that cannot be made fails its replica; None: it is waited for.
     patience: float | None = None
+    #: A pod whose containers cannot be made is replaced from time to time, as `Site.creating` says.
+    recreates: bool = False
     #: Each replica has a service of its own name.
     service: bool = False
     #: The ConfigMap without which its containers do not start: it is among the extras, of one attempt at the whole
@@ -102,6 +115,20 @@ class Role(Struct, frozen=True):
     #: Each replica has so many ports in a row for itself, where it shares a machine's: `hosted`, or without networks.
     ports: int = 0
     hosted: bool = False
+
+    @property
+    def resizes(self) -> bool:
+        """It resizes itself to what can run, and so lives with nodes that fail."""
+        return self.elastic is not None and self.elastic.auto
+
+    def survives(self, why: Why) -> bool:
+        """Whether a replica that ended so may be tried again."""
+        return self.restart.answers(why) or (self.resizes and why in _NODE)
+
+    @property
+    def uncounted(self) -> frozenset[Why]:
+        """What never uses up its budget."""
+        return self.restart.uncounted | _NODE if self.resizes else self.restart.uncounted
 
 
 class CleanUp(Struct, frozen=True, gc=False):

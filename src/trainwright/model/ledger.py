@@ -12,12 +12,14 @@ from typing import Annotated
 from msgspec import Meta as Limits
 from msgspec import field
 
-from trainwright.model.cause import Cause
+from trainwright.model.cause import Cause, Why
 from trainwright.model.meta import Wire
 from trainwright.model.rule import Result
 
 #: How many of the latest failures are kept word for word.
 KEPT_FAILURES = 8
+#: How many nodes are remembered.
+KEPT_NODES = 64
 #: Longest text in a ledger that is not a message of a cause.
 LONGEST_TEXT = 4096
 
@@ -57,6 +59,26 @@ class Hold(Wire, frozen=True, gc=False):
     indexes: Indexes
 
 
+class Spell(Wire, frozen=True, gc=False):
+    """The containers of these replicas have not been made since then, whichever pod it was."""
+
+    since: datetime
+    indexes: Indexes
+
+
+class Ceiling(Wire, frozen=True, gc=False):
+    """What a role that resizes itself was last resized to, and why."""
+
+    at: datetime
+    #: Not more than so many for now; -1: as many as are wanted.
+    most: int = -1
+    why: Text = ""
+    #: It was made larger then, not smaller.
+    grew: bool = False
+    #: How often in a row there was no room for more, or not for long.
+    tries: int = 0
+
+
 class RoleLedger(Wire, frozen=True, gc=False):
     """What is remembered of a role. A replica's attempt is the role's epoch plus the retries of its index."""
 
@@ -71,6 +93,9 @@ class RoleLedger(Wire, frozen=True, gc=False):
     holds: Annotated[tuple[Hold, ...], Limits(max_length=64)] = ()
     #: The size that the pods of this epoch were made for, where peers are told of it; -1: nobody is, or not yet.
     size: int = -1
+    #: Where pods are replaced whose containers cannot be made: which, and since when.
+    stuck: Annotated[tuple[Spell, ...], Limits(max_length=64)] = ()
+    ceiling: Ceiling | None = None
 
 
 class Failure(Wire, frozen=True, gc=False):
@@ -106,6 +131,17 @@ class Times(Wire, frozen=True, gc=False):
     ended: datetime | None = None
 
 
+class Avoided(Wire, frozen=True, gc=False):
+    """A node that is under suspicion, or that has failed a replica and gets no other for now."""
+
+    node: Text
+    since: datetime
+    why: Why
+    failed: bool = False
+    #: It is well again, and forgotten then if it stays so.
+    until: datetime | None = None
+
+
 class Ledger(Wire, frozen=True, gc=False):
     """`status.trainwright`."""
 
@@ -119,3 +155,4 @@ class Ledger(Wire, frozen=True, gc=False):
     failures: Annotated[tuple[Failure, ...], Limits(max_length=KEPT_FAILURES)] = ()
     #: Ports handed out, by name; written before the first pod that uses them.
     ports: dict[str, int] = field(default_factory=dict)
+    avoided: Annotated[tuple[Avoided, ...], Limits(max_length=KEPT_NODES)] = ()

@@ -14,6 +14,8 @@ JOB_UID = f"{PREFIX}/job-uid"
 ROLE = f"{PREFIX}/role"
 INDEX = f"{PREFIX}/index"
 ATTEMPT = f"{PREFIX}/attempt"
+#: In place of the attempt: the pod is no replica, it holds a place for one that may come.
+SPARE = "spare"
 #: Annotation on pods of the embedded engine: the address that was reserved for their name.
 ADDRESS = f"{PREFIX}/address"
 #: Annotation on children that are kept in step: what they were last made from.

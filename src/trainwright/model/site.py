@@ -12,11 +12,60 @@ class Creating(Struct, frozen=True, gc=False):
     """What becomes of pods whose containers cannot be created: their image, their configuration."""
 
     #: For so many seconds they are tried again and again.
-    restart_period: float = 0.0
+    restart_period: float = 1800.0
     #: Seconds after which one such pod is replaced, within that time.
     duration_period: float = 900.0
     #: After that time the replica fails; else it is waited for.
     fail: bool = False
+
+
+class Devices(Struct, frozen=True, gc=False):
+    """What counts as a GPU, and how it is known that those of a node have failed."""
+
+    resources: frozenset[str] = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
+    #: Conditions of nodes, by type and status.
+    conditions: frozenset[tuple[str, str]] = frozenset(
+        {
+            # node-problem-detector as AKS sets it up
+            ("GPUMissing", "True"),
+            ("NVLinkStatusInactive", "True"),
+            ("XIDErrors", "True"),
+            ("UnhealthyNvidiaDevicePlugin", "True"),
+            # NVIDIA's NVSentinel: what DCGM watches, and Xids from the kernel's log
+            ("GpuMemWatch", "True"),
+            ("GpuPcieWatch", "True"),
+            ("GpuNvlinkWatch", "True"),
+            ("GpuSmWatch", "True"),
+            ("GpuDriverWatch", "True"),
+            ("GpuInforomWatch", "True"),
+            ("GpuNvswitchFatalWatch", "True"),
+            ("SysLogsXIDError", "True"),
+            ("SysLogsSXIDError", "True"),
+            ("SysLogsGPUFallenOff", "True"),
+            # the node monitoring agent of EKS
+            ("AcceleratedHardwareReady", "False"),
+        }
+    )
+    #: Keys of taints.
+    taints: frozenset[str] = frozenset(
+        {
+            "nvidia.com/gpu-health",
+            "nvidia.com/gpu-error",
+            "nvidia.com/gpu-nvlink-error",
+            "nvidia.com/syslog-xid-error",
+        }
+    )
+    #: How long that must last, in seconds: a device plugin that is restarted has no GPUs for a moment.
+    grace: float = 60.0
+
+
+class Sizing(Struct, frozen=True, gc=False):
+    """How roles that resize themselves go about it."""
+
+    #: Seconds that pods may be without a place before the role does without them.
+    patience: float = 30.0
+    #: Seconds after a change of size before more is tried; twice as long each time there is no room.
+    cooldown: float = 60.0
 
 
 class Site(Struct, frozen=True):
@@ -30,6 +79,12 @@ class Site(Struct, frozen=True):
     node_grace: float = 60.0
     #: How long past its deadline a terminating pod may linger on a lost node before it is removed by force.
     linger: float = 30.0
+    #: GPUs, and when they have failed.
+    devices: Devices = Devices()
+    #: How long a node that failed a replica must be well again before it is trusted with another.
+    distrust: float = 120.0
+    #: Roles that resize themselves.
+    sizing: Sizing = Sizing()
     #: Containers that cannot be created, where a role has no word of its own on that.
     creating: Creating = Creating()
     #: Which scheduler starts gangs, where a kind leaves that to the operator; empty: none.

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nodes, as `core` wants to see them: one that was removed stays, as not ready since it went. `view` feeds it."""
+"""The nodes, as `core` wants to see them: one that is not there any more stays, as not ready since. `view` feeds it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from msgspec.structs import replace
 
-from trainwright.model.child import Condition, Node
-from trainwright.model.meta import Key
+from trainwright.core.nodes import ready
+from trainwright.model.child import GONE, Condition, Node
+from trainwright.model.meta import Key, Meta
 from trainwright.runtime.cache import Cache
 from trainwright.runtime.ports import Clock
 
@@ -30,7 +31,7 @@ class Nodes:
         return self._known if self.cache.synced else None
 
     def update(self, keys: set[Key]) -> set[str]:
-        """The informer says that these have changed; the names of those that changed in a way that matters."""
+        """The informer says that these have changed; the names of those about which there may be another word now."""
         changed = set()
         for key in keys:
             node, before = self.cache.get(key), self._known.get(key.name)
@@ -42,12 +43,24 @@ class Nodes:
                 self._known[key.name] = node
                 if before is None or _standing(before) != _standing(node):
                     changed.add(key.name)
-        return changed
+        # Whether a silent one counts as lost depends on how many others answer.
+        return changed | {name for name, node in self._known.items() if not ready(node)} if changed else changed
+
+    def miss(self, names: Iterable[str]) -> None:
+        """Pods are on these. One that is in no list was removed while nobody looked: it is gone since now."""
+        if not self.cache.synced:
+            return
+        for name in names:
+            if name and name not in self._known:
+                self._known[name] = self._bury(name, Node(Meta(name)))
 
     def _removed(self, name: str, before: Node | None) -> Node | None:
         if before is None or name in self._gone:
             return self._gone.get(name)
-        condition = Condition("Ready", "False", "NodeGone", "the node was removed", self._clock.now())
+        return self._bury(name, before)
+
+    def _bury(self, name: str, before: Node) -> Node:
+        condition = Condition("Ready", "False", GONE, "the node was removed", self._clock.now())
         node = replace(before, status=replace(before.status, conditions=(condition,)))
         self._gone[name] = node
         while len(self._gone) > _GONE:
@@ -57,7 +70,10 @@ class Nodes:
         return node
 
 
-def _standing(node: Node) -> tuple[tuple[tuple[str, str, datetime | None], ...], object]:
-    """What passes depend on; heartbeats are not part of it."""
-    conditions = tuple((one.type, one.status, one.last_transition_time) for one in node.status.conditions or ())
-    return conditions, node.spec
+def _standing(node: Node) -> tuple[object, ...]:
+    """What passes depend on; heartbeats are not part of it, and of what it has to give only devices are."""
+    conditions: tuple[tuple[str, str, datetime | None], ...] = tuple(
+        [(one.type, one.status, one.last_transition_time) for one in node.status.conditions or ()]
+    )
+    devices = [pair for pair in (node.status.allocatable or {}).items() if "/" in pair[0]]
+    return conditions, node.spec, devices

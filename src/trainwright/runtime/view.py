@@ -75,8 +75,10 @@ class View:
     def observe(self, job: Job, refusals: tuple[Refusal, ...], ports: frozenset[int] = frozenset()) -> Observed:
         """What one job has in the world; `ports` are those that others have."""
         whose = (job.key.namespace, job.uid)
+        pods = self._pods.of(whose)
+        self._nodes.miss({pod.spec.node_name for pod in pods})
         return Observed(
-            pods=self._pods.of(whose),
+            pods=pods,
             services=self._services.of(whose),
             extras=tuple([extra for cache in self._extras for extra in cache.of(whose)]),
             nodes=self._nodes.known,

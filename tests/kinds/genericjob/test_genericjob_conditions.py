@@ -269,7 +269,7 @@ def test_other_errors_in_words(ended: Any, words: str) -> None:
 
 
 def test_a_lost_node() -> None:
-    job = Driver(manifest(), nodes=("node-1",)).running()
+    job = Driver(manifest(), nodes=("node-1", "node-2")).running()
     job.lose_node("node-1")
     job.wait(60)
 

@@ -90,7 +90,7 @@ def elastic(one: ReplicaSpec) -> Elastic | None:
     least = one.min_replicas if one.min_replicas is not UNSET else min(1, replicas(one))
     # A role that sizes itself never grows beyond what was asked for.
     most = one.max_replicas if one.max_replicas is not UNSET else replicas(one) if auto else MOST_REPLICAS
-    return Elastic(least, most)
+    return Elastic(least, most, auto)
 
 
 def role(name: str, one: ReplicaSpec, spec: AITrainingJobSpec) -> Role:
@@ -104,6 +104,7 @@ def role(name: str, one: ReplicaSpec, spec: AITrainingJobSpec) -> Role:
         # Everybody is told of everybody in the environment.
         resize=None if one.edl_policy == "Never" else Scope.ROLE,
         mains=frozenset(str(container["name"]) for container in counting(one.template)),
+        recreates=True,
         service=True,
     )
 
