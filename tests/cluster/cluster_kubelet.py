@@ -19,6 +19,10 @@ import msgspec
 from cluster_api import PAUSE, Api, note, session_for
 from cluster_pods import Body, Pod, Script
 
+#: How often a pod that waits for a ConfigMap looks for it.
+_LOOK = 0.3
+_MISSING = 404
+
 
 class Kubelets:
     """Nodes `<prefix>-0` and so on. With `binds`, pods that have no node get one from here: where no scheduler runs."""
@@ -122,11 +126,22 @@ class Kubelets:
         if script.init and pod.spec.init_containers:
             await self._report(pod, pods.failed_before(pod, script.init))
             return
-        await self._report(pod, pods.running(pod, self._address()))
+        address = self._address()
+        for name in pod.needs:
+            await self._await(pod, address, name)
+        await self._report(pod, pods.running(pod, address))
         time = script.time(before)
         if time is not None:
             await asyncio.sleep(time)
             await self._report(pod, pods.ended(pod, script.code(before), script.reason))
+
+    async def _await(self, pod: Pod, address: str, name: str) -> None:
+        """Until the ConfigMap is there, which the pod's status asks for meanwhile."""
+        path = f"/api/v1/namespaces/{pod.metadata.namespace}/configmaps/{name}"
+        if await self._api.send("GET", path, {}) == _MISSING:
+            await self._report(pod, pods.unconfigured(pod, address, name))
+        while await self._api.send("GET", path, {}) == _MISSING:
+            await asyncio.sleep(_LOOK)
 
     async def _end(self, pod: Pod) -> None:
         script = pods.script_of(pod, self._script)

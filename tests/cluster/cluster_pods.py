@@ -42,11 +42,24 @@ class Script(Struct, frozen=True):
         return self.lasts[min(before, len(self.lasts) - 1)] if self.lasts else self.runs
 
 
-class Container(Struct):
+class ConfigMapRef(Struct):
+    """A ConfigMap that a container needs."""
+
+    name: str = ""
+
+
+class EnvFrom(Struct, rename="camel"):
+    """Where variables come from."""
+
+    config_map_ref: ConfigMapRef | None = None
+
+
+class Container(Struct, rename="camel"):
     """What is known of one."""
 
     name: str
     image: str = ""
+    env_from: list[EnvFrom] = []
 
 
 class Metadata(Struct, rename="camel"):
@@ -87,6 +100,12 @@ class Pod(Struct):
         """Its address."""
         return f"/api/v1/namespaces/{self.metadata.namespace}/pods/{self.metadata.name}"
 
+    @property
+    def needs(self) -> list[str]:
+        """The ConfigMaps without which its containers do not start."""
+        sources = [source for container in self.spec.containers for source in container.env_from]
+        return [source.config_map_ref.name for source in sources if source.config_map_ref is not None]
+
 
 def script_of(pod: Pod, usual: Script) -> Script:
     """The usual, unless its annotations say otherwise."""
@@ -119,6 +138,14 @@ def waiting(pod: Pod, reason: str) -> Body:
     """Pending, and why."""
     state = {"waiting": {"reason": reason, "message": f"{reason}, as the test has it"}}
     return {"phase": "Pending", **_conditions(ready=False), **_containers(pod, [state] * len(pod.spec.containers))}
+
+
+def unconfigured(pod: Pod, address: str, name: str) -> Body:
+    """It has its address, and waits for a ConfigMap."""
+    state = {"waiting": {"reason": "CreateContainerConfigError", "message": f'configmap "{name}" not found'}}
+    where = {"hostIP": "127.0.0.1", "podIP": address, "podIPs": [{"ip": address}], "startTime": now()}
+    states = [state] * len(pod.spec.containers)
+    return {"phase": "Pending", **where, **_conditions(ready=False), **_containers(pod, states)}
 
 
 def running(pod: Pod, address: str) -> Body:
