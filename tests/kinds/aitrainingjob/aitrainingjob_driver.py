@@ -205,7 +205,8 @@ class Driver(World):
 
     def unschedulable(self, name: str, message: str = "0/3 nodes are available") -> Body:
         """The scheduler finds no place for a pod. The status after that."""
-        self.change(f"demo-{name}", conditions=(Condition("PodScheduled", "False", "Unschedulable", message),))
+        said = Condition("PodScheduled", "False", "Unschedulable", message, self.clock)
+        self.change(f"demo-{name}", conditions=(said,))
         return self.go()
 
     def pass_by(self, seconds: float) -> Body:

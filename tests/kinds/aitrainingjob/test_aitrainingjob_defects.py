@@ -14,6 +14,7 @@ from trainwright.kinds.base import load
 from trainwright.model.action import Write
 from trainwright.model.job import Body
 from trainwright.model.meta import Owner
+from trainwright.model.site import Creating, Site
 from trainwright.testing import factories
 
 NODES = ("trainer-0", "trainer-1", "spare")
@@ -41,6 +42,54 @@ def test_02_a_finished_pod_on_a_lost_node_stays_finished() -> None:
 
     assert world.end("trainer-0")["phase"] == "Succeed"
     assert "RestartCount" not in world.status
+
+
+def stuck_again_and_again(times: int, *, fail: bool = False, **more: Any) -> Driver:
+    site = Site(creating=Creating(restart_period=1000, duration_period=100, fail=fail))
+    world = Driver(manifest(trainer=replicas(1, **more)), site=site)
+    world.go()
+    for _ in range(times):
+        world.stick("trainer-0")
+        world.pass_by(101)
+        world.pass_by(60)  # the back-off
+    return world
+
+
+@pytest.mark.parametrize("policy", ["Never", "OnFailure", "OnNodeFail"])
+def test_03_a_pod_that_cannot_be_created_is_replaced_more_than_once_whatever_the_restart_policy(policy: str) -> None:
+    world = stuck_again_and_again(3, restartPolicy=policy)
+
+    assert (world.status["RestartCount"], world.names()) == ({"trainer": 3}, ["trainer-0#3"])
+    told_of = [message for kind, message in told(world.status) if kind == "Terminating"]
+    assert told_of[-1] == (
+        "restart times is 3, pod demo-trainer-0: create container failed[aitj-main: ImagePullBackOff: no such image]"
+    )
+
+
+def test_03_the_restart_limit_holds_for_creation_too() -> None:
+    world = stuck_again_and_again(3, restartLimit=2)
+
+    assert (world.status["RestartCount"], world.names()) == ({"trainer": 2}, ["trainer-0#2"])
+    assert "create container failed" in last(world.status)[1]
+
+
+def test_03_after_the_window_the_job_fails_where_the_operator_is_told_so() -> None:
+    world = stuck_again_and_again(6, fail=True)
+    world.stick("trainer-0")
+    status = world.pass_by(200)
+
+    assert last(status) == (
+        "Failed",
+        "pod demo-trainer-0 is failed, create container failed[aitj-main: ImagePullBackOff: no such image]; "
+        "deleted pods",
+    )
+
+
+def test_04_by_default_there_is_a_window_in_which_creation_is_tried_again() -> None:
+    creating = Site().creating
+
+    assert creating.restart_period > creating.duration_period > 0
+    assert not creating.fail
 
 
 def test_05_an_exit_code_of_0_does_not_poison_the_others() -> None:

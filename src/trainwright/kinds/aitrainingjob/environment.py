@@ -32,9 +32,7 @@ def own_ports(job: Job, replica: Replica, site: Site, told: tuple[int, ...]) -> 
 
 def restarts(job: Job, role: str) -> int:
     """How often a replica type has been restarted."""
-    book = next((one for one in job.ledger.roles if one.name == role), None)
-    free = next((one.restart.uncounted for one in job.roles if one.name == role), frozenset())
-    return sum(times for why, times in book.restarts.items() if why not in free) if book is not None else 0
+    return next((sum(book.restarts.values()) for book in job.ledger.roles if book.name == role), 0)
 
 
 def _own(job: Job, replica: Replica, site: Site) -> Pairs:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from trainwright.model.cause import Cause, Why, brief
 from trainwright.model.child import Pod
 from trainwright.model.job import Clean, Job, Role, Scope
-from trainwright.model.ledger import LONGEST_TEXT, Failure, Ledger, Outcome, Reason
+from trainwright.model.ledger import LONGEST_TEXT, Failure, Ledger, Outcome, Reason, RoleLedger
 from trainwright.model.rule import Result
 from trainwright.model.status import Seen, State, Status
 from trainwright.model.units import rfc3339
@@ -20,7 +20,7 @@ PENDING = "all pods are waiting for scheduling"
 CREATING = "creating containers"
 #: So many troubles are told; the rest is counted.
 _TOLD = 3
-_LOST = (Why.NODE_LOST,)
+_LOST = (Why.NODE_LOST, Why.DEVICE)
 
 
 def end(outcome: Outcome) -> str:
@@ -89,6 +89,8 @@ def reason(cause: Cause) -> str:
         return f"{text} exitcode {cause.code}{detail}"
     if cause.why is Why.NODE_LOST:
         return f"Node {cause.node} is failed and offline"
+    if cause.why is Why.DEVICE:
+        return f"GPUs of node {cause.node} have failed" + (f": {cause.message}" if cause.message else "")
     if cause.why is Why.CREATE_ERROR:
         return f"create container failed[{_create_error(cause)}]"
     told = ", ".join(part for part in (cause.reason, cause.message) if part) or str(cause)
@@ -125,10 +127,17 @@ def _total(ledger: Ledger, name: str) -> int:
 
 
 def resized(before: Ledger, after: Ledger) -> str:
-    """Which replica types start anew because they have another size."""
-    known = {book.name: book.size for book in before.roles if book.size >= 0}
-    found = [book for book in after.roles if book.size >= 0 and known.get(book.name, book.size) != book.size]
-    return "; ".join(f"{book.name} is scaled from {known[book.name]} to {book.size} replicas" for book in found)
+    """Which replica types start anew because they have another size, and why if nobody asked for it."""
+    known = {book.name: book for book in before.roles if book.size >= 0}
+    found = [(known.get(book.name, book), book) for book in after.roles if book.size >= 0]
+    return brief("; ".join(_scaled(old, book) for old, book in found if old.size != book.size), LONGEST_TEXT)
+
+
+def _scaled(old: RoleLedger, book: RoleLedger) -> str:
+    why = (
+        f": {book.ceiling.why}" if book.ceiling is not None and book.ceiling != old.ceiling and book.ceiling.why else ""
+    )
+    return f"{book.name} is scaled from {old.size} to {book.size} replicas{why}"
 
 
 def restarting(job: Job, name: str) -> str:

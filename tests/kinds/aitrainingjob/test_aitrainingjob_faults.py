@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes, GPUs and room that are missing, as an AITrainingJob lives through it: policies, sizes, what is said."""
+
+import pytest
+from aitrainingjob_driver import Driver, container, last, manifest, replicas, told
+from msgspec.structs import replace
+
+from trainwright.kinds.aitrainingjob import AITRAININGJOB
+from trainwright.kinds.base import load
+from trainwright.model.child import Condition
+from trainwright.model.job import Body, Elastic, Scope
+
+NODES = ("trainer-0", "trainer-1", "trainer-2", "spare")
+GPU: Body = {"containers": [container(resources={"limits": {"nvidia.com/gpu": 1}})]}
+SICK = "GPUs of node trainer-1 have failed"
+
+
+def fail_gpus(world: Driver, name: str) -> None:
+    """A detector says so, for long enough."""
+    assert world.nodes is not None
+    node = world.nodes[name]
+    sick = Condition("XIDErrors", "True", "Xid79", "GPU has fallen off the bus", world.clock)
+    conditions = (*(node.status.conditions or ()), sick)
+    world.nodes = world.nodes | {name: replace(node, status=replace(node.status, conditions=conditions))}
+    world.go()
+    world.pass_by(61)
+
+
+@pytest.mark.parametrize(
+    ("policy", "restarted"),
+    [
+        ("OnNodeFail", True),
+        ("OnNodeFailWithExitCode", True),
+        ("Always", True),
+        ("OnFailure", False),
+        ("ExitCode", False),
+        ("Never", False),
+    ],
+)
+def test_policies_that_answer_a_lost_node_answer_failed_gpus(policy: str, restarted: bool) -> None:
+    spec = {"restartingExitCode": "137"}
+    one = replicas(3, pod=GPU, restartPolicy=policy, restartScope="Pod")
+    world = Driver(manifest(trainer=one, spec=spec), nodes=NODES).running()
+    fail_gpus(world, "trainer-1")
+
+    # A pod that may not be tried again is left alone: its own program will say if its GPU is dead.
+    assert world.status.get("RestartCount") == ({"trainer": 1} if restarted else None)
+    assert any(SICK in message for _, message in told(world.status)) is restarted
+    assert any(SICK in message for _, message in world.said()) is restarted
+
+
+def test_a_finished_pod_stays_finished_when_its_gpus_fail() -> None:
+    world = Driver(manifest(trainer=replicas(3, pod=GPU, restartPolicy="Always")), nodes=NODES).running()
+    world.end("trainer-1")
+    fail_gpus(world, "trainer-1")
+
+    assert "RestartCount" not in world.status
+
+
+@pytest.mark.parametrize("fault", ["node", "gpu"])
+def test_the_node_that_failed_is_avoided_by_the_next_attempt(fault: str) -> None:
+    one = replicas(3, pod=GPU, restartPolicy="OnNodeFail", restartScope="Pod")
+    world = Driver(manifest(trainer=one), nodes=NODES).running()
+    if fault == "node":
+        world.lose_node("trainer-1")
+        world.pass_by(61)
+    else:
+        fail_gpus(world, "trainer-1")
+    world.pass_by(60)
+
+    affinity = world.body("Pod", "trainer-1")["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert terms == [
+        {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["trainer-1"]}]}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "elastic", "resize"),
+    [
+        pytest.param(replicas(4), None, Scope.ROLE, id="free"),
+        pytest.param(replicas(4, minReplicas=2), Elastic(2, 10_000), Scope.ROLE, id="at least"),
+        pytest.param(replicas(4, maxReplicas=6), Elastic(1, 6), Scope.ROLE, id="at most"),
+        pytest.param(
+            replicas(4, minReplicas=2, maxReplicas=6, edlPolicy="Manual"), Elastic(2, 6), Scope.ROLE, id="Manual"
+        ),
+        pytest.param(
+            replicas(4, minReplicas=2, maxReplicas=6, edlPolicy="Auto"),
+            Elastic(2, 6, auto=True),
+            Scope.ROLE,
+            id="Auto",
+        ),
+        pytest.param(replicas(4, edlPolicy="Auto"), Elastic(1, 4, auto=True), Scope.ROLE, id="Auto without bounds"),
+        pytest.param(replicas(4, minReplicas=2, edlPolicy="Never"), None, None, id="Never"),
+    ],
+)
+def test_bounds_and_edl_policy(one: Body, elastic: Elastic | None, resize: Scope | None) -> None:
+    role = load(AITRAININGJOB, manifest(trainer=one)).job.roles[0]
+
+    assert (role.elastic, role.resize) == (elastic, resize)
+
+
+def test_auto_goes_on_with_what_can_run_and_says_why() -> None:
+    one = replicas(4, minReplicas=2, edlPolicy="Auto")
+    world = Driver(manifest(trainer=one))
+    world.go()
+    world.start_all("trainer-0", "trainer-1", "trainer-2")
+    world.unschedulable("trainer-3")
+    world.pass_by(31)
+    world.start_all()
+
+    assert world.status["phase"] == "Running"
+    assert world.status["replicaStatuses"] == {"trainer": {"active": 3}}
+    assert {world.env(f"trainer-{place}")["TRAINER_INSTANCES_NUM"] for place in range(3)} == {"3"}
+    told_of = [message for kind, message in told(world.status) if kind == "Restarting"]
+    assert told_of[-1].startswith("trainer is scaled from 4 to 3 replicas: ")
+    assert ("TrainingJobScaled", told_of[-1]) in world.said()
+    assert "RestartCount" not in world.status
+
+
+def test_auto_never_goes_below_its_least() -> None:
+    world = Driver(manifest(trainer=replicas(4, minReplicas=3, edlPolicy="Auto")))
+    world.go()
+    world.start_all("trainer-0")
+    for place in (1, 2, 3):
+        world.unschedulable(f"trainer-{place}")
+    world.pass_by(31)
+    world.pass_by(31)
+
+    assert world.names("Service") == ["trainer-0", "trainer-1", "trainer-2"]
+    assert world.status["phase"] in ("Pending", "Restarting")
+
+
+def test_an_edit_of_the_size_of_one_type_leaves_the_other_alone() -> None:
+    world = Driver(manifest(a=2, b=2)).running()
+    before = {name: pod.metadata.uid for name, pod in world.pods().items() if "-b-" in name}
+    world.scale("a", 3)
+    world.again()
+
+    assert world.status["phase"] == "Running"
+    assert {name: pod.metadata.uid for name, pod in world.pods().items() if "-b-" in name} == before
+    assert world.names() == ["a-0#1", "a-1#1", "a-2#1", "b-0", "b-1"]
+
+
+def test_while_old_pods_go_for_a_new_size_the_job_restarts() -> None:
+    world = Driver(manifest(trainer=2)).running()
+    world.document["spec"]["replicaSpecs"]["trainer"]["replicas"] = 1
+    world.go(reaps=False)
+
+    assert last(world.status) == ("Restarting", "trainer is scaled from 2 to 1 replicas")
