@@ -11,7 +11,7 @@ Body = dict[str, Any]
 API = "batch.paddlepaddle.org/v1"
 
 
-def role(count: int, pod: Body | None = None, **script: str) -> Body:
+def role(count: int, pod: Body | None = None, **script: Any) -> Body:
     """Those of one role; fake nodes play their pods so: `exit="1,0"`, `runs="forever"`."""
     notes = {"annotations": {PREFIX + key: value for key, value in script.items()}}
     container = {"name": "paddle", "image": "none", "command": ["true"]}

@@ -15,7 +15,7 @@ from cluster_plane import ControlPlane
 
 pytest_plugins = ("cluster_fixtures", "cluster_stage")
 Body = dict[str, Any]
-FOREVER = {"runs": "forever"}
+FOREVER: dict[str, Any] = {"runs": "forever"}
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from trainwright.model.meta import Owner
 from trainwright.model.site import Site
 from trainwright.testing.factories import NOW, UID, later
 
-PS = {"ps": 2, "worker": 2}
+PS: dict[str, Any] = {"ps": 2, "worker": 2}
 MODES = ("PodIP", "Service", "Host")
 
 
