@@ -23,7 +23,7 @@ from trainwright.kube.cluster import KubeCluster, connected
 from trainwright.kube.config import Asked, load
 from trainwright.kube.http import Manner
 from trainwright.runtime.ports import Scope
-from trainwright.runtime.resources import EVENTS, PODS, SERVICES
+from trainwright.runtime.resources import CONFIG_MAPS, EVENTS, PODS, SERVICES
 
 Body = dict[str, Any]
 #: Seconds that a pod of a measured job runs.
@@ -146,7 +146,7 @@ def clear(plane: ControlPlane, shape: Shape, space: str) -> None:
 async def _clear(plane: ControlPlane, shape: Shape, space: str) -> None:
     patient = Manner(timeout=300.0, patience=300.0)
     async with connected(load(Asked(kubeconfig=str(plane.kubeconfig()))), patient) as cluster:
-        for resource in (shape.resource, PODS, SERVICES, EVENTS):
+        for resource in (shape.resource, PODS, SERVICES, CONFIG_MAPS, EVENTS):
             while (await cluster.list(resource, Scope(namespace=space))).items:
                 await cluster.delete_all(resource, Scope(namespace=space), grace=0)
 

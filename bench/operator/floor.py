@@ -22,7 +22,7 @@ from trainwright.kube.cluster import KubeCluster, connected
 from trainwright.kube.config import Asked, load
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, KIND, ROLE, Key
 from trainwright.runtime.ports import Resource, Scope
-from trainwright.runtime.resources import EVENTS, PODS, SERVICES
+from trainwright.runtime.resources import CONFIG_MAPS, EVENTS, PODS, SERVICES
 
 Body = dict[str, Any]
 PORTS = [{"name": "http", "port": 80}]
@@ -36,6 +36,8 @@ class Known(Struct):
     replicas: int
     running: set[str]
     ended: set[str]
+    addresses: dict[str, str]
+    told: bool = False
 
     @property
     def key(self) -> Key:
@@ -77,12 +79,17 @@ class Floor:
         uid = document["metadata"]["uid"]
         if uid not in self._jobs:
             replicas = self._shape.worker(document["spec"])["replicas"]
-            self._jobs[uid] = known = Known(self._shape, document, replicas, set(), set())
+            self._jobs[uid] = known = Known(self._shape, document, replicas, set(), set(), {})
             self._soon(self._begin(known))
 
     def _pod(self, pod: Any) -> None:
         known = self._jobs[pod.metadata.labels[JOB_UID]]
         name, phase = pod.metadata.name, pod.status.phase
+        if pod.status.pod_ip and not self._shape.services:
+            known.addresses[name] = pod.status.pod_ip
+            if len(known.addresses) == known.replicas and not known.told:
+                known.told = True
+                self._soon(self._tell(known))
         if phase == "Pending":
             return
         if name not in known.running:
@@ -101,9 +108,12 @@ class Floor:
             await self._store(known, "Pending")
             template = self._shape.worker(known.document["spec"])["template"]
             names = [f"{known.key.name}-worker-{index}" for index in range(known.replicas)]
-            services = [self._cluster.create(SERVICES, service(known, name)) for name in names]
+            services = [self._cluster.create(SERVICES, service(known, name)) for name in names if self._shape.services]
             pods = [self._cluster.create(PODS, pod(known, name, template)) for name in names]
             await asyncio.gather(*services, *pods)
+
+    async def _tell(self, known: Known) -> None:
+        await self._cluster.create(CONFIG_MAPS, addresses(known))
 
     async def _say(self, known: Known, phase: str) -> None:
         await self._store(known, phase)
@@ -122,6 +132,11 @@ def pod(known: Known, name: str, template: Body) -> Body:
 def service(known: Known, name: str) -> Body:
     body, ours = child(known, "Service", name), {"clusterIP": "None", "publishNotReadyAddresses": True}
     return {**body, "spec": {**ours, "selector": body["metadata"]["labels"], "ports": PORTS}}
+
+
+def addresses(known: Known) -> Body:
+    data = {"PADDLE_TRAINER_ENDPOINTS": ",".join(known.addresses.values()), "PADDLE_TRAINERS_NUM": str(known.replicas)}
+    return {**child(known, "ConfigMap", known.key.name), "data": data}
 
 
 def child(known: Known, kind: str, name: str) -> Body:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs that are measured, one shape for each kind: so many workers that do nothing for a while, a service each.
+"""The jobs that are measured, one shape for each kind: so many workers that do nothing for a while.
 
 `drive` submits them; `floor` reads from a shape where a kind keeps its replicas, its template and its phase.
 """
@@ -26,6 +26,8 @@ class Shape(Struct, frozen=True):
     #: Of its status: what the floor writes beside the ledger.
     status: Callable[[str, list[str]], Body]
     container: str = "main"
+    #: Every worker has a service; else the job has a config map with its workers' addresses.
+    services: bool = True
 
     @property
     def resource(self) -> Resource:
@@ -33,9 +35,10 @@ class Shape(Struct, frozen=True):
         return JOBS[self.kind]
 
     def phase(self, document: Body) -> str:
-        """Where a job is: in its kind's word, or as another operator has it in its conditions."""
+        """Where a job is, in our words; else as another operator has it in its conditions."""
         status = document.get("status") or {}
-        return next(kind.word(status) for kind in KINDS if kind.singular == self.kind)
+        ours = (status.get("trainwright") or {}).get("phase")
+        return ours or next(kind.word(status) for kind in KINDS if kind.singular == self.kind)
 
     def manifest(self, name: str, pods: int, runs: str) -> Body:
         """A job whose pods do nothing for some seconds."""
@@ -75,6 +78,26 @@ def _tf_status(phase: str, names: list[str]) -> Body:
     }
 
 
+def _paddle_status(phase: str, names: list[str]) -> Body:
+    refs = [
+        {"kind": "Pod", "apiVersion": "v1", "namespace": "default", "name": name, "uid": "0" * 36} for name in names
+    ]
+    worker = {phase.lower(): len(names), "refs": refs} if phase != "Pending" else {"pending": len(names)}
+    return {"phase": phase, "mode": "Collective", "worker": worker, "conditions": [{"type": "Running", **_WORD}]}
+
+
+def _training_status(phase: str, names: list[str]) -> Body:
+    moved = {**_WORD, "lastProbeTime": TIME}
+    words = {"Pending": ("Pending",), "Running": ("Pending", "Running")}.get(phase, ("Pending", "Running", "Succeed"))
+    return {
+        "phase": words[-1],
+        "conditions": [{"type": word, **moved} for word in words],
+        "replicaStatuses": {"worker": {"active": len(names)}},
+        "RestartReplicaName": "",
+        "startTime": TIME,
+    }
+
+
 SHAPES = {
     shape.kind: shape
     for shape in (
@@ -97,6 +120,24 @@ SHAPES = {
             lambda spec: spec["tfReplicaSpecs"]["Worker"],
             _tf_status,
             "tensorflow",
+        ),
+        Shape(
+            "paddlejob",
+            lambda pods, template: {"cleanPodPolicy": "Never", "worker": {"replicas": pods, "template": template}},
+            lambda spec: spec["worker"],
+            _paddle_status,
+            "paddle",
+            services=False,
+        ),
+        Shape(
+            "aitrainingjob",
+            lambda pods, template: {
+                "cleanPodPolicy": "None",
+                "replicaSpecs": {"worker": {"replicas": pods, "template": template}},
+            },
+            lambda spec: spec["replicaSpecs"]["worker"],
+            _training_status,
+            "aitj-main",
         ),
     )
 }
