@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 JOB     ?= examples/quickstart.yaml
 RUNTIME ?= auto
 
-.PHONY: help run test test-cluster test-tensorflow check bench bench-operator deploy mutate lock clean
+.PHONY: help run test test-cluster test-tensorflow test-paddle check bench bench-operator deploy mutate lock clean
 
 help:            ## List what can be made
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## / \t/' | expand -t 17
@@ -22,6 +22,9 @@ test-cluster: $(VENV)/.dev  ## The operator and the node agent on a real Kuberne
 
 test-tensorflow: $(VENV)/.tensorflow  ## TFJobs that really train, with TensorFlow: 1.6 GB to install
 	$(BIN)/pytest -m tensorflow tests/e2e tests/cluster/test_cluster_tensorflow.py
+
+test-paddle: $(VENV)/.paddle  ## PaddleJobs that really train, with PaddlePaddle: 0.9 GB to install
+	$(BIN)/pytest -m paddle tests/e2e tests/cluster/test_cluster_paddlepaddle.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -52,6 +55,7 @@ lock:            ## Renew the lock files from pyproject.toml (needs uv)
 	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra build pyproject.toml -o requirements/run.txt
 	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra build --extra dev pyproject.toml -o requirements/dev.txt
 	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra tensorflow -c requirements/dev.txt pyproject.toml -o requirements/tensorflow.txt
+	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra paddle pyproject.toml -o requirements/paddle.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis mutants
@@ -76,4 +80,13 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml | $(BIN)/python
 
 $(VENV)/.tensorflow: requirements/tensorflow.txt | $(VENV)/.dev
 	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/tensorflow.txt
+	@touch $@
+
+# In an environment of its own, as an image would have it: its protobuf is not TensorFlow's. One package of it comes as
+# source: what builds that is installed before, so that nothing is fetched that is not locked.
+$(VENV)/.paddle: requirements/paddle.txt | $(VENV)/.dev
+	$(BIN)/python -m venv $(VENV)/paddle
+	awk '/^[a-z]/ { first = /^setuptools==/ } first' requirements/paddle.txt > $(VENV)/paddle/first.txt
+	$(VENV)/paddle/bin/pip install -q --disable-pip-version-check --require-hashes -r $(VENV)/paddle/first.txt
+	$(VENV)/paddle/bin/pip install -q --disable-pip-version-check --require-hashes --no-build-isolation -r requirements/paddle.txt
 	@touch $@
