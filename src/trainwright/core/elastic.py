@@ -3,6 +3,7 @@
 
 A role that may be resized while it runs has bounds; a wanted size outside them counts as the nearer bound. Where peers
 are told of each other when they start, a change of size starts them anew: no failure, so nothing is counted for it.
+Where they look the size up while they run, it is announced to them.
 """
 
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from trainwright.core import attempts
 from trainwright.core.observe import View
 from trainwright.core.restart import kept_in_place
+from trainwright.model.action import Announce
 from trainwright.model.job import Job, Role, Scope
 from trainwright.model.ledger import Ceiling, RoleLedger
 from trainwright.model.status import RoleSeen
@@ -37,10 +39,10 @@ def _bounded(role: Role, ceiling: Ceiling | None) -> Role:
 def resized(view: View) -> View:
     """The pass after its changes of size: whoever was told of the old world starts anew in the new one."""
     pairs = list(zip(view.job.roles, view.ledger.roles, strict=True))
-    told = [(role, book) for role, book in pairs if role.resize is not None and book.size != role.replicas]
+    told = [(role, book) for role, book in pairs if _noted(role) and book.size != role.replicas]
     if not told:
         return view
-    changed = {role.name: role for role, book in told if book.size >= 0}
+    changed = {role.name: role for role, book in told if role.resize is not None and book.size >= 0}
     everything = any(role.resize is Scope.JOB for role in changed.values())
     books = tuple(
         _sized(role, _anew(view, book, group) if everything or role.name in changed else book)
@@ -55,4 +57,14 @@ def _anew(view: View, book: RoleLedger, group: RoleSeen) -> RoleLedger:
 
 
 def _sized(role: Role, book: RoleLedger) -> RoleLedger:
-    return replace(book, size=role.replicas) if role.resize is not None else book
+    return replace(book, size=role.replicas) if _noted(role) else book
+
+
+def _noted(role: Role) -> bool:
+    """Its size is remembered: somebody was told of it."""
+    return role.resize is not None or bool(role.size_key)
+
+
+def announced(view: View) -> tuple[Announce, ...]:
+    """What replicas should find where they look up the size of their role."""
+    return tuple(Announce(role.size_key, str(role.replicas)) for role in view.job.roles if role.size_key)

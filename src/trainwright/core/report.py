@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from trainwright.core import ports
 from trainwright.core.names import child
 from trainwright.core.observe import View
-from trainwright.model.action import Create, Delete, Emit, Moment, Patch, Plan, Write
+from trainwright.model.action import Announce, Create, Delete, Emit, Moment, Patch, Plan, Write
 from trainwright.model.cause import Why, brief
 from trainwright.model.indexes import members
 from trainwright.model.ledger import Ledger, Outcome, Phase, RoleLedger
@@ -29,6 +29,7 @@ class Actions(Struct, frozen=True, gc=False):
     wake: Time | None = None
     cleaning: bool = False
     remove_job: bool = False
+    announces: tuple[Announce, ...] = ()
 
 
 def close(view: View, actions: Actions) -> Plan:
@@ -45,6 +46,7 @@ def close(view: View, actions: Actions) -> Plan:
         () if write is Write.NOT else tuple(_events(view)),
         actions.wake,
         actions.remove_job,
+        actions.announces,
     )
 
 

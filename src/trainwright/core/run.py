@@ -7,7 +7,7 @@ A stale pod that has ended stays until its replica's back-off is over, for its l
 
 from msgspec.structs import replace
 
-from trainwright.core import attempts, avoid, creation, extras, gate, removal, render, spares
+from trainwright.core import attempts, avoid, creation, elastic, extras, gate, removal, render, spares
 from trainwright.core.conclude import impatient_at, patience
 from trainwright.core.names import child, stem
 from trainwright.core.observe import Leftover, View
@@ -31,6 +31,8 @@ def run(view: View) -> Actions:
     made, surplus = _services(view)
     creates = creates + made + _pods(view, holds)
     actions = Actions(tuple(deletes + surplus), tuple(creates), tuple(patches), _wake(view, holds))
+    if view.site.elastic_server:
+        actions = replace(actions, announces=elastic.announced(view))
     return _after_refusals(view, actions) if view.observed.refusals else actions
 
 

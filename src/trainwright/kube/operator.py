@@ -17,6 +17,7 @@ from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
 from trainwright.kube.cluster import KubeCluster
 from trainwright.kube.config import Access
+from trainwright.kube.etcd import Etcd
 from trainwright.kube.gates import Fence, Limit
 from trainwright.kube.health import Answers, Places, serving
 from trainwright.kube.http import Http, Manner
@@ -191,7 +192,8 @@ class _Operator:
             sweep=options.sweep,
         )
         site, self._waits = replace(options.site, gangs=found), ""
-        return Controller(self._cluster, self._clock, lambda: site, settings, self._telemetry)
+        registry = Etcd(site.elastic_server) if site.elastic_server else None
+        return Controller(self._cluster, self._clock, lambda: site, settings, self._telemetry, registry)
 
     async def _work(self, controller: Controller) -> None:
         self._telemetry.leads = True

@@ -81,7 +81,8 @@ class Engine:
         await self._fleet.start()
         site = self._site(addresses)
         settings = runtime.Settings(resync=self._settings.resync)
-        self._controller = Controller(self.cluster, self._clock, lambda: site, settings)
+        registry = self._settings.registry
+        self._controller = Controller(self.cluster, self._clock, lambda: site, settings, registry=registry)
         self._run(self._controller.run())
         self._run(Scheduler(self.cluster, self.store.bind, self._clock).run())
         if self._settings.revive is None:
@@ -109,6 +110,7 @@ class Engine:
             distrust=DISTRUST,
             devices=DEVICES,
             sizing=SIZING,
+            elastic_server=self._settings.elastic_server,
             hosts={} if named else addresses.hosts,
             ports={} if named else addresses.ports,
             host_ports=_host_ports(),

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from trainwright.runtime.ports import Registry
+
 #: In the folder of a run: where other processes reach its engine.
 SOCKET = "engine.sock"
 
@@ -29,4 +31,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     keep: bool = False
     #: Seconds until an unfinished job is looked at again although nothing has happened.
     resync: float = 15.0
+    #: Where elastic jobs meet, as `host:port,…`, and how to speak with it; empty: nowhere.
+    elastic_server: str = ""
+    registry: Registry | None = None
     notify: Callable[[str], None] = lambda _: None

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Effects as values. `core.reconcile` returns a `Plan`; an engine carries it out in this order:
 
-status (with its resourceVersion) → patches → deletes (with UID) → creates → events, and nothing more once one is
-refused as out of date. So a kill between any two writes loses nothing: what was decided is stored, or decided again.
+status (with its resourceVersion) → patches → deletes (with UID) → creates → announces → events, and nothing more once
+one is refused as out of date. So a kill between any two writes loses nothing: what was decided is stored, or decided
+again.
 """
 
 from enum import StrEnum
@@ -46,6 +47,16 @@ class Patch(Struct, frozen=True, gc=False):
     body: Body
     why: str
     api: str = "v1"
+
+
+class Announce(Struct, frozen=True, gc=False):
+    """Have replicas find this under the key that they keep at the site's elastic server; where they keep none, nothing.
+
+    Asked for in every pass of a live job, so nothing has to remember whether it was done.
+    """
+
+    key: str
+    value: str
 
 
 class Moment(StrEnum):
@@ -108,8 +119,12 @@ class Plan(Struct, frozen=True, gc=False):
     wake: Time | None = None
     #: The job's time to live is over: remove it.
     remove_job: bool = False
+    announces: tuple[Announce, ...] = ()
 
     @property
     def empty(self) -> bool:
-        """Nothing to do, and no ledger to write; the rendered status may still differ from the stored one."""
+        """Nothing to do, and no ledger to write; the rendered status may still differ from the stored one.
+
+        What is announced does not count: mostly it is known.
+        """
         return self.write is Write.NOT and not (self.patches or self.deletes or self.creates or self.remove_job)

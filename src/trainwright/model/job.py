@@ -98,6 +98,8 @@ class Role(Struct, frozen=True):
     wanted: int | None = None
     #: What a change of its size takes along, since peers hold the old world in their environment; None: nothing.
     resize: Scope | None = None
+    #: The key, at the site's elastic server, under which replicas learn of a new size themselves; empty: nowhere.
+    size_key: str = ""
     #: Roles of a lower stage are created first; with `awaits_running` they must also run first.
     stage: int = 0
     awaits_running: bool = False

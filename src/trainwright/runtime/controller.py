@@ -18,12 +18,13 @@ from trainwright.kinds.registry import KINDS
 from trainwright.model.action import Plan
 from trainwright.model.job import Body
 from trainwright.model.site import Site
+from trainwright.runtime.announcer import Announcer
 from trainwright.runtime.census import Census
 from trainwright.runtime.executor import Executor
 from trainwright.runtime.holdings import Holdings
 from trainwright.runtime.line import Line
 from trainwright.runtime.orphans import Sweeper
-from trainwright.runtime.ports import Clock, Cluster
+from trainwright.runtime.ports import Clock, Cluster, Registry
 from trainwright.runtime.publisher import Publisher
 from trainwright.runtime.queue import Queue
 from trainwright.runtime.recorder import Recorder
@@ -53,6 +54,7 @@ class Controller:
         site: Callable[[], Site],
         settings: Settings | None = None,
         telemetry: Telemetry | None = None,
+        registry: Registry | None = None,
     ) -> None:
         self.telemetry = telemetry or Telemetry()
         #: Everything has been listed once, and jobs are looked at.
@@ -71,6 +73,7 @@ class Controller:
         self._view = View(cluster, clock, self._settings, self.telemetry)
         self._holdings = Holdings(self._view.jobs)
         self._executor = Executor(cluster, self._view, self._settings, self.telemetry)
+        self._announcer = Announcer(registry, self._settings)
         self._sweeper = Sweeper(cluster, self._view, clock)
         self._recorder = Recorder(cluster, clock, self.telemetry)
         self._publisher = Publisher(self._executor, self._recorder, self._settings)
@@ -188,6 +191,7 @@ class Controller:
         if track.pending is None and not job.unreadable:
             self._census.see(which, document, plan.status.ledger)
         await self._executor.carry_out(job, plan, track, now)
+        await self._announcer.announce(job, plan.announces, track, now)
         await self._publisher.tell(job, track)
         track.went_well()
         self._again(which, track, plan, due, now)

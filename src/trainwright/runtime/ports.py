@@ -134,6 +134,17 @@ class Cluster(Protocol):
         ...
 
 
+class Registry(Protocol):
+    """Where replicas of elastic jobs meet: keys and values that they keep there, not we."""
+
+    async def revise(self, key: str, value: str) -> str | None:
+        """Put the value in place of the one that is there; which one was, None: there was none, and there is none now.
+
+        UnavailableError: nobody knows.
+        """
+        ...
+
+
 class Clock(Protocol):
     """What time it is. Tests have their own."""
 

@@ -25,6 +25,10 @@ Place = tuple[str, str]
 ITSELF: Like = ("", "")
 #: What complaints about a pass that is refused as a whole go by.
 STUCK: Like = ("", "pass")
+#: What complaints about the elastic server go by.
+MEETING: Like = ("", "elastic")
+#: These are not about children.
+_LASTING = (ITSELF, STUCK, MEETING)
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -60,6 +64,9 @@ class Track:
         self.effort = 0.0
         #: Seconds to the next try after a failed pass.
         self.pause = 0.0
+        #: The elastic server did not answer: it is asked again then, and after how many seconds next time.
+        self.unheard: datetime | None = None
+        self.hush = 0.0
         #: When the last pass was.
         self._seen: datetime | None = None
         self._document: Body = {}
@@ -106,7 +113,7 @@ class Track:
     def begin(self, now: datetime) -> None:
         """A pass begins. What waits for a time does not wait for longer because the clock was set back."""
         if self._seen is not None and now < self._seen:
-            self.barred = {}
+            self.barred, self.unheard = {}, None
             self.refusals = {place: replace(one, retry_at=now) for place, one in self.refusals.items()}
         self._seen, self.again = now, None
 
@@ -138,7 +145,7 @@ class Track:
         if self.awaits:
             self.awaits = {at: since for at, since in self.awaits.items() if at in wanted or at in self.refusals}
         if not self.refusals:
-            self.complaints = {about: text for about, text in self.complaints.items() if about in (ITSELF, STUCK)}
+            self.complaints = {about: text for about, text in self.complaints.items() if about in _LASTING}
 
 
 def _manifest(document: Body) -> tuple[object, Body]:

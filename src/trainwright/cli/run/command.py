@@ -52,6 +52,7 @@ from trainwright.runtime.clock import WallClock
     metavar="TIME",
     help="Look at an unfinished job again after this long although nothing happened; doubles up to 5m.",
 )
+@click.option("--etcd-server", metavar="HOST:PORT,…", default="", help="Where elastic jobs meet.")
 @click.option(
     "-o",
     "--output",

@@ -29,6 +29,7 @@ from trainwright.errors import UsageError
 from trainwright.local.checks.preflight import check
 from trainwright.local.engine import Engine, Settings
 from trainwright.runtime.clock import WallClock
+from trainwright.runtime.ports import Registry
 from trainwright.runtime.resources import NODES
 
 _STDOUT = 1
@@ -46,6 +47,7 @@ class Options(Struct, frozen=True, kw_only=True):
     revive: float | None = None
     gpus: int | None = None
     resync: float = 15.0
+    etcd_server: str = ""
     output: Literal["auto", "live", "lines", "json"] = "auto"
     logs: bool = True
 
@@ -78,6 +80,8 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
             gpus=options.gpus,
             keep=options.keep,
             resync=options.resync,
+            elastic_server=options.etcd_server,
+            registry=_registry(options.etcd_server),
             notify=notices.tell,
         )
     )
@@ -104,6 +108,14 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
     if pen.error is not None and not view.gone:
         click.echo(f"trainwright: the output could not be written: {pen.error.strerror}", err=True)
     return code
+
+
+def _registry(servers: str) -> Registry | None:
+    if not servers:
+        return None
+    from trainwright.kube.etcd import Etcd  # noqa: PLC0415 - aiohttp, which hardly any run needs
+
+    return Etcd(servers)
 
 
 def _here() -> Path:
