@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sizes within their bounds, and what a change of size takes along."""
 
+from typing import Any
+
 import pytest
 from passes import lived, look, names
 
@@ -8,6 +10,7 @@ from trainwright.core.elastic import bounded
 from trainwright.model.action import Moment, Plan, Write
 from trainwright.model.job import Elastic, Lifecycle, Scope
 from trainwright.model.ledger import Phase, RoleLedger
+from trainwright.model.site import Site
 from trainwright.testing.factories import job, pod, role
 
 
@@ -118,3 +121,43 @@ def test_a_suspended_job_may_change_its_size_without_a_word() -> None:
 
     assert epochs(up) == {"worker": (1, 4)}
     assert [one.moment for one in up.events] == [Moment.RESUMED]
+
+
+# -- what replicas look up themselves ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("server", "key", "found"),
+    [
+        pytest.param("etcd:2379", "/paddle/np", [("/paddle/np", "3")], id="a key, and a server for it"),
+        pytest.param("", "/paddle/np", [], id="no server"),
+        pytest.param("etcd:2379", "", [], id="no key"),
+    ],
+)
+def test_the_size_in_force_is_announced_in_every_pass(server: str, key: str, found: list[tuple[str, str]]) -> None:
+    given = job(role(replicas=9, elastic=Elastic(1, 3), size_key=key), ledger=lived(told(3)))
+
+    plan = look(given, pod(0), pod(1), pod(2), site=Site(elastic_server=server))
+
+    assert [(one.key, one.value) for one in plan.announces] == found
+    assert names(plan) == {"creates": [], "deletes": []}
+
+
+@pytest.mark.parametrize("more", [{"deleting": True}, {"lifecycle": Lifecycle(suspended=True)}], ids=["goes", "rests"])
+def test_a_job_that_does_not_run_announces_nothing(more: dict[str, Any]) -> None:
+    given = job(role(replicas=1, size_key="/paddle/np"), ledger=lived(told(1)), **more)
+
+    assert look(given, pod(0), site=Site(elastic_server="etcd:2379")).announces == ()
+
+
+def test_replicas_that_look_the_size_up_go_on_and_the_change_is_told() -> None:
+    given = job(role(replicas=3, size_key="/paddle/np"), ledger=lived(told(2)))
+
+    plan = look(given, pod(0), pod(1))
+
+    assert epochs(plan) == {"worker": (0, 3)}
+    assert names(plan) == {"creates": ["Pod job-worker-2"], "deletes": []}
+    assert (plan.status.ledger.phase, plan.write) == (Phase.RUNNING, Write.NOW)
+    assert [(one.moment, one.message) for one in plan.events] == [
+        (Moment.RESIZED, "worker is scaled from 2 to 3 replicas")
+    ]

@@ -32,7 +32,7 @@ def translate(job: PaddleJob) -> Job:
         kind=PADDLEJOB.singular,
         owner=owner_of(PADDLEJOB, meta),
         generation=meta.generation,
-        roles=tuple(policies.role(name, one, spec, meta.name) for name, one in roles(spec).items()),
+        roles=tuple(policies.role(name, one, spec, key_of(meta)) for name, one in roles(spec).items()),
         success=policies.success(spec),
         failure=policies.failure(spec),
         dialect=dialect,

@@ -18,6 +18,7 @@ from trainwright.model.job import (
     Role,
     Scope,
 )
+from trainwright.model.meta import Key
 from trainwright.model.rule import All, Any, Atom, Result, Rule, Which
 
 #: Paddle's own exit codes: 101 elastic restart, 102 auto-parallel relaunch.
@@ -54,7 +55,7 @@ def _some(spec: PaddleJobSpec) -> list[str]:
     return [name for name, one in roles(spec).items() if one.replicas]
 
 
-def role(name: str, one: ResourceSpec, spec: PaddleJobSpec, job: str) -> Role:
+def role(name: str, one: ResourceSpec, spec: PaddleJobSpec, job: Key) -> Role:
     """One role of the job of that name. Where peers know addresses, one that changes takes them all along."""
     by_name, alone = intranet(spec) == SERVICE, elastic(spec)
     template: Body = {} if one.template is UNSET else one.template
@@ -69,7 +70,9 @@ def role(name: str, one: ResourceSpec, spec: PaddleJobSpec, job: str) -> Role:
         stage=ROLES.index(name),
         mains=_mains(template),
         service=by_name,
-        gate="" if alone else job,
+        gate="" if alone else job.name,
+        # Where Paddle before 2.3 looks for the number of its workers while it runs.
+        size_key=f"/paddle/{job.namespace}-{job.name}/np" if alone and name == WORKER else "",
         ports=BLOCK,
         hosted=intranet(spec) == HOST,
     )

@@ -4,6 +4,7 @@
 from msgspec.structs import replace
 
 from trainwright.kinds.paddlejob.dialect import CONTROLLER
+from trainwright.kinds.paddlejob.roles import WORKER
 from trainwright.model.action import Emit, Moment
 from trainwright.model.cause import brief
 from trainwright.model.job import Job
@@ -42,6 +43,9 @@ def event(job: Job, status: Status, emit: Emit) -> Emit:
         case Moment.SUCCEEDED | Moment.FAILED if outcome is not None:
             word = "Completed" if outcome.result is Result.SUCCEEDED else "Failed"
             return replace(emit, reason=word, message=brief(ended(job, outcome)[1]), source=CONTROLLER)
+        case Moment.RESIZED if any(role.size_key for role in job.roles):
+            size = next(book.size for book in status.ledger.roles if book.name == WORKER)
+            return replace(emit, message=f"scaled replicas to {size}", source=CONTROLLER)
         case Moment.CREATED | Moment.DELETED | Moment.REFUSED:
             return replace(_of_child(emit), source=CONTROLLER)
     return replace(emit, source=CONTROLLER)
