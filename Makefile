@@ -47,6 +47,7 @@ deploy: $(VENV)/.run  ## Write deploy/ anew: what crds and manifests print, and 
 	$(BIN)/trainwright manifests --no-crds > deploy/v1/operator.yaml
 	cp examples/quickstart.yaml examples/genericjob/*.yaml deploy/examples/
 	cp examples/tfjob/*.yaml deploy/examples/tfjob/
+	cp examples/aitrainingjob/*.yaml deploy/examples/aitrainingjob/
 
 mutate: $(VENV)/.dev  ## Mutation testing of core/: see docs/testing.md
 	$(BIN)/python tools/mutate.py

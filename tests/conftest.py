@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For all tests: no event loop that nobody closes, and no test that fails because the machine is busy.
+"""For all tests: no event loop that nobody closes, no test that fails because the machine is busy, figures at the end.
 
 looptime asks for a loop where a test is not asynchronous; hypothesis would hold each example against a deadline.
 """
 
 import asyncio
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("unhurried", deadline=None)
@@ -15,3 +16,12 @@ settings.load_profile("unhurried")
 def pytest_configure() -> None:
     """Forget the loop that a plug-in's import may have made."""
     asyncio.set_event_loop(None)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests have measured by the way, each as a property called `figure`."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
+    for report in reports:
+        for name, figure in report.user_properties if report.when == "call" else ():
+            if name == "figure":
+                terminalreporter.write_line(f"FIGURE: {figure}")

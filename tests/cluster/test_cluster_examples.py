@@ -14,7 +14,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 FILES = sorted(path.relative_to(EXAMPLES) for path in EXAMPLES.rglob("*.yaml"))
 #: All others succeed, since all their pods do.
 OTHERS = {
-    "local/checkpoint.yaml": "Pending",  # nobody here makes its volume
+    "aitrainingjob/elastic.yaml": "Pending",  # nobody here makes its volume
+    "aitrainingjob/tensorflow.yaml": "Pending",
+    "local/checkpoint.yaml": "Pending",  # likewise
     "local/pause.yaml": "Paused",
     "tfjob/mnist.yaml": "Created",  # likewise
     "tfjob/multi-worker.yaml": "Created",
@@ -43,6 +45,9 @@ def test_an_example_comes_to_what_it_should(applied: ControlPlane, path: Path) -
     if path.parent.name == "tfjob":
         _train(jobs, name, phase)
         return
+    if path.parent.name == "aitrainingjob":
+        _fit(jobs, name, {"Succeeded": "Succeed"}.get(phase, phase))
+        return
 
     jobs.kubectl("wait", f"--for=jsonpath={{.status.phase}}={phase}", f"gj/{name}", "--timeout=20s")
 
@@ -62,4 +67,13 @@ def _train(jobs: Jobs, name: str, last: str) -> None:
     assert jobs.kubectl("get", "tfjobs", "-o", "name").split() == [f"tfjob.kubeflow.org/{name}"]
     assert jobs.kubectl("get", "tfjob", name).split()[4] == last
     warnings = ("get", "events", "--field-selector", "type=Warning,involvedObject.kind=TFJob", "-o", "name")
+    assert jobs.kubectl(*warnings) == ""
+
+
+def _fit(jobs: Jobs, name: str, last: str) -> None:
+    jobs.kubectl("wait", f"--for=jsonpath={{.status.phase}}={last}", f"aitj/{name}", "--timeout=20s")
+
+    assert jobs.kubectl("get", "aitj", "-o", "name").split() == [f"aitrainingjob.elasticdeeplearning.ai/{name}"]
+    assert jobs.kubectl("get", "aitj", name).split()[-4:-1] == [name, last, "0"]
+    warnings = ("get", "events", "--field-selector", "type=Warning,involvedObject.kind=AITrainingJob", "-o", "name")
     assert jobs.kubectl(*warnings) == ""
