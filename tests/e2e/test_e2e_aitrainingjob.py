@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real training that goes on whatever happens to it: an elastic AITrainingJob on this machine, and what a fault costs.
+
+The trainer needs NumPy, so pods find the Python of these tests first. Every test ends with the whole curve: all steps,
+each to the loss that it has in an undisturbed run.
+"""
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from e2e_stage import EXAMPLES, Live, Stage, until
+
+from training import Training
+
+pytest_plugins = ["e2e_fixtures"]
+
+#: A run takes as long as its steps and its faults.
+PATIENCE = 120.0
+Tell = Callable[[str, object], None]
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Training:
+    return Training(tmp_path / "training", steps=60, pace=0.05)
+
+
+def started(stage: Stage, *words: str | dict[str, object]) -> Live:
+    """A run whose pods find the Python that has NumPy."""
+    path = os.pathsep.join([str(Path(sys.prefix) / "bin"), stage.env["PATH"]])
+    return stage.start("run", *words, env=stage.env | {"PATH": path})
+
+
+def ended(run: Live) -> str:
+    """What it said, once it has succeeded."""
+    done = run.end(PATIENCE)
+    assert done.code == 0, done.said
+    return done.said
+
+
+def test_the_example_trains(sandbox: Stage) -> None:
+    said = ended(
+        started(
+            sandbox, "--set", "spec.replicaSpecs.trainer.replicas=3", str(EXAMPLES / "aitrainingjob" / "elastic.yaml")
+        )
+    )
+
+    assert re.search(r"trainer-0 \| step 100/100  world 3  loss 0\.\d+", said), said
+    assert re.search(r"trainer-0 \| trained: 9\d\.\d% of the digits are known", said), said
+
+
+@pytest.mark.parametrize(("rank", "again"), [(2, 0), (0, 9)], ids=["another", "the one that leads"])
+def test_it_survives_the_kill_of_a_pod(
+    stage: Stage, training: Training, record_property: Tell, rank: int, again: int
+) -> None:
+    run = started(stage, training.manifest())
+    training.until(15)
+    fault = time.time()
+    os.kill(training.process(rank), signal.SIGKILL)
+    said = ended(run)
+
+    training.check(repeated=again)
+    assert training.worlds == [4]
+    assert re.search(rf"trainer {rank} of 4, restarts 1$", training.said(rank), re.MULTILINE)
+    assert [training.said(other).count("process ") for other in range(4) if other != rank] == [1, 1, 1], said
+    record_property("figure", f"a pod is killed ({stage.runtime}, trainer {rank}): {training.lost(fault)}")
+
+
+@pytest.mark.parametrize("leader", [False, True], ids=["without", "with the one that leads"])
+def test_it_survives_the_loss_of_a_node(stage: Stage, training: Training, record_property: Tell, leader: bool) -> None:
+    """One of three, whose agent is killed -9: what ran there goes on elsewhere."""
+    run = started(stage, "--nodes", "3", training.manifest())
+    training.until(15)
+    home = node_of(run, 0)
+    lost = home if leader else next(node for node in ("node-0", "node-1", "node-2") if node != home)
+    fault = time.time()
+    os.kill(agent_of(stage, lost), signal.SIGKILL)
+    said = ended(run)
+
+    training.check(repeated=9 if leader else 0)
+    assert f"{lost} is lost: its agent" in said
+    assert set(training.worlds) == {4}
+    what = "trainer 0's" if leader else "another"
+    record_property("figure", f"a node is lost ({stage.runtime}, {what}): {training.lost(fault)}")
+
+
+def node_of(run: Live, rank: int) -> str:
+    found = re.findall(rf"trainer-{rank} +.*(node-\d)", run.said)
+    assert found, run.said
+    return str(found[-1])
+
+
+def agent_of(stage: Stage, node: str) -> int:
+    """The process of that node's agent."""
+    agents = stage.pids("trainwright.local.agent.main")
+    (found,) = (pid for pid, words in agents.items() if f'"node":"{node}"' in words)
+    return found
+
+
+def test_it_is_scaled_by_hand(stage: Stage, training: Training, record_property: Tell) -> None:
+    run = started(stage, training.manifest(edlPolicy="Manual"))
+    training.until(15)
+    fault = time.time()
+    assert stage.run("scale", "elastic", "trainer=2").code == 0
+    until(lambda: training.worlds == [4, 2], f"two go on: {training.said()}", PATIENCE)
+    smaller, grown = training.lost(fault), time.time()
+    assert stage.run("scale", "elastic", "trainer=4").code == 0
+    ended(run)
+
+    training.check(repeated=2)
+    assert training.worlds == [4, 2, 4]
+    record_property("figure", f"4 trainers become 2 by hand ({stage.runtime}): {smaller}")
+    record_property("figure", f"2 trainers become 4 by hand ({stage.runtime}): {training.lost(grown)}")
+
+
+def test_what_was_preempted_goes_on_when_it_is_submitted_again(
+    stage: Stage, training: Training, record_property: Tell
+) -> None:
+    body = training.manifest()
+    run = started(stage, body)
+    training.until(15)
+    fault = time.time()
+    assert stage.run("annotate", "elastic", "Preempted=room is needed").code == 0
+    done = run.end(PATIENCE)
+    assert done.code == 1, done.said
+    assert "Preempted" in done.out
+    assert "room is needed" in done.out
+    before = training.step
+
+    ended(started(stage, body))
+
+    training.check(repeated=1)
+    (on,) = re.findall(r"goes on from step (\d+), saved ", training.said())
+    assert before - 1 <= int(on) <= before
+    record_property("figure", f"preempted, submitted again ({stage.runtime}): {training.lost(fault)}")
