@@ -19,6 +19,7 @@ from trainwright.cli.record import as_yaml, facts_of, status_of
 from trainwright.cli.runs import Run, find, jobs, latest
 from trainwright.cli.show.summary import details, headline
 from trainwright.cli.state import home
+from trainwright.core.elastic import bounded
 from trainwright.errors import UsageError
 from trainwright.kinds.base import load
 from trainwright.kinds.registry import find as kind_of
@@ -156,7 +157,7 @@ def _there(one: Known, ledger: Ledger) -> int:
 
 def _total(body: Body) -> int:
     kind = kind_of(body.get("apiVersion", ""), body.get("kind", ""))
-    return sum(role.replicas for role in load(kind, body).job.roles) if kind is not None else 0
+    return sum(role.replicas for role in bounded(load(kind, body).job).roles) if kind is not None else 0
 
 
 def _age(holder: Body, now: Time) -> str:

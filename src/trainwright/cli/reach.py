@@ -18,7 +18,7 @@ from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
 from trainwright.local.sockets.portal import Portal
 from trainwright.model.job import Body
-from trainwright.model.meta import JOB_UID
+from trainwright.model.meta import ATTEMPT, JOB_UID, SPARE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _POLL = 0.05
@@ -52,11 +52,11 @@ class Reached(Struct, frozen=True):
             return None
 
     def pods(self) -> list[Body]:
-        """The job's pods, in the order of their names."""
+        """The job's pods, in the order of their names; not those that only hold a place."""
         found, _ = self.portal.list(
             "pods", namespace=self.run.key.namespace, labels=f"{JOB_UID}={self.body['metadata']['uid']}"
         )
-        return found
+        return [pod for pod in found if pod["metadata"]["labels"].get(ATTEMPT) != SPARE]
 
     def patch(self, change: Body) -> Body:
         """Merge-patch the job."""

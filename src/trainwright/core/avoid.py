@@ -63,11 +63,13 @@ def _with(kept: list[Avoided], new: Avoided) -> list[Avoided]:
 
 
 def _released(view: View) -> View:
-    """Pods that wait for a place start anew, without the terms they were made with."""
+    """Pods that wait for a place start anew, without the terms they were made with; and there may be room again."""
     books: list[RoleLedger] = []
     for book, group in zip(view.ledger.roles, view.roles, strict=True):
         placeless = _placeless(group)
-        books.append(attempts.retry(book, placeless) if placeless else book)
+        new = attempts.retry(book, placeless) if placeless else book
+        held = new.ceiling is not None and new.ceiling.tries
+        books.append(replace(new, ceiling=replace(new.ceiling, tries=0)) if new.ceiling and held else new)
     if all(new is old for new, old in zip(books, view.ledger.roles, strict=True)):
         return view
     return view.remember(replace(view.ledger, roles=tuple(books))).again()

@@ -39,6 +39,20 @@ def asked(role: Role, site: Site) -> dict[str, int]:
     return total
 
 
+def asked_most(job: Job, site: Site) -> Mapping[str, int]:
+    """The most that a pod of any role asks for, by resource."""
+    most: dict[str, int] = {}
+    for role in job.roles:
+        for name, amount in asked(role, site).items():
+            most[name] = max(amount, most.get(name, 0))
+    return most
+
+
+def odd(node: Node, most: Mapping[str, int], pods: int, site: Site) -> bool:
+    """Whether a closer look at the node is called for: it holds so many pods, which ask for so much at most."""
+    return bool(illness(node, {name: amount * pods for name, amount in most.items()}, site))
+
+
 def held(job: Job, observed: Observed, site: Site) -> Mapping[str, Held]:
     """What live pods of the job hold, by node."""
     asks = {role.name: amounts for role in job.roles if (amounts := asked(role, site))}

@@ -68,6 +68,18 @@ def _homeless(view: View, group: RoleSeen) -> list[Condition]:
     return found
 
 
+def wakes(view: View) -> list[Time]:
+    """When pods have been without a place for long enough, or spares."""
+    times = spares.wakes(view)
+    for role, group in zip(view.job.roles, view.roles, strict=True):
+        if role.resizes and not group.calm:
+            pods = [seen.pod for seen in group.replicas if seen.state is State.STARTING and seen.pod is not None]
+            told = [_unplaced(pod) for pod in pods if not pod.spec.node_name]
+            since = [one.last_transition_time for one in told if one is not None]
+            times += [after(time, view.site.sizing.patience) for time in since if time is not None]
+    return times
+
+
 def _unplaced(pod: Pod) -> Condition | None:
     """The scheduler's word that there is no node for it."""
     for condition in pod.status.conditions or ():

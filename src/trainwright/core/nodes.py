@@ -6,6 +6,7 @@ has not listed its nodes must not declare them dead, and keeps one that was remo
 that have failed are a doubt of another kind: the node answers, so its pods can still be asked to go.
 """
 
+from collections import Counter
 from collections.abc import Container, Mapping
 
 from msgspec import Struct
@@ -50,14 +51,19 @@ def doubts(job: Job, observed: Observed, site: Site, now: Time) -> Mapping[str, 
     known = observed.nodes
     if known is None:
         return {}
-    names = {pod.spec.node_name for pod in observed.pods}
-    found = [(name, node) for name in names if (node := known.get(name)) is not None]
-    silent = {name: node for name, node in found if not ready(node)}
-    doubts = _silent(silent, known, site) if silent else {}
-    held = devices.held(job, observed, site)
-    if held:
-        doubts |= _sick(job, {name: node for name, node in found if name not in silent}, held, observed, site, now)
-    return doubts
+    asked = devices.asked_most(job, site)
+    silent: dict[str, Node] = {}
+    odd: dict[str, Node] = {}
+    for name, pods in Counter([pod.spec.node_name for pod in observed.pods]).items():
+        node = known.get(name)
+        if node is None:
+            continue
+        if not ready(node):
+            silent[name] = node
+        elif asked and devices.odd(node, asked, pods, site):
+            odd[name] = node
+    found = _silent(silent, known, site) if silent else {}
+    return found | _sick(job, odd, observed, site, now) if odd else found
 
 
 def ready(node: Node) -> bool:
@@ -99,18 +105,12 @@ def _silent(silent: Mapping[str, Node], known: Mapping[str, Node], site: Site) -
     return found
 
 
-def _sick(
-    job: Job,
-    answering: Mapping[str, Node],
-    held: Mapping[str, devices.Held],
-    observed: Observed,
-    site: Site,
-    now: Time,
-) -> dict[str, Doubt]:
+def _sick(job: Job, answering: Mapping[str, Node], observed: Observed, site: Site, now: Time) -> dict[str, Doubt]:
     """When the GPUs of each of them count as failed: a while after that was first seen.
 
     Where nothing could run elsewhere they are not judged, as with nodes that are silent.
     """
+    held = devices.held(job, observed, site)
     ill = {
         name: illness
         for name, node in answering.items()

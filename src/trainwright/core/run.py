@@ -7,7 +7,7 @@ A stale pod that has ended stays until its replica's back-off is over, for its l
 
 from msgspec.structs import replace
 
-from trainwright.core import attempts, avoid, creation, elastic, extras, gate, removal, render, spares
+from trainwright.core import attempts, avoid, creation, elastic, extras, fitting, gate, removal, render, spares
 from trainwright.core.conclude import impatient_at, patience
 from trainwright.core.names import child, stem
 from trainwright.core.observe import Leftover, View
@@ -143,7 +143,7 @@ def _services(view: View) -> tuple[list[Create], list[Delete]]:
 def _wake(view: View, holds: dict[str, dict[int, Time]]) -> Time | None:
     """The next moment at which something changes by time alone."""
     life = view.job.lifecycle
-    growing = spares.wakes(view) if any([role.resizes for role in view.job.roles]) else []  # noqa: C419 - cheaper
+    growing = fitting.wakes(view) if any([role.resizes for role in view.job.roles]) else []  # noqa: C419 - cheaper
     anxious = holds or growing or view.doubts or view.ledger.avoided
     if view.calm and not (anxious or life.deadline or life.start_deadline is not None):
         return None

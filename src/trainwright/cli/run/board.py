@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from trainwright.cli.condition import condition
 from trainwright.cli.show.news import OVER, Happening, JobState, Replica
+from trainwright.core.elastic import bounded
 from trainwright.kinds.base import Kind, load
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger, Phase
-from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, ROLE, Key
+from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, ROLE, SPARE, Key
 
 _URGENCY = {"Failed": 0, "Unknown": 0, "Terminating": 1, "Pending": 2, "Starting": 2, "Waiting": 3, "Running": 4}
 
@@ -71,11 +72,11 @@ class Board:
             return None
         self._by_uid[meta["uid"]] = sheet
         known = sheet.body["metadata"].get("generation", meta.get("generation"))  # none yet in what was submitted
-        if meta.get("generation") != known:
+        ledger = msgspec.convert((body.get("status") or {}).get("trainwright") or {}, Ledger)
+        if meta.get("generation") != known or _ceilings(ledger) != _ceilings(sheet.ledger):
             sheet.roles = _roles(sheet.kind, body)
             self._fill(sheet)
-        sheet.body, sheet.deleted = body, deleted
-        sheet.ledger = msgspec.convert((body.get("status") or {}).get("trainwright") or {}, Ledger)
+        sheet.body, sheet.deleted, sheet.ledger = body, deleted, ledger
         if deleted or sheet.ledger.outcome is not None:
             self._open.discard(sheet.key)
         return self._told(sheet)
@@ -85,7 +86,7 @@ class Board:
         meta = pod["metadata"]
         labels = meta.get("labels") or {}
         sheet = self._by_uid.get(labels.get(JOB_UID, "")) or self._owner(meta)
-        if sheet is None:
+        if sheet is None or labels.get(ATTEMPT) == SPARE:
             return None
         at = (sheet.key, labels[ROLE], int(labels[INDEX]))
         before = self._replicas.get(at)
@@ -130,6 +131,8 @@ class Board:
     def who(self, pod: Body) -> Replica | None:
         """The replica that a pod is of, as it now is."""
         labels = pod["metadata"].get("labels") or {}
+        if labels.get(ATTEMPT) == SPARE:
+            return None
         sheet = self._by_uid.get(labels.get(JOB_UID, "")) or self._owner(pod["metadata"])
         return self._replicas.get((sheet.key, labels[ROLE], int(labels[INDEX]))) if sheet is not None else None
 
@@ -285,4 +288,9 @@ def _urgency(one: Replica) -> tuple[int, int]:
 
 
 def _roles(kind: Kind, body: Body) -> dict[str, int]:
-    return {role.name: role.replicas for role in load(kind, body).job.roles}
+    return {role.name: role.replicas for role in bounded(load(kind, body).job).roles}
+
+
+def _ceilings(ledger: Ledger) -> list[int]:
+    """What roles that resize themselves are held to."""
+    return [book.ceiling.most for book in ledger.roles if book.ceiling is not None]
