@@ -15,6 +15,8 @@ from msgspec.structs import replace
 from trainwright.core import attempts
 from trainwright.core.phases import FINAL, MOVES
 from trainwright.kinds.base import load
+from trainwright.kinds.paddlejob import PADDLEJOB
+from trainwright.kinds.paddlejob.wire import PaddleJobStatus
 from trainwright.kinds.tfjob import TFJOB
 from trainwright.kinds.tfjob.wire import TFJobStatus
 from trainwright.model.action import Plan
@@ -122,6 +124,44 @@ def _tfjob(spec: dict[str, Any], version: str) -> Job:
     return loaded.job
 
 
+def paddlejobs() -> st.SearchStrategy[Job]:
+    """PaddleJobs, through their real kind."""
+    template = st.just({"spec": {"containers": [{"name": "paddle", "image": "paddle"}]}})
+    policy = st.fixed_dictionaries(
+        # A budget there is, as above.
+        {"backoffLimit": st.integers(0, 5)},
+        optional={
+            "activeDeadlineSeconds": st.integers(1, 300),
+            "ttlSecondsAfterFinished": st.integers(0, 300),
+            "suspend": mostly(False, st.just(True)),
+            "successPolicy": st.sampled_from(["All", "Workers"]),
+        },
+    )
+    few = st.fixed_dictionaries({"replicas": st.integers(0, 2), "template": template})
+    spec = st.fixed_dictionaries(
+        {
+            "worker": st.fixed_dictionaries({"replicas": st.integers(1, 3), "template": template}),
+            "intranet": st.sampled_from(["PodIP", "PodIP", "Service", "Host"]),
+            "runPolicy": policy,
+        },
+        optional={
+            "ps": few,
+            "heter": few,
+            "elastic": mostly(1, st.just(1)),
+            "cleanPodPolicy": st.sampled_from(["", "Always", "Never", "OnFailure", "OnCompletion"]),
+        },
+    )
+    return st.builds(_paddlejob, spec)
+
+
+def _paddlejob(spec: dict[str, Any]) -> Job:
+    meta = {"name": "job", "namespace": "default", "uid": factories.UID}
+    head = {"apiVersion": PADDLEJOB.api_version, "kind": "PaddleJob", "metadata": meta}
+    loaded = load(PADDLEJOB, {**head, "spec": spec})
+    assert loaded.errors == ()
+    return loaded.job
+
+
 def rules(result: Result) -> st.SearchStrategy[Rule]:
     atoms: st.SearchStrategy[Rule] = st.builds(
         Atom,
@@ -151,6 +191,7 @@ class Worlds(RuleBasedStateMachine):
         ending=mostly(False, st.just(True)),
         defers=st.booleans(),
         tfjob=st.none() | st.none() | tfjobs(),
+        paddlejob=st.none() | st.none() | paddlejobs(),
     )
     def begin(
         self,
@@ -162,11 +203,12 @@ class Worlds(RuleBasedStateMachine):
         ending: bool,
         defers: bool,
         tfjob: Job | None,
+        paddlejob: Job | None,
     ) -> None:
         given: dict[str, Any] = {
             name: rule for name, rule in zip(("success", "failure"), ends, strict=True) if rule is not None
         }
-        chosen = tfjob or job(*parts, lifecycle=lifecycle, **given)
+        chosen = paddlejob or tfjob or job(*parts, lifecycle=lifecycle, **given)
         self.world = World(chosen, nodes=nodes, defers=defers)
         self.said = TFJobStatus()
         self.outcome = None
@@ -183,7 +225,7 @@ class Worlds(RuleBasedStateMachine):
     def step(self, dies_after: int | None = None) -> None:
         """One pass, with what must hold of it."""
         held = {
-            (book.name, index)
+            (book.name, index, attempts.attempt(book, index))
             for book in self.world.seen_job.ledger.roles
             for index in attempts.held(book, self.world.clock)
         }
@@ -191,11 +233,14 @@ class Worlds(RuleBasedStateMachine):
         plan = self.world.step(dies_after=dies_after)
         if before.kind == TFJOB.singular and dies_after is None:
             self.render(before, plan)
+        if before.kind == PADDLEJOB.singular:
+            self.render_paddle(before, plan)
         for create in plan.creates:
             if create.body["kind"] == "Pod":
                 labels = create.body["metadata"]["labels"]
                 replica = (labels[ROLE], int(labels[INDEX]))
-                assert replica not in held, "created during its back-off"
+                # Another size is another attempt, and no reason to wait.
+                assert (*replica, int(labels[ATTEMPT])) not in held, "created during its back-off"
                 assert (*replica, int(labels[ATTEMPT])) not in self.done, "a finished replica was run again"
         if dies_after is None and self.world.seen_job.ledger == plan.status.ledger:
             self.note_finished(plan)
@@ -218,6 +263,16 @@ class Worlds(RuleBasedStateMachine):
         assert (holding[-1] == "Suspended") == (plan.status.ledger.phase is Phase.SUSPENDED)
         if self.world.seen_job.ledger == plan.status.ledger:
             self.said = new
+
+    def render_paddle(self, seen: Job, plan: Plan) -> None:
+        """A PaddleJob says where it is in its phase, and why in its conditions."""
+        body = PADDLEJOB.render(None, seen, plan.status, self.world.clock)
+        new = msgspec.json.decode(msgspec.json.encode(body), type=PaddleJobStatus)
+        holding = {one.type for one in new.conditions or () if one.status == "True"} - {"ReplicaFailure"}
+        assert new.trainwright == plan.status.ledger
+        assert holding <= {new.phase}
+        outcome = plan.status.ledger.outcome
+        assert (new.phase in ("Completed", "Failed")) == (outcome is not None)
 
     def note_finished(self, plan: Plan) -> None:
         """What the operator has seen to succeed, and stored, is never run again in the same attempt."""
@@ -562,6 +617,30 @@ class Worlds(RuleBasedStateMachine):
             for seen in group.replicas:
                 name = f"job-{part.name.lower()}-{seen.index}"
                 assert seen.pod is not None or seen.final or name in blocked or part.awaits_running
+        if world.job.kind == PADDLEJOB.singular and not blocked:
+            self.everybody_knows_everybody()
+
+    def everybody_knows_everybody(self) -> None:
+        """At rest nobody waits for peers, and whoever runs has read of those that are there, and of no others."""
+        world = self.world
+        for _ in range(3):
+            self.start_all("node-9")
+            world.settle()
+        if world.gone or world.job.ledger.outcome is not None or not world.job.roles[0].gate:
+            return
+        now = {pod.metadata.name: pod for pod in world.pods().values()}
+        for pod in now.values():
+            if pod.status.phase == "Running":
+                told = world.read[pod.metadata.uid]
+                assert told["PADDLE_TRAINERS_NUM"] == str(
+                    next(r for r in world.job.roles if r.name == "worker").replicas
+                )
+                for word, kind in (("PADDLE_TRAINER_ENDPOINTS", "worker"), ("PADDLE_PSERVERS_IP_PORT_LIST", "ps")):
+                    for place, end in enumerate(filter(None, told.get(word, "").split(","))):
+                        peer = now.get(f"job-{kind}-{place}")
+                        host = peer.status.pod_ip if peer is not None else ""
+                        by_name = f"job-{kind}-{place}.default"
+                        assert peer is None or end.rpartition(":")[0] in (host, by_name), (word, end, host)
 
 
 Worlds.TestCase.settings = settings(

@@ -33,9 +33,8 @@ from trainwright.model.child import (
     Terminated,
     Waiting,
 )
-from trainwright.model.job import Job
+from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
-from trainwright.model.meta import ROLE
 from trainwright.model.site import Site
 from trainwright.testing import factories
 
@@ -81,6 +80,9 @@ class World:
         self.seen_job, self.seen_version = job, 1
         self.gone = False
         self.made = self.addresses = 0
+        #: By UID: what pods and ConfigMaps were made from, and what pods read of a ConfigMap when they started.
+        self.bodies_of: dict[str, Body] = {}
+        self.read: dict[str, dict[str, str]] = {}
         self.writes: list[str] = []
         self.plans: list[Plan] = []
 
@@ -192,6 +194,7 @@ class World:
             return
         self.made += 1
         self.refusals.pop(address, None)
+        self.bodies_of[f"uid-{self.made}"] = dict(create.body)
         self._set(address, self._born(create, f"uid-{self.made}"), ours=True)
 
     def _taken(self, address: Address, existing: Child) -> None:
@@ -243,6 +246,9 @@ class World:
             return
         child = self.truth.get(address)
         if child is not None and _uid(child) == patch.uid:
+            made = self.bodies_of.get(patch.uid)
+            if made is not None and "data" in made:
+                made["data"] = made["data"] | patch.body.get("data", {})
             body = msgspec.to_builtins(child)
             body["metadata"] |= patch.body.get("metadata", {})
             self._set(address, msgspec.convert(body, type(child)), ours=True)
@@ -293,11 +299,13 @@ class World:
         """The pod runs, or has an address and waits for the ConfigMap that it needs."""
         self.bind(name, node)
         address = self._pod(name).status.pod_ip or self._address()
-        if self._waits(name):
-            waiting = Waiting("CreateContainerConfigError", f'configmap "{self._gate(name)}" not found')
+        told = self._told(name)
+        if isinstance(told, str):
+            waiting = Waiting("CreateContainerConfigError", told)
             container = Container(self.main, state=ContainerState(waiting=waiting))
             self.change(name, pod_ip=address, start_time=self.clock, container_statuses=(container,))
             return
+        self.read[self._pod(name).metadata.uid] = told
         running = Container(self.main, ready=True, state=ContainerState(running=Running(self.clock)))
         self.change(name, phase="Running", pod_ip=address, start_time=self.clock, container_statuses=(running,))
 
@@ -305,14 +313,26 @@ class World:
         self.addresses += 1
         return f"10.0.{self.addresses // 250}.{1 + self.addresses % 250}"
 
-    def _gate(self, name: str) -> str:
-        """The ConfigMap that the pod's containers need."""
-        kind = (self._pod(name).metadata.labels or {}).get(ROLE, "")
-        return next((role.gate for role in self.job.roles if role.name == kind), "")
+    def _told(self, name: str) -> dict[str, str] | str:
+        """What a pod reads of ConfigMaps when it starts, or what a kubelet says if it cannot."""
+        found: dict[str, str] = {}
+        body = self.bodies_of.get(self._pod(name).metadata.uid, {})
+        for container in (body.get("spec") or {}).get("containers") or ():
+            for source in container.get("envFrom") or ():
+                needed = source["configMapRef"]["name"]
+                if (data := self._data(needed)) is None:
+                    return f'configmap "{needed}" not found'
+                found |= data
+            for ref in [
+                one["valueFrom"].get("configMapKeyRef") for one in container.get("env") or () if "valueFrom" in one
+            ]:
+                if ref is not None and ref["key"] not in (self._data(ref["name"]) or {}):
+                    return f"couldn't find key {ref['key']} in ConfigMap default/{ref['name']}"
+        return found
 
-    def _waits(self, name: str) -> bool:
-        gate = self._gate(name)
-        return bool(gate) and ("ConfigMap", gate) not in self.truth
+    def _data(self, name: str) -> dict[str, str] | None:
+        child = self.truth.get(("ConfigMap", name))
+        return None if child is None else self.bodies_of.get(_uid(child), {}).get("data", {})
 
     def exit(self, name: str, code: int = 0) -> None:
         """The pod's container ends."""

@@ -414,7 +414,7 @@ def test_26_misspellings_of_shipped_examples_run_with_a_warning_and_a_suggestion
 
 
 def test_27_the_group_counts_init_containers_and_follows_the_jobs_size() -> None:
-    asks = {"resources": {"requests": {"cpu": "1"}}}
+    asks: dict[str, Any] = {"resources": {"requests": {"cpu": "1"}}}
     early = {"name": "data", "image": "x", "resources": {"requests": {"cpu": "4", "memory": "1Gi"}}}
     pod = {"containers": [container(**asks)], "initContainers": [early]}
     site = Site(gangs=frozenset({VOLCANO_API}))
