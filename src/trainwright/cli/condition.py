@@ -7,7 +7,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from trainwright.core import gate
 from trainwright.model.job import Body
+from trainwright.model.meta import KIND
 
 #: Reasons that every pod has for a moment; not worth a word.
 _ORDINARY = frozenset({"ContainerCreating", "PodInitializing", "Completed", "Error", ""})
@@ -33,7 +35,7 @@ def condition(pod: Body) -> Condition:
         return Condition("Terminating", "", restarts)
     if phase == "Pending" and not pod["spec"].get("nodeName"):
         return Condition("Pending", _brief(_unplaced(status)), restarts)
-    trouble = next(_waiting(status), "") or _explained(status)
+    trouble = _peerless(pod, status) or next(_waiting(status), "") or _explained(status)
     if phase == "Pending":
         return Condition("Starting", _brief(trouble or _initialising(pod, status)), restarts)
     return Condition(phase, _brief(trouble or _unready(status)), restarts)
@@ -81,6 +83,18 @@ def _unplaced(status: Body) -> str:
     for one in status.get("conditions") or ():
         if one.get("type") == "PodScheduled" and one.get("status") == "False":
             return ": ".join(part for part in (one.get("reason"), one.get("message")) if part)
+    return ""
+
+
+def _peerless(pod: Body, status: Body) -> str:
+    """A pod that waits for the ConfigMap of its own job is in no trouble: it is made once all have an address."""
+    owners = [one for one in pod["metadata"].get("ownerReferences") or () if one.get("controller")]
+    if not owners or KIND not in (pod["metadata"].get("labels") or {}):
+        return ""
+    for _, state in states(status):
+        waiting: Any = state.get("waiting") or {}
+        if waiting.get("reason") == gate.MISSING and gate.speaks_of(str(waiting.get("message")), owners[0]["name"]):
+            return "waits until all its peers have an address"
     return ""
 
 

@@ -65,6 +65,8 @@ def _inside(body: Body) -> Iterator[str]:
     elif body["kind"] == "Service":
         ports = [f"{port.get('name', '')} {port['port']}".strip() for port in spec.get("ports") or ()]
         yield f"ports    {', '.join(ports) or '(none)'}"
+    elif body["kind"] == "ConfigMap":
+        yield from (f"{key}={_raw(value)}" for key, value in (body.get("data") or {}).items())
     else:
         yield ", ".join(f"{key} {_raw(str(value))}" for key, value in spec.items())
 

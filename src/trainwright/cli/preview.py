@@ -24,6 +24,7 @@ DEBUG = "Debug mode replaces the commands, so nothing ends by itself."
 ENDLESS = "No success rule can be fulfilled, so nothing ends well by itself."
 ELSEWHERE = "The manifest leaves the job to another controller: nothing is made, and its status is not touched."
 AGAIN = "Restarted even after success: the job does not end before its restarts are used up."
+ADDRESSES = "Addresses are examples: pods have theirs once they are on a node."
 GANG = "This is for a cluster that has {}; on others pods start one by one."
 
 
@@ -50,6 +51,7 @@ def look(file: str, kind: Kind, loaded: Loaded) -> Preview:
     notes = [DEBUG] if _debugging(wire) else _succeed(story, job)
     failing = [] if _debugging(wire) else _fail(Story(kind, job), job)
     apis = [one.api for one in job.gang.choices()] if job.gang is not None and job.gang.asked else []
+    notes += [ADDRESSES] if any(role.gate and not role.service for role in job.roles) else []
     notes += [GANG.format(" or ".join(apis))] if apis else []
     return Preview(
         file, kind.name, job.key.namespace, job.key.name, made, terms.rules(job), story.steps, failing, notes

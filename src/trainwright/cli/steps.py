@@ -27,6 +27,8 @@ from trainwright.testing.world import World
 _MOST_PASSES = 20
 #: How often replicas that are restarted after success are followed.
 _MOST_ROUNDS = 3
+#: Stages of pods that start one after the other, each perhaps once to have an address and once to run.
+_MOST_STARTS = 32
 
 
 class Step(Struct, frozen=True, omit_defaults=True):
@@ -64,9 +66,16 @@ class Story:
         self._start()
 
     def _start(self) -> None:
-        while waiting := [name for name, pod in self.world.pods().items() if pod.status.phase == "Pending"]:
-            self._become(dict.fromkeys(waiting, PodStatus("Running", start_time=self.world.clock)))
-            self._tell({1: "the pod runs", 2: "both pods run"}.get(len(waiting), f"all {len(waiting)} pods run"))
+        for _ in range(_MOST_STARTS):
+            waiting = [name for name, pod in self.world.pods().items() if pod.status.phase == "Pending"]
+            if not waiting:
+                return
+            for name in waiting:
+                self.world.start(name)
+            run = self.world.pods()[waiting[0]].status.phase == "Running"
+            verbs = ("runs", "run") if run else ("has its address", "have their addresses")
+            who = {1: f"the pod {verbs[0]}", 2: f"both pods {verbs[1]}"}
+            self._tell(who.get(len(waiting), f"all {len(waiting)} pods {verbs[1]}"))
 
     def succeed(self, who: Ranks) -> None:
         """These replicas end well, again and again if they are restarted even so, and the job lives out its time."""

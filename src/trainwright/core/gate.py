@@ -56,12 +56,16 @@ def reached(role: Role, book: RoleLedger) -> RoleLedger:
 
 def excuses(role: Role, waiting: Waiting) -> bool:
     """The container waits for nothing but the gate; anything else that is missing is a mistake of somebody's."""
-    return waiting.reason == MISSING and bool(role.gate) and _named(role.gate).search(waiting.message) is not None
+    return waiting.reason == MISSING and bool(role.gate) and speaks_of(waiting.message, role.gate)
+
+
+def speaks_of(message: str, name: str) -> bool:
+    """Whether a kubelet, or an agent of ours, complains of this ConfigMap: it is not there, or lacks a key."""
+    return _named(name).search(message) is not None
 
 
 @lru_cache(maxsize=1024)
 def _named(name: str) -> re.Pattern[str]:
-    """As kubelets and our own agents name a ConfigMap that is not there, or that lacks a key."""
     return re.compile(rf"""configmap\s+["']?(?:[a-z0-9.-]+/)?{re.escape(name)}(?![\w.-])""", re.IGNORECASE)
 
 

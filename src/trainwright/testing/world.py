@@ -314,20 +314,22 @@ class World:
         return f"10.0.{self.addresses // 250}.{1 + self.addresses % 250}"
 
     def _told(self, name: str) -> dict[str, str] | str:
-        """What a pod reads of ConfigMaps when it starts, or what a kubelet says if it cannot."""
+        """What a pod reads of its job's ConfigMap when it starts, or what a kubelet says if it cannot."""
         found: dict[str, str] = {}
-        body = self.bodies_of.get(self._pod(name).metadata.uid, {})
+        gates = {role.gate for role in self.job.roles if role.gate}
+        body = self.bodies_of.get(self._pod(name).metadata.uid, {}) if gates else {}
         for container in (body.get("spec") or {}).get("containers") or ():
             for source in container.get("envFrom") or ():
-                needed = source["configMapRef"]["name"]
-                if (data := self._data(needed)) is None:
-                    return f'configmap "{needed}" not found'
-                found |= data
-            for ref in [
-                one["valueFrom"].get("configMapKeyRef") for one in container.get("env") or () if "valueFrom" in one
-            ]:
-                if ref is not None and ref["key"] not in (self._data(ref["name"]) or {}):
-                    return f"couldn't find key {ref['key']} in ConfigMap default/{ref['name']}"
+                needed = (source.get("configMapRef") or {}).get("name")
+                if needed in gates:
+                    data = self._data(needed)
+                    if data is None:
+                        return f'configmap "{needed}" not found'
+                    found |= data
+            for entry in container.get("env") or ():
+                ref = (entry.get("valueFrom") or {}).get("configMapKeyRef") or {}
+                if ref.get("name") in gates and ref["key"] not in (self._data(ref["name"]) or {}):
+                    return f"couldn't find key {ref['key']} in ConfigMap {self.job.key.namespace}/{ref['name']}"
         return found
 
     def _data(self, name: str) -> dict[str, str] | None:
