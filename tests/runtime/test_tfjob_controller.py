@@ -13,7 +13,7 @@ from trainwright.kinds.gangs import T9K_API
 from trainwright.local.checks import admission
 from trainwright.model.job import Body
 from trainwright.model.site import Site
-from trainwright.runtime.resources import EVENTS, JOBS
+from trainwright.runtime.resources import EVENTS, JOBS, PODS
 
 pytestmark = VIRTUAL
 TFJOBS = JOBS["tfjob"]
@@ -122,6 +122,24 @@ async def test_which_replica_failed_and_how_is_told_in_any_case() -> None:
     told = [(one["reason"], one["message"]) for one in stage.store.list(EVENTS)[0]]
     assert ("ExitedWithCode", "Pod: default.train-worker-1 exited with code 3") in told
     assert sorted(reason for reason, _ in told) == ["ExitedWithCode", "TFJobFailed", "TFJobRunning"]
+
+
+async def test_what_pods_wait_for_is_told_once_for_each_reason() -> None:
+    """trainer#1598: a job that does not start says nothing of the image that cannot be pulled."""
+    stage = Stage(lambda _pod: Run(starts=1e6))
+    async with submitted(stage, tfjob(2)).running():
+        await stage.until(lambda: len(stage.pods()) == 2)
+        for turn in range(20):
+            reason = ("ErrImagePull", "ImagePullBackOff")[turn % 2]
+            for name in stage.pods():
+                state = {"waiting": {"reason": reason, "message": f"no such image {turn}"}}
+                said = {"containerStatuses": [{"name": "tensorflow", "state": state}]}
+                stage.store.patch(PODS, key(name), {"status": said}, status=True)
+            await asyncio.sleep(13)
+
+    told = [(one["reason"], one["type"], one["message"].rstrip("0123456789")) for one in stage.store.list(EVENTS)[0]]
+    what = "Error pod train-worker-0 container tensorflow waiting message: no such image "
+    assert sorted(told) == [("ErrImagePull", "Warning", what), ("ImagePullBackOff", "Warning", what)]
 
 
 async def test_a_child_that_is_refused_is_told_of_in_the_words_of_the_original() -> None:

@@ -84,8 +84,8 @@ class Kind(Struct, frozen=True, kw_only=True):
     event: Callable[[Job, Status, Emit], Emit] = lambda _job, _status, emit: emit
     #: Every gang that its jobs may be, wherever the scheduler for one is.
     gangs: tuple[Gang, ...] = ()
-    #: Its events do not say which replica failed and how, so that is told besides.
-    tells_exits: bool = False
+    #: Single pods are told of: how one failed, what one waits for. Where the kind's own words do not say.
+    tells_pods: bool = False
     #: Its jobs may have a time to live, after which they are removed.
     removes: bool = False
     #: Words that say of a job whose end is decided that another word is to come, once its pods are gone.

@@ -75,6 +75,7 @@ class Moment(StrEnum):
     CREATED = "SuccessfulCreate"  # of a child, where people want to be told of each
     DELETED = "SuccessfulDelete"
     EXITED = "ExitedWithCode"
+    WAITING = "Waiting"  # of a pod; told with the pod's own reason
     REMOVED = "SuccessfulDeleteJob"
     GANG_MISSING = "GangUnavailable"
     OTHER_SCHEDULER = "OtherScheduler"

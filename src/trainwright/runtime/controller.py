@@ -192,6 +192,7 @@ class Controller:
             self._census.see(which, document, plan.status.ledger)
         await self._executor.carry_out(job, plan, track, now)
         await self._announcer.announce(job, plan.announces, track, now)
+        self._publisher.notice(job, plan.status, track, now)
         await self._publisher.tell(job, track)
         track.went_well()
         self._again(which, track, plan, due, now)

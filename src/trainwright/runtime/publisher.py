@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from trainwright.core.exits import exits
+from trainwright.core.waits import waits
 from trainwright.errors import ApiError, TooManyRequestsError, UnavailableError
 from trainwright.kinds.base import Kind, Loaded
 from trainwright.kinds.registry import KINDS
@@ -41,7 +42,7 @@ class Publisher:
         if job.unmanaged:
             return None
         every = self._child_events
-        ends = exits(job, job.ledger, plan.status.ledger, every=every) if every or track.kind.tells_exits else ()
+        ends = exits(job, job.ledger, plan.status.ledger, every=every) if every or track.kind.tells_pods else ()
         events = tuple(track.kind.event(job, plan.status, emit) for emit in (*ends, *plan.events))
         said = document.get("status")
         stored = said if isinstance(said, dict) else {}  # a definition that is not ours may let anything pass
@@ -70,6 +71,15 @@ class Publisher:
         if track.lags is None or track.lags > now:
             track.lags = now
         return self._count_delay - (now - track.lags).total_seconds()
+
+    def notice(self, job: Job, status: Status, track: Track, now: datetime) -> None:
+        """What pods wait for, where people want to hear of it: each reason once, and not looked for all the time."""
+        if not track.kind.tells_pods or job.unmanaged or not track.may_look(now):
+            return
+        for about, emit in waits(status, now).items():
+            if about not in track.waited:
+                track.waited.add(about)
+                track.untold += (track.kind.event(job, status, emit),)
 
     async def tell(self, job: Job, track: Track) -> None:
         """Events, once the status that they speak of is stored."""

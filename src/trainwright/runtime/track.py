@@ -29,6 +29,8 @@ STUCK: Like = ("", "pass")
 MEETING: Like = ("", "elastic")
 #: These are not about children.
 _LASTING = (ITSELF, STUCK, MEETING)
+#: Seconds between two looks at what pods wait for.
+_LOOKS = 10.0
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -55,6 +57,9 @@ class Track:
         self.again: float | None = None
         #: Since when the stored status has been out of date.
         self.lags: datetime | None = None
+        #: What people have been told that pods wait for, by role and reason; and when that was last looked for.
+        self.waited: set[tuple[str, str]] = set()
+        self._looked: datetime | None = None
         #: Pods that must go were still there: when they have gone, that is told at once.
         self.cleaning = False
         #: Seconds between the last double check and the next (0: begin anew), and when the last was.
@@ -104,6 +109,13 @@ class Track:
         before, said = self.complaints.get(about), _NUMBERS.sub("", text)
         self.complaints[about] = said
         return before != said
+
+    def may_look(self, now: datetime) -> bool:
+        """Whether it is time to look for what pods wait for: of thousands that takes a while."""
+        if self._looked is not None and 0 <= (now - self._looked).total_seconds() < _LOOKS:
+            return False
+        self._looked = now
+        return True
 
     def went_well(self) -> None:
         """The pass has come to its end."""

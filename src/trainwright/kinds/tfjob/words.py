@@ -125,6 +125,8 @@ def _beside(job: Job, emit: Emit) -> Emit:
             return _of_child(emit)
         case Moment.EXITED:
             return replace(emit, message=f"Pod: {job.key.namespace}.{emit.message}")
+        case Moment.WAITING:
+            return replace(emit, message=f"Error pod {emit.message}")
         case Moment.OTHER_SCHEDULER:
             return replace(emit, reason="SetPodTemplateSchedulerName", message=_NOT_OURS)
     return emit
