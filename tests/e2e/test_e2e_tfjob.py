@@ -3,6 +3,7 @@
 
 import re
 
+import msgspec
 import yaml
 from e2e_jobs import Body
 from e2e_stage import EXAMPLES, Stage, until
@@ -61,6 +62,21 @@ def tfjob(**workers: object) -> Body:
     worker = {"replicas": 2, "restartPolicy": "ExitCode", "template": {"spec": {"containers": [container]}}}
     spec = {"tfReplicaSpecs": {"Worker": worker | workers}, "runPolicy": {"cleanPodPolicy": "All"}}
     return {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": {"name": "e2e"}, "spec": spec}
+
+
+def test_a_job_of_which_only_some_run_says_so_at_once(process: Stage) -> None:
+    job = tfjob()
+    chief, worker = (msgspec.json.decode(msgspec.json.encode(job["spec"]["tfReplicaSpecs"]["Worker"])) for _ in "12")
+    prepare = {"name": "prepare", "image": "busybox", "command": ["sleep", "60"]}
+    worker["template"]["spec"]["initContainers"] = [prepare]
+    job["spec"]["tfReplicaSpecs"] = {"Chief": chief | {"replicas": 1}, "Worker": worker | {"replicas": 1}}
+    run = process.start("run", job)
+    run.until("e2e  Running  1 of 2 running")
+    process.run("delete", "e2e")
+
+    told = re.search(r"^ *([\d.]+)s  e2e  Running  1 of 2", run.end().out, re.M)
+    assert told is not None
+    assert float(told[1]) < 8
 
 
 def test_a_live_job_is_scaled_suspended_resumed_and_read(process: Stage) -> None:

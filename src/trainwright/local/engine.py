@@ -38,6 +38,8 @@ LINGER = 5.0
 DISTRUST = 10.0
 SIZING = Sizing(patience=3.0, cooldown=5.0)
 DEVICES = Devices(grace=5.0)
+#: Seconds until counts are written: here that costs nothing, and somebody watches.
+_COUNTS = 1.0
 
 
 class Engine:
@@ -80,7 +82,7 @@ class Engine:
         await self._open.enter_async_context(serve(self._settings.folder / SOCKET, self.cluster, verbs))
         await self._fleet.start()
         site = self._site(addresses)
-        settings = runtime.Settings(resync=self._settings.resync)
+        settings = runtime.Settings(resync=self._settings.resync, count_delay=_COUNTS)
         registry = self._settings.registry
         self._controller = Controller(self.cluster, self._clock, lambda: site, settings, registry=registry)
         self._run(self._controller.run())
