@@ -7,12 +7,13 @@ import os
 from typing import Any
 
 import msgspec
+import worlds_aitrainingjob
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from trainwright.core import attempts
+from trainwright.core import attempts, elastic
 from trainwright.core.phases import FINAL, MOVES
 from trainwright.kinds.base import load
 from trainwright.kinds.paddlejob import PADDLEJOB
@@ -190,8 +191,7 @@ class Worlds(RuleBasedStateMachine):
         nodes=mostly(("node-1", "node-2"), st.just(())),
         ending=mostly(False, st.just(True)),
         defers=st.booleans(),
-        tfjob=st.none() | st.none() | tfjobs(),
-        paddlejob=st.none() | st.none() | paddlejobs(),
+        of_kind=st.none() | st.none() | tfjobs() | paddlejobs() | worlds_aitrainingjob.jobs(),
     )
     def begin(
         self,
@@ -202,15 +202,15 @@ class Worlds(RuleBasedStateMachine):
         nodes: tuple[str, ...],
         ending: bool,
         defers: bool,
-        tfjob: Job | None,
-        paddlejob: Job | None,
+        of_kind: Job | None,
     ) -> None:
         given: dict[str, Any] = {
             name: rule for name, rule in zip(("success", "failure"), ends, strict=True) if rule is not None
         }
-        chosen = paddlejob or tfjob or job(*parts, lifecycle=lifecycle, **given)
+        chosen = of_kind or job(*parts, lifecycle=lifecycle, **given)
         self.world = World(chosen, nodes=nodes, defers=defers)
         self.said = TFJobStatus()
+        self.story = worlds_aitrainingjob.Story()
         self.outcome = None
         self.phase = Phase.NEW
         self.attempts: dict[tuple[str, int], int] = {}
@@ -225,6 +225,7 @@ class Worlds(RuleBasedStateMachine):
     def step(self, dies_after: int | None = None) -> None:
         """One pass, with what must hold of it."""
         held = {
+            # A change of size starts all of a role anew at once, also what is held back.
             (book.name, index, attempts.attempt(book, index))
             for book in self.world.seen_job.ledger.roles
             for index in attempts.held(book, self.world.clock)
@@ -235,13 +236,15 @@ class Worlds(RuleBasedStateMachine):
             self.render(before, plan)
         if before.kind == PADDLEJOB.singular:
             self.render_paddle(before, plan)
+        if before.kind == worlds_aitrainingjob.KIND and dies_after is None:
+            stored = self.world.seen_job.ledger == plan.status.ledger
+            self.story.tell(before, plan, self.world.clock, stored=stored)
         for create in plan.creates:
             if create.body["kind"] == "Pod":
                 labels = create.body["metadata"]["labels"]
-                replica = (labels[ROLE], int(labels[INDEX]))
-                # Another size is another attempt, and no reason to wait.
-                assert (*replica, int(labels[ATTEMPT])) not in held, "created during its back-off"
-                assert (*replica, int(labels[ATTEMPT])) not in self.done, "a finished replica was run again"
+                replica = (labels[ROLE], int(labels[INDEX]), int(labels[ATTEMPT]))
+                assert replica not in held, "created during its back-off"
+                assert replica not in self.done, "a finished replica was run again"
         if dies_after is None and self.world.seen_job.ledger == plan.status.ledger:
             self.note_finished(plan)
         elif dies_after is not None:
@@ -503,7 +506,8 @@ class Worlds(RuleBasedStateMachine):
         for part in self.world.job.roles:
             book = attempts.of_role(self.world.job.ledger, part.name)
             counted = attempts.restarts(book, part.restart.free | {Why.IN_PLACE})
-            assert part.restart.limit is None or counted <= part.restart.limit
+            # Where they share their budgets, a restart counts on all roles and is limited by the one that caused it.
+            assert part.restart.limit is None or part.restart.shared or counted <= part.restart.limit
             assert counted >= self.counted.get(part.name, 0), "a count was lost"
             self.counted[part.name] = counted
 
@@ -612,7 +616,7 @@ class Worlds(RuleBasedStateMachine):
         """A live job at rest: each replica has its pod, or has finished, or cannot be made."""
         world = self.world
         blocked = {pod.metadata.name for pod in self.foreign}
-        for part, group in zip(world.job.roles, world.look().status.roles, strict=True):
+        for part, group in zip(elastic.bounded(world.job).roles, world.look().status.roles, strict=True):
             assert len(group.replicas) == part.replicas
             for seen in group.replicas:
                 name = f"job-{part.name.lower()}-{seen.index}"

@@ -85,13 +85,15 @@ def _live(story: Story, old: AITrainingJobStatus, job: Job, status: Status) -> N
         story.restarting = name
         story.put("Terminating", message)
         return
-    if story.restarting and not _leaving(status):
+    runs = ledger.phase is Phase.RUNNING
+    if story.restarting and (runs or not _leaving(status)):
         story.put("Restarting", words.restarting(job, story.restarting))
         story.restarting = ""
     elif scaled := words.resized(before, ledger):
-        story.put("Restarting", scaled)
-    if ledger.phase is Phase.RUNNING:
+        # Whatever restarted before starts anew with it.
         story.restarting = ""
+        story.put("Restarting", scaled)
+    if runs:
         story.put("Running", words.RUNNING)
     elif not story.restarting:
         _waits(story, status)
