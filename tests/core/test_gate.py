@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ConfigMap that pods wait for: made when all addresses are known, of one attempt only, gone before the next."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from trainwright.core import gate
+from trainwright.model.cause import Why
+from trainwright.model.child import Extra, Observed, Waiting
+from trainwright.model.job import Body, Clean, CleanUp, Job, Lifecycle, Replica, Restart, Scope
+from trainwright.model.meta import WORLD, ObjectMeta
+from trainwright.model.site import Site
+from trainwright.testing.factories import NOW, OWNER, PlainDialect, job, role
+from trainwright.testing.world import World
+
+ANEW = Restart(frozenset({Why.EXIT, Why.DELETED}), scope=Scope.JOB)
+
+
+class Listed(PlainDialect, frozen=True):
+    """With a ConfigMap of all addresses, once they are known, which every pod needs."""
+
+    def pod(self, job: Job, replica: Replica, site: Site) -> Body:
+        """The template, and the map."""
+        made = super().pod(job, replica, site)
+        container = {"name": "main", "image": "x", "envFrom": [{"configMapRef": {"name": "job"}}]}
+        return made | {"spec": {"containers": [container]}}
+
+    def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - a protocol's
+        """The map."""
+        known = {pod.metadata.name: pod.status.pod_ip for pod in observed.pods}
+        wanted = [known.get(f"job-{one.name}-{index}", "") for one in job.roles for index in range(one.replicas)]
+        if job.ledger.outcome is not None or job.lifecycle.suspended or not all(wanted):
+            return ()
+        return (
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "job"}, "data": {"all": " ".join(wanted)}},
+        )
+
+
+def gated(replicas: int = 2, **lifecycle: Any) -> Job:
+    """A job whose replicas restart together, and are told of each other's addresses."""
+    one = role(replicas=replicas, restart=ANEW, gate="job", resize=Scope.JOB)
+    return job(one, dialect=Listed(), lifecycle=Lifecycle(**lifecycle))
+
+
+def started(world: World) -> World:
+    """All pods have an address, then run."""
+    for _ in range(2):
+        rest(world)
+        for name, pod in world.pods().items():
+            if pod.status.phase == "Pending":
+                world.start(name)
+    rest(world)
+    return world
+
+
+def rest(world: World) -> None:
+    for _ in range(30):
+        world.reap()
+        world.catch_up()
+        if world.step().empty and not world.notes:
+            return
+
+
+def map_of(world: World) -> Extra | None:
+    found = world.truth.get(("ConfigMap", "job"))
+    assert found is None or isinstance(found, Extra)
+    return found
+
+
+def test_it_is_made_once_every_address_is_known_and_speaks_of_this_attempt() -> None:
+    world = World(gated())
+    rest(world)
+    world.start("job-worker-0")
+    rest(world)
+    assert map_of(world) is None
+    world.start("job-worker-1")
+    rest(world)
+
+    made = map_of(world)
+    assert made is not None
+    assert (made.metadata.annotations or {})[WORLD] == world.job.world
+
+
+def test_no_pod_of_the_next_attempt_is_made_while_the_last_ones_map_is_there() -> None:
+    world = started(World(gated()))
+    world.exit("job-worker-1", 1)
+    world.catch_up()
+    world.step()
+    world.reap()
+    world.wait(5)
+    stale = map_of(world)
+    assert stale is None, "removed along with the attempt"
+    old = replace(gated(), ledger=replace(world.job.ledger, roles=()))
+    meta = ObjectMeta("job", "default", "map", owner_references=(OWNER,), annotations={WORLD: old.world})
+    left = Extra("ConfigMap", meta, api_version="v1")
+    world._set(("ConfigMap", "job"), left)
+    world.catch_up()
+    plan = world.look()
+    assert [create.body["kind"] for create in plan.creates] == []
+    assert [(one.kind, one.name) for one in plan.deletes if one.kind == "ConfigMap"] == [("ConfigMap", "job")]
+    going = replace(left, metadata=replace(left.metadata, deletion_timestamp=NOW))
+    world._set(("ConfigMap", "job"), going)
+    world.catch_up()
+    assert world.look().creates == ()
+    world._set(("ConfigMap", "job"), None)
+    world.catch_up()
+    assert [create.name for create in world.look().creates] == ["job-worker-0"], "the other one's log is shown"
+
+
+def test_a_pod_that_goes_after_the_map_was_made_takes_all_along_although_nothing_was_stored_of_it() -> None:
+    """The operator dies right after the map: that all had existed was not stored, but the map proves it."""
+    world = World(gated(), defers=True)
+    rest(world)
+    for name in world.pods():
+        world.start(name)
+    world.catch_up()
+    world.step()
+    assert map_of(world) is not None
+    assert world.job.ledger.roles[0].reached == 0, "not stored yet"
+    world.restart_operator()
+    world.vanish("job-worker-0")
+    world.restart_operator()
+    world.step()
+
+    assert world.job.ledger.roles[0].epoch == 1
+    assert map_of(world) is None
+
+
+def test_a_new_replica_is_not_one_that_went() -> None:
+    world = started(World(gated()))
+    first = world.job.roles[0]
+    world.edit(roles=(replace(first, replicas=3),))
+    rest(world)
+
+    assert world.job.ledger.roles[0].restarts == {}
+    assert world.job.ledger.roles[0].epoch == 1
+
+
+def test_an_address_of_a_pod_on_its_way_out_is_not_told() -> None:
+    world = World(gated())
+    rest(world)
+    for name in world.pods():
+        world.start(name)
+    world.delete(("Pod", "job-worker-0"))
+    world.catch_up()
+    world.step()
+
+    assert map_of(world) is None
+
+
+def test_it_stays_when_a_pod_that_had_finished_is_collected() -> None:
+    """Its address is not known any more, but nobody will ask for it again, and others may be started anew in place."""
+    world = started(World(gated()))
+    before = map_of(world)
+    world.exit("job-worker-0")
+    rest(world)
+    world.vanish("job-worker-0")
+    rest(world)
+
+    assert before is not None
+    assert map_of(world) == before
+
+
+@pytest.mark.parametrize("level", [Clean.NONE, Clean.ALL])
+def test_it_stays_with_the_job_when_that_has_ended(level: Clean) -> None:
+    world = started(World(gated(clean=CleanUp(level, level, level))))
+    for name in world.pods():
+        world.exit(name)
+    rest(world)
+
+    assert world.job.ledger.outcome is not None
+    assert map_of(world) is not None
+
+
+def test_it_goes_when_the_job_is_suspended() -> None:
+    world = started(World(gated()))
+    world.edit(lifecycle=Lifecycle(suspended=True))
+    rest(world)
+
+    assert (map_of(world), world.pods()) == (None, {})
+
+
+@pytest.mark.parametrize(
+    ("message", "excused"),
+    [
+        ('configmap "job" not found', True),
+        ("couldn't find key WORLD_1 in ConfigMap default/job", True),
+        ("spec.containers[0].envFrom[0].configMapRef.name: there is no ConfigMap 'job' in namespace 'default'", True),
+        ("spec.containers[0].env[0].valueFrom.configMapKeyRef.key: ConfigMap 'job' has no key 'a'; it has b", True),
+        ('configmap "job-data" not found', False),
+        ('configmap "my-job" not found', False),
+        ('secret "job" not found', False),
+        ("", False),
+    ],
+)
+def test_only_its_own_absence_is_excused(message: str, excused: bool) -> None:
+    waits = Waiting(gate.MISSING, message)
+
+    assert gate.excuses(role(gate="job"), waits) is excused
+    assert not gate.excuses(role(), waits)
+    assert not gate.excuses(role(gate="job"), Waiting("ImagePullBackOff", message))
