@@ -7,7 +7,7 @@ import pytest
 from cluster_client import until
 from cluster_jobs import Jobs
 from cluster_plane import ControlPlane
-from cluster_tfjobs import replicas, tfjob
+from cluster_tfjobs import TFJobs, replicas, tfjob
 
 pytest_plugins = ("cluster_fixtures", "cluster_stage")
 Body = dict[str, Any]
@@ -49,7 +49,8 @@ def test_a_retryable_exit_is_tried_again_and_a_permanent_one_fails(jobs: Jobs) -
     said = {one["type"]: one["message"] for one in found(jobs, "never")["status"]["conditions"]}
     assert said["Failed"] == 'job "never" is failing because "Worker" replica(s) failed.'
     events = jobs.kubectl("get", "events", "-o", "jsonpath={range .items[*]}{.reason}{'\\n'}{end}").split()
-    assert [events.count(reason) for reason in ("TFJobRestarting", "TFJobSucceeded", "TFJobFailed")] == [1, 1, 1]
+    reasons = ("TFJobRestarting", "TFJobSucceeded", "TFJobFailed", "ExitedWithCode")
+    assert [events.count(reason) for reason in reasons] == [1, 1, 1, 2]
 
 
 def test_suspended_and_resumed(jobs: Jobs) -> None:
@@ -86,3 +87,15 @@ def test_a_job_of_another_controller_is_not_touched(plane: ControlPlane, jobs: J
     calls = plane.audit(mark).where(user="operator", namespace=jobs.namespace)
     assert not [call for call in calls.writes if "theirs" in str(call)]
     assert "status" not in found(jobs, "theirs")
+
+
+def test_what_a_job_waits_for_is_told_with_it_once(plane: ControlPlane, jobs: Jobs) -> None:
+    """trainer#1598: a job that does not start looks like any other; its pods know why."""
+    nowhere = {"nodeSelector": {"test.trainwright.dev/planet": "mars"}}
+    jobs.apply(tfjob("demo", Chief=replicas(1, runs="forever"), Worker=replicas(2, pod=nowhere)))
+    tfjobs = TFJobs(plane, jobs.namespace)
+    until(lambda: "Unschedulable" in dict(tfjobs.events("demo")), "it is told why workers wait", 40)
+
+    assert conditions(jobs, "demo") == ["Created", "Running"]
+    ((reason, message),) = tfjobs.events("demo")
+    assert (reason, message[:44]) == ("Unschedulable", "Error pod demo-worker-0 condition message: 0")

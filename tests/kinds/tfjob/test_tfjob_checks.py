@@ -237,6 +237,10 @@ CASES: dict[str, tuple[Body, list[Problem]]] = {
         ],
     ),
     "the default of the old version": (manifest(version="v1alpha2", Worker=1), []),
+    "what becomes of it for those who decide": (
+        manifest(version="v1alpha2", Worker=replicas(pod={"restartPolicy": "OnFailure"})),
+        [],
+    ),
     "a deadline of 64 bits": (manifest(spec=policy(activeDeadlineSeconds=2**63 - 1), Worker=1), []),
     "no chief, as a number": (manifest(Chief=0, Worker=1), []),
     "so many that nobody can be told of all": (

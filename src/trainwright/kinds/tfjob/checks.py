@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import UNSET
 
 from trainwright.kinds.paths import item, under
-from trainwright.kinds.tfjob.policies import ALL_WORKERS, POD_POLICIES
+from trainwright.kinds.tfjob.policies import ALL_WORKERS, POD_POLICIES, restarts
 from trainwright.kinds.tfjob.types import CHIEFS, CONTAINER, PORT, PS, TYPES, WORKER, canonical, chief_of
 from trainwright.kinds.tfjob.versions import form
 from trainwright.kinds.tfjob.wire import MOST_REPLICAS, ReplicaSpec, RunPolicy, SchedulingPolicy, TFJob, TFJobSpec
@@ -91,7 +91,8 @@ def _replicas(job: TFJob) -> Iterator[Problem]:
         if name in CHIEFS and one.replicas > 1:
             message = f"TensorFlow knows one {name.lower()}; with {one.replicas} all of them must succeed"
             yield Problem(f"{path}.replicas", message, warning=True)
-        yield from _template(one, f"{path}.template")
+        policy = restarts(job.spec, name) if name is not None else str(one.restart_policy)
+        yield from _template(one, POD_POLICIES[policy], f"{path}.template")
 
 
 def _longest(job: TFJob, name: str, one: ReplicaSpec, path: str) -> Iterator[Problem]:
@@ -101,14 +102,14 @@ def _longest(job: TFJob, name: str, one: ReplicaSpec, path: str) -> Iterator[Pro
         yield Problem(path, f"{message}: shorten metadata.name")
 
 
-def _template(one: ReplicaSpec, path: str) -> Iterator[Problem]:
+def _template(one: ReplicaSpec, wanted: str, path: str) -> Iterator[Problem]:
     """The template may be of any shape still; what its fields must be has been said."""
     spec = one.template.get("spec")
     spec = spec if isinstance(spec, dict) else {}
     found = spec.get("containers")
     containers = [entry if isinstance(entry, dict) else {} for entry in found] if isinstance(found, list) else []
     yield from _containers(containers, f"{path}.spec.containers")
-    given, wanted = spec.get("restartPolicy"), POD_POLICIES[str(one.restart_policy)]
+    given = spec.get("restartPolicy")
     if given not in (None, wanted):
         message = f"{shown(given)} is overwritten by restartPolicy of the replica spec, which makes it {wanted}"
         yield Problem(f"{path}.spec.restartPolicy", message, warning=True)
