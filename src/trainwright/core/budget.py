@@ -80,7 +80,7 @@ def _answers(one: Retry) -> bool:
     rule = one.role.restart
     if one.cause.why is Why.DELETED or one.seen.state is State.STARTING:
         return True
-    if not one.role.survives(one.cause.why):
+    if not any(one.role.survives(why) for why in one.cause.kinds):
         return False
     if one.cause.why is not Why.EXIT or rule.codes is None:
         return True

@@ -18,6 +18,10 @@ def brief(text: str, longest: int = LONGEST_MESSAGE) -> str:
     return text if text.isprintable() else "".join(c for c in text if c.isprintable() or c in "\n\t")
 
 
+#: Reasons of pods, and of their disruption, that say their node went down, or was gone before them.
+_WITH_NODE = frozenset({"NodeShutdown", "Terminated", "Shutdown", "NodeLost", "DeletionByPodGC"})
+
+
 class Why(StrEnum):
     """The kinds of cause, as they are counted in the durable state."""
 
@@ -43,6 +47,12 @@ class Cause(Wire, frozen=True, gc=False):
     message: str = ""
     container: str = ""
     node: str = ""
+
+    @property
+    def kinds(self) -> tuple[Why, ...]:
+        """What it counts as for policies: a pod that went down with its node has failed, and has lost its node."""
+        down = self.why is Why.DISRUPTED and self.reason in _WITH_NODE
+        return (self.why, Why.NODE_LOST) if down else (self.why,)
 
     def __str__(self) -> str:
         if self.why is Why.EXIT:

@@ -148,3 +148,34 @@ def test_while_old_pods_go_for_a_new_size_the_job_restarts() -> None:
     world.go(reaps=False)
 
     assert last(world.status) == ("Restarting", "trainer is scaled from 2 to 1 replicas")
+
+
+@pytest.mark.parametrize("reason", ["NodeShutdown", "Terminated", "NodeLost"])
+@pytest.mark.parametrize(
+    ("policy", "phase"), [("OnNodeFail", "Terminating"), ("OnFailure", "Terminating"), ("Never", "Failed")]
+)
+def test_a_pod_that_went_down_with_its_node_has_failed_and_has_lost_its_node(
+    policy: str, phase: str, reason: str
+) -> None:
+    """Nodes that are shut down, or whose agent is started anew, say so of their pods before anybody misses them."""
+    world = Driver(manifest(trainer=replicas(3, restartPolicy=policy, restartScope="Pod")), nodes=NODES).running()
+    world.change("demo-trainer-1", phase="Failed", reason=reason, message="it went down", container_statuses=None)
+    status = world.go()
+
+    assert status["phase"] == phase
+    assert f"{reason}, it went down on node trainer-1" in last(status)[1]
+
+
+def test_a_pod_that_was_collected_because_its_node_is_gone_has_lost_its_node() -> None:
+    world = Driver(manifest(trainer=replicas(3, restartPolicy="OnNodeFail", restartScope="Pod")), nodes=NODES).running()
+    said = Condition("DisruptionTarget", "True", "DeletionByPodGC", "PodGC: node no longer exists")
+    world.change("demo-trainer-1", phase="Failed", conditions=(said,))
+
+    assert world.go()["RestartCount"] == {"trainer": 1}
+
+
+def test_a_pod_that_was_preempted_has_not_lost_its_node() -> None:
+    world = Driver(manifest(trainer=replicas(3, restartPolicy="OnNodeFail")), nodes=NODES).running()
+    world.evict("demo-trainer-1")
+
+    assert world.go()["phase"] == "Failed"

@@ -88,7 +88,7 @@ def reason(cause: Cause) -> str:
         detail = f": {cause.message}" if cause.message else ""
         return f"{text} exitcode {cause.code}{detail}"
     if cause.why is Why.NODE_LOST:
-        return f"Node {cause.node} is failed and offline"
+        return f"Node {cause.node} is failed and offline" + (f": {cause.message}" if cause.message else "")
     if cause.why is Why.DEVICE:
         return f"GPUs of node {cause.node} have failed" + (f": {cause.message}" if cause.message else "")
     if cause.why is Why.CREATE_ERROR:
