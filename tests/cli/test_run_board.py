@@ -214,6 +214,18 @@ def test_attempts_after_a_suspension_are_no_restarts() -> None:
     assert restarts == [0, 1, 1, 2, 2]
 
 
+def test_attempts_at_another_size_are_no_restarts() -> None:
+    one = board()
+    restarts = []
+    for attempt, size in ((0, 2), (1, 2), (1, 1), (3, 1), (4, 1), (4, 2), (5, 2), (6, 2)):
+        book = {"name": "worker", "size": size}
+        one.job(job(status=status("Running", roles=[book])))
+        one.pod(pod(attempt=attempt))
+        restarts.append(next(replica.restarts for replica in one.pick(99) if replica.label == "worker-0"))
+
+    assert restarts == [0, 1, 1, 1, 2, 2, 2, 3]
+
+
 def test_a_pod_may_be_seen_before_its_job() -> None:
     one = Board([(GENERICJOB, job())])
 

@@ -102,6 +102,28 @@ def agent_of(stage: Stage, node: str) -> int:
     return found
 
 
+def test_it_becomes_smaller_when_a_node_is_lost_and_larger_when_it_returns(
+    sandbox: Stage, tmp_path: Path, record_property: Tell
+) -> None:
+    """Two nodes with two GPUs each, one for each trainer: 4, 2 and 4 again."""
+    training = Training(tmp_path / "training", steps=350, pace=0.1)
+    body = training.manifest(pod={"resources": {"limits": {"nvidia.com/gpu": 1}}})
+    run = started(sandbox, "--nodes", "2", "--gpus", "4", "--revive", "12s", body)
+    fault = training.until(15)
+    os.kill(agent_of(sandbox, "node-1"), signal.SIGKILL)
+    until(lambda: training.worlds == [4, 2], f"two go on: {run.said}", PATIENCE)
+    training.until(training.step + 10)
+    smaller, grown = training.lost(fault), time.time()
+    until(lambda: training.worlds == [4, 2, 4], f"four go on: {run.said}", PATIENCE)
+    said = ended(run)
+
+    training.check(repeated=12)
+    assert "TrainingJobScaled: trainer is scaled from 4 to 2 replicas: 2 of 4 pods found no place" in said
+    assert "TrainingJobScaled: trainer is scaled from 2 to 4 replicas: there is room for 2 more" in said
+    record_property("figure", f"4 trainers become 2: {smaller}")
+    record_property("figure", f"2 trainers become 4: {training.lost(grown)}")
+
+
 def test_it_is_scaled_by_hand(stage: Stage, training: Training, record_property: Tell) -> None:
     run = started(stage, training.manifest(edlPolicy="Manual"))
     training.until(15)

@@ -56,8 +56,10 @@ class Board:
         self._spaces = len({key.namespace for key in self._sheets})
         self._replicas: dict[At, Replica] = {}
         self._pods: dict[Key, At] = {}
-        #: Up to which resumption of the job attempts were looked at, and how many of them were no restarts.
-        self._resumed: dict[At, tuple[int, int]] = {}
+        #: The last attempt's resumption of the job and change of the role's size; how many were no restarts.
+        self._begun: dict[At, tuple[tuple[int, int], int]] = {}
+        #: The sizes of roles, where replicas are told, and how often they changed.
+        self._sizes: dict[tuple[Key, str], tuple[int, int]] = {}
         self._counts: dict[Key, Counter[str]] = {key: Counter() for key in self._sheets}
         for sheet in self._sheets.values():
             self._fill(sheet)
@@ -77,6 +79,7 @@ class Board:
             sheet.roles = _roles(sheet.kind, body)
             self._fill(sheet)
         sheet.body, sheet.deleted, sheet.ledger = body, deleted, ledger
+        self._resized(sheet)
         if deleted or sheet.ledger.outcome is not None:
             self._open.discard(sheet.key)
         return self._told(sheet)
@@ -206,13 +209,20 @@ class Board:
             (pod.get("status") or {}).get("startTime") or meta.get("creationTimestamp", ""),
         )
 
+    def _resized(self, sheet: Sheet) -> None:
+        for book in sheet.ledger.roles:
+            size, changes = self._sizes.get((sheet.key, book.name), (-1, -1))
+            if book.size != size:
+                self._sizes[sheet.key, book.name] = (book.size, changes + 1)
+
     def _skipped(self, at: At, attempt: int, before: Replica | None) -> int:
-        """Attempts that were no restarts: a job that goes on after a suspension begins with new ones."""
-        resumes, skipped = self._resumed.get(at, (0, 0))
-        now = self._sheets[at[0]].ledger.resumes
-        if now > resumes:
-            skipped += max(attempt - (before.attempt if before is not None else 0), 0)
-            self._resumed[at] = (now, skipped)
+        """Attempts that were no restarts: a job goes on with new ones after a suspension, or at another size."""
+        now = (self._sheets[at[0]].ledger.resumes, self._sizes.get(at[:2], (-1, 0))[1])
+        since, skipped = self._begun.get(at, ((0, 0), 0))
+        older = before.attempt if before is not None else 0
+        if attempt > older:
+            skipped += attempt - older if now != since else 0
+            self._begun[at] = (now, skipped)
         return skipped
 
     def _gone(self, at: At, before: Replica | None) -> Replica | None:

@@ -11,6 +11,7 @@ from trainwright.cli.show.clean import line as clean
 from trainwright.cli.show.news import Ending, Frame, Happening, JobState, Line, News, Replica
 from trainwright.cli.show.pen import Pen
 from trainwright.cli.show.summary import summary
+from trainwright.model.action import Moment
 from trainwright.model.ledger import Phase
 
 
@@ -77,7 +78,8 @@ def told(item: News) -> str:
         case Happening(reason="Failed") if item.about == item.job.name:
             return ""  # the phase says so, and the summary why
         case Happening():
-            return f"{item.about}  {item.reason}: {clean(item.message)}" if item.warning else ""
+            news = item.warning or item.reason.endswith(Moment.RESIZED)  # nothing else says why there are fewer
+            return f"{item.about}  {item.reason}: {clean(item.message)}" if news else ""
 
 
 def progress(job: JobState) -> str:
