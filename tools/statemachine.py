@@ -121,9 +121,24 @@ TFJOB = {
 }
 
 
+#: An AITrainingJob also tells when its pods are placed, and when old ones go.
+AITRAININGJOB = {
+    Phase.NEW: "",
+    Phase.PENDING: "Pending, then Creating once every pod has its node; after a restart as below",
+    Phase.RUNNING: "Running",
+    Phase.RESTARTING: "Terminating while old pods go, then Restarting; Pending, Creating where no restart is counted",
+    Phase.SUSPENDED: "Suspended",
+    Phase.RESUMING: "Pending, then Creating",
+    Phase.SUCCEEDED: "Terminating while pods go, then Succeed",
+    Phase.FAILED: "Terminating while pods go, then Failed, Timeout, NodeFail or Preempted",
+}
+
+
 def _words() -> str:
-    rows = [f"| {_name(phase)} | {word} | {TFJOB[phase]} |" for phase, word in status.PHASES.items()]
-    head = "| phase | GenericJob: `phase` | TFJob: the last condition that is True |\n|---|---|---|\n"
+    words = [(phase, word, TFJOB[phase], AITRAININGJOB[phase]) for phase, word in status.PHASES.items()]
+    rows = [f"| {_name(phase)} | {' | '.join(more)} |" for phase, *more in words]
+    kinds = "GenericJob: `phase` | TFJob: the last condition that is True | AITrainingJob: `phase`"
+    head = f"| phase | {kinds} |\n|---|---|---|---|\n"
     return "## The phases in each kind's words\n\n" + head + "\n".join(rows) + "\n"
 
 
