@@ -20,6 +20,8 @@ from cluster_client import until
 from cluster_gangs import Groups, install
 from cluster_install import trainwright
 from cluster_nodes import fake_nodes
+from cluster_paddlejobs import PaddleJobs, paddlejob
+from cluster_paddlejobs import role as part
 from cluster_plane import ControlPlane
 from cluster_pods import PREFIX, Script
 from cluster_process import Process
@@ -218,6 +220,27 @@ def train(plane: ControlPlane, namespace: str, api: str) -> None:
     until(lambda: not jobs.find(f"last-{name}"), "it is removed once it has ended")
 
 
+def paddle(plane: ControlPlane, namespace: str) -> None:
+    """Whatever a PaddleJob does with its ConfigMap, and with a finalizer that nobody answers for."""
+    jobs = PaddleJobs(plane, namespace)
+    body = paddlejob("paddle", intranet="Service", worker=part(1))
+    body["metadata"]["finalizers"] = ["finalizers.paddlepaddle.org"]
+    jobs.make(body)
+    jobs.until("paddle", "Running")
+    jobs.edit("paddle", worker={"replicas": 2})
+    until(lambda: jobs.data("paddle").get("PADDLE_TRAINERS_NUM") == "2", "its ConfigMap follows")
+    jobs.edit("paddle", runPolicy={"suspend": True})
+    until(lambda: not jobs.data("paddle"), "its ConfigMap goes")
+    plane.call("DELETE", f"{jobs.path}/paddle")
+    until(lambda: not jobs.find("paddle"), "it goes")
+    mark = plane.mark()
+    plane.call("POST", f"{jobs.core}/configmaps", {"metadata": {"name": "met-paddle"}})
+    jobs.make(paddlejob("met-paddle", intranet="Service", worker=part(1)))
+    until_looked_at(plane, mark, namespace, {("configmaps", "met-paddle")})
+    jobs.make(paddlejob("last-paddle", worker=part(1, runs="0.2"), runPolicy={"ttlSecondsAfterFinished": 0}))
+    until(lambda: not jobs.find("last-paddle"), "it is removed once it has ended")
+
+
 @pytest.mark.parametrize(
     ("home", "words"),
     [
@@ -236,6 +259,7 @@ def test_rights_suffice_for_a_whole_life_and_none_is_too_much(
         with ended_well(strict, tmp_path, home, *words):
             Life(strict, "there").lead()
             train(strict, "there", VOLCANO_API)
+            paddle(strict, "there")
         with ended_well(strict, tmp_path, home, *words, "--gang-scheduler-name=together"):
             train(strict, "there", PLUGINS_API)
         calls = strict.audit(mark).where(user=ACCOUNT.format(home))

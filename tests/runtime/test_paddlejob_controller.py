@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from runtime_rig import VIRTUAL, Run, Stage, key
+from runtime_rig import VIRTUAL, Call, Run, Stage, key
 
 from trainwright.errors import NotFoundError
 from trainwright.local.checks import admission
@@ -72,6 +72,11 @@ async def test_jobs_that_are_looked_at_in_the_same_moment_have_ports_of_their_ow
     """So few ports that both would choose the same, did neither know of the other."""
     stage = Stage(lambda _: Run(starts=1.0, lasts=None))
     stage.site = Site(host_ports=(40000, 40079))
+
+    async def slow(call: Call) -> None:
+        await asyncio.sleep(1.0 if call.verb == "status" else 0.0)
+
+    stage.wire.before = slow
     documents = [paddlejob(name, intranet="Host") for name in ("one", "two")]
     async with submitted(stage, *documents).running():
         await stage.until(lambda: all(status(stage, name).get("trainwright") for name in ("one", "two")))
