@@ -308,6 +308,7 @@ def test_1709_no_chief_as_a_number_is_no_chief() -> None:
     driver = Driver(manifest(Chief=0, Worker=2)).running()
 
     assert driver.names() == ["worker-0", "worker-1"]
+    assert '"chief"' not in (driver.config("worker-0") or '"chief"')
     assert driver.body("Pod", "worker-0")["metadata"]["labels"]["training.kubeflow.org/job-role"] == "master"
     assert conditions(driver.status) == ["Created", "Running"]
     assert conditions(driver.end("worker-0"))[-1] == "Succeeded"

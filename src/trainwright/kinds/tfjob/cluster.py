@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from trainwright.kinds.tfjob.types import CONTAINER, PORT, PORT_NAME, PS, WORKER
+from trainwright.kinds.tfjob.types import CHIEFS, CONTAINER, PORT, PORT_NAME, PS, WORKER
 from trainwright.model.job import Body, Job, Replica, Role
 from trainwright.model.meta import Key
 from trainwright.model.site import Site
@@ -20,7 +20,9 @@ Sizes = tuple[tuple[str, int, int], ...]
 
 def config(job: Job, replica: Replica, site: Site, *, dynamic: bool) -> str | None:
     """The value for one pod; None for a job of a single replica, which needs none."""
-    sizes = tuple((role.name, role.replicas, port_of(role)) for role in job.roles)
+    # TensorFlow takes worker 0 for the chief only where none is listed, not even an empty list of them.
+    listed = [role for role in job.roles if role.replicas or role.name not in CHIEFS]
+    sizes = tuple((role.name, role.replicas, port_of(role)) for role in listed)
     if sum(count for _, count, _ in sizes) == 1:
         return None
     task = _json({"type": replica.role.name.lower(), "index": replica.index})
