@@ -113,6 +113,20 @@ def test_2072_a_dead_node_does_not_hang_the_job() -> None:
     assert counts(driver.status) == {"Worker": "2/0/0"}
 
 
+def test_2072_a_replica_that_went_with_its_node_is_told_to_restart_until_it_does() -> None:
+    workers = replicas(2, restartPolicy="OnFailure")
+    driver = Driver(manifest(Chief=1, Worker=workers), nodes=("node-1", "node-2"))
+    driver.go()
+    for name, node in (("chief-0", "node-1"), ("worker-0", "node-1"), ("worker-1", "node-2")):
+        driver.start(f"demo-{name}", node)
+    driver.go()
+    driver.lose_node("node-2")
+
+    assert conditions(driver.pass_by(61)) == ["Created", "Restarting"]
+    assert conditions(driver.pass_by(1)) == ["Created", "Running"]
+    assert driver.names() == ["chief-0", "worker-0", "worker-1"]
+
+
 def test_1186_finished_pods_that_are_collected_do_not_run_again() -> None:
     driver = Driver(manifest(spec={"successPolicy": "AllWorkers"}, Worker=3)).running()
     driver.end("worker-1")

@@ -84,11 +84,12 @@ def _suspend(hand: _Hand, job: Job) -> None:
 
 
 def _live(hand: _Hand, before: Ledger, job: Job, status: Status) -> None:
-    """Restarting for as long as a failed pod is there, then running again once somebody trains."""
+    """Restarting for as long as a failed pod is there, or waits to be made anew; then running once somebody trains."""
     role = words.restarted(before, status.ledger)
     if role:
         hand.put("Restarting", words.restarting(job, role))
-    failing = any(words.counted(group) for group in status.roles)
+    held = any(book.holds for book in status.ledger.roles)
+    failing = held or any(words.counted(group) for group in status.roles)
     if not (role or (failing and hand.holds("Restarting"))) and _trains(job, status):
         hand.put("Running", words.running(job))
 
