@@ -9,6 +9,7 @@ from pathlib import Path
 from trainwright.core import attempts, conclude, restart
 from trainwright.core.phases import MOVES
 from trainwright.kinds.genericjob import status
+from trainwright.kinds.paddlejob import status as paddlejob
 from trainwright.model.cause import Why
 from trainwright.model.ledger import Phase, Reason
 from trainwright.model.status import State
@@ -134,11 +135,21 @@ AITRAININGJOB = {
 }
 
 
+#: A PaddleJob tells when the first pods run.
+PADDLEJOB = paddlejob.PHASES | {
+    Phase.NEW: "",
+    Phase.PENDING: "Pending; Starting once one runs",
+    Phase.RESUMING: "Pending; Starting once one runs",
+}
+
+
 def _words() -> str:
-    words = [(phase, word, TFJOB[phase], AITRAININGJOB[phase]) for phase, word in status.PHASES.items()]
+    words = [
+        (phase, word, TFJOB[phase], PADDLEJOB[phase], AITRAININGJOB[phase]) for phase, word in status.PHASES.items()
+    ]
     rows = [f"| {_name(phase)} | {' | '.join(more)} |" for phase, *more in words]
-    kinds = "GenericJob: `phase` | TFJob: the last condition that is True | AITrainingJob: `phase`"
-    head = f"| phase | {kinds} |\n|---|---|---|---|\n"
+    kinds = "GenericJob: `phase` | TFJob: the last condition that is True | PaddleJob: `phase` | AITrainingJob: `phase`"
+    head = f"| phase | {kinds} |\n|---|---|---|---|---|\n"
     return "## The phases in each kind's words\n\n" + head + "\n".join(rows) + "\n"
 
 
