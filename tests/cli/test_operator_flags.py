@@ -9,6 +9,7 @@ import pytest
 
 from trainwright.cli.operator import _site, command
 from trainwright.errors import ManifestError, UsageError
+from trainwright.model.site import Creating, Devices, Sizing
 
 
 def parsed(*words: str) -> dict[str, Any]:
@@ -67,6 +68,10 @@ def test_flags_are_taken_as_the_originals_take_them(words: list[str], expected: 
         (["--creating-duration-period=1w"], "is not a span of time"),
         (["--log-format", "xml"], "'xml' is not one of"),
         (["--enable-creating-faild"], "--enable-creating-failed"),
+        (["--gpu-resources", ""], "expected words with commas between them"),
+        (["--gpu-failure-taints", "a,none"], "`default` or `none`"),
+        (["--gpu-failure-conditions", "GPUMissing=Yes"], "write GPUMissing or GPUReady=False"),
+        (["--gpu-failure-conditions", "=True"], "'=True' is not a condition"),
     ],
 )
 def test_what_a_flag_cannot_be_is_told(words: list[str], told: str) -> None:
@@ -82,6 +87,28 @@ def test_what_holds_for_all_jobs_is_the_site() -> None:
     assert (site.creating.fail, site.creating.restart_period, site.creating.duration_period) == (True, 60, 900)
     assert (site.gang_scheduler, site.elastic_server) == ("volcano", "etcd:2379")
     assert (site.host_ports, site.domain) == ((1, 9), "cluster.local")
+
+
+def test_what_is_known_of_gpus_may_be_added_to_or_replaced() -> None:
+    usual = Devices()
+    added = _site(parsed("--gpu-failure-conditions", "default,Broken,Fine=False", "--gpu-failure-taints=default, x/y"))
+    other = _site(parsed("--gpu-resources=x.com/npu", "--gpu-failure-conditions=none", "--gpu-failure-taints", "a,b"))
+
+    assert _site(parsed()).devices == usual
+    assert added.devices.conditions == usual.conditions | {("Broken", "True"), ("Fine", "False")}
+    assert added.devices.taints == usual.taints | {"x/y"}
+    assert other.devices.resources == {"x.com/npu"}
+    assert not other.devices.conditions
+    assert other.devices.taints == {"a", "b"}
+
+
+def test_times_of_faults_and_sizes() -> None:
+    words = ["--gpu-grace=5", "--avoid-node-period=1h", "--elastic-patience=7s", "--elastic-cooldown=2m"]
+
+    usual, site = _site(parsed()), _site(parsed(*words))
+
+    assert (usual.devices, usual.distrust, usual.sizing, usual.creating) == (Devices(), 120, Sizing(30, 60), Creating())
+    assert (site.devices.grace, site.distrust, site.sizing) == (5, 3600, Sizing(7, 120))
 
 
 def file(tmp_path: Path, text: str) -> str:
@@ -101,6 +128,8 @@ def file(tmp_path: Path, text: str) -> str:
         ("kinds: [genericjob]", {"kinds": ("genericjob",)}),
         ("kinds: genericjob", {"kinds": ("genericjob",)}),
         ("port-range: [1, 9]", {"port_range": (1, 9)}),
+        ("gpuFailureTaints: [a, b]", {"gpu_failure_taints": frozenset({"a", "b"})}),
+        ("gpu-failure-conditions: Broken", {"gpu_failure_conditions": frozenset({("Broken", "True")})}),
         ("master: 127.0.0.1:6443", {"master": "127.0.0.1:6443"}),
         ("namespace:", {"namespace": ""}),
         ("v: 4", {"verbosity": 4}),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from trainwright.core import attempts, elastic
+from trainwright.core import attempts
 from trainwright.core.phases import FINAL, MOVES
 from trainwright.kinds.base import load
 from trainwright.kinds.paddlejob import PADDLEJOB
@@ -24,9 +24,9 @@ from trainwright.model.action import Plan
 from trainwright.model.cause import Why
 from trainwright.model.child import Pod, Service
 from trainwright.model.indexes import members
-from trainwright.model.job import Clean, CleanUp, Deadline, Ending, Job, Lifecycle, Restart, Role, Scope, Since
+from trainwright.model.job import Clean, CleanUp, Deadline, Elastic, Ending, Job, Lifecycle, Restart, Role, Scope, Since
 from trainwright.model.ledger import Outcome, Phase, Reason
-from trainwright.model.meta import ATTEMPT, INDEX, ROLE, Meta, Owner
+from trainwright.model.meta import ATTEMPT, INDEX, ROLE, SPARE, Meta, Owner
 from trainwright.model.rule import All, Atom, Result, Rule, Which
 from trainwright.model.rule import Any as AnyOf
 from trainwright.model.status import State
@@ -68,12 +68,23 @@ lifecycles = st.builds(
 )
 
 
+sizes = st.builds(Elastic, st.integers(1, 2), st.integers(2, 4), st.booleans())
+
+
 def roles() -> st.SearchStrategy[tuple[Role, ...]]:
     worker = st.builds(
-        lambda n, restart, service: role("worker", n, restart=restart, service=service),
+        lambda n, restart, service, more: role("worker", n, restart=restart, service=service, **more),
         st.integers(1, 4),
         restarts,
         st.booleans(),
+        st.fixed_dictionaries(
+            {
+                "elastic": st.none() | sizes,
+                "resize": st.sampled_from([None, Scope.ROLE, Scope.JOB]),
+                "recreates": st.booleans(),
+                "gpus": st.integers(0, 1),
+            }
+        ),
     )
     server = st.builds(
         lambda n, restart, awaits: role("ps", n, restart=restart, stage=1, awaits_running=awaits),
@@ -240,7 +251,7 @@ class Worlds(RuleBasedStateMachine):
             stored = self.world.seen_job.ledger == plan.status.ledger
             self.story.tell(before, plan, self.world.clock, stored=stored)
         for create in plan.creates:
-            if create.body["kind"] == "Pod":
+            if create.body["kind"] == "Pod" and create.body["metadata"]["labels"][ATTEMPT] != SPARE:
                 labels = create.body["metadata"]["labels"]
                 replica = (labels[ROLE], int(labels[INDEX]), int(labels[ATTEMPT]))
                 assert replica not in held, "created during its back-off"
@@ -391,6 +402,69 @@ class Worlds(RuleBasedStateMachine):
         if self.world.pods()[name].status.phase == "Pending":
             self.world.start(name, node)
 
+    @rule(position=st.integers(0, 8))
+    def unplace(self, position: int) -> None:
+        """There is no room for a pod."""
+        name = self.some_pod(position)
+        if self.world.pods()[name].status.phase == "Pending":
+            self.world.unplace(name)
+
+    @rule(seconds=st.sampled_from([31, 61, 200]))
+    def no_room(self, seconds: int) -> None:
+        """Whatever waits has no place for a while, and the operator looks."""
+        self.world.catch_up()
+        for name, pod in self.world.pods().items():
+            if pod.status.phase == "Pending" and pod not in self.foreign:
+                self.world.unplace(name)
+        self.world.catch_up()
+        self.step()
+        self.world.wait(seconds)
+        self.step()
+        self.world.reap()
+        self.world.catch_up()
+        self.step()
+
+    @rule(position=st.integers(0, 8), room=st.booleans(), seconds=st.sampled_from([61, 200, 1000]))
+    def a_shortage(self, position: int, room: bool, seconds: int) -> None:
+        """A pod goes and finds no place again; later there is room, or there is not."""
+        self.a_good_while()
+        self.vanish(position)
+        self.world.catch_up()
+        self.step()
+        self.world.wait(2)
+        self.step()
+        self.no_room(31)
+        self.a_good_while()
+        self.world.wait(seconds)
+        self.step()
+        if room:
+            self.start_all("node-2")
+        else:
+            self.no_room(31)
+        self.world.catch_up()
+        self.step()
+
+    @rule()
+    def a_recovery(self) -> None:
+        """The nodes are well again, for long enough to be trusted."""
+        for name in ("node-1", "node-2"):
+            self.world.return_node(name)
+        self.step()
+        self.world.wait(130)
+        self.step()
+
+    @rule(position=st.integers(0, 8))
+    def no_image(self, position: int) -> None:
+        """A container cannot be made."""
+        name = self.some_pod(position)
+        if self.world.pods()[name].status.phase == "Pending":
+            self.world.bind(name)
+            self.world.change(name, container_statuses=(factories.container(waiting="ErrImagePull"),))
+
+    @rule(node=st.sampled_from(["node-1", "node-2"]))
+    def sicken_node(self, node: str) -> None:
+        self.world.sicken_node(node)
+
     @rule(position=st.integers(0, 8), code=st.sampled_from([0, 0, 1, 137]))
     def exit(self, position: int, code: int) -> None:
         name = self.some_pod(position)
@@ -505,7 +579,7 @@ class Worlds(RuleBasedStateMachine):
     def budgets_hold(self) -> None:
         for part in self.world.job.roles:
             book = attempts.of_role(self.world.job.ledger, part.name)
-            counted = attempts.restarts(book, part.restart.free | {Why.IN_PLACE})
+            counted = attempts.restarts(book, (part.uncounted | {Why.IN_PLACE}) - {Why.DELETED} | part.restart.free)
             # Where they share their budgets, a restart counts on all roles and is limited by the one that caused it.
             assert part.restart.limit is None or part.restart.shared or counted <= part.restart.limit
             assert counted >= self.counted.get(part.name, 0), "a count was lost"
@@ -542,10 +616,56 @@ class Worlds(RuleBasedStateMachine):
             if (
                 pod not in self.foreign
                 and labels is not None
+                and labels[ATTEMPT] != SPARE
                 and any(part.name == labels[ROLE] for part in self.world.job.roles)
             ):
                 book = attempts.of_role(self.world.job.ledger, labels[ROLE])
                 assert int(labels[ATTEMPT]) <= attempts.attempt(book, int(labels[INDEX]))
+
+    def live(self, part: Role) -> list[Pod]:
+        """The pods of a role that run, or will."""
+        return [
+            pod
+            for pod in self.world.pods().values()
+            if pod not in self.foreign
+            and (pod.metadata.labels or {}).get(ROLE) == part.name
+            and pod.metadata.deletion_timestamp is None
+            and pod.status.phase not in ("Succeeded", "Failed")
+        ]
+
+    @invariant()
+    def no_two_epochs_side_by_side(self) -> None:
+        """Of a role that starts anew, no pod of before goes on beside one of after."""
+        for part in self.world.job.roles:
+            epoch = attempts.of_role(self.world.job.ledger, part.name).epoch
+            labels = [(pod.metadata.labels or {})[ATTEMPT] for pod in self.live(part)]
+            assert len({int(attempt) >= epoch for attempt in labels if attempt != SPARE}) < 2
+
+    @invariant()
+    def sizes_are_within_their_bounds(self) -> None:
+        """A role that resizes itself is never below its least, nor above what is asked for."""
+        world = self.world
+        for part, group in zip(world.seen_job.roles, world.look().status.roles, strict=True):
+            size, bounds = len(group.replicas), part.elastic
+            if bounds is None:
+                assert size == part.replicas
+            else:
+                assert bounds.least <= size <= max(bounds.least, min(part.replicas, bounds.most))
+                assert bounds.auto or size == min(max(part.replicas, bounds.least), bounds.most)
+
+    @invariant()
+    def spares_hold_places_and_nothing_else(self) -> None:
+        for part in self.world.job.roles:
+            spares = [pod for pod in self.live(part) if (pod.metadata.labels or {})[ATTEMPT] == SPARE]
+            assert all(pod.status.phase == "Pending" for pod in spares)
+            assert part.resizes or not spares
+
+    @invariant()
+    def the_ledger_is_small(self) -> None:
+        ledger = self.world.job.ledger
+        assert len(ledger.avoided) <= 3
+        assert all(len(book.stuck) <= 4 for book in ledger.roles)
+        assert len(msgspec.json.encode(ledger)) < 6000
 
     @invariant()
     def same_world_same_plan(self) -> None:
@@ -568,7 +688,9 @@ class Worlds(RuleBasedStateMachine):
         if world.nodes is not None:
             # While no node is ready, none is judged.
             world.nodes = world.nodes | {"node-9": factories.node("node-9", since=world.clock)}
-        world.settle()
+        # Where a role resizes itself there is no rest before it has found room for all.
+        auto = any(part.resizes for part in world.job.roles)
+        world.settle(place="node-9" if auto else "")
         self.outcome_is_final()
         if world.gone:
             return
@@ -612,12 +734,22 @@ class Worlds(RuleBasedStateMachine):
         if level is Clean.UNFINISHED:
             assert all(pod.status.phase in ("Succeeded", "Failed") for pod in mine)
 
+    def size(self, part: Role, begun: bool) -> int:
+        """What a role comes to once there is room for all; one of which some have finished stays as it is."""
+        if part.elastic is None:
+            return part.replicas
+        ceiling = attempts.of_role(self.world.job.ledger, part.name).ceiling
+        wanted = min(max(part.replicas, part.elastic.least), part.elastic.most)
+        if ceiling is None or not begun or not part.elastic.auto or ceiling.most < 0:
+            return wanted
+        return max(min(wanted, ceiling.most), part.elastic.least)
+
     def complete(self) -> None:
         """A live job at rest: each replica has its pod, or has finished, or cannot be made."""
         world = self.world
         blocked = {pod.metadata.name for pod in self.foreign}
-        for part, group in zip(elastic.bounded(world.job).roles, world.look().status.roles, strict=True):
-            assert len(group.replicas) == part.replicas
+        for part, group in zip(world.job.roles, world.look().status.roles, strict=True):
+            assert len(group.replicas) == self.size(part, any(seen.final for seen in group.replicas))
             for seen in group.replicas:
                 name = f"job-{part.name.lower()}-{seen.index}"
                 assert seen.pod is not None or seen.final or name in blocked or part.awaits_running

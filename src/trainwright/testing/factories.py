@@ -11,6 +11,7 @@ from trainwright.model.child import (
     Container,
     ContainerState,
     Node,
+    NodeSpec,
     NodeStatus,
     Observed,
     Pod,
@@ -18,6 +19,7 @@ from trainwright.model.child import (
     PodStatus,
     Running,
     Service,
+    Taint,
     Terminated,
     Waiting,
 )
@@ -49,9 +51,11 @@ class PlainDialect(Struct, frozen=True):
         return ()
 
 
-def role(name: str = "worker", replicas: int = 1, **more: Any) -> Role:
-    """A role of so many replicas."""
-    return Role(name, replicas, {"spec": {"containers": [{"name": "main", "image": "busybox"}]}}, **more)
+def role(name: str = "worker", replicas: int = 1, gpus: int = 0, **more: Any) -> Role:
+    """A role of so many replicas, which ask for so many GPUs each."""
+    container: Body = {"name": "main", "image": "busybox"}
+    container |= {"resources": {"limits": {"nvidia.com/gpu": gpus}}} if gpus else {}
+    return Role(name, replicas, {"spec": {"containers": [container]}}, **more)
 
 
 def job(*roles: Role, ledger: Ledger | None = None, **more: Any) -> Job:
@@ -111,10 +115,14 @@ def service(name: str) -> Service:
     return Service(Meta(name, "default", f"service-{name}", owner_references=(OWNER,)))
 
 
-def node(name: str = "node-1", *, ready: bool = True, since: datetime = NOW) -> Node:
-    """A node that is, or is not, ready."""
-    condition = Condition("Ready", "True" if ready else "Unknown", last_transition_time=since)
-    return Node(Meta(name), status=NodeStatus((condition,)))
+def node(name: str = "node-1", *, ready: bool = True, since: datetime = NOW, **more: Any) -> Node:
+    """A node that is, or is not, ready: `sick=` for a condition that holds, `taint=`, `has=` what it can give."""
+    conditions = [Condition("Ready", "True" if ready else "Unknown", last_transition_time=since)]
+    if "sick" in more:
+        conditions.append(Condition(more["sick"], more.get("status", "True"), message=more.get("message", "")))
+    taints = (Taint(more["taint"], "NoSchedule"),) if "taint" in more else None
+    spec = NodeSpec(more.get("closed", False), taints)
+    return Node(Meta(name, labels=more.get("labels")), spec, NodeStatus(tuple(conditions), more.get("has")))
 
 
 def later(seconds: float, moment: datetime = NOW) -> datetime:

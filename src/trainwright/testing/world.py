@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trainwright.core.nodes import ready
 from trainwright.core.reconcile import reconcile
 from trainwright.model.action import Create, Delete, Patch, Plan, Write
 from trainwright.model.child import (
@@ -35,6 +36,7 @@ from trainwright.model.child import (
 )
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
+from trainwright.model.meta import ATTEMPT, SPARE
 from trainwright.model.site import Site
 from trainwright.testing import factories
 
@@ -278,6 +280,10 @@ class World:
         """The pods that really exist."""
         return {name: child for (_, name), child in self.truth.items() if isinstance(child, Pod)}
 
+    def _ours(self, pod: Pod) -> bool:
+        owner = pod.metadata.controller
+        return owner is not None and owner.uid == self.job.uid
+
     def _pod(self, name: str) -> Pod:
         """The pod of that name."""
         pod = self.truth["Pod", name]
@@ -295,9 +301,18 @@ class World:
         if not pod.spec.node_name:
             self._set(("Pod", name), replace(pod, spec=replace(pod.spec, node_name=node)))
 
+    def unplace(self, name: str) -> None:
+        """The scheduler finds no node for a pod, and says so; since when is not said again."""
+        pod = self._pod(name)
+        if not pod.spec.node_name and not pod.status.conditions:
+            told = Condition("PodScheduled", "False", "Unschedulable", "0/2 nodes are available", self.clock)
+            self.change(name, conditions=(told,))
+
     def start(self, name: str, node: str = "node-1") -> None:
-        """The pod runs, or has an address and waits for the ConfigMap that it needs."""
+        """The pod runs, or has an address and waits for the ConfigMap that it needs, or only holds a place."""
         self.bind(name, node)
+        if (self._pod(name).metadata.labels or {}).get(ATTEMPT) == SPARE:
+            return
         address = self._pod(name).status.pod_ip or self._address()
         told = self._told(name)
         if isinstance(told, str):
@@ -374,12 +389,17 @@ class World:
             return False
         known = self.nodes.get(node)
         # Pods of a node that does not exist are collected by the cluster itself.
-        return known is not None and any(c.status != "True" for c in known.status.conditions or ())
+        return known is not None and not ready(known)
 
     def lose_node(self, name: str) -> None:
         """A node falls silent."""
         if self.nodes is not None:
             self.nodes = self.nodes | {name: factories.node(name, ready=False, since=self.clock)}
+
+    def sicken_node(self, name: str) -> None:
+        """A detector says that the GPUs of a node have failed."""
+        if self.nodes is not None:
+            self.nodes = self.nodes | {name: factories.node(name, since=self.clock, sick="XIDErrors")}
 
     def return_node(self, name: str) -> None:
         """It answers again."""
@@ -392,10 +412,16 @@ class World:
 
     # -- until nothing changes -----------------------------------------------------------------------------------
 
-    def settle(self, rounds: int = 200) -> Plan:
-        """Let the operator work, with a fair kubelet that only finishes what is being deleted, until it rests."""
+    def settle(self, rounds: int = 200, place: str = "") -> Plan:
+        """Let the operator work, with a fair kubelet that only finishes what is being deleted, until it rests.
+
+        With a place, there is room for all: whatever waits for a node is started there.
+        """
         for _ in range(rounds):
             self.reap()
+            for name, pod in self.pods().items():
+                if place and pod.status.phase == "Pending" and self._ours(pod) and not pod.spec.node_name:
+                    self.start(name, place)
             self.catch_up()
             plan = self.step()
             if self.gone or (plan.empty and plan.wake is None and not self.notes):

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from trainwright.core.affinity import REQUIRED, merged
+from trainwright.core.avoid import HOSTNAME
 from trainwright.local.scheduling.terms import ANYWHERE, Terms, Traits, refusal, terms, traits
 
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
@@ -119,3 +121,15 @@ def test_terms_are_equal_whatever_the_order_of_labels() -> None:
     assert one == other == Terms((("a", "1"), ("b", "2")))
     assert terms({"nodeSelector": {}, "affinity": None}) is ANYWHERE
     assert Traits("x").ready
+
+
+def test_a_node_that_failed_a_replica_is_avoided_as_the_decision_demands() -> None:
+    ours = {"key": HOSTNAME, "operator": "NotIn", "values": ["node-0"]}
+    spec = merged(
+        affine({"key": "zone", "operator": "In", "values": ["a"]}),
+        {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [ours]}]}},
+    )
+
+    assert refusal(terms(spec), traits(node({HOSTNAME: "node-0", "zone": "a"}))) == "not what nodeAffinity asks for"
+    assert refusal(terms(spec), traits(node({HOSTNAME: "node-1", "zone": "a"}))) == ""
+    assert refusal(terms(spec), traits(node({HOSTNAME: "node-1", "zone": "b"}))) == "not what nodeAffinity asks for"
