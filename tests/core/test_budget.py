@@ -51,6 +51,10 @@ def spent(**by_cause: int) -> Ledger:
         pytest.param(on(Why.EXIT, codes=((0, 255),)), Cause(Why.EXIT), False, id="a code that is not known"),
         pytest.param(on(Why.EVICTED, codes=()), Cause(Why.EVICTED), True, id="codes are asked of exits only"),
         pytest.param(on(Why.EXIT, limit=0), Cause(Why.EXIT, code=1), False, id="no budget"),
+        pytest.param(on(Why.NODE_LOST), Cause(Why.DISRUPTED, reason="NodeShutdown"), True, id="went with its node"),
+        pytest.param(on(Why.DISRUPTED), Cause(Why.DISRUPTED, reason="NodeShutdown"), True, id="and was disrupted"),
+        pytest.param(on(Why.NODE_LOST), Cause(Why.DISRUPTED, reason="Preempting"), False, id="disrupted otherwise"),
+        pytest.param(on(Why.NODE_LOST), Cause(Why.EVICTED, reason="NodeShutdown"), False, id="only of disruptions"),
     ],
 )
 def test_a_policy_answers_its_causes_and_codes(restart: Restart, cause: Cause, again: bool) -> None:
@@ -59,9 +63,11 @@ def test_a_policy_answers_its_causes_and_codes(restart: Restart, cause: Cause, a
     assert (([one], []) if again else ([], [one])) == split(Ledger(), [one])
 
 
-@pytest.mark.parametrize(("container", "again"), [("main", False), ("init", True), ("", True)])
-def test_codes_are_asked_of_the_containers_that_count(container: str, again: bool) -> None:
-    of = role(restart=on(Why.EXIT, codes=((128, 255),)), mains=frozenset({"main"}))
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("container", ["main", "init", ""])
+def test_codes_are_asked_of_the_containers_that_count(container: str, beside: bool) -> None:
+    again = beside and container != "main"
+    of = role(restart=on(Why.EXIT, codes=((128, 255),), beside=beside), mains=frozenset({"main"}))
     one = Retry(of, Seen(0, 0, State.FAILED), Cause(Why.EXIT, code=1, container=container))
 
     assert (([one], []) if again else ([], [one])) == split(Ledger(), [one])

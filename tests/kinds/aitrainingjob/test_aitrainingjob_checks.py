@@ -155,6 +155,11 @@ WARNED: dict[str, tuple[Body, str]] = {
         manifest(trainer=1, meta={"annotations": {"preempted": "x"}}),
         "metadata.annotations: the annotation asks for the end Preempted: the job ends before anything is made",
     ),
+    "a variable that no program can be started with": (
+        trainer(1, maxReplicas=5000),
+        f"{SPECS}.trainer: TRAINER_HOSTS would have about 140000 bytes to name every replica, and Linux starts no "
+        "program with a variable of more than 131072",
+    ),
     "a type whose variables are hidden": (
         manifest(TrainingJob=1),
         f"{SPECS}.TrainingJob: its TRAININGJOB_PORTS are hidden by each container's own variable of that name",

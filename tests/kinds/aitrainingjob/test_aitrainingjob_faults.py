@@ -91,6 +91,9 @@ def test_the_node_that_failed_is_avoided_by_the_next_attempt(fault: str) -> None
             id="Auto",
         ),
         pytest.param(replicas(4, edlPolicy="Auto"), Elastic(1, 4, auto=True), Scope.ROLE, id="Auto without bounds"),
+        pytest.param(
+            replicas(4, minReplicas=0, edlPolicy="Auto"), Elastic(1, 4, auto=True), Scope.ROLE, id="Auto, at least one"
+        ),
         pytest.param(replicas(4, minReplicas=2, edlPolicy="Never"), None, None, id="Never"),
     ],
 )

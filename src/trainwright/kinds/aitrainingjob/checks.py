@@ -11,9 +11,10 @@ from typing import Any
 from msgspec import UNSET
 
 from trainwright.kinds.aitrainingjob import codes
-from trainwright.kinds.aitrainingjob.containers import PREFIX, prefixed
+from trainwright.kinds.aitrainingjob.containers import PREFIX, ports, prefixed
 from trainwright.kinds.aitrainingjob.policies import ending, replicas
 from trainwright.kinds.aitrainingjob.wire import MOST_REPLICAS, AITrainingJob, AITrainingJobSpec, ReplicaSpec
+from trainwright.kinds.base import key_of
 from trainwright.kinds.paths import item, under
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, shown
@@ -22,6 +23,8 @@ _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _TYPE = re.compile(r"[A-Za-z]([A-Za-z0-9-]*[A-Za-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 LONGEST_NAME = 63
+#: Linux starts no program with a longer one.
+_LONGEST_VARIABLE = 131_072
 SPECS = "spec.replicaSpecs"
 
 
@@ -100,6 +103,7 @@ def _types(job: AITrainingJob) -> Iterator[Problem]:
 def _replica(job: AITrainingJob, name: str, one: ReplicaSpec, path: str) -> Iterator[Problem]:
     yield from _bounds(one, path)
     yield from _longest(job, name, one, path)
+    yield from _told(job, name, one, path)
     listed = codes.codes(job.spec.restarting_exit_code)
     if one.restart_policy.endswith("ExitCode") and not any(listed):
         message = f"{one.restart_policy} restarts only the codes of {codes.PATH}, which lists none"
@@ -125,6 +129,26 @@ def _longest(job: AITrainingJob, name: str, one: ReplicaSpec, path: str) -> Iter
         yield Problem(path, f"{message}: shorten metadata.name or the replica's name")
 
 
+def _told(job: AITrainingJob, name: str, one: ReplicaSpec, path: str) -> Iterator[Problem]:
+    """Variables name every replica, and what is too long no program can be started with."""
+    most = replicas(one) if one.max_replicas is UNSET else one.max_replicas
+    stem = len(f"{job.metadata.name}-{name}-.{key_of(job.metadata).namespace}:65535,")
+    size = most * (stem + len(str(most))) * max(len(_all_ports(one.template)), 1)
+    if size > _LONGEST_VARIABLE and most <= MOST_REPLICAS:
+        message = (
+            f"{name.upper()}_HOSTS would have about {size} bytes to name every replica, and Linux starts no program"
+        )
+        yield Problem(path, f"{message} with a variable of more than {_LONGEST_VARIABLE}", warning=True)
+
+
+def _all_ports(template: Body) -> tuple[int, ...]:
+    """The ports that count; none of a template that is not of the right shape, of which other words are said."""
+    try:
+        return ports(template)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return ()
+
+
 def _template(template: Body, path: str) -> Iterator[Problem]:
     """The template may be of any shape still; what its fields must be has been said."""
     spec = template.get("spec")
@@ -147,10 +171,10 @@ def _template(template: Body, path: str) -> Iterator[Problem]:
 
 def _ports(container: Body, path: str) -> Iterator[Problem]:
     """Ports that nobody is told of although their container counts."""
-    ports = [port for _, port in _mappings(container.get("ports"))] if prefixed(container) else []
-    if ports and not any(str(port.get("name", "")).startswith(PREFIX) for port in ports):
+    given = [port for _, port in _mappings(container.get("ports"))] if prefixed(container) else []
+    if given and not any(str(port.get("name", "")).startswith(PREFIX) for port in given):
         message = f"no port is called {PREFIX}…, so no peer is told of any"
-        yield Problem(path, message, f"{PREFIX}{ports[0].get('containerPort', '')}", warning=True)
+        yield Problem(path, message, f"{PREFIX}{given[0].get('containerPort', '')}", warning=True)
 
 
 def _mappings(entries: Any) -> list[tuple[int, Body]]:

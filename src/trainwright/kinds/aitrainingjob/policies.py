@@ -88,6 +88,9 @@ def elastic(one: ReplicaSpec) -> Elastic | None:
         return None
     auto = one.edl_policy == "Auto"
     least = one.min_replicas if one.min_replicas is not UNSET else min(1, replicas(one))
+    if auto and replicas(one):
+        # Of nobody at all there would be no job any more.
+        least = max(least, 1)
     # A role that sizes itself never grows beyond what was asked for.
     most = one.max_replicas if one.max_replicas is not UNSET else replicas(one) if auto else MOST_REPLICAS
     return Elastic(least, most, auto)
