@@ -48,6 +48,7 @@ deploy: $(VENV)/.run  ## Write deploy/ anew: what crds and manifests print, and 
 	cp examples/quickstart.yaml examples/genericjob/*.yaml deploy/examples/
 	cp examples/tfjob/*.yaml deploy/examples/tfjob/
 	cp examples/aitrainingjob/*.yaml deploy/examples/aitrainingjob/
+	cp examples/paddlejob/*.yaml deploy/examples/paddlejob/
 
 mutate: $(VENV)/.dev  ## Mutation testing of core/: see docs/testing.md
 	$(BIN)/python tools/mutate.py

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every example, applied with kubectl: it comes to what its text says, as far as pods without programs can."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from cluster_jobs import Jobs
 from cluster_operator import Operator
 from cluster_plane import ControlPlane
@@ -18,13 +20,15 @@ OTHERS = {
     "aitrainingjob/tensorflow.yaml": "Pending",
     "local/checkpoint.yaml": "Pending",  # likewise
     "local/pause.yaml": "Paused",
+    "paddlejob/elastic.yaml": "Pending",  # likewise
+    "paddlejob/wide_and_deep_volcano.yaml": "Pending",  # nobody of that name places its pods
     "tfjob/mnist.yaml": "Created",  # likewise
     "tfjob/multi-worker.yaml": "Created",
 }
 
 
 def _place(path: Path) -> str:
-    return str(path.with_suffix("")).replace("/", "-") + "-example"
+    return re.sub("[/_]", "-", str(path.with_suffix(""))) + "-example"
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +51,9 @@ def test_an_example_comes_to_what_it_should(applied: ControlPlane, path: Path) -
         return
     if path.parent.name == "aitrainingjob":
         _fit(jobs, name, {"Succeeded": "Succeed"}.get(phase, phase))
+        return
+    if path.parent.name == "paddlejob":
+        _paddle(jobs, path, {"Succeeded": "Completed"}.get(phase, phase))
         return
 
     jobs.kubectl("wait", f"--for=jsonpath={{.status.phase}}={phase}", f"gj/{name}", "--timeout=20s")
@@ -77,3 +84,16 @@ def _fit(jobs: Jobs, name: str, last: str) -> None:
     assert jobs.kubectl("get", "aitj", name).split()[-4:-1] == [name, last, "0"]
     warnings = ("get", "events", "--field-selector", "type=Warning,involvedObject.kind=AITrainingJob", "-o", "name")
     assert jobs.kubectl(*warnings) == ""
+
+
+def _paddle(jobs: Jobs, path: Path, last: str) -> None:
+    *_, job = yaml.safe_load_all((EXAMPLES / path).read_text(encoding="utf-8"))
+    name = job["metadata"]["name"]
+    jobs.kubectl("wait", f"--for=jsonpath={{.status.phase}}={last}", f"pdj/{name}", "--timeout=30s")
+
+    assert jobs.kubectl("get", "pdj", "-o", "name").split() == [f"paddlejob.batch.paddlepaddle.org/{name}"]
+    mode = "PS" if "ps" in job["spec"] else "Collective"
+    assert jobs.kubectl("get", "pdj", name).splitlines()[1].split()[1:3] == [last, mode]
+    selected = ("get", "events", "--field-selector", "type=Warning,involvedObject.kind=PaddleJob")
+    warnings = jobs.kubectl(*selected, "-o", "jsonpath={.items[*].reason}").split()
+    assert warnings == (["GangUnavailable"] if "schedulingPolicy" in job["spec"] else [])
