@@ -15,7 +15,16 @@ pytest_plugins = ["e2e_fixtures"]
 
 FOLDER = EXAMPLES / "aitrainingjob"
 #: These need something to happen to them, or more than Python.
-OTHERS = {"edl-manual", "edl-never", "elastic", "paddle-mnist", "preempted", "restart-on-node-fail", "tensorflow"}
+OTHERS = {
+    "edl-manual",
+    "edl-never",
+    "elastic",
+    "paddle",
+    "paddle-mnist",
+    "preempted",
+    "restart-on-node-fail",
+    "tensorflow",
+}
 #: File, phase at the end, restarts by type, and what was said how often.
 TABLE = [
     ("restart-never", "Failed", {}, {"trainer-0 | try 0": 1}),
