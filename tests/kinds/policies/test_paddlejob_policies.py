@@ -42,12 +42,13 @@ PS = {"ps": 1, "worker": 2}
 COLLECTIVE = {"worker": 2}
 BY_WORKERS: dict[str, Any] = {"runPolicy": {"successPolicy": "Workers"}}
 NODES = ("ps-0", "worker-0", "worker-1", "spare")
-TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "paddle"}]}}
+TEMPLATE: dict[str, Any] = {"spec": {"containers": [{"name": "main", "image": "paddle"}]}}
+AGAIN = {"spec": {**TEMPLATE["spec"], "restartPolicy": "OnFailure"}}
 
 
-def paddlejob(sizes: dict[str, int], intranet: str = "PodIP", **spec: Any) -> Job:
+def paddlejob(sizes: dict[str, int], intranet: str = "PodIP", template: Any = None, **spec: Any) -> Job:
     """The job in the one model, through its kind."""
-    roles = {name: {"replicas": count, "template": TEMPLATE} for name, count in sizes.items()}
+    roles = {name: {"replicas": count, "template": template or TEMPLATE} for name, count in sizes.items()}
     loaded = load(
         PADDLEJOB,
         {
@@ -147,7 +148,24 @@ def test_clean_pod_policy_compiles(policy: str, completed: Clean, failed_: Clean
         pytest.param(paddlejob({"worker": 1}), [exits("worker-0")], SUCCEEDED, id="single"),
         pytest.param(paddlejob({"worker": 1, "heter": 0}), [exits("worker-0")], SUCCEEDED, id="a role of nobody"),
         # The kubelet restarts inside the pod where the template says so; the pod has not failed then.
-        pytest.param(paddlejob(COLLECTIVE), [in_place("worker-0", 99)], OPEN, id="restarted in place"),
+        pytest.param(
+            paddlejob(COLLECTIVE, template=AGAIN),
+            [in_place("worker-0", 99)],
+            OPEN,
+            id="restarted in place as asked for",
+        ),
+        pytest.param(
+            paddlejob(COLLECTIVE, elastic=1), [in_place("worker-0", 99)], OPEN, id="restarted in place while elastic"
+        ),
+        pytest.param(
+            paddlejob(COLLECTIVE, "Service"), [in_place("worker-0", 6)], OPEN, id="restarted in place by default"
+        ),
+        pytest.param(
+            paddlejob(COLLECTIVE, "Service"),
+            [in_place("worker-0", 7)],
+            Verdict("Failed", "BackoffLimit"),
+            id="restarted in place by default, and too often",
+        ),
         pytest.param(
             paddlejob(COLLECTIVE, runPolicy={"backoffLimit": 5}),
             [in_place("worker-0", 6)],

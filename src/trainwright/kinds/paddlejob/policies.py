@@ -91,6 +91,12 @@ def _bounds(one: ResourceSpec) -> Elastic:
     return Elastic(least, max(most, least))
 
 
+def _endless(spec: PaddleJobSpec) -> bool:
+    """Whether the user wants kubelets to restart containers again and again: a template says so, or it is elastic."""
+    templates = [one.template for one in roles(spec).values() if one.template is not UNSET]
+    return elastic(spec) or any((one.get("spec") or {}).get("restartPolicy") for one in templates)
+
+
 def lifecycle(spec: PaddleJobSpec) -> Lifecycle:
     """The run policy, and what is removed at the end."""
     policy = spec.run_policy or RunPolicy()
@@ -99,8 +105,7 @@ def lifecycle(spec: PaddleJobSpec) -> Lifecycle:
         suspended=policy.suspend,
         clean=_CLEAN.get(spec.clean_pod_policy, _KEEP),
         backoff_limit=RESTARTS if limit is UNSET else limit,
-        # What the kubelet restarts in place was never limited by the original: only who says a limit means them too.
-        counts_in_place=limit is not UNSET,
+        counts_in_place=limit is not UNSET or not _endless(spec),
         deadline=None if deadline is UNSET else Deadline(deadline),
         ttl=None if ttl is UNSET else ttl,
     )
