@@ -29,7 +29,12 @@ Body = dict[str, Any]
 Tell = Callable[[str, object], None]
 PATIENCE = 150.0
 #: Nodes and places are given up, and looked for again, sooner than anybody would want it elsewhere.
-HASTY = ("--node-grace", "3s", "--avoid-node-period", "5s", "--elastic-patience", "3s", "--elastic-cooldown", "5s")
+HASTY = ("--node-grace", "3s", "--gpu-grace", "3s", "--avoid-node-period", "5s")
+HASTY += ("--elastic-patience", "3s", "--elastic-cooldown", "5s")
+#: What a detector that read of a Xid in the log of the kernel puts on a node.
+TAINT = "nvidia.com/syslog-xid-error"
+#: One GPU for each trainer, and there are four in the pool.
+GPUS = {"resources": {"limits": {"nvidia.com/gpu": 1}}, "nodeSelector": {"pool": "gpus"}}
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +166,7 @@ def test_it_becomes_smaller_when_a_node_is_lost_and_larger_when_it_returns(
 ) -> None:
     """Two nodes with two GPUs each, one for each trainer: 4, 2 and 4 again."""
     job = Elastic(plane, namespace, steps=500, pace=0.1)
-    job.apply(pod={"resources": {"limits": {"nvidia.com/gpu": 1}}, "nodeSelector": {"pool": "gpus"}})
+    job.apply(pod=dict(GPUS))
     fault = job.until(15, PATIENCE)
     agents["south"].kill()
     job.until_worlds(4, 2)
@@ -177,6 +182,30 @@ def test_it_becomes_smaller_when_a_node_is_lost_and_larger_when_it_returns(
     assert events.count("Scaled") == 2, events
     record_property("figure", f"4 trainers become 2 (control plane): {smaller}")
     record_property("figure", f"2 trainers become 4 (control plane): {job.lost(grown)}")
+
+
+def test_it_becomes_smaller_when_gpus_fail_and_larger_when_they_are_well(
+    plane: ControlPlane, namespace: str, agents: dict[str, Process], operator: Process, record_property: Tell
+) -> None:
+    """As a detector says it: by a taint of the node, which is ready all the time."""
+    job = Elastic(plane, namespace, steps=500, pace=0.1)
+    job.apply(pod=dict(GPUS))
+    fault = job.until(15, PATIENCE)
+    plane.kubectl("taint", "node", "south", f"{TAINT}=xid-79:NoSchedule")
+    job.until_worlds(4, 2)
+    job.until(job.step + 20, PATIENCE)
+    smaller = job.lost(fault)
+    assert set(job.nodes.values()) == {"west"}
+    told = job.kubectl("describe", "aitj", "elastic")
+    assert f"GPUs of node south have failed: tainted {TAINT}" in told, told
+    plane.kubectl("taint", "node", "south", f"{TAINT}-")
+    grown = time.time()
+    job.until_worlds(4, 2, 4)
+    job.ends()
+
+    job.check(repeated=12)
+    record_property("figure", f"GPUs fail, 4 trainers become 2 (control plane): {smaller}")
+    record_property("figure", f"GPUs are well, 2 trainers become 4 (control plane): {job.lost(grown)}")
 
 
 def test_it_is_scaled_by_hand(job: Elastic, record_property: Tell) -> None:
