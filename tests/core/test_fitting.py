@@ -10,7 +10,7 @@ from passes import lived, look, names
 
 from trainwright.model.action import Emit, Moment, Plan, Write
 from trainwright.model.cause import Why
-from trainwright.model.child import Condition, Pod
+from trainwright.model.child import Condition, Pod, Refusal
 from trainwright.model.job import Elastic, Job, Restart, Scope
 from trainwright.model.ledger import Ceiling, Ledger, Phase, RoleLedger
 from trainwright.model.meta import ATTEMPT, SPARE
@@ -21,6 +21,9 @@ from trainwright.testing.world import World
 SITE = Site(sizing=Sizing(patience=30, cooldown=60))
 #: Nothing that this file is about depends on what is answered.
 ANY = Restart(frozenset({Why.EXIT, Why.NODE_LOST}))
+
+
+PAIR = (pod(0), pod(1))
 
 
 def auto(replicas: int = 4, least: int = 1, most: int = 4, **more: Any) -> Job:
@@ -114,6 +117,33 @@ def test_others_wait_for_a_place_however_long_it_takes(given: Job) -> None:
     assert plan.deletes == ()
 
 
+def refusal(name: str = "job-worker-2", message: str = "exceeded quota: gpus", **more: Any) -> Refusal:
+    return Refusal(name, "Forbidden", message, later(99), **{"since": NOW} | more)
+
+
+def test_a_quota_that_is_used_up_is_as_good_as_no_place() -> None:
+    """Of several that would be refused, one is tried."""
+    early, late = (look(auto(), *PAIR, refusals=(refusal(),), site=SITE, now=later(n)) for n in (29.9, 30))
+
+    assert (most(early), early.wake, most(late)) == (None, later(30), 2)
+    assert late.events[0].message.endswith("2 of 4 pods found no place for 30 s: Forbidden: exceeded quota: gpus")
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(refusal(message="violates PodSecurity"), id="for another reason"),
+        pytest.param(refusal("job-ps-0"), id="of another role"),
+        pytest.param(refusal("job-worker-4"), id="of one that only was to hold a place"),
+        pytest.param(refusal("job-worker-1"), id="of one that has been made since"),
+        pytest.param(refusal(since=None), id="nobody knows since when"),
+        pytest.param(refusal(kind="Service"), id="of something else"),
+    ],
+)
+def test_other_refusals_are_waited_for(one: Refusal) -> None:
+    assert most(look(auto(), *PAIR, refusals=(one,), site=SITE, now=later(99))) is None
+
+
 def test_a_role_of_which_some_have_finished_is_left_alone() -> None:
     plan = look(auto(), pod(0, "Succeeded"), pod(1), pod(2), placeless(3), site=SITE, now=later(99))
 
@@ -168,9 +198,6 @@ def held(most: int = 2, at: datetime = NOW, **more: Any) -> RoleLedger:
 
 def spare(index: int, **more: Any) -> Pod:
     return pod(index, more.pop("phase", "Pending"), attempt=SPARE, node=more.pop("node", ""), **more)
-
-
-PAIR = (pod(0), pod(1))
 
 
 def test_after_the_cool_down_places_are_looked_for() -> None:

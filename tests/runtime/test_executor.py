@@ -315,6 +315,7 @@ async def test_what_is_refused_is_kept_with_its_reason_and_its_time(error: ApiEr
     refusal = stand.track.refusals["Pod", "c0"]
     assert (refusal.reason, refusal.message) == (error.reason, str(error))
     assert refusal.retry_at == START + timedelta(seconds=wait)
+    assert refusal.since == START
     assert stand.telemetry.writes["create", "pods", error.reason] == 1
     assert stand.track.again == 0.0  # so that it is told at once
 

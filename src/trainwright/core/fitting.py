@@ -10,14 +10,17 @@ not undone. A role of which some have finished is left alone: a new size could m
 from msgspec.structs import replace
 
 from trainwright.core import elastic, spares
+from trainwright.core.names import child
 from trainwright.core.observe import View
 from trainwright.model.cause import brief
-from trainwright.model.child import Condition, Pod
+from trainwright.model.child import Condition, Pod, Refusal
 from trainwright.model.job import Role
 from trainwright.model.ledger import Ceiling, RoleLedger
-from trainwright.model.status import RoleSeen, State
+from trainwright.model.status import RoleSeen, Seen, State
 from trainwright.model.units import Time, after, whole
 
+#: What an API server says of a pod for which a namespace has no room.
+_QUOTA = "exceeded quota"
 #: A size that lasted so many cool-downs was not a mistake.
 LASTING = 10.0
 
@@ -43,29 +46,48 @@ def _fitted(view: View, role: Role, group: RoleSeen, book: RoleLedger) -> RoleLe
     if ceiling is not None and ceiling.most >= (role.wanted or 0):
         # Less is asked for by now, so nothing is held back.
         return replace(book, ceiling=replace(ceiling, most=-1, why=""))
-    homeless = _homeless(view, group)
+    homeless = _homeless(view, role, group)
     if homeless and role.replicas > role.elastic.least:
         return _shrunk(view, role, book, homeless)
     return _grown(view, role, book)
 
 
-def _homeless(view: View, group: RoleSeen) -> list[Condition]:
+def _homeless(view: View, role: Role, group: RoleSeen) -> list[str]:
     """Why pods have no place, if all have had time enough to find one; else nothing."""
     if group.calm:
         return []
-    found: list[Condition] = []
+    found: list[str] = []
+    refused = _refusal(view, role, group)
     for seen in group.replicas:
-        if seen.state in (State.WAITING, State.STOPPING):
+        since, why = _without_place(view, seen, refused)
+        if since is not None and view.now < after(since, view.site.sizing.patience):
             return []
-        if seen.pod is None or seen.pod.spec.node_name or seen.state is not State.STARTING:
-            continue
-        told = _unplaced(seen.pod)
-        if told is None or told.last_transition_time is None:
-            return []
-        if view.now < after(told.last_transition_time, view.site.sizing.patience):
-            return []
-        found.append(told)
+        if why:
+            found.append(why)
     return found
+
+
+def _without_place(view: View, seen: Seen, refused: Refusal | None) -> tuple[Time | None, str]:
+    """Since when a replica has no place, and why; only since now, if it may still find one."""
+    if seen.state is State.WAITING:
+        return (view.now, "") if refused is None else (refused.since, f"{refused.reason}: {refused.message}")
+    if seen.state is State.STOPPING:
+        return view.now, ""
+    if seen.state is not State.STARTING or seen.pod is None or seen.pod.spec.node_name:
+        return None, ""
+    told = _unplaced(seen.pod)
+    if told is None or told.last_transition_time is None:
+        return view.now, ""
+    return told.last_transition_time, told.message or told.reason
+
+
+def _refusal(view: View, role: Role, group: RoleSeen) -> Refusal | None:
+    """The answer of an API server that will not have one of its pods, nor any other like it: a quota is used up."""
+    told = [one for one in view.observed.refusals if one.kind == "Pod" and _QUOTA in one.message]
+    if not told:
+        return None
+    missing = {child(view.job, role.name, seen.index) for seen in group.replicas if seen.state is State.WAITING}
+    return next((one for one in told if one.name in missing and one.since is not None), None)
 
 
 def wakes(view: View) -> list[Time]:
@@ -73,10 +95,9 @@ def wakes(view: View) -> list[Time]:
     times = spares.wakes(view)
     for role, group in zip(view.job.roles, view.roles, strict=True):
         if role.resizes and not group.calm:
-            pods = [seen.pod for seen in group.replicas if seen.state is State.STARTING and seen.pod is not None]
-            told = [_unplaced(pod) for pod in pods if not pod.spec.node_name]
-            since = [one.last_transition_time for one in told if one is not None]
-            times += [after(time, view.site.sizing.patience) for time in since if time is not None]
+            refused = _refusal(view, role, group)
+            since = [time for seen in group.replicas if (time := _without_place(view, seen, refused)[0]) is not None]
+            times += [after(time, view.site.sizing.patience) for time in since if time < view.now]
     return times
 
 
@@ -88,12 +109,11 @@ def _unplaced(pod: Pod) -> Condition | None:
     return None
 
 
-def _shrunk(view: View, role: Role, book: RoleLedger, homeless: list[Condition]) -> RoleLedger:
+def _shrunk(view: View, role: Role, book: RoleLedger, homeless: list[str]) -> RoleLedger:
     least = role.elastic.least if role.elastic is not None else 0
     before = book.ceiling
     hasty = before is not None and before.grew and view.now < after(before.at, LASTING * view.site.sizing.cooldown)
-    told = f": {homeless[0].message}" if homeless[0].message else ""
-    why = f"{len(homeless)} of {role.replicas} pods found no place for {view.site.sizing.patience:g} s{told}"
+    why = f"{len(homeless)} of {role.replicas} pods found no place for {view.site.sizing.patience:g} s: {homeless[0]}"
     ceiling = Ceiling(
         whole(view.now),
         max(least, role.replicas - len(homeless)),

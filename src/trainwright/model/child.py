@@ -204,6 +204,8 @@ class Refusal(Struct, frozen=True, gc=False):
     message: str
     retry_at: datetime | None = None
     kind: str = "Pod"
+    #: Since when it has been refused, again and again.
+    since: datetime | None = None
 
 
 class Observed(Struct, frozen=True, gc=False):

@@ -202,7 +202,8 @@ class Executor:
         track.complain(_like(create), Moment.REFUSED, f"{kind} {name} could not be created: {error.reason}: {error}")
         known = before is not None and (before.reason, before.message) == (error.reason, str(error))
         track.look_again((again - now).total_seconds() if known else 0.0)
-        track.refusals[place] = Refusal(name, error.reason, str(error), again, kind)
+        since = before.since if before is not None else now
+        track.refusals[place] = Refusal(name, error.reason, str(error), again, kind, since)
         return again
 
     def _mention(self, track: Track, moment: Moment, text: str) -> None:
