@@ -12,7 +12,7 @@ from cluster_install import trainwright
 from cluster_plane import ControlPlane
 
 from trainwright.kinds.genericjob import GENERICJOB
-from trainwright.kinds.tfjob import TFJOB
+from trainwright.kinds.registry import KINDS
 
 pytest_plugins = ("cluster_fixtures",)
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ SLIP_PAST = {
 def test_examples_are_taken_without_a_warning_and_stay_as_they_are(
     plane: ControlPlane, namespace: str, path: Path
 ) -> None:
-    kind = TFJOB if path.parent.name == "tfjob" else GENERICJOB
+    kind = next((one for one in KINDS if one.singular == path.parent.name), GENERICJOB)
     jobs = f"/apis/{kind.api_version}/namespaces/{namespace}/{kind.plural}"
 
     done = plane.kubectl("apply", "-n", namespace, "-f", str(path))

@@ -15,10 +15,13 @@ from typing import Any
 
 import pytest
 import yaml
+from cluster_aitrainingjobs import AITrainingJobs, aitrainingjob
+from cluster_aitrainingjobs import replicas as trainers
 from cluster_bodies import Body, pod
 from cluster_client import until
 from cluster_gangs import Groups, install
 from cluster_install import trainwright
+from cluster_jobs import Jobs
 from cluster_nodes import fake_nodes
 from cluster_paddlejobs import PaddleJobs, paddlejob
 from cluster_paddlejobs import role as part
@@ -241,6 +244,17 @@ def paddle(plane: ControlPlane, namespace: str) -> None:
     until(lambda: not jobs.find("last-paddle"), "it is removed once it has ended")
 
 
+def fit(plane: ControlPlane, namespace: str) -> None:
+    """An AITrainingJob that is resized, and ended by an annotation."""
+    jobs = AITrainingJobs(Jobs(plane, namespace))
+    jobs.make(aitrainingjob("fit", trainer=trainers(1, runs="forever")))
+    jobs.until("fit", "Running")
+    plane.call("PATCH", f"{jobs.path}/fit", {"spec": {"replicaSpecs": {"trainer": {"replicas": 2}}}})
+    until(lambda: jobs.steps("fit").count("Running") == 2, "it runs with two")
+    plane.call("PATCH", f"{jobs.path}/fit", {"metadata": {"annotations": {"Preempted": "x"}}})
+    jobs.until("fit", "Preempted")
+
+
 @pytest.mark.parametrize(
     ("home", "words"),
     [
@@ -260,6 +274,7 @@ def test_rights_suffice_for_a_whole_life_and_none_is_too_much(
             Life(strict, "there").lead()
             train(strict, "there", VOLCANO_API)
             paddle(strict, "there")
+            fit(strict, "there")
         with ended_well(strict, tmp_path, home, *words, "--gang-scheduler-name=together"):
             train(strict, "there", PLUGINS_API)
         calls = strict.audit(mark).where(user=ACCOUNT.format(home))

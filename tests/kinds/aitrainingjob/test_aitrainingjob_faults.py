@@ -49,6 +49,16 @@ def test_policies_that_answer_a_lost_node_answer_failed_gpus(policy: str, restar
     assert any(SICK in message for _, message in world.said()) is restarted
 
 
+def test_failed_gpus_that_use_up_the_limit_end_the_job_in_node_fail() -> None:
+    one = replicas(3, pod=GPU, restartPolicy="OnNodeFail", restartLimit=0)
+    world = Driver(manifest(trainer=one, spec={"cleanPodPolicy": "None"}), nodes=NODES).running()
+    fail_gpus(world, "trainer-1")
+
+    assert world.status["phase"] == "NodeFail"
+    assert last(world.status)[1].startswith(f"pod demo-trainer-1 is failed, {SICK}: ")
+    assert world.names() == []
+
+
 def test_a_finished_pod_stays_finished_when_its_gpus_fail() -> None:
     world = Driver(manifest(trainer=replicas(3, pod=GPU, restartPolicy="Always")), nodes=NODES).running()
     world.end("trainer-1")
@@ -119,6 +129,19 @@ def test_auto_goes_on_with_what_can_run_and_says_why() -> None:
     assert told_of[-1].startswith("trainer is scaled from 4 to 3 replicas: ")
     assert ("TrainingJobScaled", told_of[-1]) in world.said()
     assert "RestartCount" not in world.status
+
+
+def test_what_somebody_asks_for_after_that_is_not_told_with_the_old_reason() -> None:
+    world = Driver(manifest(trainer=replicas(4, minReplicas=1, edlPolicy="Auto")))
+    world.go()
+    world.start_all("trainer-0", "trainer-1", "trainer-2")
+    world.unschedulable("trainer-3")
+    world.pass_by(31)
+    world.start_all()
+    world.scale("trainer", 2)
+    world.start_all()
+
+    assert ("Restarting", "trainer is scaled from 3 to 2 replicas") in told(world.status)
 
 
 def test_auto_never_goes_below_its_least() -> None:
