@@ -11,6 +11,7 @@ from cluster_container import real_node
 from cluster_images import BUSYBOX
 from cluster_jobs import Body, Jobs, job, role
 from cluster_operator import Operator
+from cluster_paddlejobs import PaddleJobs, paddlejob
 from cluster_plane import ControlPlane
 from cluster_process import Process
 
@@ -82,4 +83,21 @@ def test_an_image_that_is_not_there_is_told(there: Jobs) -> None:
     until(lambda: "cannot be created: ErrImageNeverPull" in there.condition("absent"), f"{there.status('absent')}", 30)
     assert there.phase("absent") == "Pending"
     there.kubectl("delete", "gj", "absent")
+    there.until_pods(0)
+
+
+def test_pods_wait_for_the_addresses_of_their_peers_and_read_them(there: Jobs) -> None:
+    """A real kubelet's words for a ConfigMap that is not there yet are no trouble, and it starts pods when it is."""
+    paddle = PaddleJobs(there.plane, there.namespace)
+    script = "echo $PADDLE_CURRENT_ENDPOINT of $PADDLE_TRAINER_ENDPOINTS"
+    main = {"name": "paddle", "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["sh", "-c", script]}
+    pod = {"containers": [main], "nodeSelector": {"kubernetes.io/hostname": NODE}}
+    paddle.make(paddlejob("real", worker={"replicas": 2, "template": {"spec": pod}}, cleanPodPolicy="Never"))
+
+    status = paddle.until("real", "Completed", 90)
+    assert [one["type"] for one in status["conditions"]] == ["Running", "Completed"]
+    listed = paddle.data("real")["PADDLE_TRAINER_ENDPOINTS"]
+    for rank, endpoint in enumerate(listed.split(",")):
+        assert there.kubectl("logs", f"real-worker-{rank}") == f"{endpoint} of {listed}\n"
+    there.kubectl("delete", "pdj", "real")
     there.until_pods(0)
