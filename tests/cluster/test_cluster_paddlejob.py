@@ -197,3 +197,21 @@ def test_misspellings_of_the_originals_examples_still_run(paddle: PaddleJobs) ->
 
     assert list(paddle.children("demo")) == ["worker-0"]
     assert paddle.children("demo")["worker-0"]["spec"]["hostNetwork"] is True
+
+
+def test_somebody_elses_configmap_of_its_name_is_told_of_and_nobody_reads_it(paddle: PaddleJobs) -> None:
+    theirs = {"metadata": {"name": "demo"}, "data": {"PADDLE_TRAINER_ENDPOINTS": "10.9.9.9:1"}}
+    paddle.plane.call("POST", f"{paddle.core}/configmaps", theirs)
+    paddle.make(paddlejob("demo", worker=role(1, **FOREVER)))
+    until(lambda: "Create" in paddle.events("demo"), f"it is told: {paddle.status('demo')}")
+
+    def trouble() -> str:
+        said = paddle.status("demo").get("conditions") or ()
+        return "".join(one["message"] for one in said if one["type"] == "ReplicaFailure")
+
+    until(lambda: "demo could not be created: AlreadyExists" in trouble(), trouble())
+    keys = paddle.children("demo")["worker-0"]["spec"]["containers"][0]["env"][-1]["valueFrom"]["configMapKeyRef"]
+    assert keys["key"] not in paddle.data("demo"), "a kubelet would not start it"
+    paddle.plane.call("DELETE", f"{paddle.core}/configmaps/demo")
+    until(lambda: keys["key"] in paddle.data("demo"), "its own is made as soon as the name is free", 40)
+    paddle.until("demo", "Running")

@@ -285,3 +285,20 @@ def test_a_path_on_this_machine_must_be_there_and_what_it_is_said_to_be(tmp_path
     assert about("none/at/all", "File") == ["there is no /none/at/all on this machine"]
     assert about("file", "Directory") == ["/file is not a folder, as its type Directory asks"]
     assert about("data", "FileOrCreate") == ["/data is not a file, as its type FileOrCreate asks"]
+
+
+def test_a_config_map_that_the_job_makes_itself_need_not_be_there_and_must_not_be_somebody_elses() -> None:
+    template = {"spec": {"containers": [{"name": "paddle", "image": "x", "command": ["true"]}]}}
+    document = {
+        "apiVersion": "batch.paddlepaddle.org/v1",
+        "kind": "PaddleJob",
+        "metadata": {"name": "demo"},
+        "spec": {"worker": {"replicas": 1, "template": template}},
+    }
+    mine = {"kind": "ConfigMap", "metadata": {"name": "demo"}, "data": {}}
+    others = [{"kind": "ConfigMap", "metadata": {"name": "demo", "namespace": "elsewhere"}}, mine | {"kind": "Secret"}]
+
+    assert check(document, others, [], "sandbox") == ()
+    (problem,) = check(document, [mine], [], "sandbox")
+    assert (problem.path, problem.warning) == ("metadata.name", False)
+    assert "the files have one of that name" in problem.message

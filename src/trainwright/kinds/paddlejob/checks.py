@@ -12,12 +12,25 @@ from typing import Any
 from msgspec import UNSET
 
 from trainwright.kinds.paddlejob.fields import template as of_template
-from trainwright.kinds.paddlejob.roles import CLEAN, HOST, INTRANETS, PS, ROLES, SERVICE, WORKER, intranet, roles
+from trainwright.kinds.paddlejob.roles import (
+    CLEAN,
+    HOST,
+    INTRANETS,
+    PS,
+    ROLES,
+    SERVICE,
+    WORKER,
+    elastic,
+    intranet,
+    roles,
+)
 from trainwright.kinds.paddlejob.wire import MOST_REPLICAS, PaddleJob, PaddleJobSpec, ResourceSpec
 from trainwright.model.problem import Problem, nearest
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 LONGEST_NAME = 63
+#: Bytes of one variable of a process.
+_LONGEST_VARIABLE = 131_000
 #: By field: what may not change, since pods that run were told of it.
 _FIXED = ("intranet", "withGloo")
 
@@ -25,7 +38,8 @@ _FIXED = ("intranet", "withGloo")
 def check(job: PaddleJob) -> tuple[Problem, ...]:
     """All problems, in document order."""
     spec = job.spec
-    return (*_name(job), *_words(spec), *_sizes(spec), *_roles(job), *_elastic(spec), *_scheduling(spec))
+    sizes = (*_sizes(spec), *_lists(job))
+    return (*_name(job), *_words(spec), *sizes, *_roles(job), *_elastic(spec), *_scheduling(spec))
 
 
 def check_edit(stored: PaddleJob, edited: PaddleJob) -> tuple[Problem, ...]:
@@ -86,6 +100,17 @@ def _sizes(spec: PaddleJobSpec) -> Iterator[Problem]:
     total = sum(one.replicas for one in roles(spec).values())
     if total > MOST_REPLICAS:
         yield Problem("spec", f"a job may have {MOST_REPLICAS} replicas; this one has {total}")
+
+
+def _lists(job: PaddleJob) -> Iterator[Problem]:
+    """Endpoints are handed over as one variable, and Linux takes only so much of one."""
+    by_name = f"{job.metadata.name}-worker-9999.{job.metadata.namespace or 'default'}:36000,"
+    each = len(by_name) if intranet(job.spec) == SERVICE else len("255.255.255.255:36000,")
+    for name, one in roles(job.spec).items() if not elastic(job.spec) else ():
+        if each * one.replicas > _LONGEST_VARIABLE:
+            most = _LONGEST_VARIABLE // each
+            message = f"the list of {one.replicas} endpoints may be longer than a program can be handed"
+            yield Problem(f"spec.{name}.replicas", f"{message}: {most} are safe", warning=True)
 
 
 def _roles(job: PaddleJob) -> Iterator[Problem]:

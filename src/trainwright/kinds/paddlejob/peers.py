@@ -49,13 +49,13 @@ def mark(job: Job) -> str:
 
 def data(job: Job, spec: PaddleJobSpec, observed: Observed, site: Site) -> dict[str, str] | None:
     """All keys; None while an address is not known."""
-    pods = {} if intranet(spec) == SERVICE else {pod.metadata.name: pod for pod in observed.pods}
+    pods = None if intranet(spec) == SERVICE else {pod.metadata.name: pod for pod in observed.pods}
     found: dict[str, str] = {"TRAINER_PORTS_NUM": str(BLOCK), mark(job): job.world}
     if not job.ledger.ports:
         found["PADDLE_PORT"] = str(PORT)
     for role in job.roles:
-        peers = [_peer(job, spec, f"{job.key.name}-{role.name}-{index}", pods, site) for index in range(role.replicas)]
-        if not all(host for host, _ in peers):
+        peers = _peers(job, role, pods, site)
+        if peers is None:
             return None
         found |= _of_role(job, spec, role, peers)
     return found
@@ -87,9 +87,13 @@ def _gloo(spec: PaddleJobSpec, first: tuple[str, int]) -> dict[str, str]:
     }
 
 
-def _peer(job: Job, spec: PaddleJobSpec, name: str, pods: Mapping[str, Pod], site: Site) -> tuple[str, int]:
-    """Host and port of a replica; an empty host while it has none."""
-    if intranet(spec) == SERVICE:
-        return named(job, name, site), port_of(job, name)
-    pod = pods.get(name)
-    return pod.status.pod_ip if pod is not None else "", port_of(job, name)
+def _peers(job: Job, role: Role, pods: Mapping[str, Pod] | None, site: Site) -> _Peers | None:
+    """Host and port of each replica, by name where no pods are given; None while one has no host."""
+    names = [f"{job.key.name}-{role.name}-{index}" for index in range(role.replicas)]
+    if pods is None:
+        hosts = [named(job, name, site) for name in names]
+    else:
+        hosts = [pods[name].status.pod_ip if name in pods else "" for name in names]
+    ports = job.ledger.ports
+    numbers = [ports.get(name, PORT) for name in names] if ports else [PORT] * len(names)
+    return [*zip(hosts, numbers, strict=True)] if all(hosts) else None

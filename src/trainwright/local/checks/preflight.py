@@ -53,14 +53,25 @@ def check(document: Body, objects: Iterable[Body], nodes: Iterable[Body], runtim
         return ()
     job, offers = loaded.job, [offer(node) for node in nodes]
     parts = tuple(_parts(job, document))
-    known = Known(objects, job.key.namespace, frozenset(role.gate for role in job.roles if role.gate))
-    found = [*_together(job, parts, offers)]
+    given = list(objects)
+    known = Known(given, job.key.namespace, frozenset(role.gate for role in job.roles if role.gate))
+    found = [*_namesake(job, given), *_together(job, parts, offers)]
     for part in parts:
         found += _containers(job, part, known)
         found += mounts.check(part.spec, part.path, known, sandboxed=runtime == "sandbox")
         found += _fit(part, offers)
         found += _passed_over(part)
     return tuple(dict.fromkeys(found))
+
+
+def _namesake(job: Job, objects: Iterable[Body]) -> Iterator[Problem]:
+    """A ConfigMap under the name that the job needs for its own: pods would wait for that one for ever."""
+    for body in objects:
+        meta = body.get("metadata") or {}
+        there = (meta.get("namespace") or job.key.namespace) == job.key.namespace
+        if body.get("kind") == "ConfigMap" and there and any(role.gate == meta.get("name") for role in job.roles):
+            message = f"the job makes a ConfigMap {job.key.name!r}, and the files have one of that name: rename either"
+            yield Problem("metadata.name", message)
 
 
 def _parts(job: Job, document: Body) -> Iterator[Part]:
