@@ -151,8 +151,11 @@ class Wire:
 
 
 def manifest(name: str = "train", replicas: int = 2, **more: Any) -> Body:
-    """A GenericJob of so many workers: `service=True`, `limit=` restarts, `cleans=`, `roles=` for others than these."""
-    template = {"spec": {"containers": [{"name": "main", "image": "busybox", "command": ["true"]}]}}
+    """A GenericJob of so many workers: `service=True`, `limit=` restarts, `cleans=`, `gpus=`, `roles=` for others."""
+    container: Body = {"name": "main", "image": "busybox", "command": ["true"]}
+    if "gpus" in more:
+        container["resources"] = {"limits": {"nvidia.com/gpu": more["gpus"]}}
+    template = {"spec": {"containers": [container]}}
     roles = more.get("roles", {"worker": replicas})
     restart = {"policy": "OnFailure", "limit": more.get("limit", 0)}
     spec: Body = {

@@ -177,13 +177,38 @@ async def test_a_silent_node_is_given_up_only_while_another_answers() -> None:
         await stage.until(lambda: len(stage.kubelet.born) > 2, 5)
 
 
-def node(stage: Stage, ready: str) -> None:
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        pytest.param({"conditions": [{"type": "XIDErrors", "status": "True"}]}, id="a detector says so"),
+        pytest.param({"allocatable": {"nvidia.com/gpu": "1"}}, id="the device plugin has taken one out"),
+    ],
+)
+async def test_pods_whose_gpus_fail_are_made_again_elsewhere(trouble: dict[str, Any]) -> None:
+    stage = Stage(for_ever, **NEVER)
+    node(stage, "True", allocatable={"nvidia.com/gpu": "2"})
+    async with stage.running():
+        stage.submit(replicas=2, gpus=1)
+        await stage.until(lambda: stage.phase() == "Running")
+        began = asyncio.get_running_loop().time()
+        node(stage, "True", **trouble)
+        await stage.until(lambda: len(stage.kubelet.born) > 2, 200)
+        assert 60 <= asyncio.get_running_loop().time() - began < 70
+        (avoided,) = stage.status()["trainwright"]["avoided"]
+        assert (avoided["node"], avoided["why"], avoided["failed"]) == ("node-1", "DeviceFailed", True)
+        affinity = stage.store.list(PODS)[0][0]["spec"]["affinity"]["nodeAffinity"]
+        (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert term["matchExpressions"][0]["values"] == ["node-1"]
+
+
+def node(stage: Stage, ready: str, **more: Any) -> None:
     condition = {"type": "Ready", "status": ready, "lastTransitionTime": stage.clock.now().isoformat()[:19] + "Z"}
     if not stage.store.list(NODES)[0]:
         stage.store.create(NODES, {"metadata": {"name": "node-1"}})
         stage.store.create(NODES, {"metadata": {"name": "node-2"}})
         another(stage, "True")
-    stage.store.patch(NODES, NODE, {"status": {"conditions": [condition]}}, status=True)
+    conditions = [*more.pop("conditions", []), condition]
+    stage.store.patch(NODES, NODE, {"status": {"conditions": conditions, **more}}, status=True)
 
 
 def another(stage: Stage, ready: str) -> None:
