@@ -137,7 +137,7 @@ class Driver(World):
 
     def wait_out(self) -> Body:
         """Every back-off passes, and what follows is done."""
-        for _ in range(10):
+        for _ in range(3):
             self.wait(60)
             status = self.go()
         return status
