@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -80,12 +81,12 @@ def etcd(tmp_path: Path) -> Iterator[Etcd]:
 
 
 def started(stage: Stage, etcd: Etcd) -> Live:
-    """The example with its checkpoints in a folder of the test, and a launcher that waits for others for 3 s only."""
+    """The example with its checkpoints and its logs in a folder of the test."""
     saved = stage.folder / "checkpoints"
     saved.mkdir()
     volume = json.dumps({"name": "checkpoints", "hostPath": {"path": str(saved)}})
     changes = [f"{POD}.volumes[checkpoints]={volume}", f"{MAIN}.volumeMounts[checkpoints].mountPath={saved}"]
-    given = {"CHECKPOINTS": str(saved), "STEPS": "300", "PADDLE_ELASTIC_TIMEOUT": "3"}
+    given = {"CHECKPOINTS": str(saved), "STEPS": "200"}
     given["PADDLE_LOG_DIR"] = str(stage.folder / "$(POD)")
     changes += [f"{MAIN}.env[{name}].value='{value}'" for name, value in given.items()]
     words = [word for change in changes for word in ("--set", change)]
@@ -96,7 +97,7 @@ def started(stage: Stage, etcd: Etcd) -> Live:
 
 def steps(said: str, size: int) -> list[int]:
     """Which steps were made by so many workers, as worker 0 says."""
-    return [int(step) for step in re.findall(rf"worker-0 \| step +(\d+)/300 .* by {size} workers", said)]
+    return [int(step) for step in re.findall(rf"worker-0 \| step +(\d+)/200 .* by {size} workers", said)]
 
 
 def grows(run: Live, size: int) -> int:
@@ -146,7 +147,7 @@ def test_a_job_of_three_goes_on_with_two_and_three_and_a_worker_that_is_killed_j
     assert done.code == 0, done.said
     assert "Scaled: scaled replicas to 2" in done.out
     assert "Scaled: scaled replicas to 3" in done.out
-    assert "worker-1  Restarting" in done.out or "killed by SIGKILL" in done.out, done.out
+    assert re.search(r"worker-1  Running .* restart 1", done.out), done.out  # in place, as restartPolicy says
     begins = [int(step) for step in re.findall(r"worker-0 \| process \d+ is worker 0 of \d, from step (\d+)", done.out)]
     assert begins[0] == 0
     assert begins == sorted(begins)
@@ -155,3 +156,4 @@ def test_a_job_of_three_goes_on_with_two_and_three_and_a_worker_that_is_killed_j
     assert losses[0] > 1
     assert losses[-1] < 0.01
     record_property("figure", f"PaddlePaddle, elastic 3 → 2 → 3 → killed: loss {losses[0]:.4f} → {losses[-1]:.4f}")
+    shutil.rmtree(process.home / ".cache", ignore_errors=True)  # not ours, but left in the home of a plain process
