@@ -180,6 +180,15 @@ def test_nothing_to_warn_of(more: Body) -> None:
     assert problems(trainer(**more), warnings=True) == []
 
 
+@pytest.mark.parametrize(
+    "ports",
+    [{}, "80", [80], [None], [{}], [{"name": "aitj-a", "containerPort": "x"}], [{"name": 1, "containerPort": None}]],
+    ids=str,
+)
+def test_ports_of_any_shape_are_told_of_and_break_nothing(ports: Any) -> None:
+    assert problems(trainer(pod={"containers": [container(ports=ports)]})) or not ports
+
+
 # -- exit codes ----------------------------------------------------------------------------------------------------
 
 

@@ -306,6 +306,29 @@ def test_a_job_that_runs_under_the_original_is_taken_for_new() -> None:
     assert Driver(document).go()["phase"] == "Pending"
 
 
+def test_a_memory_that_cannot_be_read_is_told_and_not_written_over() -> None:
+    world = Driver(manifest(trainer=1)).running()
+    world.document["status"]["trainwright"] = {"phase": "Dancing"}
+    world.look()
+
+    assert "trainwright" not in world.rendered
+    assert world.rendered["phase"] == "Running"
+    assert "status.trainwright: cannot be read" in world.rendered["conditions"][0]["message"]
+
+
+def test_a_job_whose_pods_have_all_finished_without_a_decision_stays_where_it_was() -> None:
+    world = Driver(manifest(trainer=replicas(2, completePolicy="None"))).running()
+
+    assert last(world.end("trainer-0", "trainer-1")) == ("Running", "all pods are running")
+    late = Driver(manifest(trainer=replicas(2, completePolicy="None")))
+    late.go()
+    late.start_all("trainer-0")
+    late.end("trainer-0")
+    late.place()
+    late.start("demo-trainer-1")
+    assert last(late.end("trainer-1")) == ("Creating", "creating containers")
+
+
 # -- events --------------------------------------------------------------------------------------------------------
 
 
