@@ -53,7 +53,9 @@ def _replicas(least: int) -> st.SearchStrategy[dict[str, Any]]:
             "restartScope": st.sampled_from(["All", "Replica", "Pod"]),
             "failPolicy": st.sampled_from(_ENDS),
             "completePolicy": st.sampled_from(_ENDS),
-            "edlPolicy": st.sampled_from(["Manual", "Never"]),
+            "edlPolicy": st.sampled_from(["Manual", "Never", "Auto"]),
+            "minReplicas": st.just(least),
+            "maxReplicas": st.just(3),
         },
     )
 
