@@ -299,11 +299,14 @@ def test_a_job_that_ended_under_the_original_stays_ended_in_its_phase() -> None:
     assert world.names() == []
 
 
-def test_a_job_that_runs_under_the_original_is_taken_for_new() -> None:
+@pytest.mark.parametrize("phase", ["Running", "Terminating"])
+def test_a_job_that_runs_under_the_original_is_taken_for_new(phase: str) -> None:
     document = manifest(trainer=1)
-    document["status"] = {"phase": "Running", "conditions": None, "replicaStatuses": None, "RestartReplicaName": ""}
+    document["status"] = {"phase": phase, "conditions": None, "replicaStatuses": None, "RestartReplicaName": "trainer"}
+    world = Driver(document)
 
-    assert Driver(document).go()["phase"] == "Pending"
+    assert world.go()["phase"] == "Pending"
+    assert world.phases == ["Pending"]
 
 
 def test_a_memory_that_cannot_be_read_is_told_and_not_written_over() -> None:

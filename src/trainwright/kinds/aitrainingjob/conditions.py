@@ -54,7 +54,8 @@ class Story(Struct):
 def told(old: AITrainingJobStatus, job: Job, status: Status, now: Time) -> Story:
     """The story after this pass; `old` is what is stored of it."""
     known = tuple(one for one in old.conditions or () if one.type != UNAPPLIED)
-    story = Story(known, now, old.restart_replica_name)
+    # A restart that another controller left half done is not ours to finish.
+    story = Story(known, now, old.restart_replica_name if old.trainwright.phase is not Phase.NEW else "")
     outcome = status.ledger.outcome
     if outcome is not None:
         _end(story, outcome, job, status)
