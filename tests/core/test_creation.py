@@ -14,6 +14,7 @@ from trainwright.model.cause import Why
 from trainwright.model.child import Pod
 from trainwright.model.job import Job, Restart, Scope
 from trainwright.model.ledger import RoleLedger, Spell
+from trainwright.model.rule import NEVER
 from trainwright.model.site import Creating, Site
 from trainwright.model.status import State
 from trainwright.testing.factories import NOW, container, job, later, pod, role
@@ -180,6 +181,13 @@ def test_when_that_is_forgotten(one: Pod, expected: tuple[Spell, ...]) -> None:
     plan = look(given(SINCE, restart=Restart()), one, site=WAIT, now=later(80))
 
     assert plan.status.ledger.outcome is not None or spells(plan) == expected
+
+
+def test_one_that_failed_for_good_is_forgotten_while_others_go_on() -> None:
+    book = RoleLedger("worker", reached=2, stuck=(Spell(NOW, "0-1"),))
+    one = job(role(replicas=2, recreates=True), ledger=waiting(book), success=NEVER, failure=NEVER)
+
+    assert spells(look(one, pod(0, "Failed", code=1), stuck(1), site=WAIT, now=later(9))) == (Spell(NOW, "1"),)
 
 
 def test_a_replica_that_is_no_longer_wanted_is_forgotten() -> None:

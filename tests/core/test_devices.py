@@ -9,10 +9,12 @@ from passes import lived, look, names, on, view
 
 from trainwright.core import devices
 from trainwright.core.nodes import doubts, elsewhere
+from trainwright.model.action import Write
 from trainwright.model.cause import Cause, Why
 from trainwright.model.child import Node, Observed, Pod
 from trainwright.model.job import Clean, CleanUp, Elastic, Lifecycle, Restart, Role
 from trainwright.model.ledger import Avoided, RoleLedger
+from trainwright.model.meta import JOB_UID, ROLE
 from trainwright.model.site import Devices, Site
 from trainwright.model.status import State
 from trainwright.testing.factories import NOW, container, job, later, node, pod, role
@@ -101,6 +103,7 @@ def test_only_nodes_that_hold_pods_with_gpus_are_in_doubt() -> None:
     assert seen(pod(phase="Succeeded"), nodes=ill) == {}
     assert seen(pod(labels={}), nodes=ill) == {}
     assert seen(pod(role="gone"), nodes=ill) == {}
+    assert seen(pod(labels={ROLE: "worker", JOB_UID: "another"}), nodes=ill) == {}
 
 
 def test_of_two_roles_only_the_one_with_gpus_is_concerned() -> None:
@@ -232,7 +235,7 @@ def test_the_story_of_a_gpu_that_fails() -> None:
 
     first = look(given, pod(), nodes=nodes, site=SITE)
     assert first.status.ledger.avoided == noted("node-1")
-    assert (first.deletes, first.wake) == ((), later(10))
+    assert (first.deletes, first.wake, first.write) == ((), later(10), Write.LATER)
     given = replace(given, ledger=first.status.ledger)
     assert look(given, pod(), nodes=nodes, site=SITE, now=later(9)).deletes == ()
 
@@ -244,6 +247,14 @@ def test_the_story_of_a_gpu_that_fails() -> None:
     assert plan.status.ledger.roles[0].restarts == {"DeviceFailed": 1}
     (event,) = plan.events
     assert event.message == "restarting after job-worker-0: GPUs of node node-1 have failed (XIDErrors is True)"
+
+
+def test_what_is_seen_by_what_is_left_is_no_less_an_illness() -> None:
+    given = job(role(gpus=1, restart=NODE), ledger=lived(avoided=noted("node-1")))
+    nodes = {"node-1": node(has={GPU: "0"})}
+
+    assert look(given, pod(), nodes=nodes, site=SITE, now=later(9)).status.ledger.avoided == noted("node-1")
+    assert len(look(given, pod(), nodes=nodes, site=SITE, now=later(10)).deletes) == 1
 
 
 def test_an_illness_that_passes_is_forgotten() -> None:

@@ -9,9 +9,9 @@ from passes import lived, look, names
 from trainwright.core.elastic import bounded
 from trainwright.model.action import Moment, Plan, Write
 from trainwright.model.job import Elastic, Lifecycle, Scope
-from trainwright.model.ledger import Phase, RoleLedger
+from trainwright.model.ledger import Ceiling, Phase, RoleLedger
 from trainwright.model.site import Site
-from trainwright.testing.factories import job, pod, role
+from trainwright.testing.factories import NOW, job, pod, role
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,24 @@ def test_a_size_outside_its_bounds_counts_as_the_nearer_one(wanted: int, counts:
     given = job(role("worker", wanted, elastic=Elastic(2, 4)), role("ps", wanted))
 
     assert [(one.name, one.replicas) for one in bounded(given).roles] == [("worker", counts), ("ps", wanted)]
+
+
+@pytest.mark.parametrize(
+    ("auto", "most", "counts"),
+    [
+        pytest.param(True, 2, 2, id="what it is held to"),
+        pytest.param(True, -1, 4, id="it is free"),
+        pytest.param(True, 9, 4, id="more than is asked for"),
+        pytest.param(True, 0, 1, id="not below its least"),
+        pytest.param(False, 2, 4, id="it does not resize itself any more"),
+    ],
+)
+def test_a_ceiling_holds_for_roles_that_resize_themselves(auto: bool, most: int, counts: int) -> None:
+    ledger = lived(RoleLedger("worker", ceiling=Ceiling(NOW, most)))
+    (found,) = bounded(job(role(replicas=4, elastic=Elastic(1, 8, auto)), ledger=ledger)).roles
+
+    assert (found.replicas, found.wanted) == (counts, 4)
+    assert bounded(job(found, ledger=ledger)).roles == (found,)
 
 
 def test_a_job_without_bounds_is_left_alone() -> None:

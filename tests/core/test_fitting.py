@@ -273,6 +273,21 @@ def test_it_grows_at_once_when_all_places_are_found() -> None:
     assert plan.events == (Emit(Moment.RESIZED, "worker is scaled from 2 to 4 replicas: there is room for 2 more"),)
 
 
+@pytest.mark.parametrize(
+    "pods",
+    [
+        pytest.param(
+            (pod(0), pod(1, "Pending"), *(spare(i, node="node-2", born=later(60)) for i in (2, 3))), id="early"
+        ),
+        pytest.param((*PAIR, *(spare(i, node="n", born=later(60), deleting=later(99)) for i in (2, 3))), id="late"),
+    ],
+)
+def test_it_does_not_grow_while_one_is_missing_nor_into_places_that_were_given_up(pods: tuple[Pod, ...]) -> None:
+    plan = look(auto(book=held()), *pods, site=SITE, now=later(61))
+
+    assert (most(plan), book(plan).size, plan.deletes) == (2, 2, ())
+
+
 def test_it_grows_by_what_was_found_when_that_took_long_enough() -> None:
     pods = (*PAIR, spare(2, born=later(60)), spare(3, node="node-2", born=later(60)))
 

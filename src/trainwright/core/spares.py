@@ -78,8 +78,8 @@ def kept(view: View) -> frozenset[str]:
 
 
 def missing(view: View) -> list[Create]:
-    """Those that are to be made, while everything else runs."""
-    looking = list(_looking(view)) if view.calm else []
+    """Those that are to be made; asked only while everything else runs."""
+    looking = list(_looking(view))
     if not looking:
         return []
     taken = {pod.metadata.name for pod in view.observed.pods}
