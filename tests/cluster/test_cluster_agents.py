@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from cluster_agents import Body, Pods, agent, agent_plane, certificate, condition, left, pod
 from cluster_client import until
 from cluster_operator import QUICK, started
@@ -293,6 +294,23 @@ def test_the_quickstart_trains_on_two_nodes(pods: Pods) -> None:
 
     assert phase(pods, "quickstart") == "Succeeded"
     assert "found y = " in pods.kubectl("logs", "quickstart-coordinator-0")
+
+
+@pytest.mark.usefixtures("operator")
+@pytest.mark.parametrize("intranet", ["PodIP", "Service", "Host"])
+def test_servers_and_workers_of_a_paddlejob_find_each_other_on_two_nodes(pods: Pods, intranet: str) -> None:
+    """Their programs end well only if each finds itself where the others look for it."""
+    body = yaml.safe_load((ROOT / "examples" / "paddlejob" / "wide_and_deep_podip.yaml").read_text())
+    body["spec"]["intranet"] = intranet
+    path = f"/apis/batch.paddlepaddle.org/v1/namespaces/{pods.namespace}/paddlejobs"
+    pods.plane.call("POST", path, body)
+
+    def ended() -> str:
+        job = pods.plane.call("GET", f"{path}/wide-and-deep-podip")
+        return str((job.get("status") or {}).get("phase", ""))
+
+    until(lambda: ended() in ("Completed", "Failed"), f"it has ended: {ended()}", 60)
+    assert ended() == "Completed"
 
 
 def _nodes_of(pods: Pods) -> set[str]:
