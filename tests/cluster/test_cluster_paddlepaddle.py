@@ -4,7 +4,6 @@
 `make test-paddle` installs PaddlePaddle and runs these; nothing else does.
 """
 
-import base64
 import json
 import os
 import re
@@ -18,7 +17,8 @@ from typing import Any
 import pytest
 import yaml
 from cluster_agents import agent, agent_plane, left
-from cluster_client import ask, until
+from cluster_client import until
+from cluster_etcd import Workers
 from cluster_operator import QUICK, started
 from cluster_paddlejobs import PaddleJobs
 from cluster_plane import ControlPlane
@@ -153,14 +153,8 @@ def victims(pod: str) -> list[int]:
     return found
 
 
-def coded(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
-
-
 class Elastic(Training):
     """The example, on nodes whose pods are plain processes: those reach an etcd of this machine."""
-
-    NAME = "elastic"
 
     def begin(self, folder: Path) -> None:
         """Its checkpoints and logs go to a folder of the test."""
@@ -188,30 +182,22 @@ class Elastic(Training):
     def scale(self, replicas: int) -> None:
         self.edit("elastic", worker={"replicas": replicas})
 
-    @property
-    def key(self) -> str:
-        return f"/paddle/{self.namespace}-elastic/np"
-
-    @property
-    def np(self) -> str:
-        found = ask(f"{self.plane.layout.etcd}/v3/kv/range", {"key": coded(self.key)})
-        return base64.b64decode(found["kvs"][0]["value"]).decode()
-
 
 def test_an_elastic_job_goes_on_with_two_with_three_and_after_a_kill(
     plane: ControlPlane, namespace: str, operator: Process, tmp_path: Path, record_property: Record
 ) -> None:
     job = Elastic(plane, namespace)
-    ask(f"{plane.layout.etcd}/v3/kv/put", {"key": coded(job.key), "value": coded("3")})
+    workers = Workers(plane.layout.etcd, namespace, "elastic")
+    workers.put("3")
     plain = ("--runtime", "process", "--label", "pool=plain", "--cpus", "4")
     with agent(plane, "north", *plain, env=ENV), agent(plane, "south", *plain, env=ENV):
         job.begin(tmp_path)
         job.grows(3)
         job.scale(2)
-        until(lambda: job.np == "2", "a launcher before 2.3 would know")
+        until(lambda: workers.number == "2", "a launcher before 2.3 would know")
         job.grows(2)
         job.scale(3)
-        until(lambda: job.np == "3", "a launcher before 2.3 would know")
+        until(lambda: workers.number == "3", "a launcher before 2.3 would know")
         job.grows(3)
         for victim in victims("elastic-worker-1"):
             with suppress(ProcessLookupError):
