@@ -779,6 +779,50 @@ class Worlds(RuleBasedStateMachine):
                         assert peer is None or end.rpartition(":")[0] in (host, by_name), (word, end, host)
 
 
+def resizing() -> st.SearchStrategy[Role]:
+    """Roles that resize themselves, and live through most of what happens to them."""
+    return st.builds(
+        lambda n, bounds, scope, resize, gpus: role(
+            "worker",
+            n,
+            restart=Restart(frozenset(CAUSES) - {Why.COMPLETED}, limit=9, scope=scope),
+            elastic=bounds,
+            resize=resize,
+            gpus=gpus,
+            recreates=True,
+        ),
+        st.integers(2, 4),
+        st.builds(Elastic, st.integers(1, 2), st.just(4), st.just(True)),
+        st.sampled_from(Scope),
+        st.sampled_from([None, Scope.ROLE, Scope.JOB]),
+        st.integers(0, 1),
+    )
+
+
+class Resizing(Worlds):
+    """The same, with nothing but a role that resizes itself: there is more time for what only such a role does."""
+
+    @initialize(part=resizing(), defers=st.booleans())
+    def begin(self, *, part: Role, defers: bool) -> None:
+        super().begin(
+            parts=(part,),
+            lifecycle=Lifecycle(),
+            ends=(None, None),
+            nodes=("node-1", "node-2"),
+            ending=False,
+            defers=defers,
+            of_kind=None,
+        )
+
+
+Resizing.TestCase.settings = settings(
+    max_examples=EXAMPLES // 2,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestResizing = Resizing.TestCase
+
 Worlds.TestCase.settings = settings(
     max_examples=EXAMPLES,
     stateful_step_count=40,
