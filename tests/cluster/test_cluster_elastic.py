@@ -29,7 +29,7 @@ Body = dict[str, Any]
 Tell = Callable[[str, object], None]
 PATIENCE = 150.0
 #: Nodes and places are given up, and looked for again, sooner than anybody would want it elsewhere.
-HASTY = ("--node-grace", "3s", "--gpu-grace", "3s", "--avoid-node-period", "5s")
+HASTY: tuple[str, ...] = ("--node-grace", "3s", "--gpu-grace", "3s", "--avoid-node-period", "5s")
 HASTY += ("--elastic-patience", "3s", "--elastic-cooldown", "5s")
 #: What a detector that read of a Xid in the log of the kernel puts on a node.
 TAINT = "nvidia.com/syslog-xid-error"
