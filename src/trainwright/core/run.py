@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeping a live job going: make what is missing, remove what is left over. The last step of `reconcile`.
 
-A replica is made when nothing bears its name, its back-off is over, the roles before it are up, its gang is admitted.
-A stale pod that has ended stays until its replica's back-off is over, for its log; one that still lives goes at once.
+A replica is made when nothing bears its name, its back-off is over, the roles before it are up, its gang is admitted,
+and no ConfigMap is left that speaks of another attempt. A stale pod that has ended stays until its replica's back-off
+is over, for its log; one that still lives goes at once.
 """
 
 from msgspec.structs import replace
