@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds that say what their job has come to only when its pods are gone: a run waits for that, unless it is hurried."""
+
+import signal
+from pathlib import Path
+
+import pytest
+import yaml
+from run_command import Place, script
+
+from trainwright.cli.run.board import Board
+from trainwright.kinds.aitrainingjob import AITRAININGJOB
+from trainwright.model.job import Body
+
+SLOW = "trap 'sleep {}; exit 0' TERM; echo up; while true; do sleep 0.1; done"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def training(slow: float, **spec: str) -> Body:
+    """The first trainer is done at once, and that is enough; the second takes its time to end."""
+    first, second = script("sleep 0.5"), script(SLOW.format(slow))
+    types = {"first": {"template": first}, "second": {"template": second}}
+    head = {"apiVersion": "elasticdeeplearning.ai/v1", "kind": "AITrainingJob", "metadata": {"name": "demo"}}
+    return {**head, "spec": {"replicaSpecs": types, "completePolicy": "Any", **spec}}
+
+
+def final(place: Place) -> Body:
+    """The status that is kept."""
+    found: Body = yaml.safe_load((place.latest() / "status.yaml").read_text())["status"]
+    return found
+
+
+def test_a_run_waits_until_the_pods_that_its_kind_removes_are_gone(place: Place) -> None:
+    done = place.run(training(1.0))
+
+    assert done.returncode == 0
+    assert "demo  Terminating" in done.stdout
+    assert "demo  Succeed" in done.stdout
+    assert (final(place)["phase"], final(place)["conditions"][-1]["message"]) == (
+        "Succeed",
+        "job demo completed; deleted pods",
+    )
+
+
+def test_where_pods_are_kept_there_is_nothing_to_wait_for(place: Place) -> None:
+    done = place.run(training(0.1, cleanPodPolicy="None"))
+
+    assert done.returncode == 0
+    assert "Terminating\n" not in done.stdout.replace("second-0  Terminating\n", "")
+    assert final(place)["phase"] == "Succeed"
+
+
+def test_whoever_is_in_a_hurry_need_not_wait(place: Place) -> None:
+    with place.live(training(30.0)) as run:
+        run.until("demo  Terminating")
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 0
+
+    assert final(place)["trainwright"]["phase"] == "Succeeded"
+
+
+@pytest.mark.parametrize(
+    ("phase", "decided", "closing"),
+    [("Terminating", True, True), ("Terminating", False, False), ("Succeed", True, False)],
+)
+def test_a_job_is_closing_while_another_word_is_to_come(phase: str, decided: bool, closing: bool) -> None:
+    body = training(1.0)
+    body["metadata"] |= {"namespace": "default", "uid": "u", "generation": 1}
+    board = Board([(AITRAININGJOB, body)])
+    outcome = {"outcome": {"result": "Succeeded", "reason": "Rule", "at": "2026-01-01T00:00:00Z"}} if decided else {}
+    board.job(body | {"status": {"phase": phase, "trainwright": {"phase": "Succeeded", **outcome}}})
+
+    assert board.closing is closing
