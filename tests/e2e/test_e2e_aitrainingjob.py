@@ -131,6 +131,7 @@ def test_it_is_scaled_by_hand(stage: Stage, training: Training, record_property:
     assert stage.run("scale", "elastic", "trainer=2").code == 0
     until(lambda: training.worlds == [4, 2], f"two go on: {training.said()}", PATIENCE)
     smaller, grown = training.lost(fault), time.time()
+    assert re.search(r"trainer-1 +Running +node-0 +0 ", stage.run("get", "elastic").out)  # which was no restart
     assert stage.run("scale", "elastic", "trainer=4").code == 0
     ended(run)
 

@@ -184,9 +184,15 @@ def _ledger(one: Known) -> Ledger:
 
 
 def _attempts(ledger: Ledger, labels: dict[str, str]) -> int:
-    """Earlier tries at a replica; after a suspension all began anew, so only those since then."""
+    """Earlier tries at a replica; after a suspension all began anew, so only those since then.
+
+    A change of size also begins anew: no replica was restarted more often than the job as a whole.
+    """
     if not ledger.resumes:
-        return int(labels.get(ATTEMPT) or 0)
+        most = sum(number for role in ledger.roles for number in role.restarts.values())
+        sized = any(role.size >= 0 for role in ledger.roles)
+        attempt = int(labels.get(ATTEMPT) or 0)
+        return min(attempt, most) if sized else attempt
     retries = next((role.retries for role in ledger.roles if role.name == labels[ROLE]), "")
     return counts(retries).get(int(labels[INDEX]), 0)
 
