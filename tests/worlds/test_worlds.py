@@ -734,13 +734,13 @@ class Worlds(RuleBasedStateMachine):
         if level is Clean.UNFINISHED:
             assert all(pod.status.phase in ("Succeeded", "Failed") for pod in mine)
 
-    def size(self, part: Role, begun: bool) -> int:
-        """What a role comes to once there is room for all; one of which some have finished stays as it is."""
+    def size(self, part: Role, held: bool) -> int:
+        """What a role comes to once there is room for all; it stays as it is if some have finished or cannot be made."""
         if part.elastic is None:
             return part.replicas
         ceiling = attempts.of_role(self.world.job.ledger, part.name).ceiling
         wanted = min(max(part.replicas, part.elastic.least), part.elastic.most)
-        if ceiling is None or not begun or not part.elastic.auto or ceiling.most < 0:
+        if ceiling is None or not held or not part.elastic.auto or ceiling.most < 0:
             return wanted
         return max(min(wanted, ceiling.most), part.elastic.least)
 
@@ -749,7 +749,8 @@ class Worlds(RuleBasedStateMachine):
         world = self.world
         blocked = {pod.metadata.name for pod in self.foreign}
         for part, group in zip(world.job.roles, world.look().status.roles, strict=True):
-            assert len(group.replicas) == self.size(part, any(seen.final for seen in group.replicas))
+            held = any(seen.final for seen in group.replicas) or bool(self.foreign)
+            assert len(group.replicas) == self.size(part, held)
             for seen in group.replicas:
                 name = f"job-{part.name.lower()}-{seen.index}"
                 assert seen.pod is not None or seen.final or name in blocked or part.awaits_running
