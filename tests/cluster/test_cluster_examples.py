@@ -74,7 +74,8 @@ def _train(jobs: Jobs, name: str, last: str) -> None:
     assert jobs.kubectl("get", "tfjobs", "-o", "name").split() == [f"tfjob.kubeflow.org/{name}"]
     assert jobs.kubectl("get", "tfjob", name).split()[4] == last
     warnings = ("get", "events", "--field-selector", "type=Warning,involvedObject.kind=TFJob", "-o", "name")
-    assert jobs.kubectl(*warnings) == ""
+    if last != "Created":  # a job whose pods have no place is told why, sooner or later
+        assert jobs.kubectl(*warnings) == ""
 
 
 def _fit(jobs: Jobs, name: str, last: str) -> None:
