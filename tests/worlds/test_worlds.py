@@ -735,7 +735,7 @@ class Worlds(RuleBasedStateMachine):
             assert all(pod.status.phase in ("Succeeded", "Failed") for pod in mine)
 
     def size(self, part: Role, held: bool) -> int:
-        """What a role comes to once there is room for all; it stays as it is if some have finished or cannot be made."""
+        """What a role comes to once there is room for all; it stays as it is if some have ended or cannot be made."""
         if part.elastic is None:
             return part.replicas
         ceiling = attempts.of_role(self.world.job.ledger, part.name).ceiling

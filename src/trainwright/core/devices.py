@@ -50,7 +50,7 @@ def asked_most(job: Job, site: Site) -> Mapping[str, int]:
 
 def odd(node: Node, most: Mapping[str, int], pods: int, site: Site) -> bool:
     """Whether a closer look at the node is called for: it holds so many pods, which ask for so much at most."""
-    return bool(illness(node, {name: amount * pods for name, amount in most.items()}, site))
+    return bool(illness(node, most, site, pods))
 
 
 def held(job: Job, observed: Observed, site: Site) -> Mapping[str, Held]:
@@ -73,8 +73,8 @@ def held(job: Job, observed: Observed, site: Site) -> Mapping[str, Held]:
     return found
 
 
-def illness(node: Node, amounts: Mapping[str, int], site: Site) -> str:
-    """What is wrong with the GPUs of a node, in words; empty: nothing."""
+def illness(node: Node, amounts: Mapping[str, int], site: Site, times: int = 1) -> str:
+    """What is wrong with the GPUs of a node of which so many times so much is in use, in words; empty: nothing."""
     known = site.devices
     for condition in node.status.conditions or ():
         if (condition.type, condition.status) in known.conditions:
@@ -83,11 +83,12 @@ def illness(node: Node, amounts: Mapping[str, int], site: Site) -> str:
     for taint in node.spec.taints or ():
         if taint.key in known.taints:
             return f"tainted {taint.key}"
-    for name, amount in amounts.items():
-        left = (node.status.allocatable or {}).get(name)
+    has = node.status.allocatable
+    for name, amount in amounts.items() if has else ():
+        left = has.get(name) if has else None
         # One that never said how many it has is not judged by it.
-        if left is not None and whole(left) < amount:
-            return f"{whole(left)} {name} left of {amount} in use"
+        if left is not None and whole(left) < amount * times:
+            return f"{whole(left)} {name} left of {amount * times} in use"
     return ""
 
 

@@ -27,7 +27,7 @@ LASTING = 10.0
 
 def fit(view: View) -> View:
     """The pass with every such role at the size that it should have now."""
-    if not any([role.resizes for role in view.job.roles]):  # noqa: C419 - asked on every pass, and a list is cheaper
+    if all([role.elastic is None for role in view.job.roles]):  # noqa: C419 - asked on every pass, and a list is cheaper
         return view
     books = tuple(
         _fitted(view, role, group, book)
