@@ -76,6 +76,13 @@ def test_workers_decide_where_the_manifest_says_so(stage: Stage) -> None:
     assert re.search(r"^ *[\d.]+s  ps-1  Stopped", done.out, re.M), done.out
 
 
+def test_an_elastic_server_that_pods_do_not_reach_is_told_of(stage: Stage) -> None:
+    done = stage.run("run", "--etcd-server", "localhost:1", str(PADDLEJOB / "design.yaml"))
+
+    assert done.code == 0, done.said
+    assert ("notice: pods do not reach localhost of this machine" in done.out) is (stage.runtime == "sandbox")
+
+
 def test_a_gang_that_does_not_fit_starts_nobody(sandbox: Stage) -> None:
     much = "spec.ps.template.spec.containers[paddle].resources.limits.cpu=1000"
     done = sandbox.run("run", "--timeout", "3s", "--set", much, str(PADDLEJOB / "wide_and_deep_volcano.yaml"))

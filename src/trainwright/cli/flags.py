@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options as operators written in Go take them: `-v=4`, `--leader-elect=true`, `-logtostderr`. For `cli.operator`.
+"""Options as operators written in Go take them: `-v=4`, `--leader-elect=true`, `-logtostderr`. For `cli.operator`
+and, where they are the same, for `cli.run`.
 
 A start line that works for one of the operators whose jobs we run should work here, unchanged.
 """
@@ -69,6 +70,26 @@ class PortRange(click.ParamType[tuple[int, int]]):
         if not 0 < first <= last < 65536:
             self.fail(f"{value!r}: ports go from 1 to 65535, the lower one first", param, ctx)
         return first, last
+
+
+class Servers(click.ParamType[str]):
+    """Where servers are: `host:port,…`. They speak plain HTTP, so a scheme says no more than that."""
+
+    name = "servers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Hosts and ports alone."""
+        words = [word.strip() for word in str(value).split(",") if word.strip()]
+        return ",".join(self._place(word, param, ctx) for word in words)
+
+    def _place(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        scheme, _, place = word.rpartition("://")
+        host, _, port = place.rstrip("/").rpartition(":")
+        if scheme not in ("", "http", "etcd") or not host or "/" in host or not port.isdecimal():
+            self.fail(f"{word!r} is not a server; write host:port", param, ctx)
+        if not 0 < int(port) < 65536:
+            self.fail(f"{word!r}: ports go from 1 to 65535", param, ctx)
+        return f"{host}:{port}"
 
 
 class Words(click.ParamType[frozenset[str]]):

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from trainwright.cli.duration import Duration
-from trainwright.cli.flags import Conditions, GoCommand, PortRange, Words, switch
+from trainwright.cli.flags import Conditions, GoCommand, PortRange, Servers, Words, switch
 from trainwright.cli.journal import open_journal
 from trainwright.cli.settings import from_file
 from trainwright.errors import UsageError
@@ -134,7 +134,7 @@ _OLD: dict[str, Any] = {"hidden": True, "expose_value": False}
 @click.option("--creating-duration-period", default="15m", help="One such pod is replaced after.", **_TIME)
 @click.option("--gang-scheduler-name", "gang", metavar="NAME", default="", help="Starts gangs where kinds ask for one.")
 @click.option("--scheduling", metavar="NAME", default="", help="The same.")
-@click.option("--etcd-server", metavar="HOST:PORT,…", default="", help="Where elastic jobs meet.")
+@click.option("--etcd-server", type=Servers(), metavar="HOST:PORT,…", default="", help="Where elastic jobs meet.")
 @click.option(
     "--port-range",
     type=PortRange(),

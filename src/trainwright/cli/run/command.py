@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from trainwright.cli.duration import Duration
+from trainwright.cli.flags import Servers
 from trainwright.cli.record import RUN, Facts, Record
 from trainwright.cli.run.changes import parse
 from trainwright.cli.run.intake import Intake, take
@@ -52,7 +53,7 @@ from trainwright.runtime.clock import WallClock
     metavar="TIME",
     help="Look at an unfinished job again after this long although nothing happened; doubles up to 5m.",
 )
-@click.option("--etcd-server", metavar="HOST:PORT,…", default="", help="Where elastic jobs meet.")
+@click.option("--etcd-server", type=Servers(), metavar="HOST:PORT,…", default="", help="Where elastic jobs meet.")
 @click.option(
     "-o",
     "--output",

@@ -91,7 +91,8 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
 
     async def ready() -> None:
         await _check(engine, intake)
-        notices.show(view.notice, f"runtime {engine.runtime}: {engine.choice}", *_left_out(intake))
+        first = f"runtime {engine.runtime}: {engine.choice}"
+        notices.show(view.notice, first, *_left_out(intake), *_apart(engine.runtime, options.etcd_server))
 
     order = Order(
         intake=intake,
@@ -147,6 +148,15 @@ class _Notices:
 
 def _left_out(intake: Intake) -> list[str]:
     return [f"skipped, since it has no meaning here: {', '.join(intake.skipped)}"] if intake.skipped else []
+
+
+def _apart(runtime: str, servers: str) -> list[str]:
+    """A server on this machine's own loopback is not on that of a pod which has a network of its own."""
+    hosts = [server.rpartition(":")[0] for server in servers.split(",")]
+    near = [host for host in hosts if host in ("localhost", "[::1]") or host.startswith("127.")]
+    if runtime != "sandbox" or not near:
+        return []
+    return [f"pods do not reach {near[0]} of this machine: name another address of it, or take --runtime process"]
 
 
 def _view(pen: Pen, options: Options, start: Start, runtime: Callable[[], str]) -> View:
