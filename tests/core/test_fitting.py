@@ -360,6 +360,13 @@ def test_spares_of_which_nobody_wants_to_know_any_more_go() -> None:
     assert len(look(again, *PAIR, *ours, site=SITE, now=later(62)).deletes) == 2
 
 
+def test_spares_hold_no_places_for_a_role_of_which_some_have_finished() -> None:
+    given = auto(book=held())
+    pods = (pod(0), pod(1, "Succeeded"), *(spare(i, node="node-2", born=later(60)) for i in (2, 3)))
+
+    assert names(look(given, *pods, site=SITE, now=later(61)))["deletes"] == ["Pod job-worker-2", "Pod job-worker-3"]
+
+
 def test_spares_wait_for_nobody_when_the_job_ends() -> None:
     given = auto(book=held())
     ended = look(given, pod(0, "Failed", code=1), pod(1), spare(2), site=SITE, now=later(61))

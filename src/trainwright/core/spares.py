@@ -89,9 +89,10 @@ def missing(view: View) -> list[Create]:
 
 def _looking(view: View) -> Iterator[Role]:
     """The roles for which places are looked for now."""
-    for role, book in zip(view.job.roles, view.ledger.roles, strict=True):
+    for role, group, book in zip(view.job.roles, view.roles, view.ledger.roles, strict=True):
         ceiling = capped(role, book) if role.resizes else None
-        if ceiling is not None and view.now >= due(view, ceiling):
+        # One of which some have finished is not resized any more, so there is nothing to hold places for.
+        if ceiling is not None and view.now >= due(view, ceiling) and not any(seen.final for seen in group.replicas):
             yield role
 
 

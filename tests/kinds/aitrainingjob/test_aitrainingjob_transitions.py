@@ -233,3 +233,25 @@ def test_terminating_to_its_end_when_all_pods_are_gone(
     assert [one for one, _ in told(status)] == ["Pending", "Running", "Terminating", phase]
     assert (world.names(), world.names("Service")) == ([], [])
     assert world.pass_by(10**6) == status
+
+
+@pytest.mark.parametrize("policy", ["All", "Any", "Rank0", "None"])
+@pytest.mark.parametrize("of_job", ["All", "Any"])
+def test_a_type_without_replicas_has_no_say_in_how_a_job_ends(of_job: str, policy: str) -> None:
+    idle = replicas(0, completePolicy=policy, failPolicy=policy)
+    spec = {"completePolicy": of_job, "failPolicy": of_job}
+
+    done = Driver(manifest(spec=spec, trainer=2, pserver=idle)).running()
+    assert done.end("trainer-0")["phase"] == "Running"
+    assert done.end("trainer-1")["phase"] == "Succeed"
+    failed = Driver(manifest(spec=spec, trainer=2, pserver=idle)).running()
+    phase, message = last(failed.end("trainer-0", code=1))
+    assert (phase, "out of reach" in message, "no success rule" in message) == ("Failed", False, False)
+
+
+def test_a_type_that_is_scaled_to_nothing_is_not_waited_for() -> None:
+    world = Driver(manifest(trainer=1, pserver=1)).running()
+    world.end("trainer-0")
+
+    assert world.status["phase"] == "Running"
+    assert world.scale("pserver", 0)["phase"] == "Succeed"

@@ -43,15 +43,19 @@ def replicas(one: ReplicaSpec) -> int:
 
 def success(spec: AITrainingJobSpec) -> Rule:
     """Complete policies on both levels."""
-    rules = tuple(_of_type(name, one.complete_policy, Result.SUCCEEDED) for name, one in ordered(spec))
+    rules = tuple(_of_type(name, one.complete_policy, Result.SUCCEEDED) for name, one in _deciding(spec))
     return _of_job(spec.complete_policy, rules)
 
 
 def failure(spec: AITrainingJobSpec) -> Rule:
     """Fail policies on both levels."""
-    return _of_job(
-        spec.fail_policy, tuple(_of_type(name, one.fail_policy, Result.FAILED) for name, one in ordered(spec))
-    )
+    rules = tuple(_of_type(name, one.fail_policy, Result.FAILED) for name, one in _deciding(spec))
+    return _of_job(spec.fail_policy, rules)
+
+
+def _deciding(spec: AITrainingJobSpec) -> list[tuple[str, ReplicaSpec]]:
+    """The replica types that decide; one without replicas has nothing to say, and nobody waits for its word."""
+    return [(name, one) for name, one in ordered(spec) if replicas(one)]
 
 
 def ordered(spec: AITrainingJobSpec) -> list[tuple[str, ReplicaSpec]]:
