@@ -22,10 +22,12 @@ def kept(view: View) -> tuple[list[Create], list[Patch], list[Delete]]:
     made = [render.extra(view.job, body) for body in bodies if body["kind"] != unseen]
     wanted = {render.address(view.job, create.body): create for create in made}
     present = {removal.address(extra): extra for extra in view.observed.extras if extra.kind != unseen}
+    old = {key for key, extra in present.items() if gate.outlived(view.job, extra, view.roles)}
+    lasting = {key: create for key, create in wanted.items() if key not in old}
     return (
-        [create for key, create in wanted.items() if key not in present],
-        _patches(wanted, present, gang.keeps if gang is not None else frozenset()),
-        _surplus(view, wanted, present),
+        [create for key, create in lasting.items() if key not in present],
+        _patches(lasting, present, gang.keeps if gang is not None else frozenset()),
+        _surplus(view, lasting, present),
     )
 
 

@@ -33,6 +33,16 @@ def holds(job: Job, extra: Extra) -> bool:
     return _gates(job, extra) and (extra.metadata.annotations or {}).get(WORLD) == job.world
 
 
+def outlived(job: Job, extra: Extra, roles: tuple[RoleSeen, ...]) -> bool:
+    """It is of an older attempt, of which no pod is left that counts: it goes, whatever the next one will hold.
+
+    Written over it would keep keys that the next one has not. Where pods count, a status was lost: they may ask for it.
+    """
+    if not _gates(job, extra) or holds(job, extra):
+        return False
+    return all(seen.pod is None for role in roles for seen in role.replicas)
+
+
 def shut(job: Job, observed: Observed) -> bool:
     """One of an older attempt is still there: a pod that is made now might read it."""
     return any(

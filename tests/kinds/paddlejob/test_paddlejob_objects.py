@@ -131,6 +131,23 @@ def test_gloo_is_on_with_servers_unless_it_is_said_otherwise(spec: dict[str, Any
     assert ("PADDLE_GLOO_HTTP_ENDPOINT" in world.data) is (expected is not None)
 
 
+@pytest.mark.parametrize("intranet", ["PodIP", "Service", "Host"])
+def test_nobody_is_told_of_servers_and_heterogeneous_workers_that_are_scaled_away(intranet: str) -> None:
+    world = Driver(manifest(ps=1, worker=2, heter=1, intranet=intranet))
+    world.run()
+    assert {"PADDLE_GLOO_HTTP_ENDPOINT", "STAGE_NUM"} <= world.data.keys()
+
+    world.document["spec"]["heter"]["replicas"] = 0
+    world.scale("ps", 0)
+    world.run()
+
+    told = [world.read[pod.metadata.uid] for pod in world.pods().values()]
+    assert len(told) == 2
+    for one in told:
+        assert not [key for key in one if "GLOO" in key or "HETER" in key or "STAGE" in key]
+        assert len([key for key in one if key.startswith("TRAINWRIGHT_")]) == 1
+
+
 def test_by_name_hosts_have_a_dot_so_that_paddles_launcher_takes_them_for_hosts() -> None:
     world = Driver(manifest(worker=2, intranet="Service"))
     world.step()
