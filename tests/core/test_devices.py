@@ -11,7 +11,7 @@ from trainwright.core import devices
 from trainwright.core.nodes import doubts, elsewhere
 from trainwright.model.action import Write
 from trainwright.model.cause import Cause, Why
-from trainwright.model.child import Node, Observed, Pod
+from trainwright.model.child import Node, NodeSpec, Observed, Pod, Taint
 from trainwright.model.job import Clean, CleanUp, Elastic, Lifecycle, Restart, Role
 from trainwright.model.ledger import Avoided, RoleLedger
 from trainwright.model.meta import JOB_UID, ROLE
@@ -155,7 +155,10 @@ def test_a_silent_node_is_silent_whatever_its_gpus_are() -> None:
         pytest.param({"b": node("b", sick=XID)}, False, id="another that is as sick"),
         pytest.param({"b": node("b", has={GPU: "1"})}, False, id="another with too few GPUs"),
         pytest.param({"b": node("b", has={GPU: "2"})}, True, id="another with enough"),
-        pytest.param({"b": node("b", has={"cpu": "9"})}, True, id="another that does not say"),
+        pytest.param({"b": node("b", has={"cpu": "9"})}, False, id="another without GPUs"),
+        pytest.param({"b": node("b", has={})}, True, id="another that does not say what it has"),
+        pytest.param({"b": node("b", taint="control-plane")}, False, id="another that is kept for others"),
+        pytest.param({"b": node("b", taint=GPU)}, True, id="another that is kept for those that ask for GPUs"),
     ],
 )
 def test_gpus_are_judged_only_if_there_is_somewhere_else_to_go(others: dict[str, Node], expected: bool) -> None:
@@ -174,6 +177,36 @@ def test_a_node_that_the_template_would_not_have_is_nowhere_to_go() -> None:
     assert not elsewhere(worker, {"b": node("b", labels={"zone": "b"})}, (), SITE)
     assert elsewhere(worker, {"b": node("b", labels={"zone": "a"})}, (), SITE)
     assert not elsewhere(worker, {"b": node("b", labels={"zone": "a"})}, {"b"}, SITE)
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "expected"),
+    [
+        pytest.param(None, False, id="none"),
+        pytest.param([{"key": "team", "operator": "Exists"}], True, id="by its key"),
+        pytest.param([{"key": "team", "value": "ours", "effect": "NoSchedule"}], True, id="by its effect too"),
+        pytest.param([{"key": "team", "effect": "NoExecute"}], False, id="another effect"),
+        pytest.param([{"key": "other"}], False, id="another key"),
+        pytest.param([{"operator": "Exists"}], True, id="everything"),
+    ],
+)
+def test_a_taint_that_the_template_does_not_tolerate_leaves_nowhere_to_go(tolerations: Any, expected: bool) -> None:
+    worker = role()
+    worker = replace(worker, template={"spec": worker.template["spec"] | {"tolerations": tolerations}})
+
+    assert elsewhere(worker, {"b": node("b", taint="team")}, (), SITE) is expected
+
+
+def test_a_taint_of_a_node_where_its_pods_have_been_keeps_none_off() -> None:
+    known = {"a": node("a", taint="team"), "b": node("b", taint="team")}
+
+    assert elsewhere(role(), known, {"a"}, SITE)
+
+
+def test_a_taint_that_only_asks_keeps_none_off() -> None:
+    soft = replace(node("b"), spec=NodeSpec(taints=(Taint("team", "PreferNoSchedule"),)))
+
+    assert elsewhere(role(), {"b": soft}, (), SITE)
 
 
 def test_the_grace_begins_when_it_was_first_seen() -> None:

@@ -7,13 +7,13 @@ that have failed are a doubt of another kind: the node answers, so its pods can 
 """
 
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
-from trainwright.core import devices
+from trainwright.core import devices, taints
 from trainwright.model.child import GONE, Node, Observed
-from trainwright.model.job import Job, Role
+from trainwright.model.job import Body, Job, Role
 from trainwright.model.site import Site
 from trainwright.model.units import Time, after
 
@@ -126,21 +126,29 @@ def _sick(job: Job, answering: Mapping[str, Node], observed: Observed, site: Sit
     return found
 
 
-def elsewhere(role: Role, known: Mapping[str, Node], barred: Container[str], site: Site) -> bool:
-    """Whether a node is known that could take pods of this role, as far as one can tell without its scheduler."""
+def elsewhere(role: Role, known: Mapping[str, Node], barred: Collection[str], site: Site) -> bool:
+    """Whether a node is known that could take pods of this role, as far as one can tell without its scheduler.
+
+    The barred ones are those where such pods have been.
+    """
     asked = devices.asked(role, site)
-    selector = (role.template.get("spec") or {}).get("nodeSelector") or {}
+    spec: Body = role.template.get("spec") or {}
+    borne = taints.keys(known.get(name) for name in barred) | asked.keys()
     return any(
-        name not in barred and _takes(node, selector, asked) and not devices.illness(node, {}, site)
+        name not in barred
+        and _takes(node, spec.get("nodeSelector") or {}, asked)
+        and not taints.repelled(node, spec, borne)
+        and not devices.illness(node, {}, site)
         for name, node in known.items()
     )
 
 
 def _takes(node: Node, selector: Mapping[str, str], asked: Mapping[str, int]) -> bool:
-    labels, has = node.metadata.labels or {}, node.status.allocatable or {}
+    """It is open, and has what is asked for; one that does not say what it has may have anything."""
+    labels, has = node.metadata.labels or {}, node.status.allocatable
     return (
         ready(node)
         and not node.spec.unschedulable
         and all(labels.get(key) == value for key, value in selector.items())
-        and all(name not in has or devices.whole(has[name]) >= amount for name, amount in asked.items())
+        and (not has or all(devices.whole(has.get(name, "0")) >= amount for name, amount in asked.items()))
     )
