@@ -135,6 +135,22 @@ def test_it_survives_the_kill_of_the_pod_that_leads(job: Elastic, record_propert
     record_property("figure", f"the pod that leads is killed (control plane): {job.lost(fault)}")
 
 
+def test_it_survives_the_kill_of_a_pod_while_no_operator_is_there(
+    job: Elastic, operator: Process, record_property: Tell
+) -> None:
+    job.apply()
+    fault = job.until(15, PATIENCE)
+    operator.kill()
+    os.kill(job.process(2), signal.SIGKILL)
+    time.sleep(1)
+    operator.start()
+    job.ends()
+
+    job.check()
+    assert job.status["RestartCount"] == {"trainer": 1}
+    record_property("figure", f"a pod and the operator are killed (control plane): {job.lost(fault)}")
+
+
 def test_it_survives_the_loss_of_a_node(
     plane: ControlPlane, job: Elastic, agents: dict[str, Process], record_property: Tell
 ) -> None:
