@@ -65,7 +65,8 @@ def test_by_name_and_on_the_hosts_network_too(stage: Stage, intranet: str) -> No
     found = places(done)
     if intranet == "Service" and stage.runtime == "sandbox":
         assert found["ps-1"] == "wide-ande-deep-ps-1.default:36000"
-    assert len(set(found.values())) == 4
+    # Paddle's launcher counts hosts: two workers at one would each train alone.
+    assert len({place.rsplit(":", 1)[0] for place in found.values()}) == 4
 
 
 def test_workers_decide_where_the_manifest_says_so(stage: Stage) -> None:

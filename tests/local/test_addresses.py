@@ -77,9 +77,32 @@ def test_a_pod_that_brings_an_address_keeps_it() -> None:
     assert pod(store, "p", annotations={ADDRESS: "10.9.9.9", "other": "x"}) == "10.9.9.9"
 
 
-def test_a_pod_on_the_hosts_network_has_the_hosts_address() -> None:
-    store, _ = new()
-    assert pod(store, "p", hostNetwork=True) == "127.0.0.1"
+def test_pods_on_the_hosts_network_have_an_address_of_the_host_each() -> None:
+    store = Store(WallClock())
+    Addresses(store, Subnet("10.129.0.0/16"), Ports(), Subnet("127.9.0.0/16")).install()
+    owners = job(store)
+    assert pod(store, "p", owners, hostNetwork=True) == "127.9.0.2"
+    assert pod(store, "q", owners, hostNetwork=True) == "127.9.0.3"
+    store.delete(PODS, Key("default", "p"), grace=0)
+    assert pod(store, "p", owners) == "10.129.0.2", "it has a network of its own now"
+    store.delete(PODS, Key("default", "p"), grace=0)
+    assert pod(store, "p", owners, hostNetwork=True) == "127.9.0.2", "its own again"
+
+
+def test_addresses_on_the_hosts_network_are_kept_and_given_back() -> None:
+    store = Store(WallClock())
+    first = Addresses(store, Subnet("10.129.0.0/16"), Ports(), Subnet("127.9.0.0/16"))
+    first.install()
+    assert pod(store, "p", job(store), hostNetwork=True) == "127.9.0.2"
+    first.flush()
+
+    small = Subnet("127.9.0.0/30")
+    later = Addresses(store, Subnet("10.129.0.0/16"), Ports(), small)
+    with pytest.raises(EngineError, match=r"every address of 127\.9\.0\.0/30"):
+        small.take()
+    store.delete(JOB, KEY)
+    later.admit(None, {"metadata": {"name": "x", "namespace": "default", "uid": "x"}, "spec": {}})
+    assert small.take() == "127.9.0.2"
 
 
 def test_other_annotations_stay() -> None:

@@ -17,7 +17,7 @@ from trainwright.local.checks import admission
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.fleet import Fleet
 from trainwright.local.network.addresses import Addresses
-from trainwright.local.network.pools import BLOCKS, LOOPBACK, Hosts, Ports, Subnet, loopback, ranges
+from trainwright.local.network.pools import BLOCKS, Hosts, Ports, Subnet, loopback, ranges
 from trainwright.local.scheduling.scheduler import Scheduler
 from trainwright.local.settings import SOCKET, Settings
 from trainwright.local.sockets.server import serve
@@ -75,8 +75,8 @@ class Engine:
         """Everything up and ready. Raises EngineError."""
         admission.install(self.store)
         await self._fleet.prepare()
-        host = LOOPBACK if self._fleet.subnet else ""
-        addresses = Addresses(self.store, self._pool(), Ports(ranges(), start=os.getpid()), host)
+        pool, hosted = self._pools()
+        addresses = Addresses(self.store, pool, Ports(ranges(), start=os.getpid()), hosted)
         addresses.install()
         verbs = {"metrics": self._metrics}
         await self._open.enter_async_context(serve(self._settings.folder / SOCKET, self.cluster, verbs))
@@ -98,9 +98,13 @@ class Engine:
         await self._fleet.stop(grace)
         await self._open.aclose()
 
-    def _pool(self) -> Hosts:
-        """Addresses for pods; two engines of one machine rarely share a part of the loopback range."""
-        return Subnet(self._fleet.subnet) if self._fleet.subnet else loopback(f"127.{1 + os.getpid() % 250}.0.0/16")
+    def _pools(self) -> tuple[Hosts, Hosts | None]:
+        """Addresses for pods, and for those on this machine's own network where the others have one of their own.
+
+        Two engines of one machine rarely share a part of the loopback range.
+        """
+        machine = loopback(f"127.{1 + os.getpid() % 250}.0.0/16")
+        return (Subnet(self._fleet.subnet), machine) if self._fleet.subnet else (machine, None)
 
     def _site(self, addresses: Addresses) -> Site:
         """In the sandbox names resolve, and everything is as on a cluster; bare processes are told addresses."""

@@ -30,9 +30,9 @@ async def box(tmp_path: Path) -> AsyncIterator[Place]:
     await made.__aexit__(None, None, None)
 
 
-def run(box: Place, name: str, last: int, *containers: dict[str, Any], **spec: Any) -> None:
+def run(box: Place, name: str, last: int, *containers: dict[str, Any], net: str = NETWORK, **spec: Any) -> None:
     meta = {"name": name, "namespace": "space", "labels": {"name": name}}
-    meta["annotations"] = {"trainwright.dev/address": f"{NETWORK}.1.{last}"}
+    meta["annotations"] = {"trainwright.dev/address": f"{net}.1.{last}"}
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta}
     box.create(
         PODS, {**body, "spec": {"nodeName": "node-0", "restartPolicy": "Never", "containers": containers, **spec}}
@@ -133,10 +133,10 @@ async def test_nothing_is_held_of_a_pod_that_has_ended(box: Place) -> None:
 
 async def test_host_network_is_the_machines_own(box: Place) -> None:
     shown = str(Path("/proc/self/ns/net").readlink())
-    run(box, "pod", 3, container("readlink /proc/self/ns/net"), hostNetwork=True)
+    run(box, "pod", 3, container("readlink /proc/self/ns/net"), net="127.9", hostNetwork=True)
     status = await box.phase("Succeeded")
     assert box.log().strip() == shown
-    assert status["podIP"] == "127.0.0.1"
+    assert status["podIP"] == "127.9.1.3"
 
 
 async def test_a_pod_without_an_address_says_so(box: Place) -> None:

@@ -74,9 +74,7 @@ class Charge:
 
     @property
     def address(self) -> str:
-        """The address that was reserved for it; this machine's own if it has none or shares its network."""
-        if self.pod["spec"].get("hostNetwork"):
-            return self.means.settings.address
+        """The address that was reserved for it; this machine's own if it has none."""
         if self.means.settings.kubelet:
             return self.given or self.means.settings.address
         reserved = (self.pod["metadata"].get("annotations") or {}).get(ADDRESS)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 from trainwright.errors import GoneError, NotFoundError
-from trainwright.local.network.pools import LOOPBACK, Hosts, Ports
+from trainwright.local.network.pools import Hosts, Ports
 from trainwright.local.storage.store import Store
 from trainwright.model.job import Body
 from trainwright.model.meta import ADDRESS, Key
@@ -20,6 +20,8 @@ from trainwright.runtime.ports import Happened
 from trainwright.runtime.resources import ADDRESSES, JOBS, PODS
 
 _Name = tuple[str, str]
+#: No name of a pod ends so.
+_HOSTED = "/host"
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -36,13 +38,14 @@ class Book:
 
 
 class Addresses:
-    """Every reservation of this engine. `host` is the address of pods that use the host's network.
+    """Every reservation of this engine. `hosted` has the addresses of pods that use the host's network.
 
-    Where all pods do (the process runtime), there is no such difference: then it is empty.
+    They have one each as well: some programs count hosts. Where all pods use it (the process runtime) there is no such
+    difference, and no `hosted`.
     """
 
-    def __init__(self, store: Store, pool: Hosts, ports: Ports, host: str = LOOPBACK) -> None:
-        self._store, self._pool, self._free, self._host = store, pool, ports, host
+    def __init__(self, store: Store, pool: Hosts, ports: Ports, hosted: Hosts | None = None) -> None:
+        self._store, self._pool, self._free, self._hosted = store, pool, ports, hosted
         self._books: dict[str, Book] = {}
         #: By namespace and name: the address, and whose it is.
         self._hosts: dict[_Name, tuple[str, str]] = {}
@@ -67,24 +70,26 @@ class Addresses:
         noted = meta.get("annotations") or {}
         if before is not None or ADDRESS in noted:
             return body
-        shares = self._host and body["spec"].get("hostNetwork")
-        host = self._host if shares else self._reserve(meta)
+        pool = self._hosted if body["spec"].get("hostNetwork") else None
+        host = self._reserve(meta, pool)
         return {**body, "metadata": {**meta, "annotations": {**noted, ADDRESS: host}}}
 
-    def _reserve(self, meta: Body) -> str:
+    def _reserve(self, meta: Body, pool: Hosts | None) -> str:
         """A pod that nobody owns owns its address itself."""
         if self._stale:
             self._catch_up()
         owners = [one for one in meta.get("ownerReferences") or () if one.get("controller")]
         owner = owners[0] if owners else {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
-        return self._host_for((meta["namespace"], meta["name"]), owner)
+        # A pod of the same name may have had a network of its own before somebody edited its job.
+        name = meta["name"] if pool is None else f"{meta['name']}{_HOSTED}"
+        return self._host_for((meta["namespace"], name), owner, pool or self._pool)
 
     def _host_of(self, asked: tuple[Key, str]) -> str:
         job, name = asked
         if self._stale:
             self._catch_up()
         known = self._hosts.get((job.namespace, name))
-        return known[0] if known is not None else self._host_for((job.namespace, name), self._owner(job))
+        return known[0] if known is not None else self._host_for((job.namespace, name), self._owner(job), self._pool)
 
     def _port_of(self, asked: tuple[Key, str, int]) -> int:
         job, name, port = asked
@@ -116,7 +121,7 @@ class Addresses:
             }
         raise KeyError(job)
 
-    def _host_for(self, name: _Name, owner: Body) -> str:
+    def _host_for(self, name: _Name, owner: Body, pool: Hosts) -> str:
         host, before = self._hosts.get(name, ("", ""))
         if before == owner["uid"]:
             return host
@@ -127,7 +132,7 @@ class Addresses:
         if before:
             # The name has passed to another owner, and the address with it.
             self._books[before].hosts.pop(name[1], None)
-        host = host or self._pool.take()
+        host = host or pool.take()
         self._hosts[name] = host, owner["uid"]
         book.hosts[name[1]] = host
         book.unwritten.setdefault("hosts", {})[name[1]] = host
@@ -188,11 +193,14 @@ class Addresses:
             return
         for name, host in book.hosts.items():
             self._hosts.pop((book.key.namespace, name), None)
-            self._pool.put(host)
+            self._pool_of(name).put(host)
         for name, ports in book.ports.items():
             for asked, port in ports.items():
                 self._ports.pop((book.key.namespace, name, int(asked)), None)
                 self._free.put(port)
+
+    def _pool_of(self, name: str) -> Hosts:
+        return self._hosted if self._hosted is not None and name.endswith(_HOSTED) else self._pool
 
     def _read(self, body: Body) -> None:
         """What an engine before this one has reserved."""
@@ -202,7 +210,7 @@ class Addresses:
         self._books[book.owner["uid"]] = book
         for name, host in book.hosts.items():
             self._hosts[book.key.namespace, name] = host, book.owner["uid"]
-            self._pool.claim(host)
+            self._pool_of(name).claim(host)
         for name, ports in book.ports.items():
             for asked, port in ports.items():
                 self._ports[book.key.namespace, name, int(asked)] = port
