@@ -13,7 +13,7 @@ from trainwright.core.affinity import PREFERRED, REQUIRED, merged
 from trainwright.model.action import Plan, Write
 from trainwright.model.cause import Cause, Why
 from trainwright.model.child import Node
-from trainwright.model.job import Body, Job, Scope
+from trainwright.model.job import Body, Elastic, Job, Scope
 from trainwright.model.ledger import KEPT_NODES, Avoided, Ceiling, Ledger, RoleLedger
 from trainwright.model.site import Site
 from trainwright.testing.factories import NOW, job, later, node, pod, role
@@ -241,7 +241,8 @@ def test_a_pod_that_was_made_to_avoid_a_node_which_is_trusted_again_is_made_anew
 
 def test_where_a_node_is_trusted_again_there_may_be_room_soon() -> None:
     held = replace(RUNS, ceiling=Ceiling(NOW, 1, tries=3))
-    given = job(role(restart=NODE), ledger=lived(held, avoided=(bad(until=later(5)),)))
+    elastic = role(replicas=2, restart=NODE, elastic=Elastic(1, 2, auto=True))
+    given = job(elastic, ledger=lived(held, avoided=(bad(until=later(5)),)))
 
     plan = look(given, pod(node="elsewhere"), nodes={"node-1": node()}, site=SITE, now=later(5))
 

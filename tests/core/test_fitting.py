@@ -414,6 +414,16 @@ def test_a_suspension_forgets_what_it_was_held_to() -> None:
     assert book(look(given, *PAIR, site=SITE, now=later(10))).ceiling is None
 
 
+@pytest.mark.parametrize("elastic", [Elastic(1, 4), None], ids=["its user does", "nobody does"])
+def test_a_role_that_no_longer_sizes_itself_forgets_what_it_was_held_to(elastic: Elastic | None) -> None:
+    given = auto(book=held())
+    given = replace(given, roles=(replace(given.roles[0], elastic=elastic),))
+    plan = look(given, *PAIR, site=SITE, now=later(10))
+
+    assert (book(plan).ceiling, book(plan).size) == (None, 4)
+    assert plan.events == (Emit(Moment.RESIZED, "worker is scaled from 2 to 4 replicas"),)
+
+
 # -- lost nodes ------------------------------------------------------------------------------------------------------
 
 

@@ -27,7 +27,8 @@ LASTING = 10.0
 
 def fit(view: View) -> View:
     """The pass with every such role at the size that it should have now."""
-    if all([role.elastic is None for role in view.job.roles]):  # noqa: C419 - asked on every pass, and a list is cheaper
+    fixed = all([role.elastic is None for role in view.job.roles])  # noqa: C419 - asked on every pass: a list is cheaper
+    if fixed and all([book.ceiling is None for book in view.ledger.roles]):  # noqa: C419 - likewise
         return view
     books = tuple(
         _fitted(view, role, group, book)
@@ -40,7 +41,10 @@ def fit(view: View) -> View:
 
 
 def _fitted(view: View, role: Role, group: RoleSeen, book: RoleLedger) -> RoleLedger:
-    if not role.resizes or role.elastic is None or any(seen.final for seen in group.replicas):
+    if not role.resizes or role.elastic is None:
+        # Its user sizes it. Should it do so itself again some day, that begins anew.
+        return replace(book, ceiling=None) if book.ceiling is not None else book
+    if any(seen.final for seen in group.replicas):
         return book
     ceiling = book.ceiling
     if ceiling is not None and ceiling.most >= (role.wanted or 0):

@@ -104,7 +104,7 @@ def test_the_node_that_failed_is_avoided_by_the_next_attempt(fault: str) -> None
         pytest.param(
             replicas(4, minReplicas=0, edlPolicy="Auto"), Elastic(1, 4, auto=True), Scope.ROLE, id="Auto, at least one"
         ),
-        pytest.param(replicas(4, minReplicas=2, edlPolicy="Never"), None, None, id="Never"),
+        pytest.param(replicas(4, minReplicas=2, edlPolicy="Never"), None, Scope.ROLE, id="Never"),
     ],
 )
 def test_bounds_and_edl_policy(one: Body, elastic: Elastic | None, resize: Scope | None) -> None:
@@ -166,6 +166,14 @@ def test_an_edit_of_the_size_of_one_type_leaves_the_other_alone() -> None:
     assert world.status["phase"] == "Running"
     assert {name: pod.metadata.uid for name, pod in world.pods().items() if "-b-" in name} == before
     assert world.names() == ["a-0#1", "a-1#1", "a-2#1", "b-0", "b-1"]
+
+
+def test_a_size_that_is_edited_together_with_the_policy_is_told_to_everybody() -> None:
+    world = Driver(manifest(trainer=replicas(2, edlPolicy="Never"))).running()
+    world.document["spec"]["replicaSpecs"]["trainer"]["edlPolicy"] = "Manual"
+    world.scale("trainer", 4)
+
+    assert {world.env(name.split("#")[0])["TRAINER_INSTANCES_NUM"] for name in world.names()} == {"4"}
 
 
 def test_while_old_pods_go_for_a_new_size_the_job_restarts() -> None:

@@ -108,8 +108,9 @@ def role(name: str, one: ReplicaSpec, spec: AITrainingJobSpec) -> Role:
         one.template,
         restart(one, spec.restarting_exit_code),
         elastic=elastic(one),
-        # Everybody is told of everybody in the environment.
-        resize=None if one.edl_policy == "Never" else Scope.ROLE,
+        # Everybody is told of everybody in the environment. Where a size may not be changed it is remembered all the
+        # same: an edit may change it together with the policy.
+        resize=Scope.ROLE,
         mains=frozenset(str(container["name"]) for container in counting(one.template)),
         recreates=True,
         service=True,
