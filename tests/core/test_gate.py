@@ -10,7 +10,8 @@ from trainwright.core import gate
 from trainwright.model.cause import Why
 from trainwright.model.child import Extra, Observed, Waiting
 from trainwright.model.job import Body, Clean, CleanUp, Job, Lifecycle, Replica, Restart, Scope
-from trainwright.model.meta import WORLD, ObjectMeta
+from trainwright.model.ledger import Ledger
+from trainwright.model.meta import PLACES, WORLD, ObjectMeta
 from trainwright.model.site import Site
 from trainwright.testing.factories import NOW, OWNER, PlainDialect, job, role
 from trainwright.testing.world import World
@@ -126,6 +127,88 @@ def test_a_pod_that_goes_after_the_map_was_made_takes_all_along_although_nothing
 
     assert world.job.ledger.roles[0].epoch == 1
     assert map_of(world) is None
+
+
+ALSO_DISRUPTED = Restart(
+    frozenset({Why.EXIT, Why.DELETED, Why.DISRUPTED}), free=frozenset({Why.DISRUPTED}), scope=Scope.JOB
+)
+
+
+def lasting(restart: Restart = ALSO_DISRUPTED) -> World:
+    """It runs, and its pods may be restarted in place."""
+    one = gated()
+    return started(World(replace(one, roles=(replace(one.roles[0], restart=restart),))))
+
+
+def test_a_pod_that_gets_another_address_takes_all_along() -> None:
+    """A node that boots anew keeps its pods, but not their addresses."""
+    world = lasting()
+    world.change("job-worker-1", pod_ip="")
+    rest(world)
+    assert world.job.ledger.roles[0].epoch == 0, "none yet"
+    world.change("job-worker-1", pod_ip="10.9.9.9")
+    world.catch_up()
+    plan = world.step()
+
+    book = world.job.ledger.roles[0]
+    assert (book.epoch, book.restarts) == (1, {"Disrupted": 1})
+    assert map_of(world) is None
+    assert "job-worker-1: disrupted (AddressChanged: its peers were told" in plan.events[0].message
+    world.wait(60)
+    started(world)
+    assert {pod.status.phase for pod in world.pods().values()} == {"Running"}
+    assert world.job.ledger.roles[0].epoch == 1, "once"
+
+
+@pytest.mark.parametrize(
+    "restart",
+    [
+        pytest.param(replace(ALSO_DISRUPTED, scope=Scope.POD), id="peers go by name"),
+        pytest.param(ANEW, id="disruptions are not answered"),
+    ],
+)
+def test_where_nobody_answers_that_a_pod_has_another_address_the_map_follows(restart: Restart) -> None:
+    world = lasting(restart)
+    before = map_of(world)
+    world.change("job-worker-1", pod_ip="10.9.9.9")
+    rest(world)
+
+    after = map_of(world)
+    assert before is not None
+    assert after is not None
+    assert world.job.ledger.roles[0].epoch == 0
+    assert (after.metadata.uid, after.metadata.annotations) != (before.metadata.uid, before.metadata.annotations)
+    assert after.metadata.uid == before.metadata.uid
+
+
+def test_a_map_that_does_not_say_where_pods_were_judges_nobody() -> None:
+    """One of an operator before this one."""
+    world = lasting()
+    made = map_of(world)
+    assert made is not None
+    noted = {name: value for name, value in (made.metadata.annotations or {}).items() if name != PLACES}
+    world._set(("ConfigMap", "job"), replace(made, metadata=replace(made.metadata, annotations=noted)))
+    world.change("job-worker-1", pod_ip="10.9.9.9")
+    rest(world)
+
+    assert world.job.ledger.roles[0].epoch == 0
+
+
+def test_after_a_lost_status_the_map_is_written_over_and_pods_that_ask_for_it_still_find_it() -> None:
+    world = lasting()
+    world.exit("job-worker-0", 1)
+    rest(world)
+    world.wait(60)
+    started(world)
+    before = map_of(world)
+    world.edit(ledger=Ledger())
+    rest(world)
+
+    after = map_of(world)
+    assert before is not None
+    assert after is not None
+    assert after.metadata.uid == before.metadata.uid
+    assert {pod.status.phase for pod in world.pods().values()} == {"Running"}
 
 
 def test_a_new_replica_is_not_one_that_went() -> None:

@@ -6,7 +6,7 @@ from trainwright.core.observe import View
 from trainwright.model.action import Create, Delete, Patch
 from trainwright.model.child import Extra
 from trainwright.model.job import Body
-from trainwright.model.meta import DIGEST, WORLD
+from trainwright.model.meta import DIGEST, PLACES, WORLD
 
 Address = tuple[str, str, str]
 
@@ -19,7 +19,8 @@ def kept(view: View) -> tuple[list[Create], list[Patch], list[Delete]]:
     gang = view.job.gang.at(view.site) if view.job.gang is not None else None
     # The group of a gang may only be out of sight: what is there stays there.
     unseen = "PodGroup" if view.job.gang is not None and gang is None else ""
-    made = [render.extra(view.job, body) for body in bodies if body["kind"] != unseen]
+    places = gate.places(view.job, view.roles)
+    made = [render.extra(view.job, body, places) for body in bodies if body["kind"] != unseen]
     wanted = {render.address(view.job, create.body): create for create in made}
     present = {removal.address(extra): extra for extra in view.observed.extras if extra.kind != unseen}
     old = {key for key, extra in present.items() if gate.outlived(view.job, extra, view.roles)}
@@ -38,7 +39,7 @@ def _patches(wanted: dict[Address, Create], present: dict[Address, Extra], keeps
         if extra is None or removal.going(extra) or (extra.metadata.annotations or {}).get(DIGEST) == noted[DIGEST]:
             continue
         body = _update(create.body, keeps)
-        body["metadata"] = {"annotations": {name: noted[name] for name in (DIGEST, WORLD) if name in noted}}
+        body["metadata"] = {"annotations": {name: noted[name] for name in (DIGEST, WORLD, PLACES) if name in noted}}
         meta, why = extra.metadata, "kept in step with the job"
         patches.append(Patch(extra.kind, meta.name, meta.uid, body, why, api=extra.api_version))
     return patches

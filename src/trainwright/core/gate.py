@@ -3,21 +3,27 @@
 
 It holds the addresses of one attempt at the whole job. `run` makes it once the dialect can spell it, keeps it for as
 long as that attempt lasts, and makes no pod of another before it is gone; so nobody ever reads of peers that are no
-more. `conclude` asks whether a container merely waits for it.
+more. `conclude` asks whether a container merely waits for it, `observe` whether a pod is still where it says.
 """
 
 import re
 from functools import lru_cache
+from hashlib import blake2b
 
 from msgspec.structs import replace
 
+from trainwright.model.cause import Cause, Why
 from trainwright.model.child import Extra, Observed, Waiting
 from trainwright.model.job import Job, Role
 from trainwright.model.ledger import RoleLedger
-from trainwright.model.meta import WORLD
-from trainwright.model.status import RoleSeen
+from trainwright.model.meta import PLACES, WORLD
+from trainwright.model.status import RoleSeen, Seen, State
 
 MISSING = "CreateContainerConfigError"
+#: Why a pod that is still there counts as lost.
+_MOVED = Cause(Why.DISRUPTED, reason="AddressChanged", message="its peers were told the address that it had before")
+#: So long is the print of an address.
+_PRINT = 6
 
 
 def basis(job: Job, roles: tuple[RoleSeen, ...], observed: Observed) -> Observed:
@@ -54,6 +60,53 @@ def shut(job: Job, observed: Observed) -> bool:
 def passed(job: Job, observed: Observed) -> bool:
     """The ConfigMap of the current attempt is there."""
     return _gated(job) and any(holds(job, extra) for extra in observed.extras)
+
+
+def places(job: Job, roles: tuple[RoleSeen, ...]) -> str:
+    """Where the pods are of which it tells, as it is noted on it; nothing where addresses may change."""
+    if not any(_settled(role) for role in job.roles):
+        return ""
+    return "".join([_print(_address(seen)) for role in roles for seen in role.replicas])
+
+
+def moved(job: Job, observed: Observed, roles: tuple[RoleSeen, ...]) -> tuple[RoleSeen, ...]:
+    """The replicas; those whose pods have got other addresses since, as after a reboot of their node, are lost."""
+    told = next((extra.metadata.annotations or {} for extra in observed.extras if holds(job, extra)), {}).get(PLACES)
+    if not told or len(told) != _PRINT * sum(len(role.replicas) for role in roles) or told == places(job, roles):
+        return roles
+    found, at = [], 0
+    for role, group in zip(job.roles, roles, strict=True):
+        prints = told[at : at + _PRINT * len(group.replicas)]
+        found.append(_without_moved(group, prints) if _settled(role) else group)
+        at += len(prints)
+    return tuple(found)
+
+
+def _without_moved(group: RoleSeen, prints: str) -> RoleSeen:
+    replicas = tuple(
+        [_judged(seen, prints[_PRINT * seen.index : _PRINT * (seen.index + 1)]) for seen in group.replicas]
+    )
+    return replace(group, replicas=replicas, running=sum(seen.state is State.RUNNING for seen in replicas))
+
+
+def _judged(seen: Seen, told: str) -> Seen:
+    if seen.final or seen.state not in (State.RUNNING, State.STARTING) or _print(_address(seen)) in ("", told):
+        return seen
+    return replace(seen, state=State.LOST, cause=_MOVED)
+
+
+def _settled(role: Role) -> bool:
+    """Its peers hold addresses, and are made anew where one is another."""
+    return bool(role.gate) and role.restart.answers_removal and role.restart.answers(Why.DISRUPTED)
+
+
+def _address(seen: Seen) -> str:
+    return seen.pod.status.pod_ip if seen.pod is not None else ""
+
+
+@lru_cache(maxsize=16384)
+def _print(address: str) -> str:
+    return blake2b(address.encode(), digest_size=_PRINT // 2).hexdigest() if address else ""
 
 
 def reached(role: Role, book: RoleLedger) -> RoleLedger:

@@ -88,6 +88,8 @@ def observe(job: Job, observed: Observed, site: Site, now: Time) -> View:
     books = {book.name: book for book in job.ledger.roles}
     looker = _Looker(site, now, nodes.doubts(job, observed, site, now), leftovers, gate.passed(job, observed))
     seen = tuple([looker.look(role, slots[role.name], books) for role in job.roles])
+    if looker.passed:
+        seen = gate.moved(job, observed, seen)
     running = sum([role.running for role in seen])
     calm = running > 0 and running == sum([role.replicas for role in job.roles])
     view = View(

@@ -14,7 +14,7 @@ import msgspec
 from trainwright.core.affinity import merged
 from trainwright.model.action import Create
 from trainwright.model.job import Body, Job, Replica
-from trainwright.model.meta import ATTEMPT, DIGEST, INDEX, JOB_UID, KIND, ROLE, SPARE, WORLD, Owner
+from trainwright.model.meta import ATTEMPT, DIGEST, INDEX, JOB_UID, KIND, PLACES, ROLE, SPARE, WORLD, Owner
 from trainwright.model.site import Site
 
 #: What the containers of a spare wait for; its name is all that people see of the reason.
@@ -52,14 +52,14 @@ def service(job: Job, replica: Replica, site: Site) -> Create:
     return Create({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
 
 
-def extra(job: Job, body: Body) -> Create:
-    """A child of the whole job, with a digest of what it was made from."""
+def extra(job: Job, body: Body, places: str = "") -> Create:
+    """A child of the whole job, with a digest of what it was made from; a gate, with where the pods are."""
     given = body.get("metadata", {})
     ours = {KIND: job.kind, JOB_UID: job.uid}
     metadata = _metadata(job, address(job, body)[2], given, ours)
     metadata["annotations"] = metadata.get("annotations", {}) | {DIGEST: digest(body)}
     if body["kind"] == "ConfigMap" and any(role.gate == metadata["name"] for role in job.roles):
-        metadata["annotations"][WORLD] = job.world
+        metadata["annotations"] |= {WORLD: job.world} | ({PLACES: places} if places else {})
     return Create(body | {"metadata": metadata})
 
 

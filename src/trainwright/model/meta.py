@@ -22,6 +22,8 @@ ADDRESS = f"{PREFIX}/address"
 DIGEST = f"{PREFIX}/digest"
 #: Annotation on a ConfigMap that pods wait for: the attempt at the whole job that it speaks of.
 WORLD = f"{PREFIX}/world"
+#: On the same: a print of each pod's address, in the order of roles and indexes.
+PLACES = f"{PREFIX}/places"
 
 
 class Wire(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):

@@ -148,6 +148,25 @@ def test_nobody_is_told_of_servers_and_heterogeneous_workers_that_are_scaled_awa
         assert len([key for key in one if key.startswith("TRAINWRIGHT_")]) == 1
 
 
+@pytest.mark.parametrize(("intranet", "again"), [("PodIP", True), ("Host", True), ("Service", False)])
+def test_a_server_that_comes_back_under_another_address_takes_all_along_unless_it_goes_by_name(
+    intranet: str, again: bool
+) -> None:
+    world = Driver(manifest(ps=role(1, pod={"restartPolicy": "OnFailure"}), worker=2, intranet=intranet))
+    world.run()
+    world.change("demo-ps-0", pod_ip="10.9.9.9")
+    world.wait_out()
+    world.run()
+
+    assert world.names() == [f"{name}#1" if again else name for name in ("ps-0", "worker-0", "worker-1")]
+    assert world.phase == "Running"
+    ips = [pod.status.pod_ip for pod in world.pods().values()]
+    for pod in world.pods().values() if again else ():
+        told = world.read[pod.metadata.uid]
+        ends = f"{told['PADDLE_PSERVERS_IP_PORT_LIST']},{told['PADDLE_TRAINER_ENDPOINTS']}"
+        assert [end.rpartition(":")[0] for end in ends.split(",")] == ips
+
+
 def test_by_name_hosts_have_a_dot_so_that_paddles_launcher_takes_them_for_hosts() -> None:
     world = Driver(manifest(worker=2, intranet="Service"))
     world.step()
