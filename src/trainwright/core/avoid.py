@@ -25,9 +25,9 @@ HOSTNAME = "kubernetes.io/hostname"
 def keep(view: View) -> View:
     """The pass with the list brought up to date: suspects noted, those that are well again forgotten in time."""
     ledger = view.ledger
-    sick = {name for name, doubt in view.doubts.items() if doubt.sick}
-    if not (sick or ledger.avoided):
+    if not (view.doubts or ledger.avoided):
         return view
+    sick = {name for name, doubt in view.doubts.items() if doubt.sick}
     kept = [new for one in ledger.avoided if (new := _aged(one, view, sick)) is not None]
     noted = {one.node for one in kept}
     for name in sorted(sick - noted):

@@ -6,7 +6,6 @@ the node has to give, so that less is left than pods of the job hold there.
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
 
 from msgspec import Struct
 
@@ -14,7 +13,7 @@ from trainwright.model.child import Node, Observed
 from trainwright.model.job import Job, Role
 from trainwright.model.meta import JOB_UID, ROLE
 from trainwright.model.site import Site
-from trainwright.model.units import quantity
+from trainwright.model.units import count
 
 _ENDED = ("Succeeded", "Failed")
 
@@ -26,31 +25,20 @@ class Held(Struct, frozen=True, gc=False):
     roles: set[str]
 
 
-def asked(role: Role, site: Site) -> dict[str, int]:
+def asked(role: Role, site: Site) -> Mapping[str, int]:
     """How many GPUs a pod of this role asks for, by resource; most roles ask for none."""
-    spec = role.template.get("spec") or {}
-    total: dict[str, int] = {}
-    for container in spec.get("containers") or ():
-        resources = container.get("resources")
-        if resources:
-            for name, amount in ((resources.get("requests") or {}) | (resources.get("limits") or {})).items():
-                if name in site.devices.resources:
-                    total[name] = total.get(name, 0) + whole(amount)
-    return total
+    found, known = role.extended, site.devices.resources
+    if not found or found.keys() <= known:
+        return found
+    return {name: amount for name, amount in found.items() if name in known}
 
 
 def asked_most(job: Job, site: Site) -> Mapping[str, int]:
     """The most that a pod of any role asks for, by resource."""
-    most: dict[str, int] = {}
-    for role in job.roles:
-        for name, amount in asked(role, site).items():
-            most[name] = max(amount, most.get(name, 0))
-    return most
-
-
-def odd(node: Node, most: Mapping[str, int], pods: int, site: Site) -> bool:
-    """Whether a closer look at the node is called for: it holds so many pods, which ask for so much at most."""
-    return bool(illness(node, most, site, pods))
+    asks = [amounts for role in job.roles if (amounts := asked(role, site))]
+    if len(asks) <= 1:
+        return asks[0] if asks else {}
+    return {name: max(one.get(name, 0) for one in asks) for name in sorted({name for one in asks for name in one})}
 
 
 def held(job: Job, observed: Observed, site: Site) -> Mapping[str, Held]:
@@ -87,13 +75,6 @@ def illness(node: Node, amounts: Mapping[str, int], site: Site, times: int = 1) 
     for name, amount in amounts.items() if has else ():
         left = has.get(name) if has else None
         # One that never said how many it has is not judged by it.
-        if left is not None and whole(left) < amount * times:
-            return f"{whole(left)} {name} left of {amount * times} in use"
+        if left is not None and count(left) < amount * times:
+            return f"{count(left)} {name} left of {amount * times} in use"
     return ""
-
-
-@lru_cache(maxsize=128, typed=True)
-def whole(amount: object) -> int:
-    """A number of GPUs; what cannot be read is none."""
-    found = quantity(amount)
-    return int(found) if found is not None else 0

@@ -39,7 +39,7 @@ def _bounded(role: Role, ceiling: Ceiling | None) -> Role:
 def resized(view: View) -> View:
     """The pass after its changes of size: whoever was told of the old world starts anew in the new one."""
     pairs = list(zip(view.job.roles, view.ledger.roles, strict=True))
-    told = [(role, book) for role, book in pairs if _noted(role) and book.size != role.replicas]
+    told = [pair for pair in pairs if pair[1].size != pair[0].replicas and _noted(pair[0])]
     if not told:
         return view
     changed = {role.name: role for role, book in told if role.resize is not None and book.size >= 0}

@@ -28,7 +28,7 @@ _PRINT = 6
 
 def basis(job: Job, roles: tuple[RoleSeen, ...], observed: Observed) -> Observed:
     """What a dialect may spell extras from: of pods only those that count."""
-    if not _gated(job):
+    if not job.gated:
         return observed
     pods = [seen.pod for role in roles for seen in role.replicas if seen.pod is not None]
     return replace(observed, pods=tuple([pod for pod in pods if pod.metadata.deletion_timestamp is None]))
@@ -59,7 +59,7 @@ def shut(job: Job, observed: Observed) -> bool:
 
 def passed(job: Job, observed: Observed) -> bool:
     """The ConfigMap of the current attempt is there."""
-    return _gated(job) and any(holds(job, extra) for extra in observed.extras)
+    return job.gated and any(holds(job, extra) for extra in observed.extras)
 
 
 def places(job: Job, roles: tuple[RoleSeen, ...]) -> str:
@@ -130,10 +130,6 @@ def speaks_of(message: str, name: str) -> bool:
 @lru_cache(maxsize=1024)
 def _named(name: str) -> re.Pattern[str]:
     return re.compile(rf"""configmap\s+["']?(?:[a-z0-9.-]+/)?{re.escape(name)}(?![\w.-])""", re.IGNORECASE)
-
-
-def _gated(job: Job) -> bool:
-    return any([bool(role.gate) for role in job.roles])  # noqa: C419 - asked on every pass, and a list is cheaper
 
 
 def _gates(job: Job, extra: Extra) -> bool:

@@ -6,7 +6,6 @@ has not listed its nodes must not declare them dead, and keeps one that was remo
 that have failed are a doubt of another kind: the node answers, so its pods can still be asked to go.
 """
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 
 from msgspec import Struct
@@ -15,7 +14,7 @@ from trainwright.core import devices, taints
 from trainwright.model.child import GONE, Node, Observed
 from trainwright.model.job import Body, Job, Role
 from trainwright.model.site import Site
-from trainwright.model.units import Time, after
+from trainwright.model.units import Time, after, count
 
 UNREACHABLE = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
 #: From so many nodes on, the share of those that fell silent says something about the cluster.
@@ -54,13 +53,17 @@ def doubts(job: Job, observed: Observed, site: Site, now: Time) -> Mapping[str, 
     asked = devices.asked_most(job, site)
     silent: dict[str, Node] = {}
     odd: dict[str, Node] = {}
-    for name, pods in Counter([pod.spec.node_name for pod in observed.pods]).items():
+    holding: dict[str, int] = {}
+    for pod in observed.pods:
+        name = pod.spec.node_name
+        holding[name] = holding.get(name, 0) + 1
+    for name, pods in holding.items():
         node = known.get(name)
         if node is None:
             continue
         if not ready(node):
             silent[name] = node
-        elif asked and devices.odd(node, asked, pods, site):
+        elif asked and devices.illness(node, asked, site, pods):
             odd[name] = node
     found = _silent(silent, known, site) if silent else {}
     return found | _sick(job, odd, observed, site, now) if odd else found
@@ -68,9 +71,14 @@ def doubts(job: Job, observed: Observed, site: Site, now: Time) -> Mapping[str, 
 
 def ready(node: Node) -> bool:
     """It says so itself; kubelets write that condition last."""
-    for condition in reversed(node.status.conditions or ()):
-        if condition.type == "Ready":
-            return condition.status == "True"
+    conditions = node.status.conditions
+    if conditions:
+        last = conditions[-1]
+        if last.type == "Ready":
+            return last.status == "True"
+        for condition in conditions:
+            if condition.type == "Ready":
+                return condition.status == "True"
     return False
 
 
@@ -150,5 +158,5 @@ def _takes(node: Node, selector: Mapping[str, str], asked: Mapping[str, int]) ->
         ready(node)
         and not node.spec.unschedulable
         and all(labels.get(key) == value for key, value in selector.items())
-        and (not has or all(devices.whole(has.get(name, "0")) >= amount for name, amount in asked.items()))
+        and (not has or all(count(has.get(name, "0")) >= amount for name, amount in asked.items()))
     )

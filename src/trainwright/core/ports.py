@@ -23,8 +23,10 @@ def lacking(job: Job, site: Site) -> bool:
 
 def handed(view: View) -> View:
     """The pass in which every replica that needs ports has some, and no other."""
-    needs = dict(_needs(view.job, view.site))
     before = view.ledger.ports
+    if not (before or view.job.ported):
+        return view
+    needs = dict(_needs(view.job, view.site))
     if needs.keys() == before.keys():
         return view
     known = {name: base for name, base in before.items() if name in needs}

@@ -72,7 +72,7 @@ def _stuck(view: View) -> list[Delete]:
 
 def _pods(view: View, holds: dict[str, dict[int, Time]]) -> list[Create]:
     if view.calm:
-        return spares.missing(view) if _resizing(view.job) else []
+        return spares.missing(view) if view.job.resizing else []
     missing = [
         (role, seen)
         for role, group in _in_order(view)
@@ -90,10 +90,6 @@ def _pods(view: View, holds: dict[str, dict[int, Time]]) -> list[Create]:
         for replica in replicas
         if replica.name not in taken
     ]
-
-
-def _resizing(job: Job) -> bool:
-    return any([role.elastic is not None and role.elastic.auto for role in job.roles])  # noqa: C419 - cheaper
 
 
 def _in_order(view: View) -> list[tuple[Role, RoleSeen]]:
@@ -148,7 +144,7 @@ def _services(view: View) -> tuple[list[Create], list[Delete]]:
 def _wake(view: View, holds: dict[str, dict[int, Time]]) -> Time | None:
     """The next moment at which something changes by time alone."""
     life = view.job.lifecycle
-    growing = fitting.wakes(view) if _resizing(view.job) else []
+    growing = fitting.wakes(view) if view.job.resizing else []
     anxious = holds or growing or view.doubts or view.ledger.avoided
     if view.calm and not (anxious or life.deadline or life.start_deadline is not None):
         return None

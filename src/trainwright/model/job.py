@@ -4,7 +4,9 @@
 A field is here only if `core` reads it; what only one kind needs stays in that kind's dialect.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -16,6 +18,7 @@ from trainwright.model.ledger import Ledger
 from trainwright.model.meta import Key, Owner
 from trainwright.model.rule import Rule
 from trainwright.model.site import Site
+from trainwright.model.units import count
 
 Body = dict[str, Any]
 #: Causes that lie with a node, not with what ran there.
@@ -86,7 +89,7 @@ class Elastic(Struct, frozen=True, gc=False):
     auto: bool = False
 
 
-class Role(Struct, frozen=True):
+class Role(Struct, frozen=True, dict=True):
     """One role of a job: so many replicas of one template."""
 
     name: str
@@ -122,6 +125,17 @@ class Role(Struct, frozen=True):
     def resizes(self) -> bool:
         """It resizes itself to what can run, and so lives with nodes that fail."""
         return self.elastic is not None and self.elastic.auto
+
+    @cached_property
+    def extended(self) -> Mapping[str, int]:
+        """What a pod of it asks for beside the usual, by resource: GPUs and their like. Found once."""
+        total: dict[str, int] = {}
+        for container in (self.template.get("spec") or {}).get("containers") or ():
+            asked = container.get("resources") or {}
+            for name, amount in ((asked.get("requests") or {}) | (asked.get("limits") or {})).items():
+                if "/" in name:
+                    total[name] = total.get(name, 0) + count(amount)
+        return total
 
     def survives(self, why: Why) -> bool:
         """Whether a replica that ended so may be tried again."""
@@ -254,7 +268,7 @@ class Dialect(Protocol):
         ...
 
 
-class Job(Struct, frozen=True, kw_only=True):
+class Job(Struct, frozen=True, kw_only=True, dict=True):
     """A job, whatever its kind."""
 
     key: Key
@@ -281,6 +295,21 @@ class Job(Struct, frozen=True, kw_only=True):
     finalizers: tuple[str, ...] | None = None
     #: What people should be told once, when the job is accepted: (reason, message).
     remarks: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def gated(self) -> bool:
+        """A role of it has a gate. Like what follows, found once and asked in every pass."""
+        return any(role.gate for role in self.roles)
+
+    @cached_property
+    def ported(self) -> bool:
+        """A role of it wants ports of its own."""
+        return any(role.ports for role in self.roles)
+
+    @cached_property
+    def resizing(self) -> bool:
+        """A role of it resizes itself."""
+        return any(role.resizes for role in self.roles)
 
     @property
     def world(self) -> str:

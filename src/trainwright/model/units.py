@@ -4,6 +4,7 @@
 import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 
 Time = datetime
 
@@ -36,6 +37,13 @@ def quantity(value: object) -> Decimal | None:
         return Decimal(number + (exponent or "")) * scale
     except InvalidOperation:  # pragma: no cover - the pattern admits only numbers; Decimal has the last word
         return None
+
+
+@lru_cache(maxsize=128, typed=True)
+def count(amount: object) -> int:
+    """A quantity of things that come whole; what cannot be read is none."""
+    found = quantity(amount)
+    return int(found) if found is not None else 0
 
 
 #: Before everything: for what has no time of its own.
