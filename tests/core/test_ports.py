@@ -11,7 +11,7 @@ from trainwright.core import ports
 from trainwright.core.reconcile import reconcile
 from trainwright.model.action import Plan, Write
 from trainwright.model.child import Observed
-from trainwright.model.job import Job
+from trainwright.model.job import Elastic, Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import Key
 from trainwright.model.site import Site
@@ -54,6 +54,19 @@ def test_each_replica_has_a_block_of_its_own_and_it_is_stored_before_the_pods() 
 def test_only_who_shares_a_machine_needs_any(one: Job, site: Site, expected: int) -> None:
     assert len(look(one, site=site).status.ledger.ports) == expected
     assert ports.lacking(one, site) is bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "lacking"),
+    [
+        pytest.param(Elastic(1, 3), False, id="it has what it needs"),
+        pytest.param(Elastic(5, 9), True, id="it runs with more than it asks for"),
+        pytest.param(Elastic(1, 2), False, id="it runs with fewer"),
+    ],
+)
+def test_how_many_need_some_is_bounded_as_the_role_is(bounds: Elastic, lacking: bool) -> None:
+    held = look(hosted(replicas=min(3, bounds.most))).status.ledger
+    assert ports.lacking(replace(hosted(elastic=bounds), ledger=held), Site()) is lacking
 
 
 def test_the_first_choice_is_the_jobs_own_and_always_the_same() -> None:

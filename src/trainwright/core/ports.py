@@ -10,6 +10,7 @@ from hashlib import blake2b
 
 from msgspec.structs import replace
 
+from trainwright.core import elastic
 from trainwright.core.names import child
 from trainwright.core.observe import View
 from trainwright.model.job import Job
@@ -18,7 +19,7 @@ from trainwright.model.site import Site
 
 def lacking(job: Job, site: Site) -> bool:
     """Whether a replica still needs ports: only then must be known which ones others hold."""
-    return any(name not in job.ledger.ports for name, _ in _needs(job, site))
+    return any(name not in job.ledger.ports for name, _ in _needs(elastic.bounded(job), site))
 
 
 def handed(view: View) -> View:
