@@ -168,6 +168,36 @@ def test_events_of_children_are_in_the_originals_words(moment: Moment, message: 
     assert (told.reason, told.message, told.source) == (reason, said, "paddlejob-controller")
 
 
+@pytest.mark.parametrize(
+    ("spec", "node", "warned"),
+    [
+        pytest.param({"worker": 3, "intranet": "Host"}, "one", True, id="on one node"),
+        pytest.param({"worker": 3, "intranet": "Host"}, "", False, id="a node for each"),
+        pytest.param({"worker": 3}, "one", True, id="pods without a network of their own"),
+        pytest.param({"worker": 3, "intranet": "Service"}, "one", False, id="by name"),
+        pytest.param({"ps": 1, "worker": 2, "intranet": "Host"}, "one", False, id="servers need no launcher"),
+        pytest.param({"worker": 1, "intranet": "Host"}, "one", False, id="alone anyway"),
+        pytest.param({"worker": 3, "intranet": "Host", "elastic": 1}, "one", False, id="elastic workers meet at etcd"),
+    ],
+)
+def test_workers_that_paddles_launcher_would_take_for_one_are_told_of(
+    spec: dict[str, Any], node: str, warned: bool
+) -> None:
+    world = Driver(manifest(**spec))
+    world.go()
+    for name in world.pods():
+        world.start(name)
+        if node:
+            world.change(name, pod_ip="10.0.0.7")
+    world.run()
+
+    assert world.phase == "Running"
+    said = next(emit for emit in world.told if emit.moment is Moment.RUNNING)
+    assert said.warning is warned
+    assert ("worker-0 and worker-1 share the address 10.0.0.7" in said.message) is warned
+    assert said.message.startswith("demo is running.")
+
+
 def test_a_change_of_size_is_told_and_is_no_restart() -> None:
     world = Driver(manifest(ps=1, worker=2))
     world.run()

@@ -4,7 +4,7 @@
 from msgspec.structs import replace
 
 from trainwright.kinds.paddlejob.dialect import CONTROLLER
-from trainwright.kinds.paddlejob.roles import WORKER
+from trainwright.kinds.paddlejob.roles import SERVICE, WORKER, elastic, intranet, mode
 from trainwright.model.action import Emit, Moment
 from trainwright.model.cause import brief
 from trainwright.model.job import Job
@@ -43,12 +43,33 @@ def event(job: Job, status: Status, emit: Emit) -> Emit:
         case Moment.SUCCEEDED | Moment.FAILED if outcome is not None:
             word = "Completed" if outcome.result is Result.SUCCEEDED else "Failed"
             return replace(emit, reason=word, message=brief(ended(job, outcome)[1]), source=CONTROLLER)
+        case Moment.RUNNING if shared := _shared(job, status):
+            return replace(emit, message=brief(f"{emit.message} {shared}"), warning=True, source=CONTROLLER)
         case Moment.RESIZED if any(role.size_key for role in job.roles):
             size = next(book.size for book in status.ledger.roles if book.name == WORKER)
             return replace(emit, message=f"scaled replicas to {size}", source=CONTROLLER)
         case Moment.CREATED | Moment.DELETED | Moment.REFUSED:
             return replace(_of_child(emit), source=CONTROLLER)
     return replace(emit, source=CONTROLLER)
+
+
+def _shared(job: Job, status: Status) -> str:
+    """Workers of which Paddle's launcher would take several for one, and train without a word with fewer."""
+    spec = getattr(job.dialect, "spec", None)
+    if spec is None or mode(spec) != "Collective" or intranet(spec) == SERVICE or elastic(spec):
+        return ""
+    group = next((role for role in status.roles if role.name == WORKER), None)
+    hosts: dict[str, str] = {}
+    for seen in group.replicas if group is not None else ():
+        address = seen.pod.status.pod_ip if seen.pod is not None else ""
+        first = hosts.setdefault(address, f"{WORKER}-{seen.index}") if address else ""
+        if first not in ("", f"{WORKER}-{seen.index}"):
+            return (
+                f"But {first} and {WORKER}-{seen.index} share the address {address}: paddle.distributed.launch counts"
+                " addresses, not workers, and trains with fewer than there are. Give each worker a node of its own"
+                " (podAntiAffinity), or use `intranet: Service`."
+            )
+    return ""
 
 
 def _of_child(emit: Emit) -> Emit:
