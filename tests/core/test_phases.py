@@ -2,6 +2,7 @@
 """Where a job is."""
 
 import pytest
+from msgspec.structs import replace
 from passes import lived, look, view
 
 from trainwright.core.phases import FINAL, MOVES, current, present, up
@@ -141,3 +142,14 @@ def test_a_lost_node_is_a_restart_where_it_is_not_an_end() -> None:
     )
 
     assert current(seen) is RESTARTING
+
+
+def test_growth_is_no_restart_in_the_pass_after_it_either() -> None:
+    given = job(role(replicas=2), ledger=lived(RoleLedger("worker", reached=1)))
+    first = look(given, pod(0), pod(1, "Pending"))
+    second = look(replace(given, ledger=first.status.ledger), pod(0), pod(1, "Pending"))
+
+    assert (first.status.ledger.phase, second.status.ledger.phase) == (Phase.RUNNING, Phase.RUNNING)
+    up = look(replace(given, ledger=first.status.ledger), pod(0), pod(1)).status.ledger
+    assert (up.phase, up.roles[0].reached) == (Phase.RUNNING, 2)
+    assert look(replace(given, ledger=up), pod(0), pod(1, "Pending")).status.ledger.phase is Phase.RESTARTING

@@ -170,6 +170,7 @@ def _lived_out(view: View, outcome: Outcome, actions: Actions, doomed: list[tupl
 
 def advance(view: View) -> View:
     """The ledger of a live job moves on: its phase, what has been reached, holds that are over."""
+    view = _phase(view)
     ledger = view.ledger
     roles = view.job.roles
     for place, book in enumerate(ledger.roles):
@@ -179,7 +180,7 @@ def advance(view: View) -> View:
             ledger = replace(ledger, roles=(*ledger.roles[:place], new, *ledger.roles[place + 1 :]))
     if ledger.generation != view.job.generation:
         ledger = replace(ledger, generation=view.job.generation)
-    return _phase(view.remember(ledger))
+    return view.remember(ledger)
 
 
 def _advanced(view: View, role: Role, group: RoleSeen, book: RoleLedger) -> RoleLedger:
@@ -187,7 +188,7 @@ def _advanced(view: View, role: Role, group: RoleSeen, book: RoleLedger) -> Role
         book = attempts.release(book, view.now)
     if book.stuck or (role.recreates and not group.calm):
         book = creation.noted(book, role, group.replicas, view.now)
-    if book.reached < role.replicas and phases.present(group):
+    if book.reached < role.replicas and phases.arrived(view, group):
         book = replace(book, reached=role.replicas)
     return book
 

@@ -56,6 +56,14 @@ def present(role: RoleSeen) -> bool:
     return all(seen.pod is not None or seen.final for seen in role.replicas)
 
 
+def arrived(view: View, role: RoleSeen) -> bool:
+    """Every replica of the role has existed; those by which it grows while the job runs count once they are up.
+
+    Else they would be missed in the next pass, as if they had been up before.
+    """
+    return all(up(seen) for seen in role.replicas) if view.ledger.phase is Phase.RUNNING else present(role)
+
+
 def current(view: View) -> Phase:
     """The phase of a job that is neither suspended nor at its end."""
     before = view.ledger.phase
