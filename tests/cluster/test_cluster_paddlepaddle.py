@@ -47,7 +47,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 @pytest.fixture(scope="module")
 def agents(plane: ControlPlane) -> Iterator[None]:
     """Two, each with a GPU, or so they say."""
-    offer = ("--cpus", "4", "--gpus", "1")
+    offer = ("--cpus", "4", "--gpus", "1", "--working-dir", str(plane.layout.folder))
     with agent(plane, "east", *offer, env=ENV), agent(plane, "west", *offer, env=ENV):
         yield
 
@@ -189,7 +189,7 @@ def test_an_elastic_job_goes_on_with_two_with_three_and_after_a_kill(
     job = Elastic(plane, namespace)
     workers = Workers(plane.layout.etcd, namespace, "elastic")
     workers.put("3")
-    plain = ("--runtime", "process", "--label", "pool=plain", "--cpus", "4")
+    plain = ("--runtime", "process", "--label", "pool=plain", "--cpus", "4", "--working-dir", str(tmp_path))
     with agent(plane, "north", *plain, env=ENV), agent(plane, "south", *plain, env=ENV):
         job.begin(tmp_path)
         job.grows(3)
