@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFJobs that train with TensorFlow under the operator, on two `trainwright node` agents of a real control plane.
+"""Jobs that train with TensorFlow under the operator, on two `trainwright node` agents of a real control plane.
 
 `make test-tensorflow` installs TensorFlow and runs these; nothing else does.
 """
@@ -28,6 +28,8 @@ pytestmark = pytest.mark.tensorflow
 EXAMPLES = Path(__file__).parents[2] / "examples" / "tfjob"
 #: Importing TensorFlow alone takes ten seconds where others are at work too.
 PATIENCE = 240.0
+#: Pods whose logs are to be read.
+KEPT = {"cleanPodPolicy": "None"}
 Body = dict[str, Any]
 
 
@@ -65,7 +67,7 @@ class Training(TFJobs):
         bodies: list[Body] = list(yaml.safe_load_all((EXAMPLES / f"{name}.yaml").read_text()))
         for body in bodies:
             if body["kind"] == "PersistentVolumeClaim":
-                self._volume(body["metadata"]["name"])
+                self.volume(body["metadata"]["name"])
             else:
                 container = body["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
                 known = {one["name"]: one["value"] for one in container["env"]} | env
@@ -73,7 +75,7 @@ class Training(TFJobs):
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": bodies})
         self.plane.kubectl("-n", self.namespace, "apply", "-f", "-", given=text)
 
-    def _volume(self, claim: str) -> None:
+    def volume(self, claim: str) -> None:
         """A folder of this machine, as a cluster's storage would give one."""
         folder = self.plane.layout.folder / "volumes" / self.namespace
         folder.mkdir(parents=True)
@@ -182,3 +184,17 @@ def test_a_chief_trains_with_workers_and_parameter_servers(training: Training) -
     assert len(losses(said)) == 8
     assert losses(said)[-1] < losses(said)[0] / 2
     until(lambda: set(training.children("dist-mnist")) == {"chief-0"}, "those that serve for ever are ended", 60)
+
+
+def test_the_same_program_trains_as_an_aitrainingjob(training: Training) -> None:
+    """What finds its peers by other variables."""
+    claim, job = yaml.safe_load_all((EXAMPLES.parent / "aitrainingjob" / "tensorflow.yaml").read_text())
+    training.volume(claim["metadata"]["name"])
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [claim, job | {"spec": job["spec"] | KEPT}]})
+    training.plane.kubectl("-n", training.namespace, "apply", "-f", "-", given=text)
+    done = ("wait", "--for=jsonpath={.status.phase}=Succeed", "aitj/tensorflow", f"--timeout={PATIENCE:.0f}s")
+    training.plane.kubectl("-n", training.namespace, *done)
+    said = training.log("tensorflow-trainer-0")
+
+    assert steps(said) == list(range(1, 61))
+    assert losses(said)[-1] < 0.1
