@@ -256,7 +256,7 @@ def _said(kind: Kind, status: object) -> tuple[Any, Ledger | None]:
         ledger = msgspec.convert(status.get("trainwright") or {}, Ledger)
     except msgspec.ValidationError:
         return _read(kind, {key: part for key, part in status.items() if key != "trainwright"}), None
-    return _read(kind, status) or _read(kind, {key: status[key] for key in ("trainwright",) if key in status}), ledger
+    return _read(kind, status), ledger
 
 
 def _unreadable(ledger: object) -> str:
@@ -271,7 +271,30 @@ def _unreadable(ledger: object) -> str:
 
 
 def _read(kind: Kind, status: Body) -> Any:
+    """The status; where that cannot be read as a whole, without those parts that cannot: how it ended may still be."""
+    found = _converted(kind, {key: part for key, part in status.items() if part is not None})
+    if found is not None:
+        return found
+    parts = {key: _legible(kind, key, part) for key, part in _said_of(status).items()}
+    return _converted(kind, {key: part for key, part in parts.items() if _converted(kind, {key: part}) is not None})
+
+
+def _legible(kind: Kind, key: str, part: Any) -> Any:
+    """Of a list, the entries that can be read."""
+    if not isinstance(part, list):
+        return part
+    return [one for one in part if _converted(kind, {key: [one]}) is not None]
+
+
+def _said_of(value: Any) -> Any:
+    """Without what says nothing: Go writes a time that nobody has set as null."""
+    if isinstance(value, dict):
+        return {key: _said_of(part) for key, part in value.items() if part is not None}
+    return [_said_of(one) for one in value if one is not None] if isinstance(value, list) else value
+
+
+def _converted(kind: Kind, status: Body) -> Any:
     try:
-        return msgspec.convert({key: part for key, part in status.items() if part is not None}, kind.status)
+        return msgspec.convert(status, kind.status)
     except msgspec.ValidationError:
         return None
