@@ -82,10 +82,8 @@ def test_a_new_job_remembers_the_size_that_its_pods_are_told_of() -> None:
     assert plan.events == ()
 
 
-@pytest.mark.parametrize(
-    ("replicas", "epoch", "born"), [pytest.param(3, 1, 1, id="more"), pytest.param(1, 2, 0, id="fewer")]
-)
-def test_a_change_of_size_starts_the_role_anew(replicas: int, epoch: int, born: int) -> None:
+@pytest.mark.parametrize(("replicas", "epoch"), [pytest.param(3, 1, id="more"), pytest.param(1, 2, id="fewer")])
+def test_a_change_of_size_starts_the_role_anew(replicas: int, epoch: int) -> None:
     ledger = lived(told(2), RoleLedger("ps", reached=1))
     given = job(role("worker", replicas, resize=Scope.ROLE), role("ps", 1), ledger=ledger)
 
@@ -93,7 +91,7 @@ def test_a_change_of_size_starts_the_role_anew(replicas: int, epoch: int, born: 
 
     assert epochs(plan) == {"worker": (epoch, replicas), "ps": (0, -1)}
     assert sorted(names(plan)["deletes"]) == ["Pod job-worker-0", "Pod job-worker-1"]
-    assert len(names(plan)["creates"]) == born
+    assert names(plan)["creates"] == []  # the old ones may still answer
     assert (plan.status.ledger.phase, plan.write) == (Phase.RESTARTING, Write.NOW)
     assert [(one.moment, one.message) for one in plan.events] == [
         (Moment.RESIZED, f"worker is scaled from 2 to {replicas} replicas")

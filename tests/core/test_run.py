@@ -12,7 +12,7 @@ from trainwright.core.render import digest, extra
 from trainwright.model.action import Delete, Patch, Write
 from trainwright.model.cause import Why
 from trainwright.model.child import Extra, Observed, Pod, Refusal
-from trainwright.model.job import Body, Deadline, Gang, Job, Lifecycle, Role
+from trainwright.model.job import Body, Deadline, Gang, Job, Lifecycle, Role, Scope
 from trainwright.model.ledger import Hold, Ledger, Phase, RoleLedger, Times
 from trainwright.model.meta import DIGEST, Key, Meta, Owner
 from trainwright.model.rule import NEVER
@@ -663,3 +663,33 @@ def test_times_are_those_of_the_ledger() -> None:
     given = job(lifecycle=Lifecycle(deadline=Deadline(7)), ledger=Ledger(Phase.PENDING, times=Times(NOW, later(-3))))
 
     assert look(given).wake == later(4)
+
+
+# -- who begins together -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scope", "old", "made"),
+    [
+        pytest.param(Scope.JOB, pod(1, role="ps"), [], id="all of them wait for the last of any role"),
+        pytest.param(Scope.ROLE, pod(1), [], id="a role waits for its own last one"),
+        pytest.param(Scope.ROLE, pod(1, role="ps"), ["Pod job-worker-0", "Pod job-worker-1"], id="and for no other"),
+        pytest.param(Scope.POD, pod(1), ["Pod job-worker-0"], id="single ones wait for nobody"),
+        pytest.param(
+            Scope.JOB, pod(1, phase="Failed", code=1), ["Pod job-worker-0"], id="what has ended answers no more"
+        ),
+    ],
+)
+def test_what_restarts_together_meets_nobody_of_an_older_attempt(scope: Scope, old: Pod, made: list[str]) -> None:
+    policy = on(Why.EXIT, scope=scope)
+    books = (RoleLedger("worker", epoch=1), RoleLedger("ps", epoch=1))
+    given = job(role("worker", 2, restart=policy), role("ps", 2, restart=policy), ledger=lived(*books))
+
+    plan = look(
+        given,
+        old,
+        pod(0, role="ps", attempt=1),
+        *([] if "ps-1" in old.metadata.name else [pod(1, role="ps", attempt=1)]),
+    )
+
+    assert names(plan)["creates"] == made

@@ -16,7 +16,7 @@ from trainwright.core.phases import up
 from trainwright.core.report import Actions
 from trainwright.core.verdict import deadline, start_deadline
 from trainwright.model.action import Create, Delete
-from trainwright.model.job import Job, Replica, Role
+from trainwright.model.job import Job, Replica, Role, Scope
 from trainwright.model.status import RoleSeen, Seen, State
 from trainwright.model.units import Time
 
@@ -83,7 +83,9 @@ def _pods(view: View, holds: dict[str, dict[int, Time]]) -> list[Create]:
     if not missing or not _admitted(view) or gate.shut(view.job, view.observed):
         return []
     taken = {pod.metadata.name for pod in view.observed.pods}
-    replicas = [_replica(view.job, role, seen) for role, seen in missing if _startable(view, role)]
+    leaving = {one.role for one in view.leftovers if not one.spare and one.pod.status.phase not in _ENDED}
+    startable = [role.name for role in view.job.roles if _startable(view, role) and not _met(role, leaving)]
+    replicas = [_replica(view.job, role, seen) for role, seen in missing if role.name in startable]
     terms = {role.name: avoid.terms(view, role) for role in view.job.roles} if view.ledger.avoided else {}
     return [
         render.pod(view.job, replica, view.site, terms.get(replica.role.name))
@@ -103,6 +105,11 @@ def _startable(view: View, role: Role) -> bool:
         return True
     before = [group for other, group in zip(view.job.roles, view.roles, strict=True) if other.stage < role.stage]
     return all(up(seen) for group in before for seen in group.replicas)
+
+
+def _met(role: Role, leaving: set[str]) -> bool:
+    """A pod that is made now would meet one of an older attempt that has not ended, and take it for its peer."""
+    return bool(leaving) and role.bond is not Scope.POD and (role.bond is Scope.JOB or role.name in leaving)
 
 
 def _admitted(view: View) -> bool:

@@ -126,6 +126,12 @@ class Role(Struct, frozen=True, dict=True):
         """It resizes itself to what can run, and so lives with nodes that fail."""
         return self.elastic is not None and self.elastic.auto
 
+    @property
+    def bond(self) -> Scope:
+        """Whose pods begin together: none of a new attempt is made while one of an old attempt may still answer."""
+        scopes = (self.restart.scope, self.resize)
+        return Scope.JOB if Scope.JOB in scopes else Scope.ROLE if Scope.ROLE in scopes else Scope.POD
+
     @cached_property
     def extended(self) -> Mapping[str, int]:
         """What a pod of it asks for beside the usual, by resource: GPUs and their like. Found once."""
