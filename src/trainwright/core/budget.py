@@ -30,9 +30,14 @@ class Retry(Struct, frozen=True, gc=False):
         return Scope.POD if self.cause.why is Why.DELETED and not rule.answers_removal else rule.scope
 
     @property
+    def counted(self) -> Why:
+        """What it is counted as: of all that it is, what is free."""
+        return next((why for why in self.cause.kinds if why in self.role.uncounted), self.cause.why)
+
+    @property
     def free(self) -> bool:
         """It does not use up any budget."""
-        return self.cause.why in self.role.uncounted
+        return self.counted in self.role.uncounted
 
 
 class Along:

@@ -65,7 +65,7 @@ def _retried(view: View, book: RoleLedger, group: list[Retry]) -> RoleLedger:
     book = attempts.retry(book, [retry.seen.index for retry in group])
     for seconds, indexes in holds.items():
         book = attempts.hold(book, indexes, after(view.now, seconds))
-    for why, times in Counter(retry.cause.why for retry in group).items():
+    for why, times in Counter(retry.counted for retry in group).items():
         book = attempts.count(book, why, times)
     return kept_in_place(view, book, [retry.seen for retry in group])
 
@@ -77,7 +77,7 @@ def _restarted(view: View, books: dict[str, RoleLedger], cause: Retry, counted: 
         if cause.scope is Scope.JOB or role.name == cause.role.name:
             book = attempts.hold(attempts.next_epoch(books[role.name]), range(role.replicas), until)
             if role.name == cause.role.name or cause.role.restart.shared:
-                book = attempts.count(book, cause.cause.why)
+                book = attempts.count(book, cause.counted)
             going = [seen for seen in group.replicas if (role.name, seen.index) not in counted]
             books[role.name] = kept_in_place(view, book, going)
             counted |= {(role.name, seen.index) for seen in going}

@@ -208,6 +208,17 @@ def test_a_pod_that_was_collected_because_its_node_is_gone_has_lost_its_node() -
     assert world.go()["RestartCount"] == {"trainer": 1}
 
 
+@pytest.mark.parametrize("scope", ["Pod", "All"])
+def test_under_auto_a_node_that_is_shut_down_uses_up_no_limit(scope: str) -> None:
+    world = Driver(manifest(trainer=replicas(2, edlPolicy="Auto", restartLimit=1, restartScope=scope))).running()
+    for times in (1, 2, 3):
+        world.change("demo-trainer-1", phase="Failed", reason="NodeShutdown")
+        assert world.go()["RestartCount"] == {"trainer": times}
+        assert world.again()["phase"] == "Running"
+
+    assert world.status["trainwright"]["roles"][0]["restarts"] == {"NodeLost": 3}
+
+
 def test_a_pod_that_was_preempted_has_not_lost_its_node() -> None:
     world = Driver(manifest(trainer=replicas(3, restartPolicy="OnNodeFail")), nodes=NODES).running()
     world.evict("demo-trainer-1")
