@@ -151,6 +151,14 @@ WARNED: dict[str, tuple[Body, str]] = {
         manifest(trainer=1, spec={"completePolicy": "Rank0"}),
         "spec.completePolicy: Rank0 never decides over replica types, so the job never completes; did you mean `All`?",
     ),
+    "a type that never completes": (
+        manifest(trainer=1, pserver=replicas(completePolicy="None")),
+        f"{SPECS}.pserver.completePolicy: None never completes, and the job's completePolicy All waits for it",
+    ),
+    "types of which none completes": (
+        trainer(completePolicy="None") | {"spec": {**trainer(completePolicy="None")["spec"], "completePolicy": "Any"}},
+        f"{SPECS}.trainer.completePolicy: None never completes, and the job's completePolicy Any waits for it",
+    ),
     "a job that ends at once": (
         manifest(trainer=1, meta={"annotations": {"preempted": "x"}}),
         "metadata.annotations: the annotation asks for the end Preempted: the job ends before anything is made",
@@ -322,3 +330,10 @@ def test_scale(one: Body, role: str, count: int, expected: Body | Problem) -> No
 @pytest.mark.parametrize("on", [True, False])
 def test_suspend(on: bool) -> None:
     assert AITRAININGJOB.suspend(manifest(trainer=1), on) == {"spec": {"suspend": on}}
+
+
+def test_a_type_that_nobody_waits_for_need_not_complete() -> None:
+    servers = replicas(completePolicy="None")
+
+    assert problems(manifest(trainer=1, pserver=servers, spec={"completePolicy": "Any"}), warnings=True) == []
+    assert problems(manifest(trainer=1, pserver=servers | {"replicas": 0}), warnings=True) == []

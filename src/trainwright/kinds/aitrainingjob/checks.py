@@ -78,6 +78,18 @@ def _job(spec: AITrainingJobSpec) -> Iterator[Problem]:
         if policy == "Rank0" or (policy == "None" and never == "completes"):
             message = f"{policy} never decides over replica types, so the job never {never}"
             yield Problem(path, message, "All" if never == "completes" else "Any", warning=True)
+    yield from _endless(spec)
+
+
+def _endless(spec: AITrainingJobSpec) -> Iterator[Problem]:
+    """Types that never complete, where the job waits for them."""
+    deciding = {name: one.complete_policy for name, one in spec.replica_specs.items() if replicas(one)}
+    never = [name for name, policy in deciding.items() if policy == "None"]
+    if (spec.complete_policy == "Any" and len(never) < len(deciding)) or spec.complete_policy not in ("All", "Any"):
+        return
+    for name in never:
+        message = f"None never completes, and the job's completePolicy {spec.complete_policy} waits for it"
+        yield Problem(f"{under(SPECS, name)}.completePolicy", message, warning=True)
 
 
 def _types(job: AITrainingJob) -> Iterator[Problem]:

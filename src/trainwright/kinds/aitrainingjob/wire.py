@@ -69,8 +69,8 @@ class ReplicaSpec(Spec, frozen=True):
     edl_policy: Annotated[
         EdlPolicy,
         _told(
-            "Auto: as many replicas as the cluster can hold, within the bounds; Manual, or unset: `replicas` may be"
-            " edited within them; Never: it may not."
+            "Auto: as many of `replicas` as the cluster can hold, not fewer than `minReplicas`; Manual, or unset:"
+            " `replicas` may be edited within the bounds; Never: it may not."
         ),
     ] = ""
 
