@@ -27,7 +27,7 @@ Tell = Callable[[str, object], None]
 
 @pytest.fixture
 def training(tmp_path: Path) -> Training:
-    return Training(tmp_path / "training", steps=60, pace=0.05)
+    return Training(tmp_path / "training", steps=50, pace=0.04)
 
 
 def started(stage: Stage, *words: str | dict[str, object]) -> Live:
@@ -44,11 +44,10 @@ def ended(run: Live) -> str:
 
 
 def test_the_example_trains(sandbox: Stage) -> None:
-    said = ended(
-        started(
-            sandbox, "--set", "spec.replicaSpecs.trainer.replicas=3", str(EXAMPLES / "aitrainingjob" / "elastic.yaml")
-        )
-    )
+    role = "spec.replicaSpecs.trainer"
+    pace = f"{role}.template.spec.containers[aitj-trainer].env[PACE].value='0'"
+    example = str(EXAMPLES / "aitrainingjob" / "elastic.yaml")
+    said = ended(started(sandbox, "--set", f"{role}.replicas=3", "--set", pace, example))
 
     assert re.search(r"trainer-0 \| step 100/100  world 3  loss 0\.\d+", said), said
     assert re.search(r"trainer-0 \| trained: 9\d\.\d% of the digits are known", said), said
@@ -106,9 +105,9 @@ def test_it_becomes_smaller_when_a_node_is_lost_and_larger_when_it_returns(
     sandbox: Stage, tmp_path: Path, record_property: Tell
 ) -> None:
     """Two nodes with two GPUs each, one for each trainer: 4, 2 and 4 again."""
-    training = Training(tmp_path / "training", steps=350, pace=0.1)
+    training = Training(tmp_path / "training", steps=300, pace=0.1)
     body = training.manifest(pod={"resources": {"limits": {"nvidia.com/gpu": 1}}})
-    run = started(sandbox, "--nodes", "2", "--gpus", "4", "--revive", "12s", body)
+    run = started(sandbox, "--nodes", "2", "--gpus", "4", "--revive", "11s", body)
     fault = training.until(15)
     os.kill(agent_of(sandbox, "node-1"), signal.SIGKILL)
     until(lambda: training.worlds == [4, 2], f"two go on: {run.said}", PATIENCE)
@@ -124,7 +123,8 @@ def test_it_becomes_smaller_when_a_node_is_lost_and_larger_when_it_returns(
     record_property("figure", f"2 trainers become 4: {training.lost(grown)}")
 
 
-def test_it_is_scaled_by_hand(stage: Stage, training: Training, record_property: Tell) -> None:
+def test_it_is_scaled_by_hand(stage: Stage, tmp_path: Path, record_property: Tell) -> None:
+    training = Training(tmp_path / "training", steps=150, pace=0.05)  # commands take their time, too
     run = started(stage, training.manifest(edlPolicy="Manual"))
     training.until(15)
     fault = time.time()
