@@ -63,6 +63,11 @@ def held(job: Job, observed: Observed, site: Site) -> Mapping[str, Held]:
 
 def illness(node: Node, amounts: Mapping[str, int], site: Site, times: int = 1) -> str:
     """What is wrong with the GPUs of a node of which so many times so much is in use, in words; empty: nothing."""
+    return ("" if node.plain else _told(node, site)) or _short(node.status.allocatable or {}, amounts, times)
+
+
+def _told(node: Node, site: Site) -> str:
+    """What detectors say."""
     known = site.devices
     for condition in node.status.conditions or ():
         if (condition.type, condition.status) in known.conditions:
@@ -71,9 +76,13 @@ def illness(node: Node, amounts: Mapping[str, int], site: Site, times: int = 1) 
     for taint in node.spec.taints or ():
         if taint.key in known.taints:
             return f"tainted {taint.key}"
-    has = node.status.allocatable
-    for name, amount in amounts.items() if has else ():
-        left = has.get(name) if has else None
+    return ""
+
+
+def _short(has: Mapping[str, str], amounts: Mapping[str, int], times: int) -> str:
+    """What the node's device plugin no longer trusts."""
+    for name, amount in amounts.items():
+        left = has.get(name)
         # One that never said how many it has is not judged by it.
         if left is not None and count(left) < amount * times:
             return f"{count(left)} {name} left of {amount * times} in use"

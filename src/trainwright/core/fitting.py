@@ -27,8 +27,7 @@ LASTING = 10.0
 
 def fit(view: View) -> View:
     """The pass with every such role at the size that it should have now."""
-    fixed = all([role.elastic is None for role in view.job.roles])  # noqa: C419 - asked on every pass: a list is cheaper
-    if fixed and all([book.ceiling is None for book in view.ledger.roles]):  # noqa: C419 - likewise
+    if not view.job.resizing and all([book.ceiling is None for book in view.ledger.roles]):  # noqa: C419 - cheaper
         return view
     books = tuple(
         _fitted(view, role, group, book)

@@ -59,9 +59,9 @@ def doubts(job: Job, observed: Observed, site: Site, now: Time) -> Mapping[str, 
         holding[name] = holding.get(name, 0) + 1
     for name, pods in holding.items():
         node = known.get(name)
-        if node is None:
+        if node is None or (node.plain and not (asked and node.status.allocatable)):
             continue
-        if not ready(node):
+        if not (node.plain or ready(node)):
             silent[name] = node
         elif asked and devices.illness(node, asked, site, pods):
             odd[name] = node

@@ -7,6 +7,7 @@ must not be PUT. Go servers write `null` for empty lists, so every list here may
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cached_property
 
 from msgspec import Struct, field
 
@@ -149,12 +150,23 @@ class NodeStatus(Wire, frozen=True, gc=False):
     allocatable: dict[str, str] | None = None
 
 
-class Node(Wire, frozen=True, gc=False):
+#: What every kubelet tells of its node beside that it is ready; none of it holds where all is well.
+_USUAL = frozenset({"MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"})
+
+
+class Node(Wire, frozen=True, gc=True, dict=True):
     """A node as the decision sees it."""
 
     metadata: Meta
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+    @cached_property
+    def plain(self) -> bool:
+        """It is ready, and nobody says anything out of the ordinary of it: most are like that, for days. Found once."""
+        told = {condition.type: condition.status for condition in self.status.conditions or ()}
+        well = told.pop("Ready", "") == "True" and all(told[word] == "False" for word in told)
+        return well and told.keys() <= _USUAL and not self.spec.taints
 
 
 class ObjectRef(Wire, frozen=True, gc=False):
