@@ -38,8 +38,10 @@ def _bounded(role: Role, ceiling: Ceiling | None) -> Role:
 
 def resized(view: View) -> View:
     """The pass after its changes of size: whoever was told of the old world starts anew in the new one."""
+    if not view.job.told:
+        return view
     pairs = list(zip(view.job.roles, view.ledger.roles, strict=True))
-    told = [pair for pair in pairs if pair[1].size != pair[0].replicas and _noted(pair[0])]
+    told = [pair for pair in pairs if pair[1].size != pair[0].replicas and pair[0].told]
     if not told:
         return view
     changed = {role.name: role for role, book in told if role.resize is not None and book.size >= 0}
@@ -57,12 +59,7 @@ def _anew(view: View, book: RoleLedger, group: RoleSeen) -> RoleLedger:
 
 
 def _sized(role: Role, book: RoleLedger) -> RoleLedger:
-    return replace(book, size=role.replicas) if _noted(role) else book
-
-
-def _noted(role: Role) -> bool:
-    """Its size is remembered: somebody was told of it."""
-    return role.resize is not None or bool(role.size_key)
+    return replace(book, size=role.replicas) if role.told else book
 
 
 def announced(view: View) -> tuple[Announce, ...]:

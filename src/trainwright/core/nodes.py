@@ -6,6 +6,7 @@ has not listed its nodes must not declare them dead, and keeps one that was remo
 that have failed are a doubt of another kind: the node answers, so its pods can still be asked to go.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 from msgspec import Struct
@@ -51,20 +52,20 @@ def doubts(job: Job, observed: Observed, site: Site, now: Time) -> Mapping[str, 
     if known is None:
         return {}
     asked = devices.asked_most(job, site)
-    silent: dict[str, Node] = {}
+    names = {pod.spec.node_name for pod in observed.pods}
+    here = [(name, node) for name in names if (node := known.get(name)) is not None]
+    strange = [pair for pair in here if not pair[1].plain or (asked and pair[1].status.allocatable)]
+    if not strange:
+        return {}
+    silent = {name: node for name, node in strange if not (node.plain or ready(node))}
     odd: dict[str, Node] = {}
-    holding: dict[str, int] = {}
-    for pod in observed.pods:
-        name = pod.spec.node_name
-        holding[name] = holding.get(name, 0) + 1
-    for name, pods in holding.items():
-        node = known.get(name)
-        if node is None or (node.plain and not (asked and node.status.allocatable)):
-            continue
-        if not (node.plain or ready(node)):
-            silent[name] = node
-        elif asked and devices.illness(node, asked, site, pods):
-            odd[name] = node
+    if asked:
+        pods = Counter([pod.spec.node_name for pod in observed.pods])
+        odd = {
+            name: node
+            for name, node in strange
+            if name not in silent and devices.illness(node, asked, site, pods[name])
+        }
     found = _silent(silent, known, site) if silent else {}
     return found | _sick(job, odd, observed, site, now) if odd else found
 

@@ -127,6 +127,11 @@ class Role(Struct, frozen=True, dict=True):
         return self.elastic is not None and self.elastic.auto
 
     @property
+    def told(self) -> bool:
+        """Its size is remembered: somebody was told of it."""
+        return self.resize is not None or bool(self.size_key)
+
+    @property
     def bond(self) -> Scope:
         """Whose pods begin together: none of a new attempt is made while one of an old attempt may still answer."""
         scopes = (self.restart.scope, self.resize)
@@ -311,6 +316,11 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     def ported(self) -> bool:
         """A role of it wants ports of its own."""
         return any(role.ports for role in self.roles)
+
+    @cached_property
+    def told(self) -> bool:
+        """Somebody is told of the size of a role of it."""
+        return any(role.told for role in self.roles)
 
     @cached_property
     def resizing(self) -> bool:
