@@ -27,6 +27,7 @@ USERS = (
     User("admin", "admin", _MASTERS),
     User("operator", "operator"),  # may do what RBAC grants it, and nothing else
     User("node", "node"),  # the same, for `trainwright node`
+    User("stranger", "stranger"),  # whom no test grants anything but its own
     User("scheduler", "system:kube-scheduler"),
     User("controller-manager", "system:kube-controller-manager", _MASTERS),  # it does the work of all its controllers
     User("kubelet-fake", "kubelet-fake", _MASTERS),

@@ -63,20 +63,20 @@ def test_a_watch_that_began_and_ended_counts_once_and_half_a_line_does_not(tmp_p
     assert (only.user, only.verb, only.resource) == ("operator", "watch", "genericjobs.batch.tensorstack.dev")
 
 
-def test_the_operator_may_do_what_it_is_granted_and_nothing_else(plane: ControlPlane, namespace: str) -> None:
+def test_a_user_may_do_what_it_is_granted_and_nothing_else(plane: ControlPlane, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods"
     with pytest.raises(RefusedError, match="403"):
-        plane.call("GET", path, user="operator")
+        plane.call("GET", path, user="stranger")
 
     plane.kubectl("create", "role", "reader", "-n", namespace, "--verb=list", "--resource=pods")
-    plane.kubectl("create", "rolebinding", "reader", "-n", namespace, "--role=reader", "--user=operator")
+    plane.kubectl("create", "rolebinding", "reader", "-n", namespace, "--role=reader", "--user=stranger")
 
     def lists() -> bool:
-        return plane.kubectl("get", "pods", "-n", namespace, user="operator", check=False).returncode == 0
+        return plane.kubectl("get", "pods", "-n", namespace, user="stranger", check=False).returncode == 0
 
     until(lists, "the role holds", 10)
     with pytest.raises(RefusedError, match="403"):
-        plane.call("POST", path, pod("a"), user="operator")
+        plane.call("POST", path, pod("a"), user="stranger")
 
 
 def test_a_service_account_is_known_by_its_token(plane: ControlPlane, namespace: str) -> None:

@@ -189,11 +189,11 @@ def _refused(jobs: Jobs) -> bool:
 
 def test_a_template_that_the_server_refuses(jobs: Jobs) -> None:
     wrong = role(replicas=2)
-    wrong["template"]["spec"]["containers"][0]["ports"] = [{"containerPort": 99999}]
+    wrong["template"]["spec"]["containers"][0]["imagePullPolicy"] = "Sometimes"
     mark = jobs.plane.mark()
     jobs.make(job("wrong", wrong))
 
-    jobs.until_told("wrong", "spec.containers[0].ports[0].containerPort: Invalid value: 99999")
+    jobs.until_told("wrong", 'spec.containers[0].imagePullPolicy: Unsupported value: "Sometimes"')
     time.sleep(4)
     assert _asked(jobs, mark) <= 4
     assert len(jobs.events("wrong")) == 1

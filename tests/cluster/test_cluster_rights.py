@@ -34,6 +34,7 @@ from cluster_users import User
 from trainwright.crd.rights import NAME
 from trainwright.kinds.gangs import PLUGINS_API, T9K_API, VOLCANO_API
 from trainwright.kinds.genericjob import GENERICJOB
+from trainwright.model.meta import DIGEST
 
 JOBS = "/apis/batch.tensorstack.dev/v1beta1/namespaces/{}/genericjobs"
 ACCOUNT = "system:serviceaccount:{}:" + NAME
@@ -232,6 +233,9 @@ def paddle(plane: ControlPlane, namespace: str) -> None:
     jobs.until("paddle", "Running")
     jobs.edit("paddle", worker={"replicas": 2})
     until(lambda: jobs.data("paddle").get("PADDLE_TRAINERS_NUM") == "2", "its ConfigMap follows")
+    told = f"{jobs.core}/configmaps/paddle"
+    plane.call("PATCH", told, {"metadata": {"annotations": {DIGEST: "another"}}})
+    until(lambda: plane.call("GET", told)["metadata"]["annotations"][DIGEST] != "another", "it is kept in step")
     jobs.edit("paddle", runPolicy={"suspend": True})
     until(lambda: not jobs.data("paddle"), "its ConfigMap goes")
     plane.call("DELETE", f"{jobs.path}/paddle")
