@@ -80,7 +80,9 @@ def _pods(view: View, holds: dict[str, dict[int, Time]]) -> list[Create]:
         for seen in group.replicas
         if seen.state is State.WAITING and seen.index not in holds.get(role.name, {})
     ]
-    if not missing or not _admitted(view) or gate.shut(view.job, view.observed):
+    if not missing:
+        return spares.missing(view) if view.job.resizing else []
+    if not _admitted(view) or gate.shut(view.job, view.observed):
         return []
     taken = {pod.metadata.name for pod in view.observed.pods}
     leaving = {one.role for one in view.leftovers if not one.spare and one.pod.status.phase not in _ENDED}

@@ -15,6 +15,7 @@ from trainwright.core import avoid, render
 from trainwright.core.names import child
 from trainwright.core.nodes import ready
 from trainwright.core.observe import Leftover, View
+from trainwright.core.phases import up
 from trainwright.model.action import Create
 from trainwright.model.child import Pod
 from trainwright.model.job import Replica, Role
@@ -78,8 +79,10 @@ def kept(view: View) -> frozenset[str]:
 
 
 def missing(view: View) -> list[Create]:
-    """Those that are to be made; asked only while everything else runs."""
+    """Those that are to be made, while nothing is on its way: what does not run has ended for good."""
     looking = list(_looking(view))
+    if looking and not view.calm and not all(up(seen) for role in view.roles for seen in role.replicas):
+        return []
     if not looking:
         return []
     taken = {pod.metadata.name for pod in view.observed.pods}
