@@ -14,6 +14,7 @@ from trainwright.model.child import Condition, Pod, Refusal
 from trainwright.model.job import Elastic, Job, Restart, Scope
 from trainwright.model.ledger import Ceiling, Ledger, Phase, RoleLedger
 from trainwright.model.meta import ATTEMPT, SPARE
+from trainwright.model.rule import NEVER, Atom, Result, Which
 from trainwright.model.site import Site, Sizing
 from trainwright.testing.factories import NOW, job, later, node, pod, role
 from trainwright.testing.world import World
@@ -254,6 +255,17 @@ def test_places_are_looked_for_only_while_all_run(pods: tuple[Pod, ...]) -> None
     made = look(auto(book=held()), *pods, site=SITE, now=later(60)).creates
 
     assert not [one for one in made if one.body["metadata"]["labels"][ATTEMPT] == SPARE]
+
+
+def test_places_are_looked_for_beside_a_role_that_has_ended_for_good() -> None:
+    worker = auto(book=held()).roles[0]
+    ended = RoleLedger("ps", failed="0", reached=1)
+    done = Atom("worker", Which.EVERY, Result.SUCCEEDED)
+    given = job(worker, role("ps", 1), success=done, failure=NEVER, ledger=lived(held(), ended))
+
+    plan = look(given, *PAIR, pod(0, role="ps", phase="Failed", code=1), site=SITE, now=later(60))
+
+    assert names(plan)["creates"] == ["Pod job-worker-2", "Pod job-worker-3"]
 
 
 def test_a_place_is_not_looked_for_under_a_name_that_is_taken() -> None:
