@@ -5,8 +5,6 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 JOB     ?= examples/quickstart.yaml
 RUNTIME ?= auto
-# One more than there are processors: many tests wait for real processes.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 
 .PHONY: help run test test-cluster test-tensorflow test-paddle check bench bench-operator deploy mutate lock clean
 
@@ -17,7 +15,7 @@ run: $(VENV)/.run  ## Train the quickstart on this machine (RUNTIME=process: wit
 	$(BIN)/trainwright run --runtime $(RUNTIME) $(JOB)
 
 test: check      ## All gates: ruff, mypy, import contracts, pytest
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/pytest -n auto --dist worksteal
 
 test-cluster: $(VENV)/.dev  ## The operator and the node agent on a real Kubernetes control plane: see docs/testing.md
 	$(BIN)/pytest tests/cluster
