@@ -6,24 +6,18 @@ wire is lost here too. Every pass of every test also holds what must always be t
 """
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
-import msgspec
-from msgspec.structs import replace
-
-from trainwright.core.reconcile import reconcile
+from driving import KindDriver
 from trainwright.kinds.aitrainingjob import AITRAININGJOB
 from trainwright.kinds.aitrainingjob.conditions import ENDS
-from trainwright.kinds.aitrainingjob.wire import MOST_CONDITIONS, AITrainingJobStatus
-from trainwright.kinds.base import Loaded, load
-from trainwright.model.action import Create, Emit, Plan, Write
+from trainwright.kinds.aitrainingjob.wire import MOST_CONDITIONS
+from trainwright.kinds.base import Loaded
+from trainwright.model.action import Plan, Write
 from trainwright.model.child import Condition, Container, ContainerState, Waiting
 from trainwright.model.job import Body
-from trainwright.model.ledger import Ledger
 from trainwright.model.site import Site
 from trainwright.testing.factories import UID
-from trainwright.testing.world import World
 
 MAIN = "aitj-main"
 
@@ -55,47 +49,25 @@ def manifest(*, name: str = "demo", spec: Body | None = None, meta: Body | None 
     }
 
 
-class Driver(World):
+class Driver(KindDriver):
     """One job, its children, and its stored manifest."""
 
+    kind = AITRAININGJOB
+
     def __init__(self, document: Body, *, site: Site | None = None, nodes: tuple[str, ...] = ()) -> None:
-        self.document: Body = msgspec.json.decode(msgspec.json.encode(document))
-        self.bodies: dict[tuple[str, str], Body] = {}
-        self.rendered: Body = {}
-        self.told: list[Emit] = []
         #: Every phase that was ever stored, one after the other.
         self.phases: list[str] = []
-        super().__init__(self.load().job, site=site, nodes=nodes)
+        super().__init__(document, site=site, nodes=nodes)
 
     # -- the operator --------------------------------------------------------------------------------------------
-
-    def load(self) -> Loaded:
-        """The stored manifest, read."""
-        return load(AITRAININGJOB, self.document)
-
-    def look(self) -> Plan:
-        """One pass over the stored manifest; its status is rendered along."""
-        loaded = self.load()
-        self.job = self.seen_job = loaded.job
-        plan = reconcile(loaded.job, self.observed(), self.site, self.clock)
-        self.rendered = self._render(loaded, plan)
-        self._hold(loaded, plan)
-        self.events = [AITRAININGJOB.event(loaded.job, plan.status, emit) for emit in plan.events]
-        return plan
-
-    def _render(self, loaded: Loaded, plan: Plan) -> Body:
-        body = AITRAININGJOB.render(loaded.status, loaded.job, plan.status, self.clock)
-        plain: Body = msgspec.json.decode(msgspec.json.encode(body))
-        return plain
 
     def _hold(self, loaded: Loaded, plan: Plan) -> None:
         """What is true of every status: it is read as it was written, and said twice it says the same."""
         assert self._render(loaded, plan) == self.rendered
-        again = msgspec.convert(self.rendered, AITrainingJobStatus)
-        second = replace(loaded, status=again, job=replace(loaded.job, ledger=plan.status.ledger))
-        calm = replace(plan, status=replace(plan.status, ledger=again.trainwright))
-        settled = self._render(second, calm)
-        if not again.restart_replica_name:  # else the old pods may have gone meanwhile, which the second look tells
+        settled = self._again(loaded, plan)
+        if not self.rendered[
+            "RestartReplicaName"
+        ]:  # else the old pods may have gone meanwhile, which the second look tells
             assert settled == self.rendered
         conditions = self.rendered["conditions"] or []
         steps = [one for one in conditions if one["type"] != "Invalid"]
@@ -106,47 +78,12 @@ class Driver(World):
         assert all(one["reason"] == f"TrainingJob{one['type']}" for one in conditions)
         assert ("endTime" in self.rendered) == (self.rendered["phase"] in ENDS)
 
-    def step(self, *, dies_after: int | None = None) -> Plan:
-        """One pass, carried out; counters are stored as well."""
-        plan = super().step(dies_after=dies_after)
-        if dies_after is None:
-            self._save()
-        return plan
-
-    def _store(self, ledger: Ledger) -> None:
-        assert ledger == self.plans[-1].status.ledger
-        self.writes.append("status")
-        self.told += self.events
-        self._save()
-
     def _save(self) -> None:
-        self.document["status"] = deepcopy(self.rendered)
+        super()._save()
         if not self.phases or self.phases[-1] != self.rendered["phase"]:
             self.phases.append(self.rendered["phase"])
 
-    def _create(self, create: Create) -> None:
-        self.bodies[create.body["kind"], create.name] = deepcopy(create.body)
-        super()._create(create)
-
-    def go(self, *, reaps: bool = True) -> Body:
-        """Let the operator work until it rests; no time passes. The stored status."""
-        for _ in range(50):
-            if reaps:
-                self.reap()
-            self.catch_up()
-            before = self.document.get("status")
-            plan = self.step()
-            if self.gone or (plan.empty and not self.notes and self.document.get("status") == before):
-                return self.status
-        raise AssertionError(f"no rest: {self.plans[-2:]}")
-
     # -- the user ------------------------------------------------------------------------------------------------
-
-    def edited(self, **changes: Any) -> Body:
-        """Somebody changes fields of the spec. The status after that."""
-        self.document["spec"] |= msgspec.json.decode(msgspec.json.encode(changes))
-        self.document["metadata"]["generation"] += 1
-        return self.go()
 
     def scale(self, kind: str, count: int) -> Body:
         """Another number of replicas. The status after that."""
@@ -220,12 +157,6 @@ class Driver(World):
         return self.start_all()
 
     # -- what there is -------------------------------------------------------------------------------------------
-
-    @property
-    def status(self) -> Body:
-        """The stored status."""
-        status: Body = self.document.get("status", {})
-        return status
 
     def names(self, kind: str = "Pod") -> list[str]:
         """The objects of a kind that really exist and are not on their way out; `#1` marks a second attempt."""

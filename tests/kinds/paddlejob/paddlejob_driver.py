@@ -5,23 +5,18 @@ The status lives in the manifest as JSON and nowhere else: every pass loads it a
 wire is lost here too. Every pass of every test also holds what must always be true of a status (`_hold`).
 """
 
-from copy import deepcopy
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
-from trainwright.core.reconcile import reconcile
-from trainwright.kinds.base import Loaded, load
+from driving import KindDriver
+from trainwright.kinds.base import Loaded
 from trainwright.kinds.paddlejob import PADDLEJOB
-from trainwright.kinds.paddlejob.wire import PaddleJobStatus
-from trainwright.model.action import Create, Emit, Patch, Plan
+from trainwright.model.action import Patch, Plan
 from trainwright.model.child import Observed
 from trainwright.model.job import Body
-from trainwright.model.ledger import Ledger
 from trainwright.model.site import Site
 from trainwright.testing.factories import UID
-from trainwright.testing.world import World
 
 
 def container(name: str = "paddle", **more: Any) -> Body:
@@ -49,71 +44,26 @@ def manifest(name: str = "demo", **spec: Any) -> Body:
     }
 
 
-class Driver(World):
+class Driver(KindDriver):
     """One PaddleJob, its children, and its stored manifest."""
 
+    kind = PADDLEJOB
+
     def __init__(self, document: Body, *, site: Site | None = None, nodes: tuple[str, ...] = ()) -> None:
-        self.document = msgspec.json.decode(msgspec.json.encode(document))
-        self.bodies: dict[tuple[str, str], Body] = {}
-        self.rendered: Body = {}
-        self.told: list[Emit] = []
         self.held: frozenset[int] = frozenset()
-        loaded = self.load()
-        assert loaded.errors == (), loaded.errors
-        super().__init__(loaded.job, site=site, nodes=nodes)
+        super().__init__(document, site=site, nodes=nodes)
+        assert self.load().errors == (), self.load().errors
 
     # -- the operator --------------------------------------------------------------------------------------------
-
-    def load(self) -> Loaded:
-        """The stored manifest, read."""
-        return load(PADDLEJOB, self.document)
 
     def observed(self) -> Observed:
         return replace(super().observed(), ports=self.held)
 
-    def look(self) -> Plan:
-        """One pass over the stored manifest; its status is rendered along."""
-        loaded = self.load()
-        self.job = self.seen_job = loaded.job
-        plan = reconcile(loaded.job, self.observed(), self.site, self.clock)
-        self.rendered = self._render(loaded, plan)
-        self._hold(loaded, plan)
-        self.events = [PADDLEJOB.event(loaded.job, plan.status, emit) for emit in plan.events]
-        return plan
-
-    def _render(self, loaded: Loaded, plan: Plan) -> Body:
-        body = PADDLEJOB.render(loaded.status, loaded.job, plan.status, self.clock)
-        plain: Body = msgspec.json.decode(msgspec.json.encode(body))
-        return plain
-
     def _hold(self, loaded: Loaded, plan: Plan) -> None:
         """What is true of every status: it is read as it was written, and said twice it says the same."""
-        again = msgspec.convert(self.rendered, PaddleJobStatus)
-        second = replace(loaded, status=again, job=replace(loaded.job, ledger=plan.status.ledger))
-        calm = replace(plan, status=replace(plan.status, ledger=again.trainwright))
-        assert self._render(second, calm) == self.rendered
+        assert self._again(loaded, plan) == self.rendered
         kinds = [one["type"] for one in self.rendered["conditions"]]
         assert len(set(kinds)) == len(kinds)
-
-    def step(self, *, dies_after: int | None = None) -> Plan:
-        """One pass, carried out; counters are stored as well."""
-        plan = super().step(dies_after=dies_after)
-        if dies_after is None:
-            self._save()
-        return plan
-
-    def _store(self, ledger: Ledger) -> None:
-        assert ledger == self.plans[-1].status.ledger
-        self.writes.append("status")
-        self.told += self.events
-        self._save()
-
-    def _save(self) -> None:
-        self.document["status"] = deepcopy(self.rendered)
-
-    def _create(self, create: Create) -> None:
-        self.bodies[create.body["kind"], create.name] = deepcopy(create.body)
-        super()._create(create)
 
     def _patch(self, patch: Patch) -> None:
         if patch.kind == PADDLEJOB.name:
@@ -124,17 +74,6 @@ class Driver(World):
             }
         super()._patch(patch)
 
-    def go(self) -> Body:
-        """Let the operator work until it rests; no time passes. The stored status."""
-        for _ in range(80):
-            self.reap()
-            self.catch_up()
-            before = self.document.get("status")
-            plan = self.step()
-            if self.gone or (plan.empty and not self.notes and self.document.get("status") == before):
-                return self.status
-        raise AssertionError(f"no rest: {self.plans[-2:]}")
-
     def wait_out(self) -> Body:
         """Every back-off passes, and what follows is done."""
         for _ in range(3):
@@ -143,12 +82,6 @@ class Driver(World):
         return status
 
     # -- the user ------------------------------------------------------------------------------------------------
-
-    def edited(self, **changes: Any) -> Body:
-        """Somebody changes fields of the spec. The status after that."""
-        self.document["spec"] |= msgspec.json.decode(msgspec.json.encode(changes))
-        self.document["metadata"]["generation"] += 1
-        return self.go()
 
     def scale(self, name: str, count: int) -> Body:
         """Another number of replicas. The status after that."""
@@ -174,11 +107,6 @@ class Driver(World):
         return self.go()
 
     # -- looking -------------------------------------------------------------------------------------------------
-
-    @property
-    def status(self) -> Body:
-        found: Body = self.document["status"]
-        return found
 
     @property
     def phase(self) -> str:

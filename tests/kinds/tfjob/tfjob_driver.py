@@ -6,23 +6,18 @@ wire is lost here too. Every pass of every test also holds what must always be t
 """
 
 from collections.abc import Iterable
-from copy import deepcopy
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
-from trainwright.core.reconcile import reconcile
-from trainwright.kinds.base import Loaded, load, stored
+from driving import KindDriver
+from trainwright.kinds.base import Loaded
 from trainwright.kinds.tfjob import TFJOB
-from trainwright.kinds.tfjob.wire import TFJobStatus
-from trainwright.model.action import Create, Emit, Plan, Write
+from trainwright.model.action import Plan, Write
 from trainwright.model.child import Container, ContainerState, Extra, GroupStatus, Running
 from trainwright.model.job import Body
-from trainwright.model.ledger import Ledger
 from trainwright.model.site import Site
 from trainwright.testing.factories import UID
-from trainwright.testing.world import World
 
 
 def container(name: str = "tensorflow", **more: Any) -> Body:
@@ -52,91 +47,26 @@ def policy(**run_policy: Any) -> Body:
     return {"runPolicy": run_policy}
 
 
-class Driver(World):
+class Driver(KindDriver):
     """One TFJob, its children, and its stored manifest."""
 
-    def __init__(self, document: Body, *, site: Site | None = None, nodes: tuple[str, ...] = ()) -> None:
-        self.document = stored(TFJOB, msgspec.json.decode(msgspec.json.encode(document)))
-        self.bodies: dict[tuple[str, str], Body] = {}
-        self.rendered: Body = {}
-        self.told: list[Emit] = []
-        super().__init__(self.load().job, site=site, nodes=nodes)
+    kind = TFJOB
 
     # -- the operator --------------------------------------------------------------------------------------------
-
-    def load(self) -> Loaded:
-        """The stored manifest, read."""
-        return load(TFJOB, self.document)
-
-    def look(self) -> Plan:
-        """One pass over the stored manifest; its status is rendered along."""
-        loaded = self.load()
-        self.job = self.seen_job = loaded.job
-        plan = reconcile(loaded.job, self.observed(), self.site, self.clock)
-        self.rendered = self._render(loaded, plan)
-        self._hold(loaded, plan)
-        self.events = [TFJOB.event(loaded.job, plan.status, emit) for emit in plan.events]
-        return plan
-
-    def _render(self, loaded: Loaded, plan: Plan) -> Body:
-        body = TFJOB.render(loaded.status, loaded.job, plan.status, self.clock)
-        plain: Body = msgspec.json.decode(msgspec.json.encode(body))
-        return plain
 
     def _hold(self, loaded: Loaded, plan: Plan) -> None:
         """What is true of every status: it is read as it was written, and said twice it says the same."""
         assert self._render(loaded, plan) == self.rendered
         if loaded.job.unmanaged:
             return
-        again = msgspec.convert(self.rendered, TFJobStatus)
-        assert msgspec.to_builtins(again) == msgspec.to_builtins(msgspec.convert(self.rendered, TFJobStatus))
-        second = replace(loaded, status=again, job=replace(loaded.job, ledger=plan.status.ledger))
-        calm = replace(plan, status=replace(plan.status, ledger=again.trainwright))
-        assert self._render(second, calm) == self.rendered
+        assert self._again(loaded, plan) == self.rendered
         kinds = [one["type"] for one in self.rendered["conditions"]]
         assert len(set(kinds)) == len(kinds)
         assert not {"Running", "Restarting"} <= {
             one["type"] for one in self.rendered["conditions"] if one["status"] == "True"
         }
 
-    def step(self, *, dies_after: int | None = None) -> Plan:
-        """One pass, carried out; counters are stored as well."""
-        plan = super().step(dies_after=dies_after)
-        if dies_after is None and not self.job.unmanaged:
-            self._save()
-        return plan
-
-    def _store(self, ledger: Ledger) -> None:
-        assert ledger == self.plans[-1].status.ledger
-        self.writes.append("status")
-        self.told += self.events
-        self._save()
-
-    def _save(self) -> None:
-        self.document["status"] = deepcopy(self.rendered)
-
-    def _create(self, create: Create) -> None:
-        self.bodies[create.body["kind"], create.name] = deepcopy(create.body)
-        super()._create(create)
-
-    def go(self) -> Body:
-        """Let the operator work until it rests; no time passes. The stored status."""
-        for _ in range(50):
-            self.reap()
-            self.catch_up()
-            before = self.document.get("status")
-            plan = self.step()
-            if self.gone or (plan.empty and not self.notes and self.document.get("status") == before):
-                return self.status
-        raise AssertionError(f"no rest: {self.plans[-2:]}")
-
     # -- the user ------------------------------------------------------------------------------------------------
-
-    def edited(self, **changes: Any) -> Body:
-        """Somebody changes fields of the spec. The status after that."""
-        self.document["spec"] |= msgspec.json.decode(msgspec.json.encode(changes))
-        self.document["metadata"]["generation"] += 1
-        return self.go()
 
     def suspend(self, on: bool = True) -> Body:
         """Suspended, or resumed, in the way of the kind. The status after that."""
@@ -189,12 +119,6 @@ class Driver(World):
         return self.go()
 
     # -- what there is -------------------------------------------------------------------------------------------
-
-    @property
-    def status(self) -> Body:
-        """The stored status."""
-        status: Body = self.document.get("status", {})
-        return status
 
     def names(self, kind: str = "Pod") -> list[str]:
         """The objects of a kind that really exist and are not on their way out, without the job's name."""
