@@ -18,8 +18,8 @@ from cluster_process import Process
 NAME = "training-operator"
 #: What it was measured with elsewhere: as fast as it goes.
 FAST = ["--kube-api-qps=1000", "--kube-api-burst=1000", "--controller-threads=8"]
-#: Who it is to the API server: a user that no part of the benchmark needs.
-USERS = {"peer": "node"}
+#: Who it is to the API server.
+USERS = {"peer": "peer"}
 ENVIRONMENT = {"MY_POD_NAMESPACE": NAME}
 #: Where it looks, whatever it is told.
 _FOLDER = Path("/tmp/k8s-webhook-server/serving-certs")  # noqa: S108 - its own choice
@@ -40,7 +40,7 @@ def prepare(plane: ControlPlane) -> None:
     plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAME}})
     plane.call("POST", f"/api/v1/namespaces/{NAME}/secrets", {"metadata": {"name": _CERTIFICATE}})
     plane.call("POST", _ADMISSION, _webhook())
-    subject = {"kind": "User", "name": "node", "apiGroup": "rbac.authorization.k8s.io"}
+    subject = {"kind": "User", "name": "peer", "apiGroup": "rbac.authorization.k8s.io"}
     role = {"kind": "ClusterRole", "name": "cluster-admin", "apiGroup": "rbac.authorization.k8s.io"}
     plane.call("POST", _RBAC, {"metadata": {"name": NAME}, "subjects": [subject], "roleRef": role})
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from trainwright.cli.node import label, memory, taint
-from trainwright.crd.agents import bindings, cluster_role, lease_role
 
 
 def call(tmp_path: Path, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
@@ -30,10 +29,25 @@ def call(tmp_path: Path, *words: str, **env: str) -> "subprocess.CompletedProces
         (("--taint", "a=b:NoSchedul"), "did you mean `NoSchedule`?"),
         (("--memory", "lots"), "--memory: 'lots'; expected a size such as 8Gi"),
         (("--tls-cert-file", "x"), "--tls-cert-file and --tls-private-key-file belong together"),
+        (("--bootstrap-kubeconfig", "/no/such/file"), "/no/such/file"),
+        (("--bootstrap-kubeconfig", "a", "--kubeconfig", "b"), "goes without --kubeconfig"),
         (("--master", "http://127.0.0.1:9", "--address", "here"), "--address: 'here'; expected an address"),
         (("--master", "http://127.0.0.1:9", "--working-dir", "/no/where"), "--working-dir: /no/where is not a folder"),
     ],
-    ids=["cluster", "file", "pod", "name", "label", "taint", "memory", "tls", "address", "folder"],
+    ids=[
+        "cluster",
+        "file",
+        "pod",
+        "name",
+        "label",
+        "taint",
+        "memory",
+        "tls",
+        "bootstrap",
+        "two",
+        "address",
+        "folder",
+    ],
 )
 def test_what_it_cannot_do_is_told_in_a_line(tmp_path: Path, words: tuple[str, ...], told: str) -> None:
     done = call(tmp_path, *words)
@@ -56,12 +70,3 @@ def test_words_for_the_node() -> None:
     assert taint("dedicated:NoExecute") == {"key": "dedicated", "value": "", "effect": "NoExecute"}
     assert memory("1Gi") == 1 << 30
     assert memory("") is None
-
-
-def test_the_rights_are_bound_to_whom_they_are_for() -> None:
-    subject = {"kind": "User", "name": "node"}
-    whole, own = bindings(subject)
-
-    assert whole["roleRef"]["name"] == cluster_role()["metadata"]["name"]
-    assert own["metadata"] == lease_role()["metadata"]
-    assert whole["subjects"] == own["subjects"] == [subject]

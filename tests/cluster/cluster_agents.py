@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes that are `trainwright node` processes, and a control plane that talks to them as to any kubelet.
 
-`agent_plane` gives the API server a certificate to ask nodes for logs with; `agent` starts one node under the rules of
-`crd.agents`, as a user of its own.
+`agent_plane` gives the API server a certificate to ask nodes for logs with, and a CA that signs for nodes. `agent`
+starts a node as the user `system:node:NAME`, under the Node authorizer, NodeRestriction and the additions of
+`crd.agents`. Its certificate comes from the test's CA, which is quicker than a CertificateSigningRequest.
 """
 
 import json
@@ -15,11 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cluster_audit import Call, Calls
 from cluster_client import until
 from cluster_install import install_crds
 from cluster_operator import grant
 from cluster_plane import ControlPlane
 from cluster_process import Process
+from cluster_users import write_certificate_kubeconfig
 
 from trainwright.crd import agents
 from trainwright.crd.rights import RBAC
@@ -29,8 +32,11 @@ Body = dict[str, Any]
 _QUICK = ("--node-monitor-grace-period=6s", "--node-monitor-period=500ms")
 
 
-def agent_plane(folder: Path) -> ControlPlane:
-    """A control plane whose API server reads logs from nodes, and on which our operator and nodes have their rights."""
+def agent_plane(folder: Path, *controllers: str) -> ControlPlane:
+    """A control plane whose API server reads logs from nodes, and on which our operator and nodes have their rights.
+
+    `controllers` are more flags of kube-controller-manager.
+    """
     folder.mkdir(exist_ok=True)
     authority(folder)
     flags = {
@@ -40,9 +46,14 @@ def agent_plane(folder: Path) -> ControlPlane:
             f"--kubelet-client-key={folder / 'client.key'}",
             "--enable-admission-plugins=NodeRestriction",
         ],
-        "kube-controller-manager": _QUICK,
+        "kube-controller-manager": [*_QUICK, *_signing(folder), *controllers],
     }
     return ControlPlane(folder, first=_install, flags=flags)
+
+
+def _signing(folder: Path) -> tuple[str, str]:
+    """Makes kube-controller-manager sign the requests of nodes."""
+    return f"--cluster-signing-cert-file={folder / 'ca.crt'}", f"--cluster-signing-key-file={folder / 'ca.key'}"
 
 
 def authority(folder: Path, user: str = "kube-apiserver-kubelet-client", group: str = "system:masters") -> None:
@@ -66,30 +77,65 @@ def _openssl(folder: Path, *words: str) -> None:
 
 def _install(plane: ControlPlane) -> None:
     install_crds(plane)
-    subject = {"kind": "User", "name": "node", "apiGroup": RBAC}
-    bodies = [agents.cluster_role(), agents.lease_role(), *agents.bindings(subject)]
-    for name in ("kube-node-lease", "default"):
+    bodies = agents.agents("default")
+    for name in ("kube-node-lease", "kube-system", "default"):
         until(partial(plane.find, f"/api/v1/namespaces/{name}"), f"there is a namespace {name}")
     plane.kubectl("apply", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": bodies}))
     grant(plane, "default", "operator", {"kind": "User", "name": "operator", "apiGroup": RBAC})
 
 
+def node_kubeconfig(plane: ControlPlane, name: str) -> Path:
+    """A kubeconfig with the identity of that node."""
+    folder = plane.layout.folder
+    pair = folder / f"identity-{name}"
+    if not pair.with_suffix(".crt").exists():
+        certificate(folder, pair.name, f"system:node:{name}", "system:nodes")
+    return write_certificate_kubeconfig(folder / "kubeconfig" / pair.name, plane.server, plane.authority, pair)
+
+
+def agent_process(plane: ControlPlane, name: str, *words: str, env: Mapping[str, str] | None = None) -> Process:
+    """A node agent that has not been started; `words` say who it is."""
+    argv = [sys.executable, "-m", "trainwright", "node", "--name", name, "--folder", str(node_folder(plane, name))]
+    argv += ["--port", "0", "--heartbeat", "1s", *words]
+    return Process(f"node {name}", argv, plane.layout.logs / f"agent-{name}.log", env)
+
+
+def node_folder(plane: ControlPlane, name: str) -> Path:
+    """Where an agent keeps what it needs again."""
+    return plane.layout.folder / "nodes" / name
+
+
 @contextmanager
-def agent(
-    plane: ControlPlane, name: str, *words: str, user: str = "node", env: Mapping[str, str] | None = None
-) -> Iterator[Process]:
+def agent(plane: ControlPlane, name: str, *words: str, env: Mapping[str, str] | None = None) -> Iterator[Process]:
     """A node of that name, ready; ended with all that it runs, however it is by then."""
-    folder = plane.layout.folder / "nodes" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    argv = [sys.executable, "-m", "trainwright", "node", "--name", name, "--folder", str(folder), "--port", "0"]
-    argv += ["--kubeconfig", str(plane.kubeconfig(user)), "--heartbeat", "1s", *words]
-    process = Process(f"node {name}", argv, plane.layout.logs / f"agent-{name}.log", env)
+    process = agent_process(plane, name, "--kubeconfig", str(node_kubeconfig(plane, name)), *words, env=env)
+    with ready(plane, name, process):
+        yield process
+
+
+@contextmanager
+def ready(plane: ControlPlane, name: str, process: Process) -> Iterator[None]:
+    """Start an agent and wait for its node; at the end it is ended."""
     process.start()
     try:
         process.until(lambda: condition(plane, name) == "True")
-        yield process
+        yield
     finally:
         process.end(20)
+
+
+def refused_to_nodes(plane: ControlPlane) -> Calls:
+    """What nodes asked for without the right to it.
+
+    A node may learn of its pod a moment before the authorizer does: what was granted a moment later is left out.
+    """
+    calls = Calls(call for call in plane.audit() if call.user.startswith("system:node:"))
+    granted = {_what(call) for call in calls if call.code < 400}
+    return Calls(call for call in calls if call.denied and _what(call) not in granted)
+
+
+def _what(call: Call) -> tuple[str, str, str, str, str]:
+    return call.user, call.verb, call.resource, call.namespace, call.name
 
 
 def condition(plane: ControlPlane, name: str) -> str:

@@ -26,7 +26,7 @@ class User(Struct, frozen=True):
 USERS = (
     User("admin", "admin", _MASTERS),
     User("operator", "operator"),  # may do what RBAC grants it, and nothing else
-    User("node", "node"),  # the same, for `trainwright node`
+    User("peer", "peer"),  # the same, for another operator that benchmarks compare ours with
     User("stranger", "stranger"),  # whom no test grants anything but its own
     User("scheduler", "system:kube-scheduler"),
     User("controller-manager", "system:kube-controller-manager", _MASTERS),  # it does the work of all its controllers
@@ -48,14 +48,25 @@ def new_tokens(users: Iterable[User]) -> dict[str, str]:
 
 
 def write_kubeconfig(path: Path, server: str, authority: Path, token: str) -> Path:
-    """A kubeconfig, in JSON, which is YAML."""
+    """A kubeconfig for who has a token."""
+    return _write_kubeconfig(path, server, authority, {"token": token})
+
+
+def write_certificate_kubeconfig(path: Path, server: str, authority: Path, pair: Path) -> Path:
+    """One for who has a certificate and its key, `pair.crt` and `pair.key`."""
+    files = {"client-certificate": f"{pair}.crt", "client-key": f"{pair}.key"}
+    return _write_kubeconfig(path, server, authority, files)
+
+
+def _write_kubeconfig(path: Path, server: str, authority: Path, user: dict[str, str]) -> Path:
+    """In JSON, which is YAML."""
     path.parent.mkdir(exist_ok=True)
     path.touch(mode=0o600)
     body = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "test", "cluster": {"server": server, "certificate-authority": str(authority)}}],
-        "users": [{"name": "test", "user": {"token": token}}],
+        "users": [{"name": "test", "user": user}],
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": "default"}}],
         "current-context": "test",
     }

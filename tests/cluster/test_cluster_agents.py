@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`trainwright node` on a real control plane: real processes, put on nodes by the real scheduler, seen by kubectl.
 
-Two agents of one machine under the rules of `crd.agents`, and nothing that they ask for is beyond these.
+Two agents of one machine, each with the identity of its node, and nothing that they ask for is beyond its rights.
 """
 
 import json
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cluster_agents import Body, Pods, agent, agent_plane, certificate, condition, left, pod
+from cluster_agents import Body, Pods, agent, agent_plane, certificate, condition, left, pod, refused_to_nodes
 from cluster_client import until
 from cluster_operator import QUICK, started
 from cluster_plane import ControlPlane
@@ -33,7 +33,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     folder = tmp_path_factory.mktemp("agents")
     with agent_plane(folder) as plane:
         yield plane
-        assert plane.audit().where(user="node", denied=True) == ()
+        assert refused_to_nodes(plane) == ()
         assert plane.audit().where(user="operator", denied=True) == ()
     assert left([str(folder)]) == []
 
@@ -331,11 +331,11 @@ def test_an_agent_that_is_asked_to_end_gives_pods_their_time_and_comes_back(
     assert (status["phase"], status["reason"]) == ("Failed", "Terminated")
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
     assert condition(plane, "south") == "False"
-    with agent(plane, "south", "--remove"):
+    with agent(plane, "south"):
         until(lambda: pods.kubectl("logs", "a") == "began\nsaved\n", "the agent knows the pod again")
         pods.kubectl("delete", "pod", "a")
         assert pods.status("a") == {}
-    assert plane.find("/api/v1/nodes/south") is None
+    plane.call("DELETE", "/api/v1/nodes/south")
 
 
 def test_pods_of_an_agent_that_was_killed_are_failed_or_started_again(plane: ControlPlane, namespace: str) -> None:
@@ -346,12 +346,13 @@ def test_pods_of_an_agent_that_was_killed_are_failed_or_started_again(plane: Con
             pods.until(name, "Running")
         process.kill()
         until(lambda: condition(plane, "north") == "Unknown", "its node is found dead", 30)
-    with agent(plane, "north", "--remove") as process:
+    with agent(plane, "north") as process:
         status = pods.until("never", "Failed")
         until(lambda: _restarts(pods, "again") == 1, "it is started again")
         assert (status["reason"], "started anew" in status["message"]) == ("NodeLost", True)
         until(lambda: not _taints(plane, "north"), "Kubernetes trusts it again", 20)
         assert pods.kubectl("logs", "again", "--previous") == "began\n"
+    plane.call("DELETE", "/api/v1/nodes/north")
 
 
 def _restarts(pods: Pods, name: str) -> int:
@@ -398,22 +399,9 @@ def _running_on(pods: Pods) -> set[str]:
 
 def test_plain_processes_are_pods_too(plane: ControlPlane, namespace: str) -> None:
     pods = Pods(plane, namespace)
-    with agent(plane, "plain", "--runtime", "process", "--remove"):
+    with agent(plane, "plain", "--runtime", "process"):
         pods.make(pod("a", "echo $HOSTNAME; ls /var/run/secrets/kubernetes.io", nodeName="plain"))
         status = pods.until("a", "Failed")
         assert pods.kubectl("logs", "a").startswith("a\n")
     assert status["podIP"] == status["hostIP"]
-
-
-def test_a_kubelets_own_user_can_run_pods_too(plane: ControlPlane, namespace: str) -> None:
-    pods = Pods(plane, namespace)
-    mark = plane.mark()
-    trusted = ("--client-ca-file", str(plane.layout.folder / "ca.crt"))
-    with agent(plane, "node-0", *trusted, user="node-0") as process:
-        pods.make(pod("a", "cat /etc/hosts; exit 0", nodeName="node-0"))
-        pods.until("a", "Succeeded")
-        assert "\ta a." in pods.kubectl("logs", "a")
-        assert "names of pods on other nodes are not known" in process.tail()
-    refused = plane.audit(mark).where(user="system:node:node-0", code=403)
-    plane.call("DELETE", "/api/v1/nodes/node-0")
-    assert {(call.verb, call.resource) for call in refused} == {("list", "pods")}
+    plane.call("DELETE", "/api/v1/nodes/plain")

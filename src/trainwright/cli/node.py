@@ -29,6 +29,22 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 @click.option("--master", metavar="HOST:PORT", default="", help="The API server, instead of the kubeconfig's.")
 @click.option("--run-in-cluster", is_flag=True, help="Use the pod's service account and nothing else.")
 @click.option(
+    "--bootstrap-kubeconfig",
+    "bootstrap",
+    metavar="FILE",
+    default="",
+    help="Request a client certificate for this node with the user of FILE, and renew it from then on.",
+)
+@click.option(
+    "--approval-timeout",
+    "approval",
+    type=Duration(),
+    default="15m",
+    show_default=True,
+    metavar="TIME",
+    help="Give up if that certificate is not approved and issued within TIME. 0 waits for ever.",
+)
+@click.option(
     "--runtime",
     type=click.Choice(["auto", "sandbox", "process"]),
     default="auto",
@@ -62,11 +78,13 @@ def command(**given: Any) -> int:
     ended, and leaves the node NotReady; a second one ends everything at once. Pods that ran when an agent was killed
     have ended with it: the next one says so, or starts them again as their restartPolicy wishes. Several agents on one
     machine, each with a name and a port of its own, share one network between their pods.
+    With --bootstrap-kubeconfig the node gets an identity of its own: it may read the secrets of its own pods and change
+    its own Node, and nothing of other nodes. The certificate is kept; later starts need neither option nor file.
     Every option can be an environment variable, TRAINWRIGHT_NODE_KUBECONFIG and so on.
 
     \b
     Examples:
-      trainwright node
+      trainwright node --name gpu-0 --bootstrap-kubeconfig bootstrap.kubeconfig
       trainwright node --name gpu-0 --label pool=training --taint dedicated=training:NoSchedule
       trainwright node --name half --cpus 4 --memory 16Gi --port 0 --remove
     """

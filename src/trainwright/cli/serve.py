@@ -20,14 +20,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.cli.state import home
-from trainwright.errors import EngineError, UsageError
+from trainwright.errors import EngineError, ForbiddenError, UsageError
 from trainwright.kube.config import Access, Asked, load
 from trainwright.kube.http import Http
 from trainwright.kube.kubelet import certificates
 from trainwright.kube.kubelet.cluster import NodeCluster
+from trainwright.kube.kubelet.identity import NodeIdentity
 from trainwright.kube.kubelet.server import Server
 from trainwright.kube.session import Session
 from trainwright.local import machine
@@ -64,27 +66,117 @@ async def work(given: dict[str, Any]) -> int:
 
 
 async def _serve(given: dict[str, Any]) -> None:
-    asked = Asked(
-        kubeconfig=given["kubeconfig"],
-        context=given["context"],
-        server=given["master"],
-        in_cluster=given["run_in_cluster"],
-    )
-    access = load(asked)
-    settings = _settings(given, access)
+    folder = Path(given["folder"] or home() / _NODES / given["name"]).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    entry = _entry(given, NodeIdentity(folder, given["name"], WallClock()))
+    settings = _settings(given, folder, entry.access)
     async with AsyncExitStack() as stack:
-        session = Session(access)
-        stack.push_async_callback(session.close)
-        cluster = NodeCluster(Http(session))
         node = Node(settings, _LOG.info)
         try:
-            await node.prepare(given["runtime"], given["network"] or _named(access.server))
+            session = await stack.enter_async_context(_identified(entry, given["approval"]))
+            cluster = NodeCluster(Http(session))
+            await node.prepare(given["runtime"], given["network"] or _named(entry.access.server))
             port = await stack.enter_async_context(_logs(cluster, node, settings, given))
             await node.start(cluster, port, cluster.token)
             _LOG.info("node %s is ready at %s, port %d", settings.node, settings.address, port)
             await node.broken.wait()
         finally:
             await node.leave(given["grace"], remove=given["remove"])
+
+
+class _Entry(Struct, frozen=True):
+    """How this node comes to the cluster."""
+
+    identity: NodeIdentity
+    #: The user of this one talks to the API server, unless a certificate is to be requested first.
+    access: Access
+    #: Whether the certificate is one that we requested, and renew.
+    ours: bool = False
+    #: Who may request a certificate; None: nobody.
+    bootstrap: Access | None = None
+    #: Whether one has to be requested before anything else.
+    request: bool = False
+
+
+def _entry(given: dict[str, Any], identity: NodeIdentity) -> _Entry:
+    """Which user is meant: the node itself if it has a certificate or can request one, else the kubeconfig's."""
+    named = given["kubeconfig"] or given["run_in_cluster"]
+    if given["bootstrap"] and named:
+        raise UsageError(
+            "--bootstrap-kubeconfig goes without --kubeconfig and --run-in-cluster: the node gets a user of its own,"
+            f" and keeps its kubeconfig as {identity.kubeconfig}"
+        )
+    kept = identity.kept()
+    if given["bootstrap"]:
+        if kept and not Path(given["bootstrap"]).expanduser().exists():
+            return _Entry(identity, identity.access(), ours=True)
+        asked = Asked(kubeconfig=given["bootstrap"], context=given["context"], server=given["master"])
+        bootstrap = load(asked)
+        if kept and identity.belongs_to(bootstrap):
+            return _Entry(identity, identity.access(), ours=True, bootstrap=bootstrap)
+        return _Entry(identity, bootstrap, ours=True, bootstrap=bootstrap, request=True)
+    if identity.kubeconfig.exists() and not (named or given["context"] or given["master"]):
+        if kept is None:
+            raise UsageError(
+                f"the certificate of node {given['name']} in {identity.kubeconfig} has ended;"
+                " --bootstrap-kubeconfig FILE requests a new one, --kubeconfig FILE names another user"
+            )
+        return _Entry(identity, identity.access(), ours=True)
+    asked = Asked(
+        kubeconfig=given["kubeconfig"],
+        context=given["context"],
+        server=given["master"],
+        in_cluster=given["run_in_cluster"],
+    )
+    return _Entry(identity, load(asked))
+
+
+@asynccontextmanager
+async def _identified(entry: _Entry, timeout: float) -> AsyncIterator[Session]:
+    """A session as the user that is meant, whose certificate is renewed until the end of the block if it is ours."""
+    identity, access = entry.identity, entry.access
+    if entry.bootstrap is not None and (entry.request or not await _known(access)):
+        access = await identity.obtain(entry.bootstrap, timeout)
+    session = Session(access)
+    renewing: asyncio.Task[None] | None = None
+    try:
+        await _check_user(NodeCluster(Http(session)), identity)
+        if entry.ours:
+            renewing = asyncio.create_task(identity.keep_renewed(session, entry.bootstrap))
+        yield session
+    finally:
+        if renewing is not None:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+        await session.close()
+
+
+async def _known(access: Access) -> bool:
+    """Whether the API server accepts the certificate that is kept. Its CA may have been replaced."""
+    session = Session(access)
+    try:
+        await NodeCluster(Http(session)).user()
+    except ForbiddenError as error:
+        _LOG.warning("the certificate that this node has is refused, a new one is requested: %s", error)
+        return False
+    finally:
+        await session.close()
+    return True
+
+
+async def _check_user(cluster: NodeCluster, identity: NodeIdentity) -> None:
+    """The API server refuses every request of another node's user; a user with more rights is a risk."""
+    user = await cluster.user()
+    if user == identity.user or not user:
+        return
+    if user.startswith(certificates.user_of("")):
+        raise UsageError(f"--name {identity.node}: the kubeconfig is that of {user}; a node may only be itself")
+    _LOG.warning(
+        "this agent is %s to the API server, and whoever can read its kubeconfig has all rights of that user;"
+        " with --bootstrap-kubeconfig it becomes %s, which sees the secrets of its own pods only",
+        user,
+        identity.user,
+    )
 
 
 @asynccontextmanager
@@ -106,9 +198,7 @@ async def _logs(cluster: NodeCluster, node: Node, settings: Settings, given: dic
         yield port
 
 
-def _settings(given: dict[str, Any], access: Access) -> Settings:
-    folder = Path(given["folder"] or home() / _NODES / given["name"]).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
+def _settings(given: dict[str, Any], folder: Path, access: Access) -> Settings:
     working = Path(given["working"] or ".").absolute()
     if not working.is_dir():
         raise UsageError(f"--working-dir: {working} is not a folder")

@@ -1,64 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `trainwright node` may do on a cluster, and not one verb more. `install` prints it where that is asked for.
+"""What `trainwright node` needs on a cluster beyond what every node has. `trainwright manifests --nodes` prints it.
 
-Tests run agents under exactly these rules.
-
-A user `system:node:NAME` of the group `system:nodes` has these rights already, for its own node and its pods, where the
-API server authorises nodes; other users get them by this role. It reads the Secrets that pods ask for.
+Each agent is a user of its own, `system:node:NAME` in the group `system:nodes`, with a client certificate. The API
+server's Node authorizer and NodeRestriction limit that user to its own Node, to the pods on it, and to what these pods
+refer to. What is added here is harmless for every node, kubelets included: no secret, no token, no pod of others.
 """
 
 from trainwright.crd.rights import RBAC
 from trainwright.model.job import Body
 
 NAME = "trainwright-node"
-_LEASES = "kube-node-lease"
+#: Requests the first certificate of a node, and can do nothing else.
+BOOTSTRAP = f"{NAME}-bootstrap"
+_NODES: Body = {"kind": "Group", "name": "system:nodes", "apiGroup": RBAC}
+#: Roles that every API server has.
+_REQUESTS = "system:node-bootstrapper"
+_RENEWALS = "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient"
+_CLIENT_CA = "extension-apiserver-authentication-reader"
 
 
 def agents(namespace: str) -> tuple[Body, ...]:
-    """A service account for node agents, and its rights."""
-    account: Body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": NAME, "namespace": namespace}}
-    subject: Body = {"kind": "ServiceAccount", "name": NAME, "namespace": namespace}
-    return account, cluster_role(), lease_role(), *bindings(subject)
-
-
-def cluster_role() -> Body:
-    """Nodes, the pods on them, and what pods are made of."""
-    return {
-        "apiVersion": f"{RBAC}/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": NAME},
-        "rules": [
-            _rule("", ["nodes"], ["create", "patch", "delete"]),
-            _rule("", ["nodes/status", "pods/status"], ["patch"]),
-            _rule("", ["pods"], ["get", "list", "watch", "delete"]),
-            _rule("", ["services"], ["list", "watch"]),
-            _rule("", ["configmaps"], ["get", "list", "watch"]),
-            _rule("", ["secrets", "persistentvolumeclaims", "persistentvolumes"], ["get"]),
-            _rule("", ["serviceaccounts/token"], ["create"]),
-            _rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
-        ],
+    """An account that requests certificates for nodes, and the few rights that all nodes get in addition."""
+    account: Body = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": BOOTSTRAP, "namespace": namespace},
+        "automountServiceAccountToken": False,
     }
-
-
-def lease_role() -> Body:
-    """The signs of life."""
-    return {
-        "apiVersion": f"{RBAC}/v1",
-        "kind": "Role",
-        "metadata": {"name": NAME, "namespace": _LEASES},
-        "rules": [_rule("coordination.k8s.io", ["leases"], ["create", "patch"])],
-    }
-
-
-def bindings(subject: Body) -> tuple[Body, Body]:
-    """Both for somebody: a user, or a service account."""
-    whole: Body = {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": NAME}}
-    own: Body = {**whole, "kind": "RoleBinding", "metadata": {"name": NAME, "namespace": _LEASES}}
+    bootstrap: Body = {"kind": "ServiceAccount", "name": BOOTSTRAP, "namespace": namespace}
     return (
-        {**whole, "subjects": [subject], "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": NAME}},
-        {**own, "subjects": [subject], "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": NAME}},
+        account,
+        _binding("ClusterRoleBinding", {"name": BOOTSTRAP}, bootstrap, "ClusterRole", _REQUESTS),
+        *additions(),
     )
 
 
-def _rule(group: str, resources: list[str], verbs: list[str]) -> Body:
-    return {"apiGroups": [group], "resources": resources, "verbs": verbs}
+def additions() -> tuple[Body, ...]:
+    """For the group of all nodes.
+
+    Addresses behind Services, for the hosts files of pods; approval of a request in which a node asks for its own next
+    certificate; and the CA of the API server's clients, which log requests are checked against.
+    """
+    return (
+        cluster_role(),
+        _binding("ClusterRoleBinding", {"name": NAME}, _NODES, "ClusterRole", NAME),
+        _binding("ClusterRoleBinding", {"name": f"{NAME}-renewal"}, _NODES, "ClusterRole", _RENEWALS),
+        _binding("RoleBinding", {"name": NAME, "namespace": "kube-system"}, _NODES, "Role", _CLIENT_CA),
+    )
+
+
+def cluster_role() -> Body:
+    """The names of Services and of the pods behind them lead to these addresses."""
+    slices = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}
+    return {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": NAME}, "rules": [slices]}
+
+
+def _binding(kind: str, metadata: Body, subject: Body, role_kind: str, role: str) -> Body:
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": kind,
+        "metadata": metadata,
+        "subjects": [subject],
+        "roleRef": {"apiGroup": RBAC, "kind": role_kind, "name": role},
+    }

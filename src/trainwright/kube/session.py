@@ -68,6 +68,10 @@ class Session:
             call.method, url, headers=headers, data=data, timeout=limits, allow_redirects=False, **self._options
         )
 
+    async def reload(self) -> None:
+        """Read the credentials again, because their files were replaced. The next request uses the new ones."""
+        self.credentials.refused(await self.credentials.proof())
+
     async def close(self) -> None:
         """End every connection."""
         session, self._session = self._session, None

@@ -50,8 +50,9 @@ def context_of(cluster: Entry[Cluster], user: Entry[User], pair: Pair | None) ->
     context = _trusting(cluster)
     if pair is not None:
         try:
+            # One file may hold both, and a certificate must not be sent twice.
             # Without a password OpenSSL would ask the terminal for one.
-            with _file(b"\n".join(pair)) as name:
+            with _file(b"\n".join(dict.fromkeys(pair))) as name:
                 context.load_cert_chain(name, password="")
         except (ssl.SSLError, ValueError) as error:
             raise user.wrong("client-certificate", f"not a certificate with its key: {_said(error)}") from None

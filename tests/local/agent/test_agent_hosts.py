@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import settings, settle
+from agents import NODE, settings, settle
 
 from trainwright.errors import ForbiddenError
 from trainwright.local.agent.hosts import Hosts, rewrite
@@ -20,6 +20,7 @@ from trainwright.runtime.clock import WallClock
 from trainwright.runtime.ports import EVERYTHING, Change, Page, Resource, Scope
 from trainwright.runtime.resources import PODS, SERVICES
 
+SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 HEAD = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 FORMS = "{0} {0}.a {0}.a.svc {0}.a.svc.cluster.local"
 
@@ -193,9 +194,10 @@ async def test_changes_that_matter_to_no_name_are_no_write(tmp_path: Path) -> No
 
 
 def given(name: str, address: str, *, ready: bool = True, phase: str = "Running") -> dict[str, Any]:
-    """A pod of a cluster: its address is in its status."""
+    """A pod of this node on a cluster: its address is in its status."""
     body = pod(name, "")
     del body["metadata"]["annotations"]
+    body["spec"] = {"containers": [], "nodeName": NODE}
     condition = {"type": "Ready", "status": "True" if ready else "False"}
     return {**body, "status": {"phase": phase, "podIP": address, "conditions": [condition]}}
 
@@ -204,6 +206,19 @@ def put(store: Store, body: dict[str, Any]) -> dict[str, Any]:
     store.create(PODS.whole(), {key: value for key, value in body.items() if key != "status"})
     key = Key("a", body["metadata"]["name"])
     return store.patch(PODS.whole(), key, {"status": body["status"]}, status=True)
+
+
+def endpoint(name: str, address: str, *, ready: bool = True, hostname: str = "") -> dict[str, Any]:
+    """A pod as an EndpointSlice tells of it."""
+    target = {"kind": "Pod", "namespace": "a", "name": name}
+    named = {"hostname": hostname} if hostname else {}
+    return {"addresses": [address], "conditions": {"ready": ready}, "targetRef": target, **named}
+
+
+def slice_of(service: str, *endpoints: dict[str, Any], name: str = "") -> dict[str, Any]:
+    meta = {"name": name or f"{service}-x", "namespace": "a", "labels": {"kubernetes.io/service-name": service}}
+    head = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
+    return {**head, "metadata": meta, "endpoints": list(endpoints)}
 
 
 async def test_on_a_cluster_names_lead_to_where_pods_are_and_services_to_ready_ones(tmp_path: Path) -> None:
@@ -235,24 +250,53 @@ async def test_on_a_cluster_names_lead_to_where_pods_are_and_services_to_ready_o
         await hosts.close()
 
 
-class Narrow(LocalCluster):
-    """What a kubelet's own user may see: the pods of its node."""
+async def test_pods_of_other_nodes_are_known_by_the_services_that_lead_to_them(tmp_path: Path) -> None:
+    store = Store(WallClock())
+    hosts = Hosts(LocalCluster(store), tmp_path / "hosts", settings(tmp_path, pace=Pace(), kubelet=True))
+    await hosts.start()
+    try:
+        far = endpoint("far", "10.1.0.1", hostname="first")
+        starting, own = endpoint("starting", "10.1.0.2", ready=False), endpoint("mine", "10.1.0.3")
+        api = {"addresses": ["192.0.2.1"], "conditions": {"ready": True}}
+        store.create(SLICES, slice_of("inside", far, starting, own, api))
+        store.create(SLICES, slice_of("front", endpoint("far", "10.1.0.1")))
+        store.create(SLICES, slice_of("starting", starting))
+        path = Path(await hosts.settled(put(store, given("mine", "")), "10.0.0.9"))
+        await settle(lambda: "front" in path.read_text() and "starting" in path.read_text())
+        host = FORMS.format("far") + " " + FORMS.format("first.inside") + " first"
+        assert sorted(body(path.read_text())) == [
+            "10.0.0.9\t" + FORMS.format("mine"),
+            "10.1.0.1\t" + host,
+            "10.1.0.1\t" + FORMS.format("front"),
+            "10.1.0.1\t" + FORMS.format("inside"),
+            "10.1.0.2\t" + FORMS.format("starting"),
+        ]
+        store.delete(SLICES, Key("a", "starting-x"))
+        store.patch(SLICES, Key("a", "inside-x"), {"endpoints": [far]})
+        await settle(lambda: "starting" not in path.read_text())
+    finally:
+        await hosts.close()
+
+
+class OwnPodsOnly(LocalCluster):
+    """A cluster on which nobody granted the rights of `manifests --nodes`."""
 
     async def list(self, resource: Resource, scope: Scope = EVERYTHING, *, not_older_than: str = "") -> Page:
-        if resource.id == PODS.id and not scope.fields:
-            raise ForbiddenError("pods is forbidden")
+        if resource.id == SLICES.id or (resource.id == PODS.id and not scope.fields):
+            raise ForbiddenError(f"{resource.plural} is forbidden")
         return await super().list(resource, scope, not_older_than=not_older_than)
 
 
-async def test_who_may_not_see_all_pods_knows_those_of_its_node(tmp_path: Path) -> None:
+async def test_a_node_that_may_see_nothing_else_knows_its_own_pods_and_says_what_is_missing(tmp_path: Path) -> None:
     store, told = Store(WallClock()), list[str]()
     quick = Pace(unavailable=0.01)
-    hosts = Hosts(Narrow(store), tmp_path / "hosts", settings(tmp_path, pace=quick, kubelet=True), told.append)
+    hosts = Hosts(OwnPodsOnly(store), tmp_path / "hosts", settings(tmp_path, pace=quick, kubelet=True), told.append)
     await hosts.start()
     try:
-        own = {**given("mine", ""), "spec": {"containers": [], "nodeName": "node-0"}}
-        path = Path(await hosts.settled(put(store, own), "10.0.0.9"))
+        path = Path(await hosts.settled(put(store, given("mine", "")), "10.0.0.9"))
+        await settle(lambda: told)
         assert body(path.read_text()) == ["10.0.0.9\t" + FORMS.format("mine")]
-        assert told == ["names of pods on other nodes are not known to pods of this one: pods is forbidden"]
+        assert "names of pods on other nodes are not known to pods of this one: endpointslices is forbidden" in told[0]
+        assert "`trainwright manifests --nodes`" in told[0]
     finally:
         await hosts.close()

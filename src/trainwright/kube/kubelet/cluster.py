@@ -5,8 +5,10 @@ Several write the status of a pod and of a node. A merge patch replaces whole li
 kubelets do it, one by one ("strategic merge patch"): nobody else's is lost.
 """
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from trainwright.errors import ForbiddenError, NotFoundError
 from trainwright.kube import codec
@@ -15,19 +17,31 @@ from trainwright.kube.cluster import KubeCluster
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import Resource
-from trainwright.runtime.resources import CONFIG_MAPS, NODES, PODS
+from trainwright.runtime.resources import CLAIMS, CONFIG_MAPS, NODES, PODS, SECRETS
 
+T = TypeVar("T")
 _STRATEGIC = "application/strategic-merge-patch+json"
 _OURS = frozenset({PODS.id, NODES.id})
 #: Lists that the API would merge by address, where ours is the whole.
 _WHOLE = frozenset({"addresses", "podIPs", "hostIPs"})
 _ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_SELF = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+#: What a node may read only because a pod of its own refers to it.
+_REFERRED = frozenset({SECRETS.id, CONFIG_MAPS.id, CLAIMS.id, "persistentvolumes"})
+#: Seconds between the attempts. The API server's Node authorizer learns of a pod a little later than the node may.
+_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 _AUTHENTICATION = Key("kube-system", "extension-apiserver-authentication")
 
 
 class NodeCluster(KubeCluster):
     """A `Cluster` for a node agent."""
+
+    async def get(self, resource: Resource, key: Key) -> Any:
+        """One object; asked for again where the API server may not know yet that a pod of this node refers to it."""
+        if resource.id not in _REFERRED:
+            return await super().get(resource, key)
+        return await _allowed_soon(lambda: super(NodeCluster, self).get(resource, key))
 
     async def patch(
         self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
@@ -57,7 +71,8 @@ class NodeCluster(KubeCluster):
         }
         account = Key(meta["namespace"], spec.get("serviceAccountName") or "default")
         path = one_of(_ACCOUNTS, account, "token")
-        answer = await self.http.ask(Call("create", "serviceaccounts/token", path, codec.encode(body), repeatable=True))
+        call = Call("create", "serviceaccounts/token", path, codec.encode(body), repeatable=True)
+        answer = await _allowed_soon(lambda: self.http.ask(call))
         return str(codec.item(_TOKEN, answer)["status"]["token"])
 
     async def allowed(self, user: str, groups: list[str], node: str) -> bool:
@@ -76,13 +91,30 @@ class NodeCluster(KubeCluster):
     async def authority(self) -> str:
         """Whose client certificates this cluster trusts; nothing if it does not say, or not to us."""
         with suppress(NotFoundError, ForbiddenError):
-            found = await self.get(CONFIG_MAPS, _AUTHENTICATION)
+            found = await super().get(CONFIG_MAPS, _AUTHENTICATION)
             return str((found.data or {}).get("client-ca-file") or "")
+        return ""
+
+    async def user(self) -> str:
+        """Who the API server says that we are; nothing if it is older than Kubernetes 1.28 and cannot say."""
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        call = Call("create", "selfsubjectreviews.authentication.k8s.io", _SELF, codec.encode(body), repeatable=True)
+        with suppress(NotFoundError):
+            return str(codec.item(_TOKEN, await self.http.ask(call))["status"]["userInfo"]["username"])
         return ""
 
 
 #: Answers that are read whole, whatever they are.
 _TOKEN = Resource("authentication.k8s.io", "v1", "", "")
+
+
+async def _allowed_soon(ask: Callable[[], Awaitable[T]]) -> T:
+    for pause in _PAUSES:
+        try:
+            return await ask()
+        except ForbiddenError:
+            await asyncio.sleep(pause)
+    return await ask()
 
 
 def _strategic(status: Body) -> Body:

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from trainwright.errors import ApiError
+from trainwright.errors import ApiError, ForbiddenError
 from trainwright.local.agent import admission, tidy
 from trainwright.local.agent.awaited import Awaited
 from trainwright.local.agent.devices import Devices
@@ -51,7 +51,7 @@ class Agent:
         folder = Path(settings.folder, "nodes", settings.node, "hosts")
         hosts = Hosts(cluster, folder, settings, notices.once) if settings.sandboxed else None
         devices, pool = Devices(settings.devices), Subnet(settings.range) if settings.range else None
-        awaited = Awaited(cluster, settings.pace)
+        awaited = Awaited(cluster, settings.pace, by_name=settings.kubelet)
         self.means = Means(cluster, link, clock, settings, reports, devices, notices, awaited, hosts, pool, tokens)
         self.node = Node(cluster, clock, settings)
         self._workers: dict[str, Worker] = {}
@@ -104,7 +104,11 @@ class Agent:
         await self.stop(grace)
         await telling
         if remove:
-            await self.node.remove()
+            try:
+                await self.node.remove()
+            except ForbiddenError as error:  # a node that could delete itself could get rid of its taints
+                name = self.node.name
+                self.means.notices.tell(f"the Node {name} stays, `kubectl delete node {name}` removes it: {error}")
 
     def worker(self, key: Key) -> Worker | None:
         """Whoever looks after the pod of that name."""

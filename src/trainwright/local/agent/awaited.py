@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Containers that wait for a ConfigMap of their job are woken as soon as it comes: `start` waits here between tries.
 
-One watch for all pods of a node, from the first need on, of what carries our label: other objects that are missing are
-looked for every few seconds, as a kubelet does. Where the watch is not allowed, so are these.
+On an engine of our own there is one watch for all pods of a node, from the first need on, of what carries our label:
+other objects that are missing are looked for every few seconds. Where the watch is not allowed, so are these. A node of
+somebody else's cluster may watch only the ConfigMaps that its pods refer to, each by its name, as kubelets do.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 
 from trainwright.errors import ForbiddenError
 from trainwright.local.agent.follow import Follower
@@ -18,12 +22,18 @@ from trainwright.runtime.resources import CONFIG_MAPS
 
 #: An answer that is newer than what the watch has told is not asked for again at once.
 _BLINK = 0.05
+#: Seconds that the watch of one name goes on after the last container waited for it: it will wait again.
+_LINGER = 30.0
 
 
 class Awaited:
     """The ConfigMaps of jobs, as far as anybody waits for them."""
 
-    def __init__(self, cluster: Cluster, pace: Pace) -> None:
+    def __init__(self, cluster: Cluster, pace: Pace, *, by_name: bool = False) -> None:
+        self._cluster, self._pace, self._by_name = cluster, pace, by_name
+        #: By name: the watch, and how many containers wait for it.
+        self._watches: dict[Key, asyncio.Task[None]] = {}
+        self._users: Counter[Key] = Counter()
         self._follower = Follower(cluster, CONFIG_MAPS.whole(), Scope(labels=KIND), pace)
         self._follower.forbidden = self._forbidden
         self._task: asyncio.Task[None] | None = None
@@ -35,9 +45,39 @@ class Awaited:
         if not known:
             await asyncio.sleep(seconds)
             return
+        with self._watching(known):
+            await self._change(known, seconds)
+
+    @contextmanager
+    def _watching(self, known: Mapping[Key, int]) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        if self._task is None:
-            self._task = loop.create_task(self._follower.run(self._listed, self._changed))
+        if not self._by_name:
+            if self._task is None:
+                self._task = loop.create_task(self._follower.run(self._listed, self._changed))
+            yield
+            return
+        for key in known:
+            if key not in self._watches:
+                one = Scope(key.namespace, fields=f"metadata.name={key.name}")
+                follower = Follower(self._cluster, CONFIG_MAPS.whole(), one, self._pace)
+                self._watches[key] = loop.create_task(follower.run(partial(self._listed_one, key), self._changed))
+        self._users.update(known.keys())
+        try:
+            yield
+        finally:
+            self._users.subtract(known.keys())
+            for key in known:
+                loop.call_later(_LINGER, self._leave, key)
+
+    def _leave(self, key: Key) -> None:
+        """End the watch of a name that no container waits for any more."""
+        if self._users[key] <= 0 and (watch := self._watches.pop(key, None)) is not None:
+            watch.cancel()
+            self._versions.pop(key, None)
+            del self._users[key]
+
+    async def _change(self, known: Mapping[Key, int], seconds: float) -> None:
+        loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         await asyncio.sleep(_BLINK if self._newer(known) else 0)
         while not self._newer(known) and loop.time() < end:
@@ -50,15 +90,21 @@ class Awaited:
 
     async def close(self) -> None:
         """Watch no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [*self._watches.values(), *([self._task] if self._task is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _newer(self, known: Mapping[Key, int]) -> bool:
         return any(self._versions.get(key, 0) > version for key, version in known.items())
 
     def _listed(self, page: Page) -> None:
         self._versions = {_key(body): _version(body) for body in page.items}
+        self._wake()
+
+    def _listed_one(self, key: Key, page: Page) -> None:
+        self._versions.pop(key, None)
+        self._versions |= {_key(body): _version(body) for body in page.items}
         self._wake()
 
     def _changed(self, what: Happened, body: Body, _version_of_watch: str) -> None:

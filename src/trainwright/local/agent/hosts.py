@@ -3,12 +3,14 @@
 
 `start` asks for the file of a pod before its first container starts: by then it holds everything that was there before
 the pod. Files are bound into pods, so they are rewritten in place: another file of that name would not be seen there.
+
+A node of somebody else's cluster may not see the pods of other nodes. It learns their addresses from EndpointSlices,
+which have those of all pods behind a Service: the names that Kubernetes' own DNS resolves.
 """
 
 import asyncio
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from trainwright.errors import ApiError, ForbiddenError
@@ -17,11 +19,14 @@ from trainwright.local.agent.follow import Follower
 from trainwright.local.agent.settings import Settings
 from trainwright.model.job import Body
 from trainwright.model.meta import ADDRESS
-from trainwright.runtime.ports import EVERYTHING, Cluster, Happened, Page, Scope
+from trainwright.runtime.ports import EVERYTHING, Cluster, Happened, Page, Resource, Scope
 from trainwright.runtime.resources import PODS, SERVICES
 
 #: Of so many parts of the time, one may go into writing.
 _REST = 10
+_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
+#: The label of an EndpointSlice that says whose it is.
+_SERVICE = "kubernetes.io/service-name"
 _Id = tuple[str, str]
 
 
@@ -40,6 +45,7 @@ class Hosts:
         self._given: dict[str, str] = {}
         self._pods: dict[_Id, names.Host] = {}
         self._services: dict[_Id, names.Selection] = {}
+        self._slices: dict[_Id, tuple[names.Endpoint, ...]] = {}
         #: How far what is known of the services goes, and of the pods.
         self._version = 0
         self._seen = 0
@@ -56,17 +62,23 @@ class Hosts:
     async def start(self) -> None:
         """Begin to follow pods and services."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        pods = Follower(self._cluster, PODS.whole(), EVERYTHING, self._pace)
+        kubelet = self._settings.kubelet
+        scope = Scope(fields=f"spec.nodeName={self._settings.node}") if kubelet else EVERYTHING
+        pods = Follower(self._cluster, PODS.whole(), scope, self._pace)
         services = Follower(self._cluster, SERVICES.whole(), EVERYTHING, self._pace)
-        pods.forbidden = partial(self._narrow, pods)
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(pods.run(self._pods_listed, self._pod_changed)))
         self._tasks.append(loop.create_task(services.run(self._services_listed, self._service_changed)))
+        if kubelet:
+            slices = Follower(self._cluster, _SLICES, EVERYTHING, self._pace)
+            slices.forbidden = self._unnamed
+            self._tasks.append(loop.create_task(slices.run(self._slices_listed, self._slice_changed)))
 
-    def _narrow(self, pods: Follower, error: ForbiddenError) -> None:
-        """What a kubelet of a cluster may see, where that is all we may."""
-        pods.scope = Scope(fields=f"spec.nodeName={self._settings.node}")
-        self._notice(f"names of pods on other nodes are not known to pods of this one: {error}")
+    def _unnamed(self, error: ForbiddenError) -> None:
+        self._notice(
+            f"names of pods on other nodes are not known to pods of this one: {error};"
+            " `trainwright manifests --nodes` prints the right that is missing"
+        )
 
     async def close(self) -> None:
         """Follow no more; the files stay as they are."""
@@ -126,8 +138,9 @@ class Hosts:
             await self._catch_up()
         changes = self._changes
         begun = loop.time()
+        endpoints = [one for some in self._slices.values() for one in some]
         for namespace, before in self._texts.items():
-            text = names.render(namespace, self._pods.values(), self._services.values())
+            text = names.render(namespace, self._pods.values(), self._services.values(), endpoints)
             if text != before:
                 rewrite(self._folder / namespace, text)
                 self._texts[namespace] = text
@@ -202,6 +215,20 @@ class Hosts:
             self._services[_id(service)] = _selection(service)
         self._touch()
 
+    def _slices_listed(self, page: Page) -> None:
+        found = {_id(one): _endpoints(one) for one in page.items}
+        if found != self._slices:
+            self._slices = found
+            self._touch()
+
+    def _slice_changed(self, what: Happened, one: Body, version: str) -> None:  # noqa: ARG002 - `follow` tells it
+        found = () if what is Happened.DELETED else _endpoints(one)
+        if self._slices.get(_id(one), ()) != found:
+            self._slices[_id(one)] = found
+            self._touch()
+        if not found:
+            self._slices.pop(_id(one), None)
+
     def _touch(self) -> None:
         self._changes += 1
         if self._texts:
@@ -227,3 +254,19 @@ def _selection(service: Body) -> names.Selection:
     spec = service.get("spec") or {}
     unready = bool(spec.get("publishNotReadyAddresses"))
     return names.Selection(*_id(service), tuple((spec.get("selector") or {}).items()), unready)
+
+
+def _endpoints(one: Body) -> tuple[names.Endpoint, ...]:
+    """The pods of an EndpointSlice."""
+    meta = one["metadata"]
+    service = (meta.get("labels") or {}).get(_SERVICE)
+    if not service or one.get("addressType") == "FQDN":
+        return ()
+    namespace, found = meta.get("namespace", ""), []
+    for endpoint in one.get("endpoints") or ():
+        target = endpoint.get("targetRef") or {}
+        if target.get("kind") == "Pod" and endpoint.get("addresses"):
+            ready = (endpoint.get("conditions") or {}).get("ready") is not False
+            address, hostname = endpoint["addresses"][0], endpoint.get("hostname") or ""
+            found.append(names.Endpoint(namespace, service, target["name"], address, hostname, ready))
+    return tuple(found)

@@ -39,15 +39,50 @@ class Selection(Struct, frozen=True, gc=False):
     unready: bool = False
 
 
-def render(namespace: str, pods: Iterable[Host], services: Iterable[Selection]) -> str:
-    """The hosts file of a namespace: bare names for its own, longer ones for all."""
+class Endpoint(Struct, frozen=True, gc=False):
+    """A pod behind a service, as the cluster tells it to those who may not see the pod."""
+
+    namespace: str
+    service: str
+    pod: str
+    address: str
+    #: Where the pod has one and the service is its subdomain.
+    hostname: str = ""
+    ready: bool = True
+
+
+def render(
+    namespace: str, pods: Iterable[Host], services: Iterable[Selection], endpoints: Iterable[Endpoint] = ()
+) -> str:
+    """The hosts file of a namespace: bare names for its own, longer ones for all.
+
+    An endpoint whose pod is among `pods` adds nothing: what is known of the pod itself is newer.
+    """
     pods, services = list(pods), list(services)
-    lines = [_line(pod.address, _of_pod(pod, namespace)) for pod in pods]
+    known = {(pod.namespace, pod.name) for pod in pods}
+    others = [one for one in endpoints if (one.namespace, one.pod) not in known]
+    lines = [_line(pod.address, _of_pod(pod, namespace)) for pod in (*pods, *_behind(others))]
+    lines += [
+        _line(one.address, _forms(one.service, one.namespace, namespace))
+        for one in dict.fromkeys(others)
+        if one.ready and one.pod != one.service
+    ]
     index = _index(pods, {key for service in services for key, _ in service.labels})
     for service in services:
         names = _forms(service.name, service.namespace, namespace)
         lines += [_line(pod.address, names) for pod in _selected(service, index) if pod.name != service.name]
     return _HEAD + "".join(lines)
+
+
+def _behind(endpoints: Iterable[Endpoint]) -> Iterable[Host]:
+    """Each pod of some endpoints once, though several services may lead to it."""
+    found: dict[tuple[str, str], Host] = {}
+    for one in endpoints:
+        subdomain = one.service if one.hostname else ""
+        if one.hostname or (one.namespace, one.pod) not in found:
+            host = Host(one.namespace, one.pod, one.address, (), one.hostname, subdomain)
+            found[one.namespace, one.pod] = host
+    return found.values()
 
 
 def _of_pod(pod: Host, namespace: str) -> str:
