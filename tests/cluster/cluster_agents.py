@@ -28,6 +28,8 @@ from trainwright.crd import agents
 from trainwright.crd.rights import RBAC
 
 Body = dict[str, Any]
+#: Where the account is that requests certificates for nodes.
+HOME = "trainwright"
 #: A control plane that notices a dead node soon.
 _QUICK = ("--node-monitor-grace-period=6s", "--node-monitor-period=500ms")
 
@@ -77,7 +79,8 @@ def _openssl(folder: Path, *words: str) -> None:
 
 def _install(plane: ControlPlane) -> None:
     install_crds(plane)
-    bodies = agents.agents("default")
+    plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": HOME}})
+    bodies = agents.agents(HOME)
     for name in ("kube-node-lease", "kube-system", "default"):
         until(partial(plane.find, f"/api/v1/namespaces/{name}"), f"there is a namespace {name}")
     plane.kubectl("apply", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": bodies}))

@@ -16,6 +16,7 @@ import os
 import ssl
 from base64 import b64decode, b64encode
 from contextlib import suppress
+from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 from random import random
@@ -239,7 +240,10 @@ class NodeIdentity:
     async def _until_due(self) -> float:
         """Wait until it is time to renew the certificate; when it ends, in seconds since 1970."""
         found = await asyncio.to_thread(certificates.validity, self._certificate)
-        due = found.begins + (found.ends - found.begins) * self._renewed
+        # Signers date a certificate back by some minutes, for machines whose clock is slow.
+        stored = datetime.fromtimestamp(self._certificate.stat().st_mtime, UTC)
+        begins = max(found.begins, min(stored, found.ends))
+        due = begins + (found.ends - begins) * self._renewed
         while (left := (due - self._clock.now()).total_seconds()) > 0:
             await asyncio.sleep(min(left, _LONGEST_SLEEP))
         return found.ends.timestamp()
