@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operator's options: as Go programs take them, from the environment, from a file, and which of these wins."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
-from trainwright.cli.operator import _site, command
+from trainwright.cli.operator import _level, _site, command
 from trainwright.errors import ManifestError, UsageError
 from trainwright.model.site import Creating, Devices, Sizing
 
@@ -35,6 +36,17 @@ def parsed(*words: str) -> dict[str, Any]:
         (["--logtostderr"], {}),
         (["-logtostderr=true", "--alsologtostderr"], {}),
         (["--leader-elect-resource-lock", "endpoints"], {}),
+        (["--initImage", "alpine:3.10"], {"init_image": "alpine:3.10"}),
+        (["--initImage=", "--leader-elect"], {"init_image": "", "elect": True}),
+        (["-initImage=busybox:1"], {"init_image": "busybox:1"}),
+        (["--zap-log-level=debug"], {"zap_level": logging.DEBUG}),
+        (["--zap-log-level", "info"], {"zap_level": logging.INFO}),
+        (["-zap-log-level=error"], {"zap_level": logging.ERROR}),
+        (["--zap-log-level=panic"], {"zap_level": logging.CRITICAL}),
+        (["--zap-log-level=1"], {"zap_level": logging.DEBUG}),
+        (["--zap-log-level=20"], {"zap_level": logging.DEBUG}),
+        (["--zap-encoder=json"], {"zap_encoder": "json"}),
+        (["--zap-devel", "--zap-stacktrace-level=error", "--zap-time-encoding", "iso8601"], {}),
         (["--thread-num", "1000"], {"workers": 1000}),
         (["--controller-threads=4"], {"workers": 4}),
         (["--leader-elect-lease-duration=30s"], {"lease_duration": 30.0}),
@@ -138,6 +150,8 @@ def file(tmp_path: Path, text: str) -> str:
         ("master: 127.0.0.1:6443", {"master": "127.0.0.1:6443"}),
         ("namespace:", {"namespace": ""}),
         ("v: 4", {"verbosity": 4}),
+        ("initImage: alpine", {"init_image": "alpine"}),
+        ("zapLogLevel: error", {"zap_level": logging.ERROR}),
         ("thread-num: 1000\nlog-format: json", {"workers": 1000, "log_format": "json"}),
     ],
 )
@@ -218,3 +232,17 @@ def test_what_is_wrong_with_a_file_is_told_with_its_line(tmp_path: Path, text: s
 def test_what_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ManifestError, match=r"operator\.yaml"):
         parsed("--config", file(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("verbosity", "zap", "level"),
+    [(0, None, logging.INFO), (4, None, logging.DEBUG), (0, logging.ERROR, logging.ERROR), (4, logging.ERROR, 10)],
+)
+def test_the_option_that_asks_for_more_lines_wins(verbosity: int, zap: int | None, level: int) -> None:
+    assert _level(verbosity, zap) == level
+
+
+@pytest.mark.parametrize("word", ["loud", "0", "-1", ""])
+def test_a_level_that_zap_does_not_have_is_refused(word: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not a level; write debug, info, warn, error, panic or a number"):
+        parsed(f"--zap-log-level={word}")

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Putting Trainwright on a control plane as a user does it: its own command, piped into kubectl."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 from cluster_client import run
 from cluster_plane import ControlPlane
@@ -19,3 +21,13 @@ def install_crds(plane: ControlPlane) -> str:
 def trainwright(*words: str, given: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
     """The command, to its end."""
     return run([sys.executable, "-m", "trainwright", *words], given, check=check)
+
+
+def shell_environment(plane: ControlPlane, folder: Path) -> dict[str, str]:
+    """Variables of a shell in which kubectl and trainwright are at hand, and the kubeconfig is the administrator's."""
+    (commands := folder / "bin").mkdir()
+    for name, words in (("kubectl", plane.binaries["kubectl"]), ("trainwright", f"{sys.executable} -m trainwright")):
+        (commands / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        (commands / name).chmod(0o755)
+    path = f"{commands}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "HOME": str(folder), "KUBECONFIG": str(plane.kubeconfig())}

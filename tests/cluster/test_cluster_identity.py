@@ -6,11 +6,9 @@ own certificate, and with nothing of ours in between.
 """
 
 import json
-import os
 import re
 import ssl
 import subprocess
-import sys
 import time
 import urllib.error
 from collections.abc import Iterator
@@ -34,7 +32,7 @@ from cluster_agents import (
     refused_to_nodes,
 )
 from cluster_client import ask, run, until
-from cluster_install import trainwright
+from cluster_install import shell_environment, trainwright
 from cluster_plane import ControlPlane
 from cluster_process import Process
 
@@ -97,18 +95,9 @@ class Shell:
 
     def __init__(self, plane: ControlPlane, folder: Path) -> None:
         self._folder = folder
-        commands = folder / "bin"
-        commands.mkdir()
-        for name, words in (
-            ("kubectl", plane.binaries["kubectl"]),
-            ("trainwright", f"{sys.executable} -m trainwright"),
-        ):
-            (commands / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
-            (commands / name).chmod(0o755)
-        path = f"{commands}{os.pathsep}{os.environ['PATH']}"
-        own = {"PATH": path, "HOME": str(folder), "KUBECONFIG": str(plane.kubeconfig())}
         # What the page does not need: another port, since the machine may have a kubelet.
-        self._env = os.environ | own | {"TRAINWRIGHT_STATE": str(folder / "state"), "TRAINWRIGHT_NODE_PORT": "0"}
+        own = {"TRAINWRIGHT_STATE": str(folder / "state"), "TRAINWRIGHT_NODE_PORT": "0"}
+        self._env = shell_environment(plane, folder) | own
         self._log = (folder / "node.log").open("wb")
         self._node: subprocess.Popen[bytes] | None = None
 

@@ -5,11 +5,9 @@ The image is built as the Containerfile says. Real containers of a real kubelet 
 printed: two operators with the tokens of their service account, one of which leads.
 """
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,6 +23,7 @@ from cluster_build import build, pack
 from cluster_client import RefusedError, run, until
 from cluster_container import real_node
 from cluster_forward import service_address
+from cluster_install import shell_environment
 from cluster_packages import packages
 from cluster_plane import ControlPlane
 
@@ -43,16 +42,7 @@ class Place:
         self.plane = plane
         #: The pods of a job, when it had just begun.
         self.before: dict[str, Any] = {}
-        commands = folder / "bin"
-        commands.mkdir()
-        for name, words in (
-            ("kubectl", plane.binaries["kubectl"]),
-            ("trainwright", f"{sys.executable} -m trainwright"),
-        ):
-            (commands / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
-            (commands / name).chmod(0o755)
-        path = f"{commands}{os.pathsep}{os.environ['PATH']}"
-        self._env = os.environ | {"PATH": path, "KUBECONFIG": str(plane.kubeconfig()), "HOME": str(folder)}
+        self._env = shell_environment(plane, folder)
 
     def session(self, block: str) -> str:
         """A block of the page, in one shell; what it printed."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is checked in under deploy/ is what the commands print, and what the examples are."""
 
+import re
 from pathlib import Path
 
 import yaml
@@ -9,6 +10,7 @@ from click.testing import CliRunner
 from trainwright.cli.crds import command as crds
 from trainwright.cli.manifests import command as manifests
 from trainwright.cli.validate import command as validate
+from trainwright.kinds.registry import KINDS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -68,3 +70,33 @@ def test_nothing_is_of_an_api_that_kubernetes_has_removed() -> None:
         "apps/v1",
         "policy/v1",
     }
+
+
+def test_the_page_lists_every_kind_with_its_examples() -> None:
+    page = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    rows = {
+        row[0].strip("`"): row for row in re.findall(r"^\| (`\w+`) \| (.*) \| (`.*`) \| `(.*)` \|$", page, re.MULTILINE)
+    }
+
+    assert rows.keys() == {kind.name for kind in KINDS}
+    for kind in KINDS:
+        _, versions, definition, examples = rows[kind.name]
+        assert set(versions.replace("`", "").split(", ")) == set(kind.served)
+        assert definition == f"`{kind.plural}.{kind.group}`"
+        found = {body["kind"] for path in DEPLOY.glob(examples) for body in yaml.safe_load_all(path.read_text())}
+        assert found & rows.keys() == {kind.name}
+
+
+def test_the_page_says_why_there_is_no_v1beta1() -> None:
+    page = (DEPLOY / "README.md").read_text(encoding="utf-8")
+
+    assert not (DEPLOY / "v1beta1").exists()
+    assert "Why there is no `deploy/v1beta1`" in page
+    assert "removed `apiextensions.k8s.io/v1beta1` in 1.22" in page
+
+
+def test_the_disruption_budget_has_no_field_that_older_servers_refuse() -> None:
+    bodies = yaml.safe_load_all((DEPLOY / "v1" / "operator.yaml").read_text(encoding="utf-8"))
+    (budget,) = [body for body in bodies if body["kind"] == "PodDisruptionBudget"]
+
+    assert budget["spec"].keys() == {"maxUnavailable", "selector"}

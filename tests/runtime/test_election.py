@@ -15,7 +15,7 @@ from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
 from trainwright.runtime.election import Elector, Terms
 from trainwright.runtime.line import Line
-from trainwright.runtime.resources import LEASES
+from trainwright.runtime.resources import LEASES, NAMESPACES
 
 pytestmark = VIRTUAL
 KEY = Key("trainwright", "operator")
@@ -213,6 +213,46 @@ async def test_what_keeps_us_from_ever_leading_is_raised(error: ApiError) -> Non
     elector = Elector(wire, clock, Terms(key=KEY, identity="one"))
 
     with pytest.raises(type(error), match=f"the lease trainwright/operator cannot be had: {error}"):
+        async with asyncio.timeout(60):
+            await elector.lead(asyncio.Event().wait)  # type: ignore[arg-type]
+
+
+async def test_a_namespace_that_is_missing_is_created_and_the_lease_in_it() -> None:
+    store, clock = stage()
+    wire, made = Wire(LocalCluster(store)), list[str]()
+
+    async def namespaces(call: Call) -> None:
+        if call.verb == "create" and "leases" in call.resource and not made:
+            raise NotFoundError('namespaces "trainwright" not found')
+        if call.verb == "create" and call.resource == "namespaces":
+            made.append("trainwright")
+
+    wire.before = namespaces
+    elector, leads = Elector(wire, clock, Terms(key=KEY, identity="one")), asyncio.Event()
+
+    async def work() -> None:
+        leads.set()
+
+    async with asyncio.timeout(60):
+        await elector.lead(work)
+    assert (leads.is_set(), made) == (True, ["trainwright"])
+    assert store.get(NAMESPACES, Key("", "trainwright"))["metadata"]["name"] == "trainwright"
+
+
+async def test_who_may_not_create_the_namespace_is_told_the_command() -> None:
+    store, clock = stage()
+    wire = Wire(LocalCluster(store))
+
+    async def refuses(call: Call) -> None:
+        if call.verb == "create":
+            lease = "leases" in call.resource
+            raise NotFoundError('namespaces "trainwright" not found') if lease else ForbiddenError("you may not")
+
+    wire.before = refuses
+    elector = Elector(wire, clock, Terms(key=KEY, identity="one"))
+
+    told = r'namespaces "trainwright" not found, .* \(you may not\); .* run: kubectl create namespace trainwright$'
+    with pytest.raises(ForbiddenError, match=told):
         async with asyncio.timeout(60):
             await elector.lead(asyncio.Event().wait)  # type: ignore[arg-type]
 

@@ -5,9 +5,10 @@ and, where they are the same, for `cli.run`.
 A start line that works for one of the operators whose jobs we run should work here, unchanged.
 """
 
+import logging
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -134,6 +135,30 @@ class Conditions(click.ParamType[frozenset[tuple[str, str]]]):
         if not type_ or (equals and status not in ("True", "False", "Unknown")):
             self.fail(f"{word!r} is not a condition; write GPUMissing or GPUReady=False", param, ctx)
         return type_, status or "True"
+
+
+class ZapLevel(click.ParamType[int]):
+    """A level of zap, the log library of operators written in Go: a word, or a number that grows with the detail."""
+
+    name = "level"
+    _WORDS: ClassVar = {
+        "debug": logging.DEBUG,
+        "info": logging.INFO,
+        "warn": logging.WARNING,
+        "error": logging.ERROR,
+        "panic": logging.CRITICAL,
+    }
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The level of Python's `logging`. Every number of zap from 1 on is some debug level."""
+        if isinstance(value, int) and not isinstance(value, bool) and value in self._WORDS.values():
+            return value
+        word = str(value).strip().lower()
+        if word.isdecimal() and int(word) > 0:
+            return logging.DEBUG
+        if word not in self._WORDS:
+            self.fail(f"{value!r} is not a level; write {', '.join(self._WORDS)} or a number from 1 on", param, ctx)
+        return self._WORDS[word]
 
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -85,14 +85,14 @@ class Calm(logging.Filter):
         return True
 
 
-def open_journal(form: str, verbosity: int) -> None:
+def open_journal(form: str, level: int) -> None:
     """From here on, everything that is logged goes to stderr so. Other libraries are heard from warnings on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Json() if form == "json" else Text())
     handler.addFilter(Calm())
-    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.basicConfig(handlers=[handler], level=max(logging.WARNING, level), force=True)
     logging.raiseExceptions = False  # a full disk is no reason to stop
-    logging.getLogger("trainwright").setLevel(logging.DEBUG if verbosity >= 4 else logging.INFO)
+    logging.getLogger("trainwright").setLevel(level)
 
 
 def _traceback(record: logging.LogRecord) -> str:

@@ -2,6 +2,7 @@
 """`trainwright operator`: the controller on a Kubernetes cluster. Loaded by `cli.main`; `kube.operator` works."""
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -12,7 +13,7 @@ from typing import Any
 import click
 
 from trainwright.cli.duration import Duration
-from trainwright.cli.flags import Conditions, GoCommand, PortRange, Servers, Words, switch
+from trainwright.cli.flags import Conditions, GoCommand, PortRange, Servers, Words, ZapLevel, switch
 from trainwright.cli.journal import open_journal
 from trainwright.cli.settings import from_file
 from trainwright.errors import UsageError
@@ -20,11 +21,15 @@ from trainwright.kinds.registry import KINDS
 from trainwright.model.meta import Key
 from trainwright.model.problem import nearest
 from trainwright.model.site import Creating, Devices, Site, Sizing
+from trainwright.runtime.line import Line
 
 _NAMES = {kind.singular: kind.name for kind in KINDS}
 _DEVICES = Devices()
 _ENV = "TRAINWRIGHT_OPERATOR"
+_LOG = logging.getLogger(__name__)
 _INTERRUPTED = 130
+#: The --v from which on every write is logged.
+_EVERY_WRITE = 4
 #: Seconds: `kube.operator` writes nothing while less of the lease is left.
 _LEAST_LEASE = 5.0
 _TIME: dict[str, Any] = {"type": Duration(), "metavar": "TIME", "show_default": True}
@@ -147,6 +152,18 @@ _OLD: dict[str, Any] = {"hidden": True, "expose_value": False}
 @click.option(
     "--v", "verbosity", metavar="N", type=click.IntRange(0, 10), default=0, help="From 4 on, every write is logged."
 )
+@click.option(
+    "--zap-log-level",
+    "zap_level",
+    metavar="LEVEL",
+    type=ZapLevel(),
+    help="Log from LEVEL on: debug, info, warn, error, panic, or a number from 1 on, which is debug.",
+)
+@click.option("--zap-encoder", type=click.Choice(["console", "json"]), hidden=True)
+@click.option("--initImage", "--init-image", "init_image", hidden=True)
+@switch("--zap-devel", **_OLD)
+@click.option("--zap-stacktrace-level", **_OLD)
+@click.option("--zap-time-encoding", **_OLD)
 @switch("--logtostderr", **_OLD)
 @switch("--alsologtostderr", **_OLD)
 @click.option("--leader-elect-resource-lock", default="leases", **_OLD)
@@ -163,9 +180,21 @@ def command(**given: Any) -> int:
       trainwright operator --namespace research --kinds genericjob --address :8080
       trainwright operator --config operator.yaml --log-format json
     """
-    open_journal(given.pop("log_format"), given.pop("verbosity"))
+    encoder, form = given.pop("zap_encoder"), given.pop("log_format")
+    open_journal("json" if encoder == "json" else form, _level(given.pop("verbosity"), given.pop("zap_level")))
+    if given.pop("init_image"):
+        _LOG.info(
+            Line("--initImage is ignored: pods of a PaddleJob wait for their ConfigMap, not in an init container")
+        )
     given.pop("config")
     return asyncio.run(_run(given))
+
+
+def _level(verbosity: int, zap: int | None) -> int:
+    """Python's level for both options; the one that asks for more wins."""
+    if verbosity >= _EVERY_WRITE:
+        return logging.DEBUG
+    return logging.INFO if zap is None else zap
 
 
 async def _run(given: dict[str, Any]) -> int:

@@ -50,16 +50,15 @@ def service(namespace: str) -> Body:
 
 
 def budget(namespace: str) -> Body:
-    """A node may be emptied, both nodes at once may not."""
+    """A node may be emptied, both nodes at once may not.
+
+    There is no `unhealthyPodEvictionPolicy`: API servers before Kubernetes 1.26 refuse an object with that field.
+    """
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {"name": NAME, "namespace": namespace, "labels": _LABELS},
-        "spec": {
-            "maxUnavailable": 1,
-            "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": _LABELS},
-        },
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": _LABELS}},
     }
 
 

@@ -23,7 +23,7 @@ from trainwright.model.meta import Key
 from trainwright.model.units import Time
 from trainwright.runtime.line import Line
 from trainwright.runtime.ports import Clock, Cluster
-from trainwright.runtime.resources import LEASES
+from trainwright.runtime.resources import LEASES, NAMESPACES
 
 _LOG = logging.getLogger(__name__)
 #: Seconds for giving the lease back.
@@ -102,7 +102,7 @@ class Elector:
         asked = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._terms.renew):
-                ours = await self._take()
+                ours = await self._take(first=first)
         except ConflictError:
             self._until = 0.0 if self._held_by_another() else self._until
             return False
@@ -116,10 +116,10 @@ class Elector:
         self._until = asked + self._terms.duration if ours else 0.0
         return ours
 
-    async def _take(self) -> bool:
+    async def _take(self, *, first: bool) -> bool:
         lease = await self._look()
         if lease is None:
-            return await self._make()
+            return await self._make(first=first)
         if lease.spec.holder_identity not in (None, "", self._terms.identity) and not self._expired(lease):
             return False
         body = {"spec": self._claim(lease.spec)}
@@ -134,7 +134,7 @@ class Elector:
         self._observe(lease)
         return lease
 
-    async def _make(self) -> bool:
+    async def _make(self, *, first: bool) -> bool:
         key = self._terms.key
         body: Body = {
             "apiVersion": LEASES.api_version,
@@ -146,7 +146,30 @@ class Elector:
             self._observe(await self._cluster.create(LEASES, body))
         except AlreadyExistsError:
             return False
+        except NotFoundError as missing:
+            if not first:
+                raise
+            await self._make_namespace(missing)
+            self._observe(await self._cluster.create(LEASES, body))
         return True
+
+    async def _make_namespace(self, missing: NotFoundError) -> None:
+        """Create the lease's namespace. Raises `missing` if the namespace exists: then something else is missing.
+
+        It is tried only after the lease was refused, so an operator that was installed needs no right to namespaces.
+        """
+        name = self._terms.key.namespace
+        body: Body = {"apiVersion": NAMESPACES.api_version, "kind": NAMESPACES.kind, "metadata": {"name": name}}
+        try:
+            await self._cluster.create(NAMESPACES, body)
+        except (AlreadyExistsError, NotFoundError):
+            raise missing from None
+        except ForbiddenError as error:
+            raise ForbiddenError(
+                f"{missing}, and this operator may not create it ({error});"
+                f" somebody who may has to run: kubectl create namespace {name}"
+            ) from None
+        _LOG.info(Line("the namespace of the lease was missing, and is created", namespace=name, **self._about()))
 
     def _claim(self, before: LeaseSpec) -> Body:
         """The lease as ours, from now; a change of holder is counted."""

@@ -21,6 +21,7 @@ NODES = Resource("", "v1", "nodes", "Node", Node, namespaced=False)
 DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Lease)
 #: Of the gang scheduler that the embedded engine has.
 POD_GROUPS = Resource("scheduler.tensorstack.dev", "v1beta1", "podgroups", "PodGroup", Extra)
