@@ -4,16 +4,19 @@
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from agents import PACE, container, place, waiting
 from msgspec.structs import replace
 
 from trainwright.errors import ForbiddenError
+from trainwright.local.agent import awaited
 from trainwright.local.cluster import LocalCluster
+from trainwright.local.storage.store import Store
 from trainwright.model.job import Body
 from trainwright.model.meta import KIND, Key
+from trainwright.runtime.clock import WallClock
 from trainwright.runtime.ports import EVERYTHING, Page, Resource, Scope
 from trainwright.runtime.resources import CONFIG_MAPS
 
@@ -111,3 +114,43 @@ async def test_a_pod_that_is_deleted_while_it_waits_goes(tmp_path: Path, more: d
         await node.until(lambda status: waiting(status).get("reason") == "CreateContainerConfigError")
         node.delete(grace=0)
         await node.gone()
+
+
+class ByName(LocalCluster):
+    """A cluster on which a node may list and watch a ConfigMap by its name alone."""
+
+    scopes: ClassVar[list[Scope]] = []
+
+    async def list(self, resource: Resource, scope: Scope = EVERYTHING, *, not_older_than: str = "") -> Page:
+        if resource.plural == "configmaps":
+            ByName.scopes.append(scope)
+            if not scope.fields or not scope.namespace:
+                raise ForbiddenError("a node may only read what its pods refer to")
+        return await super().list(resource, scope, not_older_than=not_older_than)
+
+
+async def test_on_a_cluster_each_map_is_watched_by_its_name(tmp_path: Path) -> None:
+    async with place(tmp_path, cluster=ByName, pace=SLOW, kubelet=True) as node:
+        for name in ("one", "two"):
+            node.run(container("echo $PEERS", **NEEDS), name=name)
+            await node.until(lambda status: waiting(status).get("reason") == "CreateContainerConfigError", name)
+        began = time.monotonic()
+        node.create(CONFIG_MAPS, peers({"PEERS": "a,b"}, labels={}))
+        for name in ("one", "two"):
+            await node.phase("Succeeded", name)
+
+        assert time.monotonic() - began < 5
+        assert set(ByName.scopes) == {Scope("space", fields="metadata.name=peers")}
+
+
+async def test_the_watch_of_a_name_ends_some_time_after_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(awaited, "_LINGER", 0.05)
+    one = awaited.Awaited(LocalCluster(Store(WallClock())), PACE, by_name=True)
+    key = Key("space", "peers")
+    await one.change({key: 0}, 0.1)
+    assert key in one._watches
+    await one.change({key: 0}, 0.1)
+    assert key in one._watches
+    await asyncio.sleep(0.2)
+    assert key not in one._watches
+    await one.close()
