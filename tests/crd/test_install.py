@@ -180,3 +180,25 @@ def test_bindings_are_of_both_roles() -> None:
         ("ClusterRoleBinding", cluster_role(KINDS)["metadata"]["name"], [user]),
         ("RoleBinding", lease_role("tools")["metadata"]["name"], [user]),
     ]
+
+
+def test_nodes_get_no_right_to_secrets_tokens_or_pods() -> None:
+    """The roles by name are Kubernetes' own: requests for certificates, their renewal, and one ConfigMap."""
+    bodies = manifests(Choice(image="x", namespace="home", nodes=True))
+    ours = [body for body in bodies if body["metadata"]["name"].startswith("trainwright-node")]
+    roles = [body for body in ours if body["kind"] in ("ClusterRole", "Role")]
+    bound = {body["roleRef"]["name"]: body["subjects"] for body in ours if "roleRef" in body}
+    nodes = [{"kind": "Group", "name": "system:nodes", "apiGroup": "rbac.authorization.k8s.io"}]
+    account = [{"kind": "ServiceAccount", "name": "trainwright-node-bootstrap", "namespace": "home"}]
+
+    assert [role["rules"] for role in roles] == [
+        [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}]
+    ]
+    assert bound == {
+        "trainwright-node": nodes,
+        "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient": nodes,
+        "extension-apiserver-authentication-reader": nodes,
+        "system:node-bootstrapper": account,
+    }
+    accounts = [body["metadata"]["name"] for body in ours if body["kind"] == "ServiceAccount"]
+    assert accounts == ["trainwright-node-bootstrap"]

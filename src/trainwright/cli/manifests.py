@@ -20,7 +20,11 @@ _IMAGE = f"trainwright:{__version__}"
 @click.option("--watch-namespace", "watch", metavar="NS", help="Look after jobs of this one alone.  [default: all]")
 @click.option("--kinds", metavar="KIND,…", default="", help="Look after these only.  [default: all]")
 @click.option("--crds/--no-crds", "definitions", default=True, show_default=True, help="Print the CRDs as well.")
-@click.option("--nodes", is_flag=True, help="Also an account `trainwright-node` with the rights of `trainwright node`.")
+@click.option(
+    "--nodes",
+    is_flag=True,
+    help="Also what `trainwright node` needs: an account that requests certificates, and few rights for all nodes.",
+)
 @click.option(
     "-o",
     "--output",

@@ -69,7 +69,7 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 )
 @click.option("--heartbeat", type=Duration(), default="10s", show_default=True, metavar="TIME", help="Renew the lease.")
 @click.option("--grace", type=Duration(), metavar="TIME", help="For pods at the end.  [default: what they ask for]")
-@click.option("--remove", is_flag=True, help="Take the Node object away at the end.")
+@click.option("--remove", is_flag=True, help="Delete the Node at the end, if the user may: a node's own may not.")
 @click.option("--v", "verbosity", type=click.IntRange(0, 10), default=0, help="From 4 on, every detail.")
 def command(**given: Any) -> int:
     """Be a node of a Kubernetes cluster: run the pods that are put on it, until SIGTERM.

@@ -106,19 +106,12 @@ def _entry(given: dict[str, Any], identity: NodeIdentity) -> _Entry:
             "--bootstrap-kubeconfig goes without --kubeconfig and --run-in-cluster: the node gets a user of its own,"
             f" and keeps its kubeconfig as {identity.kubeconfig}"
         )
-    kept = identity.kept()
     if given["bootstrap"]:
-        if kept and not Path(given["bootstrap"]).expanduser().exists():
-            return _Entry(identity, identity.access(), ours=True)
-        asked = Asked(kubeconfig=given["bootstrap"], context=given["context"], server=given["master"])
-        bootstrap = load(asked)
-        if kept and identity.belongs_to(bootstrap):
-            return _Entry(identity, identity.access(), ours=True, bootstrap=bootstrap)
-        return _Entry(identity, bootstrap, ours=True, bootstrap=bootstrap, request=True)
+        return _bootstrapped(given, identity)
     if identity.kubeconfig.exists() and not (named or given["context"] or given["master"]):
-        if kept is None:
+        if identity.kept() is None:
             raise UsageError(
-                f"the certificate of node {given['name']} in {identity.kubeconfig} has ended;"
+                f"the certificate that {identity.kubeconfig} names has ended, or is not one of node {given['name']};"
                 " --bootstrap-kubeconfig FILE requests a new one, --kubeconfig FILE names another user"
             )
         return _Entry(identity, identity.access(), ours=True)
@@ -129,6 +122,17 @@ def _entry(given: dict[str, Any], identity: NodeIdentity) -> _Entry:
         in_cluster=given["run_in_cluster"],
     )
     return _Entry(identity, load(asked))
+
+
+def _bootstrapped(given: dict[str, Any], identity: NodeIdentity) -> _Entry:
+    """The node itself. A certificate that is kept is used, unless the file leads to another cluster."""
+    kept = identity.kept()
+    if kept and not Path(given["bootstrap"]).expanduser().exists():
+        return _Entry(identity, identity.access(), ours=True)
+    bootstrap = load(Asked(kubeconfig=given["bootstrap"], context=given["context"], server=given["master"]))
+    if kept and identity.belongs_to(bootstrap):
+        return _Entry(identity, identity.access(), ours=True, bootstrap=bootstrap)
+    return _Entry(identity, bootstrap, ours=True, bootstrap=bootstrap, request=True)
 
 
 @asynccontextmanager

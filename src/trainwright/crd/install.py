@@ -33,7 +33,7 @@ class Choice(Struct, frozen=True, kw_only=True):
     kinds: Sequence[Kind] = KINDS
     #: Whether the CRDs are part of it. Deleting them deletes all jobs, so that people may want them apart.
     definitions: bool = True
-    #: Whether machines will be nodes by `trainwright node`, and need rights for that.
+    #: Whether machines will be nodes by `trainwright node`, each with an identity that it requests.
     nodes: bool = False
 
 

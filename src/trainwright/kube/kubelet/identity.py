@@ -87,10 +87,14 @@ class NodeIdentity:
         return certificates.user_of(self.node)
 
     def kept(self) -> Validity | None:
-        """The certificate that an agent before us got, unless it has ended or is for another node. EngineError."""
+        """The certificate that an agent before us got; None if there is none of use, for whatever reason."""
         if not self._certificate.exists() or not self.kubeconfig.exists():
             return None
-        found = certificates.validity(self._certificate)
+        try:
+            found = certificates.validity(self._certificate)
+        except EngineError as error:
+            _LOG.warning("the certificate in %s cannot be used: %s", self._certificate, error)
+            return None
         return found if found.user == self.user and found.ends > self._clock.now() else None
 
     def access(self) -> Access:
