@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole lives of jobs, pass by pass, through the one function that decides."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -380,3 +382,19 @@ def test_a_job_that_another_controller_looks_after_is_not_touched() -> None:
 
     assert plan.empty
     assert (plan.events, plan.wake, plan.status.ledger) == ((), None, Ledger())
+
+
+@pytest.mark.parametrize("more", [{}, {"invalid": "odd"}, {"deleting": True}], ids=["fit", "unfit", "being deleted"])
+def test_an_unfinished_job_of_another_controller_is_not_touched_but_told_of(more: dict[str, Any]) -> None:
+    loose = pod(0, owners=(), uid="loose")
+    theirs = job(role(replicas=2, service=True), foreign="training-operator.v1", **more)
+    plan = reconcile(theirs, Observed(pods=(loose, pod(5)), services=(service("job-worker-9"),)), Site(), NOW)
+
+    assert plan.empty
+    assert (plan.deletes, plan.creates, plan.wake, plan.status.ledger) == ((), (), None, Ledger())
+    for emit in plan.events:
+        assert (emit.moment, emit.warning, emit.once) == (Moment.FOREIGN, True, True)
+        assert emit.message.startswith("training-operator.v1 wrote the status of this unfinished job")
+        whom = f"{theirs.kind}.{theirs.owner.api_version.partition('/')[0]} job -n {theirs.key.namespace}"
+        assert f"`kubectl annotate {whom} trainwright.dev/adopt=true`" in emit.message
+    assert len(plan.events) == ("deleting" not in more)

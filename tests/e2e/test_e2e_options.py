@@ -20,6 +20,15 @@ def test_standard_input_is_a_file(process: Stage) -> None:
     assert "worker-0 | hello" in process.run("run", "-", given=text).out
 
 
+@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+def test_a_status_that_was_copied_from_a_cluster_says_nothing_here(process: Stage, phase: str) -> None:
+    """`kubectl get -o yaml` prints it. An API server ignores the status of a new object, and so does a run."""
+    done = process.run("run", worker("echo hello") | {"status": {"phase": phase, "aggregate": {"running": 1}}})
+
+    assert done.code == 0, done.said
+    assert "worker-0 | hello" in done.out
+
+
 def test_a_namespace_is_for_objects_that_name_none(process: Stage) -> None:
     other = job(role("worker", shell("echo $A", envFrom=[{"configMapRef": {"name": "settings"}}])))
     settings = beside("ConfigMap", "settings", data={"A": "from the same namespace"})

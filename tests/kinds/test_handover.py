@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of every kind that ended under another controller stay ended, whatever else that one left in their status."""
+"""Jobs of every kind that another controller had: those that ended stay ended, whatever else it left in their status;
+those that did not are left alone until somebody hands them over.
+"""
 
 from typing import Any
 
 import pytest
 
 from trainwright.kinds.aitrainingjob import AITRAININGJOB
-from trainwright.kinds.base import Kind, load
+from trainwright.kinds.base import Kind, load, reload
 from trainwright.kinds.genericjob import GENERICJOB
 from trainwright.kinds.paddlejob import PADDLEJOB
+from trainwright.kinds.registry import KINDS
 from trainwright.kinds.tfjob import TFJOB
-from trainwright.model.ledger import Phase
+from trainwright.model.ledger import Ledger, Phase
+from trainwright.model.meta import ADOPT
 
 #: Go writes a time that nobody has set as null.
 DONE = {"type": "Succeeded", "status": "True", "lastTransitionTime": None, "lastUpdateTime": None}
@@ -36,3 +40,89 @@ def test_it_is_not_run_again(kind: Kind, end: dict[str, Any], left: dict[str, An
     document["status"] |= {"conditions": left["conditions"]} if "conditions" in left else {}
 
     assert load(kind, document).job.ledger.phase is Phase.SUCCEEDED
+
+
+#: What the original leaves in the status of a job that it still looks after.
+UNFINISHED: dict[str, tuple[Kind, dict[str, Any]]] = {
+    "AITrainingJob": (AITRAININGJOB, {"phase": "Running"}),
+    "GenericJob": (GENERICJOB, {"phase": "Pending", "aggregate": {"creating": 2}}),
+    "PaddleJob": (PADDLEJOB, {"phase": "Starting", "mode": "Collective"}),
+    "TFJob": (TFJOB, {"conditions": [{"type": "Created", "status": "True"}], "replicaStatuses": {"Worker": {}}}),
+    "TFJob, restarting": (TFJOB, {"conditions": [DONE | {"status": "False"}], "startTime": "2026-01-01T00:00:00Z"}),
+    "a shape that nobody knows": (TFJOB, {"conditions": 7}),
+}
+WRITERS = [
+    {"manager": "kubectl", "operation": "Update"},
+    {"manager": "manager", "operation": "Update", "subresource": "status"},
+    {"manager": "training-operator.v1", "operation": "Update", "subresource": "status"},
+]
+
+
+def begun(status: Any, **metadata: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "demo", "uid": "1", **metadata}, "spec": {}, "status": status}
+
+
+@pytest.mark.parametrize(("kind", "said"), UNFINISHED.values(), ids=UNFINISHED)
+def test_an_unfinished_job_of_another_controller_is_that_ones(kind: Kind, said: dict[str, Any]) -> None:
+    job = load(kind, begun(said)).job
+
+    assert (job.foreign, job.handed_over, job.ledger) == ("another controller", False, Ledger())
+    assert load(kind, begun(said, managedFields=WRITERS)).job.foreign == "manager and training-operator.v1"
+
+
+@pytest.mark.parametrize(("kind", "said"), UNFINISHED.values(), ids=UNFINISHED)
+def test_it_is_ours_once_it_is_handed_over(kind: Kind, said: dict[str, Any]) -> None:
+    job = load(kind, begun(said, annotations={ADOPT: "true"})).job
+
+    assert (job.foreign, job.handed_over) == ("", True)
+    for other in ("false", "True ", "", None):
+        assert load(kind, begun(said, annotations={ADOPT: other})).job.foreign
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "nothing",
+    [None, {}, {"conditions": None, "replicaStatuses": {}}, {"phase": "", "tasks": []}, {"trainwright": {}}],
+    ids=["null", "empty", "nulls", "empty texts and lists", "an empty ledger"],
+)
+def test_a_status_that_says_nothing_is_nobodys(kind: Kind, nothing: Any) -> None:
+    assert not load(kind, begun(nothing)).job.foreign
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_job_with_a_ledger_of_ours_is_ours_whoever_else_wrote(kind: Kind) -> None:
+    said = {"conditions": [{"type": "Created", "status": "True"}], "trainwright": {"phase": "Running"}}
+
+    assert not load(kind, begun(said, managedFields=WRITERS)).job.foreign
+
+
+def test_a_job_that_is_read_again_with_another_status_is_as_foreign_as_it_should_be() -> None:
+    said = {"conditions": [{"type": "Created", "status": "True"}]}
+    whole = tfjob_manifest(Worker=1)
+    new = load(TFJOB, whole)
+    theirs = load(TFJOB, whole | {"status": said})
+    assert not new.job.foreign
+    assert theirs.job.foreign
+
+    assert reload(TFJOB, new, said) is None  # a whole load says who wrote it
+    again = reload(TFJOB, theirs, {"conditions": [DONE]})
+    assert again is not None
+    assert (again.job.foreign, again.job.ledger.phase) == ("", Phase.SUCCEEDED)
+    ours = reload(TFJOB, load(TFJOB, handed(whole)), said | {"trainwright": {"phase": "Running"}})
+    assert ours is not None
+    assert (ours.job.foreign, ours.job.handed_over) == ("", True)
+
+
+def tfjob_manifest(**workers: int) -> dict[str, Any]:
+    template = {"spec": {"containers": [{"name": "tensorflow", "image": "x"}]}}
+    specs = {name: {"replicas": count, "template": template} for name, count in workers.items()}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": "demo", "uid": "1"},
+        "spec": {"tfReplicaSpecs": specs},
+    }
+
+
+def handed(document: dict[str, Any]) -> dict[str, Any]:
+    return document | {"metadata": document["metadata"] | {"annotations": {ADOPT: "true"}}}

@@ -22,6 +22,7 @@ METRICS = {
     "trainwright_lists": ("counter", {"resource"}),
     "trainwright_watch_events": ("counter", {"resource"}),
     "trainwright_jobs": ("gauge", {"kind", "phase"}),
+    "trainwright_foreign_jobs": ("gauge", {"kind"}),
     "trainwright_job_seconds": ("counter", {"kind", "phase"}),
     "trainwright_goodput_ratio": ("gauge", {"kind"}),
     "trainwright_time_to_running_seconds": ("histogram", {"kind", "le"}),
@@ -44,6 +45,7 @@ def busy() -> Telemetry:
     telemetry.changes["pods"] += 7
     telemetry.outcomes["genericjob", "Succeeded"] += 2
     telemetry.restarts["genericjob", "Exit"] += 1
+    telemetry.foreign["tfjob"] += 1
     telemetry.starts["genericjob"] = Histogram(LONG)
     telemetry.starts["genericjob"].observe(42.0)
     for phase, began in (("Running", 40.0), ("Running", 90.0), ("Restarting", 70.0), ("Succeeded", 10.0)):

@@ -60,7 +60,8 @@ def look(file: str, kind: Kind, loaded: Loaded) -> Preview:
 
 def _fresh(job: Job) -> Job:
     """As if it were submitted now, whatever a manifest that came from a cluster says of its past."""
-    return replace(job, uid=FAKE_UID, owner=replace(job.owner, uid=FAKE_UID), ledger=Ledger(), deleting=False)
+    owner = replace(job.owner, uid=FAKE_UID)
+    return replace(job, uid=FAKE_UID, owner=owner, ledger=Ledger(), deleting=False, foreign="")
 
 
 def _debugging(wire: Any) -> bool:

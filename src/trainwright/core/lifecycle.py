@@ -9,11 +9,12 @@ from msgspec.structs import replace
 from trainwright.core import attempts, creation, gate, phases, removal, render, report, restart, settle, verdict
 from trainwright.core.observe import View
 from trainwright.core.report import Actions
-from trainwright.model.action import Delete, Patch, Plan
+from trainwright.model.action import Delete, Emit, Moment, Patch, Plan
 from trainwright.model.cause import Why, brief
 from trainwright.model.child import Pod
 from trainwright.model.job import Body, Clean, Job, Role
 from trainwright.model.ledger import LONGEST_TEXT, Ledger, Outcome, Phase, Reason, RoleLedger, Times
+from trainwright.model.meta import ADOPT
 from trainwright.model.rule import Result
 from trainwright.model.status import RoleSeen, Status
 from trainwright.model.units import after, whole
@@ -38,6 +39,22 @@ def _let_go(job: Job) -> tuple[Patch, ...]:
     body: Body = {"metadata": {"finalizers": list(job.finalizers)}}
     why = "whoever put its finalizer on it is not there any more"
     return (Patch(job.owner.kind, job.key.name, job.uid, body, why, api=job.owner.api_version),)
+
+
+def foreign(view: View) -> Plan | None:
+    """Another controller has begun the job and may still look after it: people are told how to hand it over."""
+    job = view.job
+    if not job.foreign:
+        return None
+    group = job.owner.api_version.partition("/")[0]
+    text = (
+        f"{job.foreign} wrote the status of this unfinished job, and nothing in it is Trainwright's: the job is left"
+        " alone. To hand it over, stop that controller, then run `kubectl annotate"
+        f" {job.kind}.{group} {job.key.name} -n {job.key.namespace} {ADOPT}=true`: the pods and services that it made"
+        " under the names of replicas are removed, and the job starts anew"
+    )
+    event = Emit(Moment.FOREIGN, brief(text), warning=True, source="trainwright", once=True)
+    return Plan(Status(view.stored, view.roles), events=(event,))
 
 
 def begin(view: View) -> View:

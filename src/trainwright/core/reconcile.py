@@ -21,6 +21,7 @@ def reconcile(job: Job, observed: Observed, site: Site, now: Time) -> Plan:
     return (
         lifecycle.unmanaged(view)  # 0 somebody else's: nothing at all
         or lifecycle.deleted(view)  # 1 being deleted: children follow by their owner
+        or lifecycle.foreign(view)  # 1a unfinished under another controller: nothing but a word about it
         or lifecycle.unfit(view)  # 2 a manifest that cannot be run, or an edit that cannot be applied
         or lifecycle.finished(view)  # 3 decided earlier: clean up, time to live
         or lifecycle.suspended(view)  # 4 no pods

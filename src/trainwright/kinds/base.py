@@ -18,7 +18,7 @@ from trainwright.kinds.stamps import stamped
 from trainwright.model.action import Emit
 from trainwright.model.job import Body, Gang, Job
 from trainwright.model.ledger import Ledger, Outcome, Phase, Reason, Times
-from trainwright.model.meta import Key, ObjectMeta, Owner
+from trainwright.model.meta import ADOPT, Key, ObjectMeta, Owner
 from trainwright.model.problem import Problem
 from trainwright.model.rule import NEVER, Result
 from trainwright.model.status import Status
@@ -229,7 +229,7 @@ def load(kind: Kind, document: Body) -> Loaded:
     broken = wire is None or any(not problem.warning for problem in problems)
     unreadable = ledger is None
     job = invalid(kind, document, problems, said, unreadable=unreadable) if broken else kind.translate(wire)
-    return Loaded(wire, job, problems, said)
+    return Loaded(wire, _whose(job, document), problems, said)
 
 
 def reload(kind: Kind, before: Loaded, status: object) -> Loaded | None:
@@ -241,7 +241,40 @@ def reload(kind: Kind, before: Loaded, status: object) -> Loaded | None:
     if ledger is None or before.job.invalid or before.job.unreadable:
         return None
     wire = replace(before.wire, status=said)
-    return Loaded(wire, kind.translate(wire), before.problems, said)
+    job = kind.translate(wire)
+    if job.ledger.phase is Phase.NEW and says(status):
+        return None
+    return Loaded(wire, replace(job, handed_over=True) if before.job.handed_over else job, before.problems, said)
+
+
+def _whose(job: Job, document: Body) -> Job:
+    """The job with what its status and annotations say of another controller.
+
+    An unfinished job with a status that holds no ledger is that controller's until somebody hands it over.
+    """
+    meta = document.get("metadata")
+    notes = meta.get("annotations") if isinstance(meta, dict) else None
+    if isinstance(notes, dict) and notes.get(ADOPT) == "true":
+        return replace(job, handed_over=True)
+    ours = job.ledger.phase is not Phase.NEW or job.unreadable or job.unmanaged
+    return job if ours or not says(document.get("status")) else replace(job, foreign=_writer(meta))
+
+
+def says(status: object) -> bool:
+    """Whether a status says anything at all: clients write `{}` and Go programs `null` for what nobody has set."""
+    if isinstance(status, dict):
+        return any(says(part) for key, part in status.items() if key != "trainwright")
+    if isinstance(status, list):
+        return any(says(part) for part in status)
+    return status is not None and status != ""
+
+
+def _writer(meta: object) -> str:
+    """Who wrote the status, as the API server recorded it."""
+    entries = meta.get("managedFields") if isinstance(meta, dict) else None
+    known = [one for one in entries or () if isinstance(one, dict)] if isinstance(entries, list) else []
+    names = dict.fromkeys(str(one.get("manager")) for one in known if one.get("subresource") == "status")
+    return " and ".join(names) or "another controller"
 
 
 def _said(kind: Kind, status: object) -> tuple[Any, Ledger | None]:

@@ -2,8 +2,8 @@
 """Bytes of an API server to objects, as narrow as their resource says. The only place that knows JSON of objects.
 
 Objects in a list of a built-in type do not say what they are, and Go writes `null` for an empty list. Whole objects
-lose their `managedFields`: nobody reads them and they are half of an object. One object that cannot be read must not
-hide the others: it is left out, with a warning.
+lose their `managedFields`, which are half of an object, but for who wrote their status. One object that cannot be read
+must not hide the others: it is left out, with a warning.
 """
 
 import logging
@@ -103,8 +103,10 @@ def _whole(resource: Resource, body: Body) -> Body:
     body.setdefault("apiVersion", resource.api_version)
     body.setdefault("kind", resource.kind)
     meta = body.get("metadata")
-    if isinstance(meta, dict):
-        meta.pop("managedFields", None)
+    if isinstance(meta, dict) and (entries := meta.pop("managedFields", None)):
+        writers = [one for one in entries if isinstance(one, dict) and one.get("subresource") == "status"]
+        if writers:
+            meta["managedFields"] = [{"manager": one.get("manager"), "subresource": "status"} for one in writers]
     return body
 
 

@@ -16,7 +16,10 @@ from trainwright.model.units import Time
 
 
 class Create(Struct, frozen=True, gc=False):
-    """Make this object. If it exists: ours is adopted, a terminating one is waited for, a foreign one is a refusal."""
+    """Make this object. If it exists: ours is adopted, a terminating one is waited for, a foreign one is a refusal.
+
+    Of a job that was handed over, one that another controller made for this very job is removed first.
+    """
 
     body: Body
 
@@ -80,6 +83,7 @@ class Moment(StrEnum):
     GANG_MISSING = "GangUnavailable"
     OTHER_SCHEDULER = "OtherScheduler"
     REMARK = "Remark"
+    FOREIGN = "ManagedElsewhere"
 
 
 class Emit(Struct, frozen=True, gc=False):
@@ -91,6 +95,8 @@ class Emit(Struct, frozen=True, gc=False):
     #: The kind's word for the moment, and its name for us, where it has its own.
     reason: str = ""
     source: str = ""
+    #: Told once of a job, by whichever operator is first: another one that tells it again is refused by the server.
+    once: bool = False
 
 
 class Write(StrEnum):

@@ -302,6 +302,10 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     unreadable: bool = False
     #: Another controller looks after it: nothing is touched, nothing is said.
     unmanaged: bool = False
+    #: Who wrote the status of this unfinished job, which holds no ledger of ours: nothing is touched, people are told.
+    foreign: str = ""
+    #: Somebody has handed the job over to us: children that another controller made for it give way to ours.
+    handed_over: bool = False
     #: The finalizers to leave on it when it is deleted, where others are on it that nobody answers for any more.
     finalizers: tuple[str, ...] | None = None
     #: What people should be told once, when the job is accepted: (reason, message).

@@ -24,6 +24,8 @@ DIGEST = f"{PREFIX}/digest"
 WORLD = f"{PREFIX}/world"
 #: On the same: a print of each pod's address, in the order of roles and indexes.
 PLACES = f"{PREFIX}/places"
+#: Annotation on a job, `true`: it is handed over to us, although another controller wrote its status.
+ADOPT = f"{PREFIX}/adopt"
 
 
 class Wire(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):

@@ -35,6 +35,8 @@ class Census:
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
         self._known: dict[Which, _Known] = {}
+        #: Unfinished jobs that another controller looks after.
+        self._foreign: set[Which] = set()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -55,8 +57,15 @@ class Census:
         # Thousands of finished jobs must not weigh on memory.
         known.ledger = None if ledger.phase in FINAL else ledger
 
+    def leave(self, which: Which, *, foreign: bool) -> None:
+        """Whether a job is another controller's, and left alone."""
+        if foreign != (which in self._foreign):
+            self._foreign ^= {which}
+            self._telemetry.foreign[which[0]] += 1 if foreign else -1
+
     def drop(self, which: Which) -> None:
         """The job is gone."""
+        self.leave(which, foreign=False)
         known = self._known.pop(which, None)
         if known is not None:
             self._move(which[0], known, Phase.NEW)

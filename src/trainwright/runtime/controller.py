@@ -179,6 +179,7 @@ class Controller:
         loaded = track.load(document)
         if not loaded.job.unreadable:
             self._census.see(which, document, loaded.job.ledger)
+        self._census.leave(which, foreign=bool(loaded.job.foreign))
         job = track.job(loaded)
         began = perf_counter()
         site = self._site()

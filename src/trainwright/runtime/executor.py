@@ -9,6 +9,7 @@ its like.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from trainwright.errors import (
 from trainwright.model.action import Create, Delete, Emit, Moment, Patch, Plan
 from trainwright.model.child import Refusal
 from trainwright.model.job import Body, Job
-from trainwright.model.meta import JOB_UID, KIND, ROLE, Key, Meta
+from trainwright.model.meta import JOB_UID, KIND, PREFIX, ROLE, Key, Meta
 from trainwright.runtime.line import Line
 from trainwright.runtime.ports import Cluster, Propagation, Resource
 from trainwright.runtime.settings import Settings
@@ -177,9 +178,18 @@ class Executor:
             track.refusals.pop(_place(create), None)
         elif meta.deletion_timestamp is not None or _of_predecessor(meta, job):
             self._await(create, track, now)
+        elif job.handed_over and _made_elsewhere(meta, job):
+            await self._replace(job, create, cache.resource, meta.uid)
+            self._await(create, track, now)
         else:
             foreign = AlreadyExistsError(f"{error}, and is not this job's: {_whose(meta, job)}")
             self._refuse(create, track, now, foreign)
+
+    async def _replace(self, job: Job, create: Create, resource: Resource, uid: str) -> None:
+        """Remove a child that another controller made for a job that was handed over: its name is needed."""
+        gone = self._cluster.delete(resource, Key(job.key.namespace, create.name), uid=uid)
+        with suppress(NotFoundError, ConflictError):
+            await self._counted("delete", resource, gone, job, create.name)
 
     def _await(self, create: Create, track: Track, now: datetime) -> None:
         """Its name will be free soon, or people must be told that it is not."""
@@ -264,11 +274,19 @@ def _of_predecessor(meta: Meta, job: Job) -> bool:
     return one is not None and (one.kind, one.name) == (job.owner.kind, job.owner.name) and one.uid != job.uid
 
 
+def _made_elsewhere(meta: Meta, job: Job) -> bool:
+    """Another controller made it for this very job: it bears none of our labels."""
+    one = meta.controller
+    labels = meta.labels or {}
+    return one is not None and one.uid == job.uid and not any(key.startswith(f"{PREFIX}/") for key in labels)
+
+
 def _whose(meta: Meta, job: Job) -> str:
     """Whose an object is that bears a name we need, and what can be done about it."""
     one = meta.controller
     if one is None:
         return "nobody controls it; remove it, or give the job another name"
     if one.uid == job.uid:
-        return "it is this job's, but somebody took its labels away; remove it, and it is made anew"
+        why = "another controller made it, or somebody took our labels away"
+        return f"it is this job's, but {why}; remove it, and it is made anew"
     return f"{one.kind} {one.name} controls it; give the job another name"

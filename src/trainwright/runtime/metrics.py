@@ -70,6 +70,11 @@ class _Collector:
             if Phase(phase) not in FINAL:
                 stays.add_metric((kind, phase), stay.seconds(at))
         yield jobs
+        text = "Unfinished jobs that are left alone: another controller wrote their status."
+        foreign = GaugeMetricFamily("trainwright_foreign_jobs", text, labels=("kind",))
+        for kind, count in sorted(told.foreign.items()):
+            foreign.add_metric((kind,), count)
+        yield foreign
         yield stays
         yield self._goodput(at)
 

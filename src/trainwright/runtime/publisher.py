@@ -23,7 +23,7 @@ from trainwright.model.status import Status
 from trainwright.runtime.executor import Executor
 from trainwright.runtime.recorder import Recorder
 from trainwright.runtime.settings import Settings
-from trainwright.runtime.track import ITSELF, STUCK, Track
+from trainwright.runtime.track import FOREIGN, ITSELF, STUCK, Track
 
 
 class Publisher:
@@ -39,7 +39,8 @@ class Publisher:
     async def store(self, document: Body, loaded: Loaded, plan: Plan, track: Track, now: datetime) -> float | None:
         """Write the status if it must be written now; else in how many seconds, if at all."""
         job = track.job(loaded)
-        if job.unmanaged:
+        if job.unmanaged or job.foreign:
+            track.untold += tuple(emit for emit in plan.events if track.is_news(FOREIGN, emit.message))
             return None
         every = self._child_events
         ends = exits(job, job.ledger, plan.status.ledger, every=every) if every or track.kind.tells_pods else ()
@@ -74,7 +75,7 @@ class Publisher:
 
     def notice(self, job: Job, status: Status, track: Track, now: datetime) -> None:
         """What pods wait for, where people want to hear of it: each reason once, and not looked for all the time."""
-        if not track.kind.tells_pods or job.unmanaged or not track.may_look(now):
+        if not track.kind.tells_pods or job.unmanaged or job.foreign or not track.may_look(now):
             return
         for about, emit in waits(status, now).items():
             if about not in track.waited:

@@ -9,6 +9,7 @@ store of their own, which may be away alone.
 import asyncio
 import logging
 from collections import deque
+from hashlib import blake2b
 from itertools import count
 from math import inf
 
@@ -24,7 +25,7 @@ from trainwright.runtime.telemetry import Telemetry
 _LOG = logging.getLogger(__name__)
 _TERMINAL = (Moment.SUCCEEDED, Moment.FAILED)
 #: What whoever looks after the operator should read as well; the steps of a job's life are logged by `census`.
-_TROUBLE = (Moment.REFUSED, Moment.UNFIT, Moment.GANG_MISSING, Moment.OTHER_SCHEDULER)
+_TROUBLE = (Moment.REFUSED, Moment.UNFIT, Moment.GANG_MISSING, Moment.OTHER_SCHEDULER, Moment.FOREIGN)
 #: So many that are to be tried again are kept, the newest.
 _KEPT = 10_000
 #: Seconds between two tries, doubling; for so long after one that failed, passes do not try.
@@ -66,7 +67,8 @@ class Recorder:
         now = self._clock.now()
         if emit.moment in _TROUBLE:
             _LOG.warning(Line("trouble", job=str(job.key), kind=job.kind, reason=emit.moment.value, why=emit.message))
-        body = event(job, emit, now, f"{int(now.timestamp() * 1e6):x}{next(self._numbers):x}")
+        suffix = f"{int(now.timestamp() * 1e6):x}{next(self._numbers):x}"
+        body = event(job, emit, now, _once(job, emit) if emit.once else suffix)
         if asyncio.get_running_loop().time() >= self._spared and await self._sent(body):
             return
         if emit.moment in _TERMINAL:
@@ -79,7 +81,7 @@ class Recorder:
         try:
             await self._cluster.create(EVENTS, body)
         except AlreadyExistsError as error:
-            # It was taken before, and that answer was lost.
+            # It was taken before: that answer was lost, or an operator before this one told it.
             result = error.reason
         except ApiError as error:
             about = body["involvedObject"]
@@ -89,6 +91,11 @@ class Recorder:
         self._telemetry.writes["create", EVENTS.id, result] += 1
         self._spared = -inf if over else asyncio.get_running_loop().time() + _SPARED
         return over
+
+
+def _once(job: Job, emit: Emit) -> str:
+    """The end of the name that this event has, whoever tells it and whenever."""
+    return blake2b(f"{job.uid} {emit.moment}".encode(), digest_size=8).hexdigest()
 
 
 def event(job: Job, emit: Emit, now: Time, suffix: str) -> Body:

@@ -76,6 +76,8 @@ class Telemetry:
         #: By kind and phase, and by kind.
         self.jobs: dict[tuple[str, str], Stay] = {}
         self.starts: dict[str, Histogram] = {}
+        #: By kind: unfinished jobs of another controller.
+        self.foreign: Counter[str] = Counter()
         #: By kind and cause.
         self.restarts: Counter[tuple[str, str]] = Counter()
         #: By kind and result of a job.

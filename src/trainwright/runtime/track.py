@@ -27,8 +27,10 @@ ITSELF: Like = ("", "")
 STUCK: Like = ("", "pass")
 #: What complaints about the elastic server go by.
 MEETING: Like = ("", "elastic")
+#: What is said of a job that another controller looks after goes by.
+FOREIGN: Like = ("", "foreign")
 #: These are not about children.
-_LASTING = (ITSELF, STUCK, MEETING)
+_LASTING = (ITSELF, STUCK, MEETING, FOREIGN)
 #: Seconds between two looks at what pods wait for.
 _LOOKS = 10.0
 _NUMBERS = re.compile(r"\d+")

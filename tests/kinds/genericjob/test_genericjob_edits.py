@@ -8,6 +8,7 @@ from genericjob_driver import GANGS, Driver, aggregate, manifest, phases, replic
 
 from trainwright.kinds.base import load
 from trainwright.kinds.genericjob import GENERICJOB
+from trainwright.model.meta import ADOPT
 
 FOUR = [f"demo-worker-{rank}" for rank in range(4)]
 FIRST = [{"worker": [0]}]
@@ -157,10 +158,18 @@ def test_a_job_that_ended_under_the_original_and_is_younger_than_its_conditions_
     assert Driver(document).go()["trainwright"]["times"] == {"ended": "2026-01-02T03:04:05Z"}
 
 
-@pytest.mark.parametrize("phase", ["Pending", "Running", "Unknown", ""])
-def test_a_job_that_had_not_ended_under_the_original_is_begun_anew(phase: str) -> None:
-    document: Any = manifest() | {"status": {"phase": phase, "conditions": [], "tasks": []}}
-    driver = Driver(document)
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Unknown"])
+def test_a_job_that_had_not_ended_under_the_original_is_begun_anew_once_it_is_handed_over(phase: str) -> None:
+    said = {"phase": phase, "conditions": [], "tasks": []}
+    driver = Driver(manifest() | {"status": said})
+
+    assert (driver.go(), driver.names()) == (said, [])
+    driver.document["metadata"]["annotations"] = {ADOPT: "true"}
+    assert (driver.go()["phase"], driver.names()) == ("Pending", FOUR)
+
+
+def test_a_status_that_says_nothing_is_nobodys() -> None:
+    driver = Driver(manifest() | {"status": {"phase": "", "conditions": [], "tasks": None}})
 
     assert (driver.go()["phase"], driver.names()) == ("Pending", FOUR)
 

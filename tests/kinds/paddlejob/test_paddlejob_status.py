@@ -11,6 +11,7 @@ from trainwright.kinds.paddlejob import PADDLEJOB
 from trainwright.kinds.paddlejob.wire import MOST_REFS
 from trainwright.model.action import Emit, Moment
 from trainwright.model.ledger import Phase
+from trainwright.model.meta import ADOPT
 from trainwright.model.problem import Problem
 from trainwright.model.status import Status
 from trainwright.testing.factories import later
@@ -115,12 +116,14 @@ def test_a_job_that_ended_under_the_original_stays_ended() -> None:
     assert status["completionTime"] == "2023-01-01T00:00:00Z"
 
 
-def test_a_job_that_the_original_was_running_is_accepted_anew() -> None:
+def test_a_job_that_the_original_was_running_is_accepted_anew_once_it_is_handed_over() -> None:
     document = manifest(worker=1)
     document["status"] = {"phase": "Running", "worker": {"running": 1, "refs": [{"name": "demo-worker-0"}]}}
     world = Driver(document)
-    world.go()
+    assert (world.go(), world.names()) == (document["status"], [])
 
+    world.document["metadata"]["annotations"] = {ADOPT: "true"}
+    world.go()
     assert world.names() == ["worker-0"]
 
 
