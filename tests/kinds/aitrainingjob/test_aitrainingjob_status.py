@@ -11,6 +11,7 @@ from trainwright.kinds.base import load
 from trainwright.model.action import Emit, Moment
 from trainwright.model.child import Condition
 from trainwright.model.job import Body
+from trainwright.model.meta import ADOPT
 from trainwright.model.status import Status
 from trainwright.testing import factories
 
@@ -300,11 +301,14 @@ def test_a_job_that_ended_under_the_original_stays_ended_in_its_phase() -> None:
 
 
 @pytest.mark.parametrize("phase", ["Running", "Terminating"])
-def test_a_job_that_runs_under_the_original_is_taken_for_new(phase: str) -> None:
+def test_a_job_that_runs_under_the_original_is_taken_for_new_once_it_is_handed_over(phase: str) -> None:
     document = manifest(trainer=1)
     document["status"] = {"phase": phase, "conditions": None, "replicaStatuses": None, "RestartReplicaName": "trainer"}
     world = Driver(document)
 
+    assert (world.go(), world.names()) == (document["status"], [])
+    world.document["metadata"]["annotations"] = {ADOPT: "true"}
+    world.phases.clear()
     assert world.go()["phase"] == "Pending"
     assert world.phases == ["Pending"]
 

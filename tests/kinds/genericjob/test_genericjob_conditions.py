@@ -7,7 +7,7 @@ import pytest
 from genericjob_driver import Driver, condition, conditions, manifest, replicas
 
 from trainwright.model.child import Condition
-from trainwright.model.meta import Owner
+from trainwright.model.meta import ADOPT, Owner
 from trainwright.model.units import rfc3339
 from trainwright.testing import factories
 from trainwright.testing.factories import NOW, later
@@ -400,8 +400,9 @@ def test_the_phase_is_unknown_before_all_have_run_too(resumes: bool) -> None:
 
 
 def test_a_condition_of_the_original_is_not_left_as_it_was() -> None:
-    """It said that the job is paused; the job is new to us, and it runs."""
+    """It said that the job is paused; the job is handed over to us, and it runs."""
     job = driver()
+    job.document["metadata"]["annotations"] = {ADOPT: "true"}
     job.document["status"] = {"conditions": [{"type": "Paused", "status": "True"}]}
 
     assert conditions(job.go())[-1] == RESUMED

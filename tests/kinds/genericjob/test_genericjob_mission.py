@@ -12,6 +12,7 @@ from genericjob_driver import GANGS, Driver, manifest
 from trainwright.kinds.base import load
 from trainwright.kinds.genericjob import GENERICJOB, wire
 from trainwright.model.job import Body
+from trainwright.model.meta import ADOPT
 from trainwright.testing.factories import UID
 
 HERE = Path(__file__).parent
@@ -151,7 +152,9 @@ def test_the_aggregate() -> None:
 
 
 def test_an_old_status_is_rewritten_in_the_new_spelling() -> None:
-    driver = Driver(with_status(status("failed") | status("tasks") | {"phase": "Running"})).running()
+    document = with_status(status("failed") | status("tasks") | {"phase": "Running"})
+    document["metadata"]["annotations"] = {ADOPT: "true"}
+    driver = Driver(document).running()
 
     assert [one["type"] for one in driver.status["conditions"]] == ["Initialized", "Running", "ReplicaFailure"]
     assert [sorted(task) for task in driver.status["tasks"]] == [["replicas", "type"]]
