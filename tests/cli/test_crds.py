@@ -32,7 +32,8 @@ def test_yaml_reads_as_a_person_would_write_it() -> None:
     text = run().stdout
     lines = text.splitlines()
 
-    assert lines[:2] == ["apiVersion: apiextensions.k8s.io/v1", "kind: CustomResourceDefinition"]
+    assert lines[0].startswith("# Run `trainwright preflight` first")
+    assert lines[1:3] == ["apiVersion: apiextensions.k8s.io/v1", "kind: CustomResourceDefinition"]
     assert json.dumps(list(yaml.safe_load_all(text))) == json.dumps(crds(KINDS))  # the order of the keys, too
     assert [line for line in lines if "&id" in line or "*id" in line or "!!" in line] == []
 

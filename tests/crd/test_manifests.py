@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from trainwright import __version__
 from trainwright.crd.manifests import crd, crds
 from trainwright.crd.schema import schema
 from trainwright.kinds.base import Column, Kind, Version
@@ -42,11 +43,15 @@ OTHER = msgspec.structs.replace(PLAIN, name="Other", plural="others", short_name
 RULED = msgspec.structs.replace(PLAIN, cel=(("self.a", "a is missing"), ("self.b", "b is missing")))
 
 
+#: Which Trainwright a definition is of.
+MARK = {"trainwright.dev/version": __version__}
+
+
 def test_a_kind_becomes_a_crd() -> None:
     assert crd(PLAIN) == {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": "things.example.org"},
+        "metadata": {"name": "things.example.org", "annotations": MARK},
         "spec": {
             "group": "example.org",
             "names": {"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"},
@@ -87,7 +92,7 @@ def test_versions_of_a_kind_share_a_crd_and_its_own_is_stored() -> None:
     found = [(one["name"], one["served"], one["storage"]) for one in things["spec"]["versions"]]
     assert found == [("v2", True, True), ("v1", True, False)]
     assert [one["name"] for one in others["spec"]["versions"]] == ["v2"]
-    assert others["metadata"] == {"name": "others.example.org"}
+    assert others["metadata"] == {"name": "others.example.org", "annotations": MARK}
 
 
 def test_versions_differ_in_what_they_stamp_and_in_nothing_else() -> None:

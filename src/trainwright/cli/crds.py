@@ -14,6 +14,9 @@ from trainwright.kinds.registry import KINDS
 from trainwright.model.job import Body
 from trainwright.model.problem import nearest
 
+#: What everybody should read who applies what follows.
+FIRST = "# Run `trainwright preflight` first: it shows what this would replace on your cluster.\n"
+
 
 @click.command("crds")
 @click.argument("kind", nargs=-1)
@@ -28,12 +31,14 @@ from trainwright.model.problem import nearest
 def command(kind: tuple[str, ...], output: Literal["yaml", "json"]) -> None:
     """Print the CustomResourceDefinitions of all kinds, or of each KIND (GenericJob, genericjobs, gj).
 
+    `trainwright preflight` shows what they would replace on a cluster.
+
     \b
     Example:
       trainwright crds | kubectl apply --server-side -f -
     """
     bodies = crds(named(kind))
-    click.echo(as_json(bodies) if output == "json" else as_yaml(bodies), nl=False)
+    click.echo(as_json(bodies) if output == "json" else FIRST + as_yaml(bodies), nl=False)
 
 
 def named(words: Iterable[str]) -> tuple[Kind, ...]:

@@ -27,6 +27,7 @@ COMMANDS = {
     "delete": "End a running job.",
     "validate": "Check manifests: every mistake, with its line and the nearest valid spelling.",
     "plan": "Show what a manifest would create, without a cluster.",
+    "preflight": "Show what an install on a Kubernetes cluster would meet: definitions, operators, jobs.",
     "operator": "Look after jobs on a Kubernetes cluster.",
     "node": "Run pods of a Kubernetes cluster on this machine.",
     "crds": "Print the CustomResourceDefinitions to install on a cluster.",

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import click
 
 from trainwright import __version__
-from trainwright.cli.crds import as_json, as_yaml, named
+from trainwright.cli.crds import FIRST, as_json, as_yaml, named
 from trainwright.cli.subject import check_namespace
 from trainwright.crd.install import Choice, manifests
 from trainwright.errors import UsageError
@@ -36,6 +36,8 @@ _IMAGE = f"trainwright:{__version__}"
 def command(watch: str | None, kinds: str, output: Literal["yaml", "json"], **given: Any) -> None:
     """Print CRDs, namespace, RBAC rules, Deployment, metrics Service and disruption budget of the operator.
 
+    Run `trainwright preflight` first: it shows what an install would replace on your cluster.
+
     With --watch-namespace its rights on jobs and pods are in a Role of that namespace; only nodes and its CRDs are
     looked at cluster-wide. If both namespaces are one, that one must exist and is left as it is.
 
@@ -52,7 +54,7 @@ def command(watch: str | None, kinds: str, output: Literal["yaml", "json"], **gi
     wanted = named(word.strip() for word in kinds.split(",") if word.strip())
     choice = Choice(watch=watch or "", kinds=wanted, **given)
     bodies = manifests(choice)
-    click.echo(as_json(bodies) if output == "json" else as_yaml(bodies), nl=False)
+    click.echo(as_json(bodies) if output == "json" else FIRST + as_yaml(bodies), nl=False)
 
 
 def _check_namespace(option: str, namespace: str) -> None:

@@ -6,9 +6,14 @@
 
 from collections.abc import Iterable
 
+from trainwright import __version__
 from trainwright.crd.schema import schema
 from trainwright.kinds.base import Column, Kind, Version
 from trainwright.model.job import Body
+from trainwright.model.meta import PREFIX
+
+#: Annotation on a CRD: the version of Trainwright that it is of.
+VERSION = f"{PREFIX}/version"
 
 
 def crds(kinds: Iterable[Kind]) -> tuple[Body, ...]:
@@ -21,7 +26,7 @@ def crd(kind: Kind) -> Body:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kind.plural}.{kind.group}"},
+        "metadata": {"name": f"{kind.plural}.{kind.group}", "annotations": {VERSION: __version__}},
         "spec": {
             "group": kind.group,
             "names": _names(kind),

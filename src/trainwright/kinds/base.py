@@ -96,6 +96,8 @@ class Kind(Struct, frozen=True, kw_only=True):
     elsewhere: Callable[[Body], bool] = lambda _document: False
     #: Its jobs have a ConfigMap each.
     configures: bool = False
+    #: Words in the names and images of the programs that look after this kind elsewhere: the original, its successors.
+    originals: tuple[str, ...] = ()
     #: Finalizers of controllers that nobody runs any more; a job that is deleted must not wait for them.
     outlived: tuple[str, ...] = ()
 

@@ -4,9 +4,10 @@
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 
+from trainwright.crd.pruning import unusable
 from trainwright.errors import NotFoundError, UsageError
 from trainwright.kinds.base import Kind
-from trainwright.model.job import Body, meant
+from trainwright.model.job import meant
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import Cluster, Resource, Scope
 from trainwright.runtime.resources import DEFINITIONS, groups_of
@@ -15,17 +16,14 @@ _INSTALL = "`trainwright crds | kubectl apply --server-side -f -`"
 
 
 async def check(cluster: Cluster, kind: Kind) -> None:
-    """A definition that does not know our durable state would drop it silently, and jobs would start anew."""
+    """A definition that does not know all of our durable state would drop it silently, and jobs would start anew."""
     name = f"{kind.plural}.{kind.group}"
     try:
         definition = await cluster.get(DEFINITIONS, Key("", name))
     except NotFoundError:
         raise UsageError(f"{name} is not installed; {_INSTALL} does that") from None
-    if not _keeps(definition, kind.version):
-        raise UsageError(
-            f"{name} is another one's: its status has no `trainwright`, so nothing would be remembered; "
-            f"{_INSTALL} brings ours"
-        )
+    if reason := unusable(kind, definition):
+        raise UsageError(reason)
 
 
 async def groups(cluster: Cluster, kinds: Iterable[Kind], namespace: str) -> tuple[Resource, ...]:
@@ -49,13 +47,3 @@ def check_gang(kinds: Iterable[Kind], word: str, found: Collection[str]) -> None
                     f"--gang-scheduler-name {word}: it needs PodGroups of {gang.api}, which are not installed"
                     + (f"; found {', '.join(there)}" if there else "")
                 )
-
-
-def _keeps(definition: Body, version: str) -> bool:
-    """Whether a definition's status has room for `status.trainwright`."""
-    for one in definition["spec"]["versions"]:
-        if one["name"] == version:
-            schema = one.get("schema", {}).get("openAPIV3Schema", {})
-            status = schema.get("properties", {}).get("status", {}).get("properties", {})
-            return "trainwright" in status
-    return False

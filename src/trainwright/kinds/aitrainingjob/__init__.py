@@ -87,5 +87,6 @@ AITRAININGJOB = Kind(
     patient=("Pending", "Creating"),
     event=event,
     past=past,
+    originals=("trainingjob-operator", "aitrainingjob"),
     passing=("Terminating",),
 )

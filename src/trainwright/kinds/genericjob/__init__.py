@@ -104,4 +104,5 @@ GENERICJOB = Kind(
     patient=("Initialized",),
     gangs=(GANG,),
     past=past,
+    originals=("genericjob",),
 )

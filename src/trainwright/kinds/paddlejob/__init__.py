@@ -87,6 +87,7 @@ PADDLEJOB = Kind(
     gangs=GANGS,
     removes=True,
     past=past,
+    originals=("paddle-operator", "paddlejob"),
     configures=True,
     outlived=("finalizers.paddlepaddle.org",),
 )

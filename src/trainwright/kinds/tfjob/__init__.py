@@ -107,5 +107,6 @@ TFJOB = Kind(
     tells_pods=True,
     removes=True,
     past=past,
+    originals=("training-operator", "tf-operator", "tf-job-operator"),
     elsewhere=elsewhere,
 )

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trainwright preflight`: what an install on a cluster would meet, before it is made. `kube.survey` looks."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+import click
+import msgspec
+
+from trainwright.cli.columns import columns
+from trainwright.cli.crds import named
+from trainwright.crd.installed import worded
+
+if TYPE_CHECKING:
+    from trainwright.kube.survey import JobCounts, Survey
+
+#: Something has to be decided first.
+_DECIDE = 1
+
+
+@click.command("preflight")
+@click.option("--kubeconfig", metavar="FILE", default="", help="Instead of $KUBECONFIG, ~/.kube/config, the pod's.")
+@click.option("--context", metavar="NAME", default="", help="Of the kubeconfig.  [default: its current one]")
+@click.option("--kinds", metavar="KIND,…", default="", help="Look at these kinds only.  [default: all]")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="For people, or one JSON object.",
+)
+def command(kubeconfig: str, context: str, kinds: str, output: Literal["text", "json"]) -> int:
+    """Show what an install of the operator would meet on a cluster: run it before you apply anything.
+
+    It shows the CRDs that an install would replace and whose they are, other operators for the same kinds, and the jobs
+    that exist. It changes nothing and uses your own rights; what you may not read is listed as not permitted.
+
+    \b
+    Examples:
+      trainwright preflight
+      trainwright preflight --context production -o json
+
+    \b
+    Exit codes:
+      0  nothing is in the way     1  something has to be decided first     3  no answer from the cluster
+    """
+    return asyncio.run(_run(kubeconfig, context, kinds, output))
+
+
+async def _run(kubeconfig: str, context: str, kinds: str, output: str) -> int:
+    from trainwright.kube.cluster import connected  # noqa: PLC0415 - aiohttp takes longer than `--help`
+    from trainwright.kube.config import Asked, load  # noqa: PLC0415 - likewise
+    from trainwright.kube.http import Manner  # noqa: PLC0415 - likewise
+    from trainwright.kube.survey import survey  # noqa: PLC0415 - likewise
+    from trainwright.runtime.clock import WallClock  # noqa: PLC0415 - likewise
+
+    wanted = named(word.strip() for word in kinds.split(",") if word.strip())
+    access = load(Asked(kubeconfig=kubeconfig, context=context))
+    async with connected(access, Manner(timeout=15.0, patience=5.0)) as cluster:
+        found = await survey(cluster, access.server, access.namespace, wanted, WallClock().now())
+    if output == "json":
+        whole = msgspec.to_builtins(found) | {"decisions": list(found.decisions)}
+        click.echo(msgspec.json.format(msgspec.json.encode(whole), indent=2).decode())
+    else:
+        click.echo("\n".join(_lines(found)))
+    return _DECIDE if found.decisions else 0
+
+
+def _lines(found: "Survey") -> Iterator[str]:
+    """The report for people."""
+    yield f"Cluster {found.server}"
+    yield ""
+    head = ("KIND", "JOBS", "UNFINISHED", "RUNNING", "DEFINITION")
+    yield from columns(head, [(one.kind, *_counted(one.jobs), worded(one.definition)) for one in found.kinds])
+    for one in found.kinds:
+        if one.jobs is not None and one.jobs.unfinished:
+            by = ", ".join(f"{number} of {who}" for who, number in one.jobs.unfinished_by.items())
+            yield f"Unfinished {one.kind}s: {by}"
+    if found.operators:
+        yield f"Trainwright is installed: {', '.join(found.operators)}"
+    yield from _section(
+        "Other controllers of these kinds:",
+        [f"{sign.object}: {', '.join(sign.kinds)}; {sign.detail}" for sign in found.controllers],
+    )
+    yield from _section("Not permitted (what is there could not be seen):", list(found.not_permitted))
+    decisions = [f"{number}. {text}" for number, text in enumerate(found.decisions, 1)]
+    yield from _section("Decide before you install:", decisions)
+    if not decisions:
+        yield ""
+        yield "Nothing that could be seen is in the way of an install."
+
+
+def _section(title: str, lines: list[str]) -> Iterator[str]:
+    if lines:
+        yield ""
+        yield title
+        yield from (f"  {line}" for line in lines)
+
+
+def _counted(jobs: "JobCounts | None") -> tuple[str, str, str]:
+    return ("?", "?", "?") if jobs is None else (str(jobs.total), str(jobs.unfinished), str(jobs.running))

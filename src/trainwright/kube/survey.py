@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a cluster holds that an install would meet: definitions, other controllers, jobs. With the caller's rights.
+
+Reads only. What may not be read is part of the report, and never a failure.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+from msgspec import Struct
+
+from trainwright.crd.installed import Installed, Origin, installed
+from trainwright.crd.pruning import listed
+from trainwright.errors import ForbiddenError, NotFoundError
+from trainwright.kinds.base import Kind, load
+from trainwright.kube.calls import Call, one_of
+from trainwright.kube.cluster import KubeCluster
+from trainwright.kube.controllers import Held, Sign, ours, signs
+from trainwright.model.job import Body
+from trainwright.model.ledger import Phase
+from trainwright.model.meta import ADOPT, Key
+from trainwright.runtime.ports import Resource, Scope
+from trainwright.runtime.resources import DEFINITIONS
+
+_RBAC, _HOOKS = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
+_DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
+_ROLES = (
+    Resource(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False),
+    Resource(_RBAC, "v1", "roles", "Role"),
+)
+_BINDINGS = (
+    Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
+    Resource(_RBAC, "v1", "rolebindings", "RoleBinding"),
+)
+_WEBHOOKS = (
+    Resource(_HOOKS, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", namespaced=False),
+    Resource(_HOOKS, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", namespaced=False),
+)
+_LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+
+
+class JobCounts(Struct, frozen=True, rename="camel"):
+    """The jobs of one kind that are there."""
+
+    total: int = 0
+    unfinished: int = 0
+    running: int = 0
+    #: Unfinished jobs by who looks after them: `trainwright`, `nobody yet`, or who wrote their status.
+    unfinished_by: dict[str, int] = {}
+    #: Unfinished jobs that the operator will leave alone.
+    foreign: tuple[str, ...] = ()
+
+
+class KindSurvey(Struct, frozen=True, rename="camel"):
+    """One kind."""
+
+    kind: str
+    definition: Installed
+    #: None: they may not be read.
+    jobs: JobCounts | None
+
+
+class Survey(Struct, frozen=True, rename="camel"):
+    """Everything that was found."""
+
+    server: str
+    kinds: tuple[KindSurvey, ...]
+    controllers: tuple[Sign, ...]
+    #: Operators of Trainwright that are installed.
+    operators: tuple[str, ...]
+    not_permitted: tuple[str, ...]
+
+    @property
+    def decisions(self) -> tuple[str, ...]:
+        """What somebody has to decide before an install, each with what can be done about it."""
+        found = [text for one in self.kinds for text in (*_of_definition(one), *_of_jobs(one))]
+        names = [one.kind for one in self.kinds]
+        return tuple(found + [_of_controller(one, names) for one in self.controllers if one.active])
+
+
+async def survey(cluster: KubeCluster, server: str, namespace: str, kinds: Sequence[Kind], now: datetime) -> Survey:
+    """Look at everything; `namespace` is for callers who may not look into all of them."""
+    reader = _Reader(cluster, namespace)
+    found = [await _of_kind(reader, kind) for kind in kinds]
+    held = Held(
+        deployments=await reader.every(_DEPLOYMENTS),
+        roles=[one for resource in _ROLES for one in await reader.every(resource)],
+        bindings=[one for resource in _BINDINGS for one in await reader.every(resource)],
+        webhooks=[one for resource in _WEBHOOKS for one in await reader.every(resource)],
+        leases=await reader.every(_LEASES),
+    )
+    told = signs(kinds, held, now)
+    return Survey(server, tuple(found), told, ours(held.deployments), tuple(dict.fromkeys(reader.refused)))
+
+
+class _Reader:
+    """Reads what may be read, and notes what may not."""
+
+    def __init__(self, cluster: KubeCluster, namespace: str) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self.refused: list[str] = []
+
+    async def definition(self, kind: Kind) -> Body | None:
+        """The CRD as it is stored, managedFields and all; None: there is none. ForbiddenError if it may not be read."""
+        key = Key("", f"{kind.plural}.{kind.group}")
+        try:
+            data = await self._cluster.http.ask(Call("get", DEFINITIONS.id, one_of(DEFINITIONS, key), repeatable=True))
+        except NotFoundError:
+            return None
+        except ForbiddenError:
+            self.refused.append(f"get {DEFINITIONS.plural} {key.name}")
+            raise
+        body: Body = msgspec.json.decode(data)
+        return body
+
+    async def every(self, resource: Resource) -> Sequence[Body]:
+        """All objects, or those of the caller's namespace where only these may be read; none if the API is absent."""
+        return await self.allowed(resource) or ()
+
+    async def allowed(self, resource: Resource) -> Sequence[Body] | None:
+        """The same; None: nothing may be read."""
+        try:
+            return (await self._cluster.list(resource)).items
+        except NotFoundError:
+            return ()
+        except ForbiddenError:
+            what = f"list {resource.id}"
+        if not resource.namespaced:
+            self.refused.append(what)
+            return None
+        try:
+            found = (await self._cluster.list(resource, Scope(namespace=self._namespace))).items
+        except ForbiddenError:
+            self.refused.append(what)
+            return None
+        self.refused.append(f"{what} in all namespaces: only {self._namespace} was looked at")
+        return found
+
+
+async def _of_kind(reader: _Reader, kind: Kind) -> KindSurvey:
+    name = f"{kind.plural}.{kind.group}"
+    version = kind.version
+    try:
+        definition = await reader.definition(kind)
+    except ForbiddenError:
+        found = Installed(name, Origin.UNKNOWN)
+    else:
+        if definition is None:
+            return KindSurvey(kind.name, Installed(name, Origin.ABSENT), JobCounts())
+        found = installed(kind, definition)
+        version = version if version in found.serves else next(iter(found.serves), version)
+    bodies = await reader.allowed(Resource(kind.group, version, kind.plural, kind.name))
+    return KindSurvey(kind.name, found, None if bodies is None else _counts(kind, bodies))
+
+
+def _counts(kind: Kind, bodies: Sequence[Body]) -> JobCounts:
+    """What has become of them, and who looks after those that have not ended."""
+    by: Counter[str] = Counter()
+    foreign, running = [], 0
+    for body in bodies:
+        job = load(kind, body).job
+        if job.ledger.outcome is not None:
+            continue
+        status = body.get("status")
+        running += isinstance(status, dict) and kind.word(status) == "Running"
+        if job.foreign:
+            foreign.append(str(job.key))
+        by[_whose(job.foreign, job.ledger.phase, managed=not job.unmanaged)] += 1
+    return JobCounts(len(bodies), by.total(), running, dict(sorted(by.items())), tuple(sorted(foreign)))
+
+
+def _whose(foreign: str, phase: Phase, *, managed: bool) -> str:
+    if not managed:
+        return "the manager that their manifest names"
+    return foreign or ("nobody yet" if phase is Phase.NEW else "trainwright")
+
+
+# -- what there is to decide -------------------------------------------------------------------------------------------
+
+
+def _of_definition(one: KindSurvey) -> list[str]:
+    """What an install, or leaving it out, would do to the definition and to what is stored under it."""
+    found, texts = one.definition, list[str]()
+    if found.origin is Origin.OTHER:
+        gone = f"; {', '.join(found.vanish)} would no longer be served" if found.vanish else ""
+        lost = f"; stored objects would lose {listed(list(found.pruned))}" if found.pruned else ""
+        texts.append(
+            f"{found.name} is another owner's ({found.owner}), and an install replaces it{gone}{lost}. Remove that"
+            f" operator first, or leave the kind out with --kinds. `kubectl get crd {found.name} -o yaml` keeps a copy"
+        )
+    elif found.unusable:
+        texts.append(f"the operator would refuse to start: {found.unusable}")
+    kept = [path for path in found.pruned if path.startswith("status.trainwright")]
+    if found.origin is Origin.OURS and kept:
+        texts.append(
+            f"{found.name} is of a newer Trainwright ({found.version or 'it does not say which'}), and an install would"
+            f" drop {listed(kept)}. Leave the definitions as they are: `trainwright manifests --no-crds`"
+        )
+    if found.stored:
+        texts.append(
+            f"objects of {found.name} are stored as {', '.join(found.stored)}, which our definition does not have: the"
+            " API server refuses an install until they are stored anew and status.storedVersions says so"
+        )
+    return texts
+
+
+def _of_jobs(one: KindSurvey) -> list[str]:
+    foreign = one.jobs.foreign if one.jobs is not None else ()
+    if not foreign:
+        return []
+    number = f"{len(foreign)} unfinished {one.kind}{'s' * (len(foreign) != 1)} of another controller"
+    resource = f"{one.kind.lower()}.{one.definition.name.partition('.')[2]}"
+    return [
+        f"{number}: {listed(list(foreign))}. The operator leaves such jobs alone. Let them end, or stop that controller"
+        f" and hand each over: `kubectl annotate {resource} NAME -n NAMESPACE {ADOPT}=true`; it then starts anew"
+    ]
+
+
+def _of_controller(sign: Sign, kinds: Sequence[str]) -> str:
+    others = ",".join(kind.lower() for kind in kinds if kind not in sign.kinds)
+    leave = f", or leave the kind to it with `trainwright manifests --kinds {others}`" if others else ""
+    return f"{sign.object} tells of another controller for {', '.join(sign.kinds)} ({sign.detail}): remove it{leave}"
