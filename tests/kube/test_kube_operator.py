@@ -317,11 +317,20 @@ def another_ones(server: Api) -> None:
             del version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["trainwright"]
 
 
+def forgetful(server: Api) -> None:
+    """A definition of an older version: it knows a ledger, but not all of it."""
+    for body in server._definitions.values():
+        for version in body["spec"]["versions"]:
+            ledger = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["trainwright"]
+            del ledger["properties"]["roles"]["items"]["properties"]["retries"]
+
+
 @pytest.mark.parametrize(
     ("prepare", "code", "told"),
     [
         (answers("GET", "customres", 404, "NotFound", "no"), 2, "genericjobs.batch.tensorstack.dev is not installed"),
         (another_ones, 2, "its status has no `trainwright`"),
+        (forgetful, 2, "drop or refuse parts of the durable state: status.trainwright.roles[].retries in v1beta1"),
         (answers("GET", "customres", 403, "Forbidden", "you may not"), 3, "trainwright: you may not"),
         (answers("GET", "customres", 401, "Unauthorized", "who?"), 3, "the server does not know who we are: who?"),
         (
@@ -331,7 +340,15 @@ def another_ones(server: Api) -> None:
         ),
         (answers("GET", "leases", 403, "Forbidden", "no"), 3, "the lease trainwright/operator cannot be had: no"),
     ],
-    ids=["no CRD", "another's CRD", "forbidden", "unknown user", "no namespace for the lease", "no right to the lease"],
+    ids=[
+        "no CRD",
+        "another's CRD",
+        "an older CRD",
+        "forbidden",
+        "unknown user",
+        "no namespace for the lease",
+        "no right to the lease",
+    ],
 )
 async def test_what_keeps_it_from_starting_is_told_in_a_line(
     tmp_path: Path, prepare: Callable[[Api], None], code: int, told: str

@@ -133,6 +133,8 @@ class _Reader:
             return None
         try:
             found = (await self._cluster.list(resource, Scope(namespace=self._namespace))).items
+        except NotFoundError:
+            return ()
         except ForbiddenError:
             self.refused.append(what)
             return None
