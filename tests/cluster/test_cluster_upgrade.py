@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Old → new → old → new, each operator killed while jobs are in the middle of a restart: no count is lost.
+
+The old operator is that of the commit before, with its own definitions, which drop what they do not know. A watch sees
+every pod that ever was, so that a replica that is made twice is found whatever statuses say.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from cluster_aitrainingjobs import AITrainingJobs, aitrainingjob, replicas
+from cluster_client import until
+from cluster_jobs import Body, Jobs, job, pods_born, role
+from cluster_nodes import fake_nodes
+from cluster_operator import Operator, account, started
+from cluster_plane import ControlPlane
+from cluster_versions import Version, old_version, this_version
+
+from trainwright.model.indexes import members
+from trainwright.model.meta import ATTEMPT, INDEX
+
+NAMESPACE = "upgrade"
+
+
+class Stage(NamedTuple):
+    """A control plane with nodes, and both versions."""
+
+    plane: ControlPlane
+    old: Version
+    new: Version
+    config: Path
+    logs: Path
+
+    @contextmanager
+    def operator(self, version: Version) -> Iterator[Operator]:
+        """Its definitions, then its operator, until the end of the block: then it is killed (SIGKILL)."""
+        version.install_crds(self.plane)
+        words = ("--namespace", NAMESPACE, "--no-leader-elect")
+        log = self.logs / f"{version.name}.log"
+        with started(self.config, log, *words, env=version.env) as process:
+            yield process
+            assert process.alive, process.tail()
+        assert "Traceback" not in log.read_text()
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("upgrade")
+    old, new = old_version(folder / "old"), this_version()
+    with ControlPlane(folder / "plane", first=old.install_crds) as plane, fake_nodes(plane, 2):
+        plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        until(lambda: plane.find(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"), "pods can be made")
+        _, config = account(plane, NAMESPACE, "operator")
+        yield Stage(plane, old, new, config, folder)
+
+
+def ledger(jobs: Jobs, name: str) -> Body:
+    found = jobs.status(name).get("trainwright") or {}
+    return found if isinstance(found, dict) else {}
+
+
+def restarts(jobs: Jobs, name: str, place: int = 0) -> int:
+    """Those that are charged to a role by now."""
+    roles = ledger(jobs, name).get("roles") or [{}] * (place + 1)
+    return sum((roles[place].get("restarts") or {}).values())
+
+
+def attempts(jobs: Jobs, name: str) -> dict[str, int]:
+    return {pod: int(one["metadata"]["labels"][ATTEMPT]) for pod, one in jobs.pods(name).items()}
+
+
+def _charged(jobs: Jobs, name: str, number: int) -> bool:
+    return restarts(jobs, name) >= number
+
+
+def _all_at(jobs: Jobs, name: str, attempt: int) -> bool:
+    return set(attempts(jobs, name).values()) == {attempt}
+
+
+class Waits(NamedTuple):
+    """What was charged when an operator died, and when the replicas that waited then may be made again."""
+
+    charged: int
+    until: dict[int, datetime]
+
+
+def waiting(jobs: Jobs, name: str) -> Waits:
+    holds = ledger(jobs, name)["roles"][0].get("holds") or ()
+    found = {index: datetime.fromisoformat(one["until"]) for one in holds for index in members(one["indexes"])}
+    return Waits(restarts(jobs, name), found)
+
+
+def test_counts_attempts_and_back_off_survive_every_change_of_the_operator(stage: Stage, tmp_path: Path) -> None:
+    """Each replica fails four times. They wait 1, 2, 4 and 8 s, and the operators die during the last three."""
+    jobs = Jobs(stage.plane, NAMESPACE)
+    deaths: list[Waits] = []
+    with pods_born(jobs, tmp_path / "pods") as born:
+        jobs.apply(
+            job("often", role(replicas=2, limit=10, exit="1,1,1,1,0")),
+            job("spent", role(limit=3, exit="3")),
+        )
+        for version, failures in ((stage.old, 2), (stage.new, 3), (stage.old, 4)):
+            with stage.operator(version) as process:
+                process.until(partial(_charged, jobs, "often", 2 * failures))
+            deaths.append(waiting(jobs, "often"))
+            # Nobody is at work: what was failed waits, and no replica has a pod of the attempt that was decided on.
+            assert restarts(jobs, "often") == 2 * failures
+            assert all(attempt < failures for attempt in attempts(jobs, "often").values())
+        with stage.operator(stage.new):
+            status = jobs.until("often", "Succeeded", patience=60)
+            spent = jobs.until("spent", "Failed", patience=30)
+        made, whole = born(), (tmp_path / "pods").read_text()
+
+    assert [one.charged for one in deaths] == [4, 6, 8]
+    assert (status["tasks"][0]["restartCount"], restarts(jobs, "often")) == (8, 8)
+    assert (spent["tasks"][0]["restartCount"], restarts(jobs, "spent")) == (3, 3)
+    assert made == {"often-worker-0": 5, "often-worker-1": 5, "spent-worker-0": 4}
+    births = _births(whole)
+    for attempt, death in enumerate(deaths, 2):
+        for index, end in death.until.items():
+            born_at = births[f"often-worker-{index}", attempt]
+            assert born_at >= end.replace(microsecond=0), f"{index} is made at {born_at}, and was to wait until {end}"
+    assert sum(len(death.until) for death in deaths) >= 4, f"hardly anything waited when operators died: {deaths}"
+
+
+def _births(watched: str) -> dict[tuple[str, int], datetime]:
+    """When each pod was made, by name and attempt."""
+    metas = [json.loads(line)["object"]["metadata"] for line in watched.rpartition("\n")[0].splitlines()]
+    return {
+        (meta["name"], int(meta["labels"][ATTEMPT])): datetime.fromisoformat(meta["creationTimestamp"])
+        for meta in metas
+        if INDEX in meta.get("labels", {})
+    }
+
+
+def test_a_restart_of_the_whole_job_whose_pods_are_still_going_is_made_once(stage: Stage, tmp_path: Path) -> None:
+    """The replica beside the one that failed takes four seconds to go; the operators die in the meantime."""
+    jobs = AITrainingJobs(Jobs(stage.plane, NAMESPACE))
+    again = {"restartPolicy": "OnFailure", "restartScope": "All", "restartLimit": 9}
+    body = aitrainingjob("whole", a=replicas(1, spec=again, runs="forever"), b=replicas(1, runs="forever", stops="4"))
+    with pods_born(jobs, tmp_path / "pods") as born:
+        jobs.apply(body)
+        for number, version in enumerate((stage.old, stage.new, stage.old)):
+            with stage.operator(version):
+                jobs.until_pods(2, "whole", "Running")
+                until(partial(_all_at, jobs, "whole", number), f"attempt {number}", 30)
+                _fail(jobs, "whole-a-0")
+                until(lambda: _going(jobs, "whole-b-0"), "the other one goes", 30)
+            assert restarts(jobs, "whole") == number + 1
+            assert attempts(jobs, "whole").get("whole-b-0", number) == number
+        with stage.operator(stage.new):
+            until(lambda: attempts(jobs, "whole") == {"whole-a-0": 3, "whole-b-0": 3}, "the last attempt", 30)
+            jobs.until("whole", "Running", patience=30)
+            status = jobs.status("whole")
+        made = born()
+
+    assert (status["RestartCount"], status["restarts"]) == ({"a": 3, "b": 3}, 3)
+    assert made == {"whole-a-0": 4, "whole-b-0": 4}
+
+
+def _fail(jobs: Jobs, name: str) -> None:
+    state = {"terminated": {"exitCode": 3, "reason": "Error"}}
+    one = {"name": "aitj-main", "image": "none", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+    status = {"phase": "Failed", "containerStatuses": [one]}
+    jobs.plane.call("PATCH", f"{jobs.pods_path}/{name}/status", {"status": status})
+
+
+def _going(jobs: Jobs, name: str) -> bool:
+    return "deletionTimestamp" in jobs.pods().get(name, {"metadata": {"deletionTimestamp": "it has gone"}})["metadata"]
