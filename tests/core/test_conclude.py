@@ -304,10 +304,10 @@ def test_an_end_that_the_kubelet_answers_with_a_restart_is_none(
     ("patience", "one", "seconds", "expected"),
     [
         pytest.param(None, pod(born=NOW), 1e9, State.STARTING, id="for ever"),
-        pytest.param(10.0, pod(born=NOW), 9.9, State.STARTING, id="not yet"),
-        pytest.param(10.0, pod(born=NOW), 10, State.FAILED, id="in its second, from its birth"),
-        pytest.param(10.0, pod(born=NOW, started=later(5)), 14.9, State.STARTING, id="not yet, from its start"),
-        pytest.param(10.0, pod(born=NOW, started=later(5)), 15, State.FAILED, id="in its second, from its start"),
+        pytest.param(10.0, pod(born=NOW), 10.9, State.STARTING, id="not yet"),
+        pytest.param(10.0, pod(born=NOW), 11, State.FAILED, id="in its second, from its birth"),
+        pytest.param(10.0, pod(born=NOW, started=later(5)), 15.9, State.STARTING, id="not yet, from its start"),
+        pytest.param(10.0, pod(born=NOW, started=later(5)), 16, State.FAILED, id="in its second, from its start"),
         pytest.param(10.0, pod(born=None), 1e9, State.STARTING, id="nobody knows since when"),
     ],
 )

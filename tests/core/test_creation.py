@@ -122,11 +122,11 @@ def test_since_when_is_noted_and_need_not_be_stored_at_once() -> None:
 
 
 def test_the_while_goes_on_over_all_its_pods() -> None:
-    one = stuck(started=later(240), attempt=3)
+    one = stuck(started=later(241), attempt=3)
 
-    assert len(look(given(SINCE), one, site=WAIT, now=later(299)).deletes) == 0
+    assert len(look(given(SINCE), one, site=WAIT, now=later(300)).deletes) == 0
     # Its minute would be over with the five: it is not replaced any more.
-    plan = look(given(SINCE), one, site=WAIT, now=later(300))
+    plan = look(given(SINCE), one, site=WAIT, now=later(301))
     assert (plan.deletes, plan.wake, spells(plan)) == ((), None, SINCE.stuck)
     assert plan.status.ledger.outcome is None
 
@@ -135,8 +135,8 @@ def test_the_while_goes_on_over_all_its_pods() -> None:
     ("site", "seconds", "failed"),
     [
         pytest.param(WAIT, 1e6, False, id="waited for"),
-        pytest.param(FAIL, 299.9, False, id="within the while"),
-        pytest.param(FAIL, 300, True, id="after it"),
+        pytest.param(FAIL, 300.9, False, id="within the while"),
+        pytest.param(FAIL, 301, True, id="after it"),
     ],
 )
 def test_after_it_the_replica_fails_where_the_operator_says_so(site: Site, seconds: float, failed: bool) -> None:
@@ -146,7 +146,7 @@ def test_after_it_the_replica_fails_where_the_operator_says_so(site: Site, secon
 
     assert (plan.status.ledger.outcome is not None) is failed
     if not failed:
-        assert (plan.wake == later(300)) is (site is FAIL)
+        assert (plan.wake == later(301)) is (site is FAIL)
     else:
         assert plan.status.ledger.outcome is not None
         failure = plan.status.ledger.outcome.failure
@@ -233,6 +233,6 @@ def test_it_works_more_than_once_and_comes_to_an_end() -> None:
         world.wait(10)
 
     assert world.job.ledger.outcome is not None
-    assert (world.clock - born[0]).total_seconds() == 300
+    assert (world.clock - born[0]).total_seconds() == 310
     assert len(born) >= 4
     assert world.job.ledger.roles[0].restarts == {"CreateError": len(born) - 1}

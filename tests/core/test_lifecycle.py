@@ -29,9 +29,8 @@ SUSPEND = Lifecycle(suspended=True)
 def test_a_new_job_is_accepted_and_starts() -> None:
     plan = look(job(role(replicas=2), generation=3), now=later(0.8))
 
-    assert (
-        Ledger(Phase.PENDING, 3, (RoleLedger("worker"),), times=Times(accepted=NOW, started=NOW)) == plan.status.ledger
-    )
+    times = Times(accepted=later(0.8), started=later(0.8))
+    assert Ledger(Phase.PENDING, 3, (RoleLedger("worker"),), times=times) == plan.status.ledger
     assert (plan.write, plan.events, plan.wake) == (Write.NOW, (), None)
     assert names(plan) == {"creates": ["Pod job-worker-0", "Pod job-worker-1"], "deletes": []}
 
@@ -115,7 +114,7 @@ def test_the_first_run_as_a_whole_is_noted_once() -> None:
     first = look(job(ledger=waiting()), pod(), now=later(3.2))
     again = look(job(ledger=lived(phase=Phase.RESTARTING)), pod(), now=later(9))
 
-    assert (first.status.ledger.phase, first.status.ledger.times) == (Phase.RUNNING, Times(NOW, NOW, later(3)))
+    assert (first.status.ledger.phase, first.status.ledger.times) == (Phase.RUNNING, Times(NOW, NOW, later(3.2)))
     assert first.events == (Emit(Moment.RUNNING, "job is running."),)
     assert (again.status.ledger.phase, again.status.ledger.times) == (Phase.RUNNING, Times(NOW, NOW, NOW))
     assert again.events == ()
@@ -176,7 +175,8 @@ def test_what_a_kind_keeps_stays_while_suspended() -> None:
 def test_a_job_born_suspended_makes_nothing() -> None:
     plan = look(suspended(), now=later(0.4))
 
-    assert plan.status.ledger == Ledger(Phase.SUSPENDED, roles=(RoleLedger("worker", 1),), times=Times(accepted=NOW))
+    times = Times(accepted=later(0.4))
+    assert plan.status.ledger == Ledger(Phase.SUSPENDED, roles=(RoleLedger("worker", 1),), times=times)
     assert names(plan) == {"creates": [], "deletes": []}
     assert not plan.status.cleaning
 
@@ -224,11 +224,11 @@ def test_a_resumed_job_starts_anew_above_its_old_attempts() -> None:
     plan = look(given, now=later(0.9))
 
     assert plan.status.ledger == Ledger(
-        Phase.RESUMING, roles=(RoleLedger("worker", 4),), times=Times(later(-50), NOW), resumes=2
+        Phase.RESUMING, roles=(RoleLedger("worker", 4),), times=Times(later(-50), later(0.9)), resumes=2
     )
     assert plan.events == (Emit(Moment.RESUMED, "job is resumed."),)
     assert plan.creates[0].body["metadata"]["labels"]["trainwright.dev/attempt"] == "4"
-    assert (plan.write, plan.wake) == (Write.NOW, later(60))
+    assert (plan.write, plan.wake) == (Write.NOW, later(60.9))
 
 
 def test_a_resumed_job_waits_for_old_pods_to_go() -> None:
@@ -285,8 +285,8 @@ def test_a_job_whose_work_is_done_when_it_is_to_be_suspended_has_succeeded() -> 
     assert plan.status.ledger == lived(
         RoleLedger("worker", succeeded="0-1", reached=2),
         phase=Phase.SUCCEEDED,
-        outcome=Outcome(Result.SUCCEEDED, Reason.RULE, later(7), message="every replica that counts has succeeded"),
-        times=Times(NOW, NOW, NOW, later(7)),
+        outcome=Outcome(Result.SUCCEEDED, Reason.RULE, later(7.5), message="every replica that counts has succeeded"),
+        times=Times(NOW, NOW, NOW, later(7.5)),
     )
     assert names(plan) == {"creates": [], "deletes": ["Pod job-worker-1"]}
     assert plan.events == (Emit(Moment.SUCCEEDED, "every replica that counts has succeeded"),)
@@ -492,10 +492,10 @@ def test_a_job_that_has_just_ended_is_cleaned_up_in_the_same_pass() -> None:
 
     plan = look(given, pod(0, "Succeeded"), pod(1, "Succeeded"), now=later(4.7))
 
-    assert plan.status.ledger.times == Times(NOW, NOW, NOW, later(4))
+    assert plan.status.ledger.times == Times(NOW, NOW, NOW, later(4.7))
     assert plan.status.ledger.phase is Phase.SUCCEEDED
     assert names(plan) == {"creates": [], "deletes": ["Pod job-worker-0", "Pod job-worker-1"]}
-    assert (plan.write, plan.wake) == (Write.NOW, later(34))
+    assert (plan.write, plan.wake) == (Write.NOW, later(34.7))
     assert plan.events == (Emit(Moment.SUCCEEDED, "every replica that counts has succeeded"),)
 
 
@@ -580,13 +580,13 @@ def test_a_new_job_that_cannot_be_run_fails_with_its_problems() -> None:
 
     plan = look(given, now=later(2.5))
 
-    outcome = Outcome(Result.FAILED, Reason.INVALID, later(2), message=text)
+    outcome = Outcome(Result.FAILED, Reason.INVALID, later(2.5), message=text)
     assert plan.status.ledger == Ledger(
-        Phase.FAILED, roles=(RoleLedger("worker"),), outcome=outcome, times=Times(ended=later(2))
+        Phase.FAILED, roles=(RoleLedger("worker"),), outcome=outcome, times=Times(ended=later(2.5))
     )
     assert plan.status.invalid == text
     assert plan.events == (Emit(Moment.FAILED, text, warning=True),)
-    assert (plan.creates, plan.write, plan.wake) == ((), Write.NOW, later(62))
+    assert (plan.creates, plan.write, plan.wake) == ((), Write.NOW, later(62.5))
 
 
 def test_what_is_wrong_is_cut_to_what_a_status_has_room_for() -> None:

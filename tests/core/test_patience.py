@@ -20,10 +20,10 @@ STUCK = pod(phase="Pending", started=NOW, containers=(container(waiting="ErrImag
         pytest.param(Creating(), None, 1e6, State.STARTING, id="waited for"),
         pytest.param(Creating(restart_period=60), None, 1e6, State.STARTING, id="a time alone says nothing"),
         pytest.param(Creating(0, fail=True), None, 0, State.FAILED, id="fails at the first sight of it"),
-        pytest.param(Creating(60, fail=True), None, 59, State.STARTING, id="within its time"),
-        pytest.param(Creating(60, fail=True), None, 60, State.FAILED, id="after its time"),
-        pytest.param(Creating(0, fail=True), 90, 89, State.STARTING, id="the role's own word goes first"),
-        pytest.param(Creating(), 90, 90, State.FAILED, id="and is enough"),
+        pytest.param(Creating(60, fail=True), None, 60.9, State.STARTING, id="within its time"),
+        pytest.param(Creating(60, fail=True), None, 61, State.FAILED, id="after its time"),
+        pytest.param(Creating(0, fail=True), 90, 90.9, State.STARTING, id="the role's own word goes first"),
+        pytest.param(Creating(), 90, 91, State.FAILED, id="and is enough"),
     ],
 )
 def test_patience(creating: Creating, own: float | None, seconds: float, expected: State) -> None:
@@ -38,4 +38,4 @@ def test_it_is_looked_at_again_when_patience_is_over() -> None:
     site = Site(creating=Creating(60, fail=True))
     plan = reconcile(job(ledger=ledger), Observed(pods=(STUCK,)), site, later(1))
 
-    assert plan.wake == later(60)
+    assert plan.wake == later(61)

@@ -584,13 +584,13 @@ STUCK = (container(waiting="ErrImagePull"),)
     ("patience", "pods", "expected"),
     [
         pytest.param(None, (pod(0, "Pending", containers=STUCK), pod(1)), None, id="for ever"),
-        pytest.param(9.0, (pod(0, "Pending", containers=STUCK), pod(1)), later(9), id="while one cannot start"),
+        pytest.param(9.0, (pod(0, "Pending", containers=STUCK), pod(1)), later(10), id="while one cannot start"),
         pytest.param(9.0, (pod(0, "Pending"), pod(1)), None, id="not while it merely starts"),
         pytest.param(9.0, (pod(0, "Pending", containers=STUCK, born=None), pod(1)), None, id="nobody knows since when"),
         pytest.param(
             9.0,
             (pod(0, "Pending", containers=STUCK), pod(1, "Pending", containers=STUCK, started=later(-2))),
-            later(7),
+            later(8),
             id="the first of two",
         ),
         pytest.param(9.0, (pod(0), pod(1)), None, id="not while all run"),
@@ -607,15 +607,15 @@ def test_a_pod_that_cannot_start_is_looked_at_again_when_patience_is_over(
 def test_a_pod_that_cannot_start_is_tried_again_where_its_policy_says_so() -> None:
     one = job(role(patience=9, restart=on(Why.CREATE_ERROR, limit=1)), ledger=waiting())
 
-    plan = look(one, pod(0, "Pending", containers=STUCK), now=later(9))
+    plan = look(one, pod(0, "Pending", containers=STUCK), now=later(10))
 
     assert plan.status.ledger.roles == (
-        RoleLedger("worker", retries="0:1", restarts={"CreateError": 1}, holds=(Hold(later(10), "0"),)),
+        RoleLedger("worker", retries="0:1", restarts={"CreateError": 1}, holds=(Hold(later(11), "0"),)),
     )
     assert names(plan) == {"creates": [], "deletes": ["Pod job-worker-0"]}
     assert (
         look(
-            job(role(patience=9), ledger=waiting()), pod(0, "Pending", containers=STUCK), now=later(9)
+            job(role(patience=9), ledger=waiting()), pod(0, "Pending", containers=STUCK), now=later(10)
         ).status.ledger.phase
         is Phase.FAILED
     )

@@ -40,7 +40,7 @@ def test_rules_are_not_asked_before_something_has_ended() -> None:
 def test_success_keeps_the_rule_and_the_replica() -> None:
     given = job(role(replicas=2), success=All((Atom("worker", (1,), SUCCEEDED),), "worker 1"), ledger=lived())
 
-    assert Outcome(SUCCEEDED, Reason.RULE, NOW, "worker 1", "rule worker 1 fulfilled by worker 1") == verdict(
+    assert Outcome(SUCCEEDED, Reason.RULE, later(0.7), "worker 1", "rule worker 1 fulfilled by worker 1") == verdict(
         given, pod(0), pod(1, "Succeeded"), now=later(0.7)
     )
 
@@ -153,12 +153,12 @@ def test_the_order_in_which_ends_are_judged(
     [
         pytest.param(
             Ending("Preempted", "make room"),
-            Outcome(FAILED, Reason.EXTERNAL, NOW, message="make room", word="Preempted"),
+            Outcome(FAILED, Reason.EXTERNAL, later(0.3), message="make room", word="Preempted"),
             id="failed",
         ),
         pytest.param(
             Ending("Completed", succeeded=True),
-            Outcome(SUCCEEDED, Reason.EXTERNAL, NOW, word="Completed"),
+            Outcome(SUCCEEDED, Reason.EXTERNAL, later(0.3), word="Completed"),
             id="succeeded",
         ),
     ],
@@ -195,9 +195,9 @@ def test_a_deadline_passes_in_its_own_second(
     else:
         just_before = later(-0.001, due)
         assert (verdict(given, one, now=just_before), look(given, one, now=just_before).wake) == (None, due)
-        assert Outcome(
-            FAILED, Reason.DEADLINE, due.replace(microsecond=0), message="it was active longer than its deadline"
-        ) == verdict(given, one, now=due)
+        assert Outcome(FAILED, Reason.DEADLINE, due, message="it was active longer than its deadline") == verdict(
+            given, one, now=due
+        )
 
 
 @pytest.mark.parametrize(

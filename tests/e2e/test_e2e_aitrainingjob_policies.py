@@ -168,3 +168,28 @@ def begun(stage: Stage) -> Live:
     run = stage.start("run", str(FOLDER / "preempted.yaml"))
     until(lambda: run.said.count("| training") == 2, "both are up")
     return run
+
+
+#: Asked to end, it prints when its process began, in ticks since the machine did, and how many seconds ago that was.
+WATCH = """trap 'cat /proc/$$$$/stat /proc/uptime; exit 1' TERM; sleep 60 & wait"""
+
+
+def test_a_time_limit_of_one_second_is_a_second_of_running(process: Stage) -> None:
+    """Three times: in whichever part of a second a job begins to run, it gets all of its time."""
+    main = {"name": "aitj-main", "image": "busybox", "command": ["sh", "-c", WATCH]}
+    body = {
+        "apiVersion": "elasticdeeplearning.ai/v1",
+        "kind": "AITrainingJob",
+        "metadata": {"name": "short"},
+        "spec": {
+            "timeLimit": 1,
+            "replicaSpecs": {"trainer": {"replicas": 1, "template": {"spec": {"containers": [main]}}}},
+        },
+    }
+    for _ in range(3):
+        done = process.run("run", body)
+
+        check(process, done, "short", "Timeout")
+        stat, uptime = (line.split(" | ")[1] for line in done.out.splitlines() if line.startswith("trainer-0 | "))
+        began = int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        assert float(uptime.split()[0]) - began >= 1.0, done.said

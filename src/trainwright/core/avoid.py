@@ -17,7 +17,7 @@ from trainwright.model.cause import Cause, Why
 from trainwright.model.job import Body, Role
 from trainwright.model.ledger import KEPT_NODES, Avoided, Ledger, RoleLedger
 from trainwright.model.status import RoleSeen, State
-from trainwright.model.units import Time, after, whole
+from trainwright.model.units import Time, after
 
 HOSTNAME = "kubernetes.io/hostname"
 
@@ -31,7 +31,7 @@ def keep(view: View) -> View:
     kept = [new for one in ledger.avoided if (new := _aged(one, view, sick)) is not None]
     noted = {one.node for one in kept}
     for name in sorted(sick - noted):
-        kept = _with(kept, Avoided(name, whole(view.now), Why.DEVICE))
+        kept = _with(kept, Avoided(name, view.now, Why.DEVICE))
     avoided = tuple(kept)
     if avoided == ledger.avoided:
         return view
@@ -49,7 +49,7 @@ def _aged(one: Avoided, view: View, sick: set[str]) -> Avoided | None:
         return replace(one, until=None) if one.until is not None else one
     if not one.failed or (one.until is not None and view.now >= one.until):
         return None
-    latest = after(whole(view.now), view.site.distrust)
+    latest = after(view.now, view.site.distrust)
     # Further ahead than that it was written by a clock that was wrong.
     return one if one.until is not None and one.until <= latest else replace(one, until=latest)
 
@@ -89,7 +89,7 @@ def failed(ledger: Ledger, causes: Iterable[Cause], now: Time) -> Ledger:
         return ledger
     kept = [one for one in ledger.avoided if one.node not in blamed]
     for name, cause in sorted(blamed.items()):
-        kept = _with(kept, Avoided(name, whole(now), cause.why, failed=True))
+        kept = _with(kept, Avoided(name, now, cause.why, failed=True))
     return replace(ledger, avoided=tuple(kept))
 
 

@@ -18,7 +18,7 @@ from trainwright.model.child import Container, Pod, Terminated
 from trainwright.model.job import Role
 from trainwright.model.site import Site
 from trainwright.model.status import State
-from trainwright.model.units import Time, after
+from trainwright.model.units import Time, due
 
 Conclusion = tuple[State, Cause | None]
 
@@ -226,4 +226,4 @@ def patience(role: Role, site: Site) -> float | None:
 def impatient_at(pod: Pod, most: float | None) -> Time | None:
     """When a pod whose containers cannot be made is given up, with that much patience."""
     begun = pod.status.start_time or pod.metadata.creation_timestamp
-    return None if most is None or begun is None else after(begun, most)
+    return None if most is None or begun is None else due(begun, most)

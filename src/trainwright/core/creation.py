@@ -17,7 +17,7 @@ from trainwright.model.job import Role
 from trainwright.model.ledger import RoleLedger, Spell
 from trainwright.model.site import Creating
 from trainwright.model.status import Seen, State
-from trainwright.model.units import Time, after, whole
+from trainwright.model.units import Time, after, due
 
 #: More groups of stuck replicas than this are merged: the durable state stays bounded.
 MOST_SPELLS = 32
@@ -35,16 +35,16 @@ def given_up(book: RoleLedger, index: int, pod: Pod, creating: Creating, now: Ti
 
 def overstayed(book: RoleLedger, seen: Seen, creating: Creating, now: Time) -> bool:
     """Whether a stuck pod is to be replaced."""
-    due = _replaced_at(book, seen, creating, now)
-    return due is not None and now >= due
+    time = _replaced_at(book, seen, creating, now)
+    return time is not None and now >= time
 
 
 def wakes(book: RoleLedger, seen: Seen, creating: Creating, now: Time) -> list[Time]:
     """When something becomes of a stuck pod by time alone."""
     if seen.pod is None:
         return []
-    due = _replaced_at(book, seen, creating, now)
-    times = [due] if due is not None else []
+    time = _replaced_at(book, seen, creating, now)
+    times = [time] if time is not None else []
     return times + ([_ends(book, seen.index, seen.pod, creating, now)] if creating.fail else [])
 
 
@@ -54,14 +54,14 @@ def _begun(pod: Pod, now: Time) -> Time:
 
 def _ends(book: RoleLedger, index: int, pod: Pod, creating: Creating, now: Time) -> Time:
     """When the while is over in which a replica's pods are replaced."""
-    return after(since(book).get(index, _begun(pod, now)), creating.restart_period)
+    return due(since(book).get(index, _begun(pod, now)), creating.restart_period)
 
 
 def _replaced_at(book: RoleLedger, seen: Seen, creating: Creating, now: Time) -> Time | None:
     if seen.pod is None:
         return None
-    due = after(_begun(seen.pod, now), creating.duration_period)
-    return due if due < _ends(book, seen.index, seen.pod, creating, now) else None
+    time = after(_begun(seen.pod, now), creating.duration_period)
+    return time if time < _ends(book, seen.index, seen.pod, creating, now) else None
 
 
 def since(book: RoleLedger) -> Mapping[int, Time]:
@@ -74,7 +74,7 @@ def noted(book: RoleLedger, role: Role, replicas: Iterable[Seen], now: Time) -> 
     known, kept = since(book), dict[int, Time]()
     for seen in replicas:
         if stuck(role, seen) and seen.pod is not None:
-            kept[seen.index] = known.get(seen.index, whole(_begun(seen.pod, now)))
+            kept[seen.index] = known.get(seen.index, _begun(seen.pod, now))
         elif seen.index in known and not seen.final and seen.state not in (State.RUNNING, State.SUCCEEDED):
             kept[seen.index] = known[seen.index]
     return book if kept == known else replace(book, stuck=_spells(kept))

@@ -17,7 +17,7 @@ from trainwright.model.child import Condition, Pod, Refusal
 from trainwright.model.job import Role
 from trainwright.model.ledger import Ceiling, RoleLedger
 from trainwright.model.status import RoleSeen, Seen, State
-from trainwright.model.units import Time, after, whole
+from trainwright.model.units import Time, after
 
 #: What an API server says of a pod for which a namespace has no room.
 _QUOTA = "exceeded quota"
@@ -118,7 +118,7 @@ def _shrunk(view: View, role: Role, book: RoleLedger, homeless: list[str]) -> Ro
     hasty = before is not None and before.grew and view.now < after(before.at, LASTING * view.site.sizing.cooldown)
     why = f"{len(homeless)} of {role.replicas} pods found no place for {view.site.sizing.patience:g} s: {homeless[0]}"
     ceiling = Ceiling(
-        whole(view.now),
+        view.now,
         max(least, role.replicas - len(homeless)),
         brief(why),
         tries=before.tries + 1 if before is not None and hasty else 0,
@@ -138,9 +138,9 @@ def _grown(view: View, role: Role, book: RoleLedger) -> RoleLedger:
         size = role.replicas + placed
         most = size if size < (role.wanted or 0) else -1
         why = f"there is room for {placed} more"
-        return replace(book, ceiling=Ceiling(whole(view.now), most, why, grew=True, tries=ceiling.tries))
+        return replace(book, ceiling=Ceiling(view.now, most, why, grew=True, tries=ceiling.tries))
     if over:
-        return replace(book, ceiling=replace(ceiling, at=whole(view.now), tries=ceiling.tries + 1))
+        return replace(book, ceiling=replace(ceiling, at=view.now, tries=ceiling.tries + 1))
     return book
 
 

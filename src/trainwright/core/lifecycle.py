@@ -17,7 +17,7 @@ from trainwright.model.ledger import LONGEST_TEXT, Ledger, Outcome, Phase, Reaso
 from trainwright.model.meta import ADOPT
 from trainwright.model.rule import Result
 from trainwright.model.status import RoleSeen, Status
-from trainwright.model.units import after, whole
+from trainwright.model.units import after
 
 
 def unmanaged(view: View) -> Plan | None:
@@ -61,10 +61,10 @@ def begin(view: View) -> View:
     """Accept a new job; resume one that is no longer suspended."""
     ledger = view.ledger
     if ledger.phase is Phase.NEW:
-        now = whole(view.now)
-        return view.remember(replace(ledger, phase=Phase.PENDING, times=Times(accepted=now, started=now)))
+        times = Times(accepted=view.now, started=view.now)
+        return view.remember(replace(ledger, phase=Phase.PENDING, times=times))
     if ledger.phase is Phase.SUSPENDED and not view.job.lifecycle.suspended:
-        times = replace(ledger.times, started=whole(view.now), running=None)
+        times = replace(ledger.times, started=view.now, running=None)
         return view.remember(replace(ledger, phase=Phase.RESUMING, resumes=ledger.resumes + 1, times=times))
     return view
 
@@ -76,7 +76,7 @@ def unfit(view: View) -> Plan | None:
         return None
     if view.stored.phase is not Phase.NEW or view.job.unreadable:
         return report.close(replace(view.remember(view.stored), claims=()), Actions())
-    outcome = Outcome(Result.FAILED, Reason.INVALID, whole(view.now), message=brief(view.job.invalid, LONGEST_TEXT))
+    outcome = Outcome(Result.FAILED, Reason.INVALID, view.now, message=brief(view.job.invalid, LONGEST_TEXT))
     return finished(end(view, outcome))
 
 
@@ -106,7 +106,7 @@ def _put_down(view: View) -> View:
         replace(attempts.next_epoch(restart.kept_in_place(view, book, group.replicas)), size=-1, stuck=(), ceiling=None)
         for book, group in pairs
     )
-    times = Times(accepted=ledger.times.accepted or whole(view.now))
+    times = Times(accepted=ledger.times.accepted or view.now)
     generation = view.job.generation
     return view.remember(
         replace(ledger, phase=Phase.SUSPENDED, generation=generation, roles=books, times=times)
@@ -214,5 +214,5 @@ def _phase(view: View) -> View:
     ledger: Ledger = view.ledger
     phase = phases.current(view)
     if phase is Phase.RUNNING and ledger.times.running is None:
-        ledger = replace(ledger, times=replace(ledger.times, running=whole(view.now)))
+        ledger = replace(ledger, times=replace(ledger.times, running=view.now))
     return view.remember(ledger if phase is ledger.phase else replace(ledger, phase=phase))

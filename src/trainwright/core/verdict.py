@@ -13,7 +13,7 @@ from trainwright.model.cause import Cause, Why, brief
 from trainwright.model.job import Since
 from trainwright.model.ledger import LONGEST_TEXT, Failure, Outcome, Phase, Reason
 from trainwright.model.rule import Result
-from trainwright.model.units import Time, after, whole
+from trainwright.model.units import Time, after
 
 
 def success(settled: Settled) -> Outcome | None:
@@ -56,7 +56,7 @@ def _outcome(view: View, result: Result, reason: Reason, judged: Judgement) -> O
     else:
         rule, message = "", "no success rule can be fulfilled any more" + (f", since {who} failed" if who else "")
     failed = _failure(view, judged.role, judged.index) if result is Result.FAILED else None
-    return Outcome(result, reason, whole(view.now), rule, brief(message, LONGEST_TEXT), failure=failed)
+    return Outcome(result, reason, view.now, rule, brief(message, LONGEST_TEXT), failure=failed)
 
 
 def _fulfilled(text: str, who: str, result: Result) -> str:
@@ -84,9 +84,7 @@ def asked(view: View) -> Outcome | None:
     if ending is None:
         return None
     result = Result.SUCCEEDED if ending.succeeded else Result.FAILED
-    return Outcome(
-        result, Reason.EXTERNAL, whole(view.now), message=brief(ending.message, LONGEST_TEXT), word=ending.word
-    )
+    return Outcome(result, Reason.EXTERNAL, view.now, message=brief(ending.message, LONGEST_TEXT), word=ending.word)
 
 
 def deadline(view: View) -> Time | None:
@@ -111,7 +109,7 @@ def start_deadline(view: View) -> Time | None:
 def _overdue(view: View, due: Time | None, reason: Reason, message: str) -> Outcome | None:
     if due is None or view.now < due:
         return None
-    return Outcome(Result.FAILED, reason, whole(view.now), message=message)
+    return Outcome(Result.FAILED, reason, view.now, message=message)
 
 
 def _spent(settled: Settled) -> Outcome | None:
@@ -123,7 +121,7 @@ def _spent(settled: Settled) -> Outcome | None:
     return Outcome(
         Result.FAILED,
         Reason.BACKOFF_LIMIT,
-        whole(view.now),
+        view.now,
         message=f"its restarts have reached the limit of {limit}",
         failure=failed,
     )

@@ -60,6 +60,16 @@ def after(time: Time, seconds: float) -> Time:
     return time + timedelta(seconds=seconds)
 
 
+def due(stamp: Time, seconds: float) -> Time:
+    """When that many seconds have certainly passed since a time that was read from the API.
+
+    The rule for everything that happens by time alone: it is never early. Kubernetes cuts times to whole seconds, so
+    what is stamped 12:00:00 may have happened at 12:00:00.999: count from the end of that second, and be up to a second
+    late. The ledger keeps its own times with their fraction, so `after` is exact for them.
+    """
+    return after(stamp, seconds if stamp.microsecond or seconds <= 0 else seconds + 1.0)
+
+
 def rfc3339(time: Time) -> str:
     """`2026-11-15T19:45:00Z`."""
     return whole(time).strftime("%Y-%m-%dT%H:%M:%SZ")

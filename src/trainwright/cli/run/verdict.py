@@ -99,10 +99,13 @@ def _unsettled(replicas: list[Replica]) -> Iterator[str]:
 
 
 def _duration(sheet: Sheet, outcome: Outcome, scene: Scene) -> float:
-    """The run's own time is finer than the ledger's whole seconds, but a long clean-up is not the job's."""
+    """From acceptance to the end: a long clean-up is not the job's. A clock that was set back makes no time negative.
+
+    Ledgers of earlier versions have whole seconds, so up to a second more is allowed for.
+    """
     started = sheet.ledger.times.accepted
     stored = (outcome.at - started).total_seconds() if started is not None else scene.elapsed
-    return min(scene.elapsed, stored + 1)
+    return max(0.0, min(scene.elapsed, stored + 1))
 
 
 def _message(outcome: Outcome) -> str:

@@ -15,6 +15,7 @@ from trainwright.local.agent.means import Means
 from trainwright.local.agent.start import start
 from trainwright.local.agent.status import Over
 from trainwright.model.job import Body
+from trainwright.model.units import due
 
 _OVERDUE = Over("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
 _RETIRED = Over("Terminated", "Pod was terminated since its node agent was stopped")
@@ -98,8 +99,8 @@ class Worker:
         seconds = self.charge.pod["spec"].get("activeDeadlineSeconds")
         if seconds is None:
             return
-        passed = (self.charge.means.clock.now() - self.charge.begun).total_seconds()
-        self._deadline = self._loop.call_later(max(0.0, float(seconds) - passed), self._overdue)
+        left = (due(self.charge.begun, float(seconds)) - self.charge.means.clock.now()).total_seconds()
+        self._deadline = self._loop.call_later(max(0.0, left), self._overdue)
 
     def _overdue(self) -> None:
         if not self.charge.ended and self._ending is None:
