@@ -176,7 +176,7 @@ GenericJob lab/full  (job.yaml)
     succeeds         when master 0 and worker 0-2,4 succeed, or master 0 succeeds
     fails            when worker 1 fails, or success is out of reach
     restarts master  never, except after preemption or a lost node
-    restarts worker  after a failure, at most 3 in all; preemption and lost nodes do not count
+    restarts worker  after a failure, at most 3 of each replica; preemption and lost nodes do not count
     clean-up         removes unfinished pods, keeps finished ones for their logs
   Steps
     the job is submitted                   → Pending    creates 6 pods, 6 services, 1 pod group
@@ -264,9 +264,10 @@ def test_the_whole_text(plan: Any) -> None:
                 "the job is submitted → Pending creates 3 pods",
                 "all 3 pods run → Running",
                 "worker 0-2 exit with 0 → Succeeded every worker succeeds",
-                "worker 0,2 exit with 1 → Failed no success rule can be fulfilled any more, since worker 2 failed",
+                "worker 0,2 exit with 1 → Running",
+                "1 s later → Running restart: removes 2 pods, creates 2 pods",
             ],
-            id="the budget of a type",
+            id="the budget of each replica",
         ),
         pytest.param(
             "",

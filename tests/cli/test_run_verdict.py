@@ -71,7 +71,7 @@ def test_a_long_clean_up_is_not_the_jobs_time() -> None:
 def test_failure_by_the_default_rule() -> None:
     found = verdict(
         outcome=outcome("Failed", failure=failure()),
-        roles=[{"name": "worker", "restarts": {"Exit": 2}}],
+        roles=[{"name": "worker", "retries": "1:2", "restarts": {"Exit": 2}, "charged": "0,2"}],
         words=("step 1", "step 2"),
     )
 

@@ -86,6 +86,7 @@ LOST = frozenset({Why.NODE_LOST})
         (Restart(FAILURE, limit=0), "never (limit 0)"),
         (Restart(FAILURE), "after a failure, without limit"),
         (Restart(FAILURE, limit=3), "after a failure, at most 3 in all"),
+        (Restart(FAILURE, limit=3, per_replica=True), "after a failure, at most 3 of each replica"),
         (Restart(FAILURE | {Why.COMPLETED}, limit=3), "after success or failure, at most 3 in all"),
         (Restart(FAILURE | LOST, free=LOST), "after a failure, without limit; preemption and lost nodes do not count"),
         (Restart(FAILURE, codes=((128, 255), (3, 3))), "after exit code 128-255, 3, without limit"),

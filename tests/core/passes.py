@@ -3,13 +3,16 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from trainwright.core.observe import View, observe
 from trainwright.core.reconcile import reconcile
 from trainwright.model.action import Plan
 from trainwright.model.cause import Why
 from trainwright.model.child import Extra, GroupStatus, Node, Observed, Pod
+from trainwright.model.indexes import members
 from trainwright.model.job import Body, Job, Replica, Restart, Scope
-from trainwright.model.ledger import Ledger, Phase, RoleLedger, Times
+from trainwright.model.ledger import Ledger, PendingRestart, Phase, RoleLedger, Times
 from trainwright.model.meta import DIGEST, ObjectMeta
 from trainwright.model.site import Site
 from trainwright.testing.factories import NOW, OWNER, PlainDialect, node
@@ -47,6 +50,13 @@ def lived(*books: RoleLedger, phase: Phase = Phase.RUNNING, **more: Any) -> Ledg
 def waiting(*books: RoleLedger, **more: Any) -> Ledger:
     """The ledger of a job that was accepted at NOW and has not run as a whole."""
     return lived(*(books or (RoleLedger("worker"),)), phase=Phase.PENDING, times=Times(NOW, NOW), **more)
+
+
+def undone(book: RoleLedger, indexes: str, why: Why = Why.EXIT, *, together: bool = False) -> RoleLedger:
+    """The book of a role that has just decided to restart these replicas: no pod of the new attempt exists."""
+    times = 1 if together else len(members(indexes))
+    hidden = book.hidden | {why.value: book.hidden.get(why.value, 0) + times}
+    return replace(book, pending=(*book.pending, PendingRestart(why, indexes, together)), hidden=hidden)
 
 
 def names(plan: Plan) -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 import pytest
 from msgspec.structs import replace
-from passes import ON_EXIT, lived, look, names, on, view
+from passes import ON_EXIT, lived, look, names, on, undone, view
 
 from trainwright.core.budget import Retry
 from trainwright.core.restart import again, delay
@@ -72,7 +72,7 @@ def test_a_pod_that_somebody_removed_is_made_again_as_soon_as_its_name_is_free()
     plan = look(one, going)
 
     assert plan.status.ledger.roles == (
-        RoleLedger("worker", retries="0:1", restarts={"Deleted": 1, "InPlace": 2}, reached=1),
+        undone(RoleLedger("worker", retries="0:1", restarts={"Deleted": 1, "InPlace": 2}, reached=1), "0", Why.DELETED),
     )
     assert (plan.creates, plan.deletes, plan.wake) == ((), (), None)
     assert names(look(replace(one, ledger=plan.status.ledger))) == {"creates": ["Pod job-worker-0"], "deletes": []}
@@ -92,7 +92,9 @@ def test_a_failed_pod_is_counted_and_tried_again_after_its_back_off() -> None:
     plan = look(given, *pods, now=later(10))
 
     assert (
-        RoleLedger("worker", retries="0:1", restarts={"Exit": 1}, reached=2, holds=(Hold(later(11), "0"),)),
+        undone(
+            RoleLedger("worker", retries="0:1", restarts={"Exit": 1}, reached=2, holds=(Hold(later(11), "0"),)), "0"
+        ),
     ) == plan.status.ledger.roles
     assert (Failure("worker", 0, "job-worker-0", 0, later(10), EXIT),) == plan.status.ledger.failures
     assert (plan.write, plan.status.ledger.phase) == (Write.NOW, Phase.RESTARTING)
@@ -141,19 +143,19 @@ def two_roles(scope: Scope) -> tuple[RoleLedger, ...]:
     [
         pytest.param(
             Scope.POD,
-            RoleLedger("worker", 1, "0:2,1:1", {"Exit": 3}, reached=2, holds=(Hold(later(1), "1"),)),
+            undone(RoleLedger("worker", 1, "0:2,1:1", {"Exit": 3}, reached=2, holds=(Hold(later(1), "1"),)), "1"),
             RoleLedger("chief", 5, "0:1", succeeded="0", reached=1),
             id="the pod alone",
         ),
         pytest.param(
             Scope.ROLE,
-            RoleLedger("worker", 4, "", {"Exit": 3}, holds=(Hold(later(4), "0-1"),)),
+            undone(RoleLedger("worker", 4, "", {"Exit": 3}, holds=(Hold(later(4), "0-1"),)), "0-1", together=True),
             RoleLedger("chief", 5, "0:1", succeeded="0", reached=1),
             id="its whole role",
         ),
         pytest.param(
             Scope.JOB,
-            RoleLedger("worker", 4, "", {"Exit": 3}, holds=(Hold(later(4), "0-1"),)),
+            undone(RoleLedger("worker", 4, "", {"Exit": 3}, holds=(Hold(later(4), "0-1"),)), "0-1", together=True),
             RoleLedger("chief", 7, holds=(Hold(later(4), "0"),)),
             id="the whole job, also what had finished",
         ),
@@ -178,12 +180,15 @@ def test_replicas_that_fail_together_are_each_tried_again() -> None:
     plan = look(given, failed(0), pod(1), failed(2, 3))
 
     assert plan.status.ledger.roles == (
-        RoleLedger(
-            "worker",
-            retries="0:1,2:4",
-            restarts={"Exit": 2},
-            reached=3,
-            holds=(Hold(later(1), "0"), Hold(later(8), "2")),
+        undone(
+            RoleLedger(
+                "worker",
+                retries="0:1,2:4",
+                restarts={"Exit": 2},
+                reached=3,
+                holds=(Hold(later(1), "0"), Hold(later(8), "2")),
+            ),
+            "0,2",
         ),
     )
     assert [one.index for one in plan.status.ledger.failures] == [0, 2]
@@ -195,7 +200,9 @@ def test_a_role_that_fails_together_restarts_once() -> None:
 
     plan = look(given, failed(0), failed(1))
 
-    assert plan.status.ledger.roles == (RoleLedger("worker", 1, restarts={"Exit": 1}, holds=(Hold(later(1), "0-1"),)),)
+    assert plan.status.ledger.roles == (
+        undone(RoleLedger("worker", 1, restarts={"Exit": 1}, holds=(Hold(later(1), "0-1"),)), "0-1", together=True),
+    )
     assert [one.index for one in plan.status.ledger.failures] == [0, 1]
 
 
@@ -204,7 +211,9 @@ def test_a_success_in_the_same_pass_is_forgotten_where_the_scope_reaches_it() ->
 
     plan = look(given, failed(0), pod(1, "Succeeded"))
 
-    assert plan.status.ledger.roles == (RoleLedger("worker", 1, restarts={"Exit": 1}, holds=(Hold(later(1), "0-1"),)),)
+    assert plan.status.ledger.roles == (
+        undone(RoleLedger("worker", 1, restarts={"Exit": 1}, holds=(Hold(later(1), "0-1"),)), "0-1", together=True),
+    )
 
 
 def test_a_completed_replica_is_run_again_where_asked() -> None:
@@ -213,7 +222,11 @@ def test_a_completed_replica_is_run_again_where_asked() -> None:
     plan = look(given, pod(phase="Succeeded"))
 
     assert plan.status.ledger.roles == (
-        RoleLedger("worker", retries="0:1", restarts={"Completed": 1}, reached=1, holds=(Hold(later(1), "0"),)),
+        undone(
+            RoleLedger("worker", retries="0:1", restarts={"Completed": 1}, reached=1, holds=(Hold(later(1), "0"),)),
+            "0",
+            Why.COMPLETED,
+        ),
     )
     assert plan.status.ledger.failures == ()
     assert plan.status.ledger.outcome is None
@@ -255,7 +268,7 @@ def test_the_role_that_caused_a_restart_of_the_job_pays_for_it() -> None:
     plan = look(given, failed(role="chief"), failed(1), pod(0))
 
     assert plan.status.ledger.roles == (
-        RoleLedger("chief", 1, restarts={"Exit": 1}, holds=(Hold(later(1), "0"),)),
+        undone(RoleLedger("chief", 1, restarts={"Exit": 1}, holds=(Hold(later(1), "0"),)), "0", together=True),
         RoleLedger("worker", 1, holds=(Hold(later(1), "0-1"),)),
     )
     assert plan.status.ledger.outcome is None
@@ -332,7 +345,12 @@ def test_a_pod_that_is_gone_has_no_restarts_of_its_own_to_keep() -> None:
     plan = look(given, pod(0))
 
     assert plan.status.ledger.roles == (
-        RoleLedger("worker", 1, restarts={"Deleted": 1}, holds=(Hold(later(1), "0-1"),)),
+        undone(
+            RoleLedger("worker", 1, restarts={"Deleted": 1}, holds=(Hold(later(1), "0-1"),)),
+            "0-1",
+            Why.DELETED,
+            together=True,
+        ),
     )
     assert plan.status.ledger.failures == (Failure("worker", 1, "job-worker-1", 0, NOW, Cause(Why.DELETED)),)
 
@@ -376,12 +394,19 @@ def test_replicas_of_one_role_are_held_by_their_delay_and_counted_by_their_cause
     plan = look(given, *pods)
 
     assert plan.status.ledger.roles == (
-        RoleLedger(
-            "worker",
-            retries="0:1,1:3,2:1,3:3",
-            restarts={"Exit": 7, "Evicted": 1},
-            reached=5,
-            holds=(Hold(later(1), "0,2"), Hold(later(4), "1,3")),
+        undone(
+            undone(
+                RoleLedger(
+                    "worker",
+                    retries="0:1,1:3,2:1,3:3",
+                    restarts={"Exit": 7, "Evicted": 1},
+                    reached=5,
+                    holds=(Hold(later(1), "0,2"), Hold(later(4), "1,3")),
+                ),
+                "0-1,3",
+            ),
+            "2",
+            Why.EVICTED,
         ),
     )
 
@@ -407,10 +432,10 @@ def test_single_replicas_before_a_restart_of_the_job_in_one_pass() -> None:
 
     plan = look(given, failed(0), pod(1), failed(role="chief"))
 
-    # The worker pays for its own failure, and then starts anew with all the others.
+    # The worker pays for its own failure, and then starts anew with all the others: people see one restart, the job's.
     assert plan.status.ledger.roles == (
-        RoleLedger("worker", 2, restarts={"Exit": 1}, holds=(Hold(later(1), "0-1"),)),
-        RoleLedger("chief", 1, restarts={"Exit": 1}, holds=(Hold(later(1), "0"),)),
+        RoleLedger("worker", 2, restarts={"Exit": 1}, holds=(Hold(later(1), "0-1"),), hidden={"Exit": 1}),
+        undone(RoleLedger("chief", 1, restarts={"Exit": 1}, holds=(Hold(later(1), "0"),)), "0", together=True),
     )
     assert [one.pod for one in plan.status.ledger.failures] == ["job-worker-0", "job-chief-0"]
 
@@ -422,7 +447,7 @@ def test_single_replicas_after_a_restart_of_the_job_in_one_pass() -> None:
 
     # The job takes the worker along, which pays nothing.
     assert plan.status.ledger.roles == (
-        RoleLedger("chief", 1, restarts={"Exit": 1}, holds=(Hold(later(1), "0"),)),
+        undone(RoleLedger("chief", 1, restarts={"Exit": 1}, holds=(Hold(later(1), "0"),)), "0", together=True),
         RoleLedger("worker", 1, holds=(Hold(later(1), "0-1"),)),
     )
     assert [one.pod for one in plan.status.ledger.failures] == ["job-chief-0", "job-worker-0"]
@@ -438,9 +463,11 @@ def test_single_replicas_beside_a_restart_of_another_role() -> None:
         )
 
         assert {book.name: book for book in plan.status.ledger.roles} == {
-            "chief": RoleLedger("chief", 1, restarts={"Exit": 1}, holds=(Hold(later(1), "0-1"),)),
-            "worker": RoleLedger(
-                "worker", retries="0:1", restarts={"Exit": 1}, reached=2, holds=(Hold(later(1), "0"),)
+            "chief": undone(
+                RoleLedger("chief", 1, restarts={"Exit": 1}, holds=(Hold(later(1), "0-1"),)), "0-1", together=True
+            ),
+            "worker": undone(
+                RoleLedger("worker", retries="0:1", restarts={"Exit": 1}, reached=2, holds=(Hold(later(1), "0"),)), "0"
             ),
         }
         assert [book.name for book in plan.status.ledger.roles] == [one.name for one in roles]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from passes import Bare, Grouped, group, lived, look, names, on, waiting
+from passes import Bare, Grouped, group, lived, look, names, on, undone, waiting
 
 from trainwright.core.render import digest, extra
 from trainwright.model.action import Delete, Patch, Write
@@ -610,7 +610,11 @@ def test_a_pod_that_cannot_start_is_tried_again_where_its_policy_says_so() -> No
     plan = look(one, pod(0, "Pending", containers=STUCK), now=later(10))
 
     assert plan.status.ledger.roles == (
-        RoleLedger("worker", retries="0:1", restarts={"CreateError": 1}, holds=(Hold(later(11), "0"),)),
+        undone(
+            RoleLedger("worker", retries="0:1", restarts={"CreateError": 1}, holds=(Hold(later(11), "0"),)),
+            "0",
+            Why.CREATE_ERROR,
+        ),
     )
     assert names(plan) == {"creates": [], "deletes": ["Pod job-worker-0"]}
     assert (

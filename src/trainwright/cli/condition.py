@@ -14,6 +14,7 @@ from trainwright.model.meta import KIND
 #: Reasons that every pod has for a moment; not worth a word.
 _ORDINARY = frozenset({"ContainerCreating", "PodInitializing", "Completed", "Error", ""})
 _LONGEST = 300
+_GROUPS = ("initContainerStatuses", "containerStatuses")
 
 
 class Condition(Struct, frozen=True, gc=False):
@@ -28,7 +29,7 @@ def condition(pod: Body) -> Condition:
     """Look at a pod."""
     status = pod.get("status") or {}
     phase = status.get("phase") or "Pending"
-    restarts = sum(one.get("restartCount", 0) for one in status.get("containerStatuses") or ())
+    restarts = sum(one.get("restartCount", 0) for group in _GROUPS for one in status.get(group) or ())
     if phase in ("Succeeded", "Failed"):
         return Condition(phase, "" if phase == "Succeeded" else _brief(_end(status)), restarts)
     if pod["metadata"].get("deletionTimestamp"):
@@ -43,7 +44,7 @@ def condition(pod: Body) -> Condition:
 
 def states(status: Body) -> Iterator[tuple[str, Body]]:
     """Every container's name and state, init containers first."""
-    for group in ("initContainerStatuses", "containerStatuses"):
+    for group in _GROUPS:
         for one in status.get(group) or ():
             yield one.get("name", ""), one.get("state") or {}
 

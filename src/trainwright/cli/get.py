@@ -16,14 +16,16 @@ from trainwright.cli.condition import condition
 from trainwright.cli.duration import age
 from trainwright.cli.reach import namespaced, reach
 from trainwright.cli.record import as_yaml, facts_of, status_of
+from trainwright.cli.restarts import PodCount, shown
 from trainwright.cli.runs import Run, find, jobs, latest
+from trainwright.cli.show.news import Ending
 from trainwright.cli.show.summary import details, headline
 from trainwright.cli.state import home
 from trainwright.core.elastic import bounded
 from trainwright.errors import UsageError
 from trainwright.kinds.base import load
 from trainwright.kinds.registry import find as kind_of
-from trainwright.model.indexes import counts, members
+from trainwright.model.indexes import members
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ATTEMPT, INDEX, ROLE
@@ -119,17 +121,35 @@ def _tables(found: list[Known], *, detailed: bool, wide: bool) -> Iterator[str]:
 
 def _row(one: Known, now: Time, *, wide: bool) -> list[str]:
     status, ledger = one.body.get("status") or {}, _ledger(one)
-    restarts = sum(number for role in ledger.roles for number in role.restarts.values())
     row = [
         one.run.key.namespace,
         one.run.key.name,
         one.body.get("kind", ""),
         _state(one.body, status) if one.run.live or ledger.outcome is not None else _word(one.run),
         f"{_there(one, ledger)}/{_total(one.body)}",
-        str(restarts),
+        str(_restarts(one, ledger)),
         _age(one.body.get("metadata") or {}, now),
     ]
     return row + [str(one.run.folder)] * wide
+
+
+def _restarts(one: Known, ledger: Ledger) -> int:
+    """Of a live job as its ledger and its pods tell; of one whose run is over, as the run told at its end."""
+    if one.pods is not None:
+        return shown(ledger, (_counted(pod) for pod in one.pods))
+    told = [ending.restarts for ending in _endings(one.run)]
+    return told[0] if told else shown(ledger)
+
+
+def _counted(pod: Body) -> PodCount:
+    labels = pod["metadata"]["labels"]
+    return PodCount(labels[ROLE], int(labels[INDEX]), int(labels.get(ATTEMPT) or 0), condition(pod).restarts)
+
+
+def _endings(run: Run) -> list[Ending]:
+    """What the run told of this job at its end."""
+    facts = facts_of(run.folder)
+    return [one for one in facts.endings if (one.namespace, one.name) == _pair(run)] if facts is not None else []
 
 
 def _state(body: Body, status: Body) -> str:
@@ -139,8 +159,7 @@ def _state(body: Body, status: Body) -> str:
 
 def _word(run: Run) -> str:
     """How a job's run ended that had no outcome."""
-    facts = facts_of(run.folder)
-    mine = [one.outcome for one in facts.endings if (one.namespace, one.name) == _pair(run)] if facts else []
+    mine = [one.outcome for one in _endings(run)]
     return mine[0] if mine else "Lost"
 
 
@@ -193,8 +212,8 @@ def _attempts(ledger: Ledger, labels: dict[str, str]) -> int:
         sized = any(role.size >= 0 for role in ledger.roles)
         attempt = int(labels.get(ATTEMPT) or 0)
         return min(attempt, most) if sized else attempt
-    retries = next((role.retries for role in ledger.roles if role.name == labels[ROLE]), "")
-    return counts(retries).get(int(labels[INDEX]), 0)
+    epoch = next((role.epoch for role in ledger.roles if role.name == labels[ROLE]), 0)
+    return max(int(labels.get(ATTEMPT) or 0) - epoch, 0)
 
 
 def _place(pod: Body) -> tuple[str, int]:
@@ -203,11 +222,10 @@ def _place(pod: Body) -> tuple[str, int]:
 
 
 def _ended(run: Run) -> Iterator[str]:
+    for one in _endings(run):
+        yield headline(one)
+        yield from (f"  {line}" for line in details(one))
     facts = facts_of(run.folder)
-    for one in facts.endings if facts is not None else ():
-        if (one.namespace, one.name) == _pair(run):
-            yield headline(one)
-            yield from (f"  {line}" for line in details(one))
     if facts is None or not facts.endings:
         yield "its run ended without a word: it was killed"
     yield f"logs and final status: {run.folder}"

@@ -132,7 +132,8 @@ def restarts(role: Role) -> str:
         never = "never (limit 0)" if counted else "never"
         return never + (", except after preemption or a lost node" if spared else "")
     end = "success or failure" if Why.COMPLETED in counted else _failure(rule)
-    limit = "without limit" if rule.limit is None else f"at most {rule.limit} in all"
+    extent = "of each replica" if rule.per_replica else "in all"
+    limit = "without limit" if rule.limit is None else f"at most {rule.limit} {extent}"
     scope = {Scope.POD: "", Scope.ROLE: ", all its replicas together", Scope.JOB: ", with the whole job"}[rule.scope]
     return f"after {end}, {limit}{scope}" + ("; preemption and lost nodes do not count" if spared else "")
 

@@ -31,9 +31,10 @@ def attempt(role: RoleLedger, index: int) -> int:
 
 
 def next_epoch(role: RoleLedger) -> RoleLedger:
-    """Every replica of the role starts anew: above every attempt so far, with nothing finished."""
+    """Every replica of the role starts anew: above every attempt so far, with nothing finished or pending."""
     highest = max(counts(role.retries).values(), default=0)
-    return replace(role, epoch=role.epoch + highest + 1, retries="", succeeded="", failed="", reached=0, holds=())
+    epoch = role.epoch + highest + 1
+    return replace(role, epoch=epoch, retries="", succeeded="", failed="", reached=0, holds=(), pending=())
 
 
 def retry(role: RoleLedger, indexes: Iterable[int]) -> RoleLedger:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an ended replica may be tried again: by policy, exit code, its role's budget, the job's. For `settle`.
+"""Whether an ended replica may be tried again: by policy, exit code, its own or its role's budget, the job's.
 
 Budgets are compared with the counts in the ledger, which are stored before anything is deleted: they survive a kill.
 """
+
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -11,8 +13,9 @@ from trainwright.core.conclude import restarted
 from trainwright.core.observe import View
 from trainwright.model.cause import Cause, Why
 from trainwright.model.child import Pod
+from trainwright.model.indexes import row
 from trainwright.model.job import Role, Scope
-from trainwright.model.ledger import Ledger
+from trainwright.model.ledger import Ledger, RoleLedger
 from trainwright.model.status import Seen, State
 
 
@@ -57,22 +60,40 @@ class Along:
         return self.everything or role.name in self.roles
 
 
+class Spending:
+    """What a role, or each of its replicas, has used of its budget, with the restarts of this pass."""
+
+    def __init__(self, role: Role, book: RoleLedger) -> None:
+        self._limit = role.restart.limit
+        self._role = attempts.restarts(book, role.uncounted)
+        self._replicas = row(book.charged) if role.restart.per_replica else None
+        #: Restarts of the role that this pass has granted so far.
+        self.more = 0
+
+    def allows(self, one: Retry) -> bool:
+        """Whether there is budget left for this restart; a replica ends once in a pass at most."""
+        if self._limit is None:
+            return True
+        used = self._role + self.more if self._replicas is None else self._replicas.get(one.seen.index, 0)
+        return used < self._limit
+
+
 def split(ledger: Ledger, ended: list[Retry]) -> tuple[list[Retry], list[Retry]]:
-    """To be tried again, and over for good: in index order, for as long as each role's budget lasts.
+    """To be tried again, and over for good: in index order, for as long as the budget of the role or replica lasts.
 
     A pod that is only stuck has not ended: one that may not be replaced is left as it is.
     """
     retries: list[Retry] = []
     finals: list[Retry] = []
-    spent: dict[str, int] = {}
+    spent: dict[str, Spending] = {}
     along = Along()
     for one in ended:
         role = one.role
         if role.name not in spent:
-            spent[role.name] = attempts.restarts(attempts.of_role(ledger, role.name), role.uncounted)
+            spent[role.name] = Spending(role, attempts.of_role(ledger, role.name))
         gratis = one.free or role in along
-        if _answers(one) and (gratis or role.restart.limit is None or spent[role.name] < role.restart.limit):
-            spent[role.name] += not gratis
+        if _answers(one) and (gratis or spent[role.name].allows(one)):
+            spent[role.name].more += not gratis
             retries.append(one)
             along.add(one)
         elif one.seen.state is not State.STARTING:
@@ -134,7 +155,12 @@ def _spent(view: View) -> int:
     made = sum(attempts.restarts(books[role.name], role.uncounted) for role in view.job.roles)
     if not view.job.lifecycle.counts_in_place:
         return made
-    return made + sum(in_place(seen.pod) for role in view.roles for seen in role.replicas if seen.pod is not None)
+    return made + sum(inside(role.replicas) for role in view.roles)
+
+
+def inside(replicas: Iterable[Seen]) -> int:
+    """How often kubelets have restarted containers of these replicas, in their pods of the current attempt."""
+    return sum(in_place(seen.pod) for seen in replicas if seen.pod is not None)
 
 
 def in_place(pod: Pod) -> int:

@@ -6,12 +6,13 @@ Each step takes the pass and answers with a plan, or with None where it has noth
 
 from msgspec.structs import replace
 
-from trainwright.core import attempts, creation, gate, phases, removal, render, report, restart, settle, verdict
+from trainwright.core import attempts, budget, creation, gate, phases, removal, render, report, restart, settle, verdict
 from trainwright.core.observe import View
 from trainwright.core.report import Actions
 from trainwright.model.action import Delete, Emit, Moment, Patch, Plan
 from trainwright.model.cause import Why, brief
 from trainwright.model.child import Pod
+from trainwright.model.indexes import row, spell_row
 from trainwright.model.job import Body, Clean, Job, Role
 from trainwright.model.ledger import LONGEST_TEXT, Ledger, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.meta import ADOPT
@@ -117,7 +118,17 @@ def end(view: View, outcome: Outcome) -> View:
     """The outcome is decided; from here on it never changes."""
     phase = Phase.SUCCEEDED if outcome.result is Result.SUCCEEDED else Phase.FAILED
     times = replace(view.ledger.times, ended=outcome.at)
-    return view.remember(replace(view.ledger, phase=phase, outcome=outcome, times=times))
+    pairs = zip(view.ledger.roles, view.roles, strict=True)
+    books = tuple(_closed(book, group, outcome) for book, group in pairs)
+    return view.remember(replace(view.ledger, phase=phase, outcome=outcome, times=times, roles=books))
+
+
+def _closed(book: RoleLedger, group: RoleSeen, outcome: Outcome) -> RoleLedger:
+    """What the kubelets counted is kept; of the charges, only those of the replica that decided the end matter now."""
+    failure = outcome.failure
+    index = failure.index if failure is not None and failure.role == book.name else -1
+    charged = spell_row({index: row(book.charged).get(index, 0)}) if book.charged else ""
+    return replace(book, inside=book.inside + budget.inside(group.replicas), charged=charged)
 
 
 def finished(view: View) -> Plan | None:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainwright.core import attempts, claims, creation, gate, nodes
+from trainwright.core import attempts, claims, counting, creation, gate, nodes
 from trainwright.core.conclude import conclude
 from trainwright.core.nodes import Doubt
 from trainwright.model.action import Patch
@@ -86,7 +86,8 @@ def observe(job: Job, observed: Observed, site: Site, now: Time) -> View:
         if (patch := claims.claim(job, pod)) is not None:
             patches.append(patch)
     books = {book.name: book for book in job.ledger.roles}
-    looker = _Looker(site, now, nodes.doubts(job, observed, site, now), leftovers, gate.passed(job, observed))
+    doubts, passed = nodes.doubts(job, observed, site, now), gate.passed(job, observed)
+    looker = _Looker(site, now, doubts, leftovers, passed, job.ledger.outcome is None)
     seen = tuple([looker.look(role, slots[role.name], books) for role in job.roles])
     if looker.passed:
         seen = gate.moved(job, observed, seen)
@@ -145,12 +146,18 @@ class _Looker(Struct, frozen=True, gc=False):
     leftovers: list[Leftover]
     #: The gate of this attempt is open.
     passed: bool = False
+    #: The job has not ended.
+    live: bool = True
 
     def look(self, role: Role, slot: Slots, books: dict[str, RoleLedger]) -> RoleSeen:
         """The replicas of one role; its book is opened, or corrected where pods know better."""
         book = books.get(role.name) or RoleLedger(role.name)
         if slot and (higher := _higher(slot, book)):
             book = attempts.learn(book, higher)
+        if self.live and book.restarts and role.restart.per_replica:
+            book = counting.attributed(role, book)
+        if slot and book.pending:
+            book = counting.happened(book, _current(slot, book))
         if slot and (max(slot) >= role.replicas or min(slot) < 0):
             book = self._shrink(role, slot, book)
         if book.reached > role.replicas or book.succeeded or book.failed:
@@ -214,6 +221,11 @@ def _any_ended(pod: Pod) -> bool:
         if container.state is not None and container.state.terminated is not None:
             return True
     return False
+
+
+def _current(slot: Slots, book: RoleLedger) -> frozenset[int]:
+    """The replicas that have a pod of their current attempt."""
+    return frozenset(index for index, (found, _) in slot.items() if found >= attempts.attempt(book, index))
 
 
 def _higher(slot: Slots, book: RoleLedger) -> dict[int, int]:

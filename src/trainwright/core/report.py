@@ -74,7 +74,8 @@ def _write(stored: Ledger, ledger: Ledger) -> Write:
 
 def _urgent(ledger: Ledger) -> Ledger:
     """The ledger without what can wait: it is on the pods as well, or only saves a little work."""
-    roles = tuple(replace(role, succeeded="", reached=0, holds=(), stuck=()) for role in ledger.roles)
+    waits = {"succeeded": "", "reached": 0, "holds": (), "stuck": (), "charged": "", "pending": (), "hidden": {}}
+    roles = tuple(replace(role, **waits) for role in ledger.roles)
     avoided = tuple(replace(one, until=None) for one in ledger.avoided if one.failed)
     return replace(ledger, roles=roles, generation=0, avoided=avoided)
 

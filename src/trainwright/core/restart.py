@@ -5,12 +5,11 @@ Only the ledger changes here. Raised attempts make the old pods stale, and `run`
 the status is stored first, a kill at any point loses neither the count nor the restart.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from trainwright.core import attempts, avoid, budget
+from trainwright.core import attempts, avoid, budget, counting
 from trainwright.core.attempts import FIRST_DELAY, LONGEST_DELAY
 from trainwright.core.budget import Retry
 from trainwright.core.observe import View
@@ -65,9 +64,19 @@ def _retried(view: View, book: RoleLedger, group: list[Retry]) -> RoleLedger:
     book = attempts.retry(book, [retry.seen.index for retry in group])
     for seconds, indexes in holds.items():
         book = attempts.hold(book, indexes, after(view.now, seconds))
-    for why, times in Counter(retry.counted for retry in group).items():
-        book = attempts.count(book, why, times)
+    by_cause: dict[Why, list[int]] = {}
+    for retry in group:
+        by_cause.setdefault(retry.counted, []).append(retry.seen.index)
+    for why, indexes in by_cause.items():
+        book = counting.decided(book, why, indexes)
+    book = _charged(book, group)
     return kept_in_place(view, book, [retry.seen for retry in group])
+
+
+def _charged(book: RoleLedger, group: Iterable[Retry]) -> RoleLedger:
+    """Restarts of one role, charged to the replicas that caused them, where each has its own budget."""
+    charged = [retry.seen.index for retry in group if retry.role.restart.per_replica and not retry.free]
+    return counting.charge(book, charged) if charged else book
 
 
 def _restarted(view: View, books: dict[str, RoleLedger], cause: Retry, counted: set[tuple[str, int]]) -> None:
@@ -76,19 +85,23 @@ def _restarted(view: View, books: dict[str, RoleLedger], cause: Retry, counted: 
     for role, group in zip(view.job.roles, view.roles, strict=True):
         if cause.scope is Scope.JOB or role.name == cause.role.name:
             book = attempts.hold(attempts.next_epoch(books[role.name]), range(role.replicas), until)
-            if role.name == cause.role.name or cause.role.restart.shared:
-                book = attempts.count(book, cause.counted)
+            if role.name == cause.role.name:
+                book = _charged(counting.decided_together(book, cause.counted, role.replicas), [cause])
+            elif cause.role.restart.shared:
+                book = counting.shared(book, cause.counted)
             going = [seen for seen in group.replicas if (role.name, seen.index) not in counted]
             books[role.name] = kept_in_place(view, book, going)
             counted |= {(role.name, seen.index) for seen in going}
 
 
 def kept_in_place(view: View, book: RoleLedger, going: Iterable[Seen]) -> RoleLedger:
-    """Pods of the role go, and the kubelet's counts go with them: keep those."""
-    if not view.job.lifecycle.counts_in_place:
+    """Pods of the role go, and the kubelet's counts go with them: keep those, for the budget or only for people."""
+    lost = budget.inside(going)
+    if not lost:
         return book
-    lost = sum(budget.in_place(seen.pod) for seen in going if seen.pod is not None)
-    return attempts.count(book, Why.IN_PLACE, lost) if lost else book
+    if view.job.lifecycle.counts_in_place:
+        return attempts.count(book, Why.IN_PLACE, lost)
+    return replace(book, inside=book.inside + lost)
 
 
 def delay(book: RoleLedger, retry: Retry, now: Time) -> float:

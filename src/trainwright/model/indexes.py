@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets of replica indexes as short text: `0-3,7`, and counts by index: `0-3:1,7:2`.
+"""Sets of replica indexes as short text: `0-3,7`, counts by index: `0-3:1,7:2`, and the same as a row: `1x4,0x3,2`.
 
 The durable state of a role keeps them in this form, so a job of 10,000 replicas stays within a few kilobytes.
 Read and written by `core.attempts`; text that is not of the form reads as empty: a status may not be ours.
@@ -11,6 +11,7 @@ from functools import lru_cache
 
 #: No index is larger: a range in a status that is not ours must not fill the memory.
 LARGEST = 99_999
+_REPEATED = re.compile(r"([0-9]{1,9})(?:x([0-9]{1,7}))?")
 _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?(?::([0-9]{1,9}))?")
 
 
@@ -60,3 +61,30 @@ def _spell(by_index: Mapping[int, int], *, counted: bool) -> str:
         (f"{first}" if first == last else f"{first}-{last}") + (f":{count}" if counted else "")
         for first, last, count in runs
     )
+
+
+@lru_cache(maxsize=128)
+def row(text: str) -> Mapping[int, int]:
+    """The counts that `1x4,0x3,2` names, by index from 0 on; zeros are left out."""
+    found: dict[int, int] = {}
+    place = 0
+    for part in text.split(","):
+        match = _REPEATED.fullmatch(part)
+        if match is not None:
+            count, times = int(match[1]), min(int(match[2] or 1), LARGEST + 1 - place)
+            if count:
+                found.update(dict.fromkeys(range(place, place + times), count))
+            place += times
+    return found
+
+
+def spell_row(by_index: Mapping[int, int]) -> str:
+    """The shortest row for counts by index: shorter than counts with their indexes where neighbours differ."""
+    runs: list[list[int]] = []
+    for index in range(max((index for index, count in by_index.items() if count), default=-1) + 1):
+        count = by_index.get(index, 0)
+        if runs and runs[-1][0] == count:
+            runs[-1][1] += 1
+        else:
+            runs.append([count, 1])
+    return ",".join(f"{count}" if times == 1 else f"{count}x{times}" for count, times in runs)

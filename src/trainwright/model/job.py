@@ -56,8 +56,9 @@ class Restart(Struct, frozen=True, gc=False):
     codes: tuple[tuple[int, int], ...] | None = None
     #: Causes that do not use up the budget.
     free: frozenset[Why] = frozenset()
-    #: The role's budget; None: unlimited.
+    #: The budget of the role, or of each replica with `per_replica`; None: unlimited.
     limit: int | None = None
+    per_replica: bool = False
     scope: Scope = Scope.POD
     #: A restart counts on every role that it takes along, not only on the one that caused it.
     shared: bool = False

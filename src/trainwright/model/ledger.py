@@ -24,6 +24,7 @@ KEPT_NODES = 64
 LONGEST_TEXT = 4096
 
 Indexes = Annotated[str, Limits(max_length=131072, pattern=r"^[0-9,:-]*$")]
+Row = Annotated[str, Limits(max_length=131072, pattern=r"^[0-9,x]*$")]
 Text = Annotated[str, Limits(max_length=LONGEST_TEXT)]
 
 
@@ -79,6 +80,15 @@ class Ceiling(Wire, frozen=True, gc=False):
     tries: int = 0
 
 
+class PendingRestart(Wire, frozen=True, gc=False):
+    """A restart that is decided and has not happened: no pod of the new attempt exists."""
+
+    cause: Why
+    indexes: Indexes
+    #: One restart of all these replicas, which has happened once the first of them has its pod; else one for each.
+    together: bool = False
+
+
 class RoleLedger(Wire, frozen=True, gc=False):
     """What is remembered of a role. A replica's attempt is the role's epoch plus the retries of its index."""
 
@@ -96,6 +106,20 @@ class RoleLedger(Wire, frozen=True, gc=False):
     #: Where pods are replaced whose containers cannot be made: which, and since when.
     stuck: Annotated[tuple[Spell, ...], Limits(max_length=64)] = ()
     ceiling: Ceiling | None = None
+    #: Restarts that each replica was charged with, where the budget is the replica's own. Once the job has ended, only
+    #: those of the replica whose failure decided it.
+    charged: Row = ""
+    pending: Annotated[tuple[PendingRestart, ...], Limits(max_length=64)] = ()
+    #: Of `restarts`, by cause: those that people are not shown. No pod was made for them, or another role shows them.
+    hidden: dict[str, int] = field(default_factory=dict)
+    #: Restarts inside pods (by the kubelet) that `restarts` leaves out: of pods that were replaced, and of all pods
+    #: once the job has ended.
+    inside: int = 0
+
+    def made(self, free: frozenset[Why] = frozenset()) -> int:
+        """Restarts that have happened, those for these causes left out. The one number that people are shown."""
+        kept = [cause for cause in self.restarts if cause not in free]
+        return sum(self.restarts[cause] - self.hidden.get(cause, 0) for cause in kept)
 
 
 class Failure(Wire, frozen=True, gc=False):

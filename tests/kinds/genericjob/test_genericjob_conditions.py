@@ -426,3 +426,28 @@ def test_a_pause_forgets_old_errors() -> None:
     status = job.go()
 
     assert condition(status, "ReplicaFailure") == ("False", "-", NORMAL)
+
+
+def test_a_replica_in_back_off_has_been_made() -> None:
+    """It fails before anybody has seen all pods at once, and the job succeeds while its back-off lasts."""
+    job = Driver(manifest(replicas(count=2, restartPolicy={"limit": 5}), successRules=[{"worker": [0]}]))
+    job.step()
+    for name in job.names():
+        job.start(name)
+    status = job.end("worker-1", code=1)
+    assert conditions(status)[0] == INITIALIZED
+
+    status = job.end("worker-0")
+    assert (status["phase"], conditions(status)[0]) == ("Succeeded", INITIALIZED)
+
+
+def test_a_replica_that_was_never_made_has_not_been_made_by_a_pause() -> None:
+    """A pause raises the attempts of replicas that have had no pod."""
+    job = Driver(manifest(replicas(count=2)))
+    job.pause()
+    job.go()
+    job.pause(enabled=False)
+    job.catch_up()
+    job.step()
+
+    assert conditions(job.status)[0] == ("Initialized", "False", "Pending", "The job is being initialized.")

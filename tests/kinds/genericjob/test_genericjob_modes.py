@@ -393,7 +393,7 @@ def test_a_running_job_goes_on_under_an_edit_that_cannot_be_applied() -> None:
     driver.edit(successRules=[])
     status = driver.go()
 
-    assert (restart_count(status), status["aggregate"]) == (2, aggregate(creating=1, running=3))
+    assert (restart_count(status), status["aggregate"]) == (1, aggregate(creating=1, running=3))
     assert condition(status, "ReplicaFailure")[2] == "Pod[demo-worker-0] exited with error code 1"
 
 

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restarts: policies, the limit of a type, back-off, disruptions, and what survives a killed operator."""
+"""Restarts: policies, the limit of a replica, what is shown, old ledgers, back-off, disruptions, a killed operator."""
 
 from typing import Any
 
 import pytest
 from genericjob_driver import Driver, aggregate, condition, manifest, phases, replicas, restart_count
+from msgspec.structs import replace
 
 from trainwright.model.child import Condition
+from trainwright.model.indexes import counts, row
+from trainwright.model.job import Body
+from trainwright.model.meta import ATTEMPT
 from trainwright.testing.factories import later
 
 
@@ -57,9 +61,9 @@ def test_always_with_limit_0_restarts_nothing_and_warns() -> None:
     assert job.end("worker-3")["phase"] == "Succeeded"
 
 
-def test_the_limit_is_the_sum_over_all_replicas_of_the_type() -> None:
+def test_the_limit_is_that_of_each_replica_and_the_count_is_the_sum_of_the_type() -> None:
     job = driver(2)
-    for name in ("worker-0", "worker-1", "worker-2"):
+    for name in ("worker-0", "worker-1", "worker-2", "worker-2", "worker-2"):
         job.fail_and_restart(name)
 
     assert phases(job.status) == {
@@ -68,20 +72,118 @@ def test_the_limit_is_the_sum_over_all_replicas_of_the_type() -> None:
         "worker-2": "Failed",
         "worker-3": "Running",
     }
-    assert restart_count(job.status) == 2
+    assert restart_count(job.status) == 4
+    assert job.status["trainwright"]["roles"][0]["charged"] == "1x2,2"
 
 
-def test_of_several_at_once_the_lowest_ranks_are_restarted() -> None:
+def test_two_that_fail_at_once_are_both_restarted() -> None:
+    job = Driver(manifest(replicas(count=2, restartPolicy={"policy": "OnFailure", "limit": 1}))).running()
+    job.end("worker-0", "worker-1", code=1)
+
+    assert phases(job.status) == {"worker-0": "Creating", "worker-1": "Creating"}
+    job.settle()
+    job.start_all()
+    assert (job.status["phase"], restart_count(job.status)) == ("Running", 2)
+    assert job.end("worker-1", code=1)["phase"] == "Failed"
+
+
+def test_a_pause_keeps_what_each_replica_has_used() -> None:
+    job = driver(1)
+    job.fail_and_restart("worker-1")
+    job.pause()
+    job.go()
+    job.pause(enabled=False)
+    job.go()
+    job.start_all()
+    job.fail_and_restart("worker-0")
+    job.fail_and_restart("worker-1")
+
+    assert (phases(job.status)["worker-0"], phases(job.status)["worker-1"]) == ("Running", "Failed")
+
+
+# -- what people see -------------------------------------------------------------------------------------------------
+
+
+def test_a_restart_is_shown_once_its_pod_exists() -> None:
+    """It is charged when it is decided, so a kill cannot lose it."""
     job = driver(2)
-    job.end("worker-2", "worker-1", "worker-0", code=1)
+    job.end("worker-1", code=1)
+    assert (restart_count(job.status), job.status["trainwright"]["roles"][0]["restarts"]) == (None, {"Exit": 1})
 
-    assert phases(job.status) == {
-        "worker-0": "Creating",
-        "worker-1": "Creating",
-        "worker-2": "Failed",
-        "worker-3": "Running",
-    }
-    assert restart_count(job.status) == 2
+    job.settle()
+    assert restart_count(job.status) == 1
+
+
+def test_a_restart_that_never_happened_is_never_shown() -> None:
+    job = driver(5)
+    job.fail_and_restart("worker-1")
+    job.end("worker-1", "worker-2", code=1)
+    status = job.end("worker-3")
+
+    assert (status["phase"], restart_count(status)) == ("Succeeded", 1)
+
+
+def test_a_pause_during_the_back_off_is_no_restart() -> None:
+    job = driver(5)
+    job.end("worker-1", code=1)
+    job.pause()
+    job.go()
+    job.reap()
+    job.pause(enabled=False)
+    job.go()
+    status = job.start_all()
+
+    assert (status["phase"], restart_count(status)) == ("Running", None)
+
+
+# -- a ledger of the version before ----------------------------------------------------------------------------------
+
+#: Which restarts the version before had counted, and on which replicas, as far as its ledger tells.
+BEFORE: list[Any] = [
+    pytest.param({"retries": "1:2", "restarts": {"Exit": 2}}, "0,2", id="retries tell all of it"),
+    pytest.param(
+        {"retries": "0:3,2:1", "restarts": {"Exit": 2, "Disrupted": 2}},
+        "2",
+        id="disruptions cost nothing; the lowest are charged",
+    ),
+    pytest.param({"epoch": 4, "restarts": {"Exit": 5}}, "2,1x3", id="before a pause: shared evenly"),
+    pytest.param({"epoch": 2, "retries": "3:1", "restarts": {"Exit": 3}}, "1x2,0,1", id="before a pause, and after"),
+    pytest.param({"retries": "0:1", "restarts": {"NodeLost": 1}}, "", id="nothing that counts"),
+]
+
+
+@pytest.mark.parametrize(("book", "charged"), BEFORE)
+def test_a_ledger_of_the_version_before_is_read(book: Body, charged: str) -> None:
+    """It knew the sum of the type: no count is lost, and none is charged twice."""
+    job = driver(9)
+    old = {"name": "worker", "reached": 4, **book}
+    job.document["status"]["trainwright"]["roles"] = [old]
+    attempt = {index: old.get("epoch", 0) + tries for index, tries in counts(old.get("retries", "")).items()}
+    for rank in range(4):
+        pod = job.pod(f"worker-{rank}")
+        labels = (pod.metadata.labels or {}) | {ATTEMPT: str(attempt.get(rank, old.get("epoch", 0)))}
+        job.truth["Pod", f"demo-worker-{rank}"] = replace(pod, metadata=replace(pod.metadata, labels=labels))
+    job.restart_operator()
+    status = job.go()
+
+    (new,) = status["trainwright"]["roles"]
+    assert new.get("charged", "") == charged
+    counted = old["restarts"].get("Exit", 0)
+    assert sum(row(charged).values()) == counted
+    assert restart_count(status) == (counted or None)
+
+
+def test_what_the_version_before_has_used_up_is_used_up() -> None:
+    job = driver(2)
+    job.fail_and_restart("worker-1")
+    job.fail_and_restart("worker-1")
+    (book,) = job.document["status"]["trainwright"]["roles"]
+    for new in ("charged", "pending", "hidden", "inside"):
+        book.pop(new, None)
+    job.fail_and_restart("worker-1")
+    job.fail_and_restart("worker-2")
+
+    assert (phases(job.status)["worker-1"], phases(job.status)["worker-2"]) == ("Failed", "Running")
 
 
 def test_each_type_has_its_own_policy_and_limit() -> None:
@@ -251,6 +353,7 @@ def test_which_ends_without_an_exit_code_count(status: Any, counted: bool) -> No
     job = driver(5)
     job.change("demo-worker-0", phase="Failed", **status)
     job.go()
+    job.settle()
 
     assert restart_count(job.status) == (1 if counted else None)
 

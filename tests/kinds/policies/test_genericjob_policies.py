@@ -99,7 +99,9 @@ def test_without_rules_all_must_succeed_and_none_may_fail() -> None:
     ],
 )
 def test_restart_policy_compiles(policy: str, causes: frozenset[Why]) -> None:
-    assert generic({"worker": 1}, policy, 5).roles[0].restart == Restart(causes, free=DISRUPTIONS, limit=5)
+    assert generic({"worker": 1}, policy, 5).roles[0].restart == Restart(
+        causes, free=DISRUPTIONS, limit=5, per_replica=True
+    )
 
 
 @pytest.mark.parametrize("level", list(Clean))
@@ -212,8 +214,8 @@ def test_restart_policy(policy: str, step: Step, expected: Verdict) -> None:
         pytest.param(
             2,
             [fails("worker-0"), again, fails("worker-1"), again, fails("worker-0")],
-            failed("worker 0 Exit"),
-            id="of the type as a whole",
+            RESTARTING,
+            id="of each replica",
         ),
         pytest.param(0, [preempted("worker-1"), again, preempted("worker-1")], RESTARTING, id="disruptions are free"),
     ],

@@ -13,7 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.cli.condition import condition
+from trainwright.cli.restarts import PodCount, shown
 from trainwright.cli.show.news import OVER, Happening, JobState, Replica
+from trainwright.core import counting
 from trainwright.core.elastic import bounded
 from trainwright.kinds.base import Kind, load
 from trainwright.model.job import Body
@@ -60,6 +62,8 @@ class Board:
         self._begun: dict[At, tuple[tuple[int, int], int]] = {}
         #: The sizes of roles, where replicas are told, and how often they changed.
         self._sizes: dict[tuple[Key, str], tuple[int, int]] = {}
+        #: Replicas whose last pod had containers restarted inside it: that pod's attempt, and how many.
+        self._inside: dict[At, PodCount] = {}
         self._counts: dict[Key, Counter[str]] = {key: Counter() for key in self._sheets}
         for sheet in self._sheets.values():
             self._fill(sheet)
@@ -126,6 +130,13 @@ class Board:
     def sheet(self, key: Key) -> Sheet:
         """All of one job."""
         return self._sheets[key]
+
+    def counted(self, key: Key) -> list[PodCount]:
+        """The pods of a job that tell of restarts beyond what its ledger says."""
+        pending = [(book.name, i) for book in self._sheets[key].ledger.roles for i in counting.awaited(book)]
+        known = [(self._replicas.get((key, *one)), one) for one in pending]
+        made = [PodCount(*one, replica.attempt) for replica, one in known if replica is not None and replica.pod]
+        return made + [count for at, count in self._inside.items() if at[0] == key]
 
     def replicas(self, key: Key) -> list[Replica]:
         """The replicas of one job."""
@@ -194,6 +205,8 @@ class Board:
     def _read(self, pod: Body, at: At, before: Replica | None, attempt: int) -> Replica:
         meta, seen = pod["metadata"], condition(pod)
         phase = seen.phase
+        if seen.restarts or at in self._inside:
+            self._inside[at] = PodCount(at[1], at[2], attempt, seen.restarts)
         if phase == "Failed" and meta.get("deletionTimestamp") and not _failed(before, meta["uid"]):
             phase = "Stopped"  # it was asked to end, and did
         return Replica(
@@ -274,7 +287,7 @@ class Board:
             ledger.phase or Phase.PENDING,
             sum(sheet.roles.values()),
             {phase: number for phase, number in self._counts[sheet.key].items() if number},
-            sum(number for role in ledger.roles for number in role.restarts.values()),
+            shown(ledger, self.counted(sheet.key)),
             ledger.outcome,
             sheet.deleted,
         )

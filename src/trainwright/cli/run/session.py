@@ -232,7 +232,8 @@ class Session:
     def _ending(self, key: Key, why: End) -> Ending:
         elapsed = time.monotonic() - self._order.began
         replicas = self._last.get(key, [])
-        scene = Scene(why, self._engine.runtime, elapsed, replicas, self._follower.words)
+        pods = tuple(self._board.counted(key))
+        scene = Scene(why, self._engine.runtime, elapsed, replicas, self._follower.words, pods)
         return ending(self._board.sheet(key), scene)
 
     def _facts(self, endings: list[Ending]) -> Facts:

@@ -11,12 +11,15 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from trainwright.cli.condition import signal_name
+from trainwright.cli.restarts import PodCount, shown
 from trainwright.cli.run.board import Sheet
 from trainwright.cli.run.hints import Evidence, hint
 from trainwright.cli.show.news import Ending, Replica
 from trainwright.cli.terms import because
+from trainwright.core import attempts, counting
 from trainwright.kinds.base import load
 from trainwright.model.cause import Cause, Why
+from trainwright.model.indexes import row
 from trainwright.model.job import Role
 from trainwright.model.ledger import Failure, Outcome, Reason
 from trainwright.model.rule import Result
@@ -57,12 +60,14 @@ class Scene(Struct, frozen=True):
     replicas: list[Replica]
     #: The last lines of a container: (pod, attempt, container) -> lines.
     words: Callable[[str, int, str], tuple[str, ...]]
+    #: The pods that tell of restarts beyond what the ledger says.
+    pods: tuple[PodCount, ...] = ()
 
 
 def ending(sheet: Sheet, scene: Scene) -> Ending:
     """How a job's run ended."""
     outcome = sheet.ledger.outcome
-    restarts = sum(number for role in sheet.ledger.roles for number in role.restarts.values())
+    restarts = shown(sheet.ledger, scene.pods)
     where = (sheet.key.namespace, sheet.key.name)
     if outcome is None:
         word, code, why = _unfinished(scene)
@@ -163,10 +168,16 @@ def _said(cause: Cause, lines: tuple[str, ...]) -> str:
 
 
 def _budget(sheet: Sheet, failure: Failure, roles: tuple[Role, ...]) -> str:
-    """Whether restarts were used up."""
-    limit = next((role.restart.limit for role in roles if role.name == failure.role), None)
-    used = sum(sum(book.restarts.values()) for book in sheet.ledger.roles if book.name == failure.role)
-    return f"; {used} of {limit} restarts were used" if limit else ""
+    """Whether restarts were used up: those of the replica or of its role, as the limit goes."""
+    role = next((role for role in roles if role.name == failure.role), None)
+    if role is None or not role.restart.limit:
+        return ""
+    book = attempts.of_role(sheet.ledger, role.name)
+    if role.restart.per_replica:
+        used = row(book.charged or counting.attributed(role, book).charged).get(failure.index, 0)
+    else:
+        used = attempts.restarts(book, role.uncounted)
+    return f"; {used} of {role.restart.limit} restarts were used"
 
 
 def _last(cause: Cause) -> tuple[str, ...]:

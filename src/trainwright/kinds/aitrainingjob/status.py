@@ -10,12 +10,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from trainwright.kinds.aitrainingjob import words
 from trainwright.kinds.aitrainingjob.conditions import ENDS, TRUE, UNAPPLIED, Story, told
 from trainwright.kinds.aitrainingjob.environment import restarts
 from trainwright.kinds.aitrainingjob.wire import AITrainingJobStatus, ReplicaStatus, TrainingJobCondition
 from trainwright.model.cause import brief
-from trainwright.model.job import Body, Job, Scope
+from trainwright.model.job import Body, Job
 from trainwright.model.ledger import LONGEST_TEXT, Ledger, Reason
 from trainwright.model.status import RoleSeen, Seen, State, Status
 from trainwright.model.units import Time, rfc3339
@@ -31,7 +30,12 @@ def render(before: AITrainingJobStatus | None, job: Job, status: Status, now: Ti
         new = _unapplied(old, status, now)
     elif outcome is not None and (old.phase in ENDS or (job.invalid and outcome.reason is not Reason.INVALID)):
         # It has ended, here or under another controller: all has been said.
-        new = replace(old, end_time=old.end_time or rfc3339(outcome.at), trainwright=status.ledger)
+        new = replace(
+            old,
+            end_time=old.end_time or rfc3339(outcome.at),
+            restarts=old.restarts + _more(old.trainwright, status.ledger),
+            trainwright=status.ledger,
+        )
     else:
         new = _rendered(old, replace(job, ledger=status.ledger), status, now)
     body: Body = msgspec.to_builtins(new)
@@ -55,7 +59,7 @@ def _rendered(old: AITrainingJobStatus, job: Job, status: Status, now: Time) -> 
         start_time=_spelled(times.accepted, old.start_time),
         start_running_time=_spelled(times.running),
         end_time=_ended(old, story, status.ledger, now),
-        restarts=old.restarts + _more(old.trainwright, job),
+        restarts=old.restarts + _more(old.trainwright, status.ledger),
         trainwright=status.ledger,
     )
 
@@ -72,12 +76,13 @@ def _ended(old: AITrainingJobStatus, story: Story, ledger: Ledger, now: Time) ->
     return rfc3339(now if old.phase == "Terminating" else decided)
 
 
-def _more(before: Ledger, job: Job) -> int:
-    """Restarts since; one that takes the whole job along counts on every type, and here once."""
-    rises = words.raises(before, job.ledger)
-    if len(rises) > 1 and len(rises) == len(job.roles) and any(role.restart.scope is Scope.JOB for role in job.roles):
-        return max(rises.values())
-    return sum(rises.values())
+def _more(before: Ledger, after: Ledger) -> int:
+    """Restarts that have happened since; one that takes the whole job along counts on every type, and is shown once."""
+    return max(_shown(after) - _shown(before), 0)
+
+
+def _shown(ledger: Ledger) -> int:
+    return sum(book.made() + book.inside for book in ledger.roles)
 
 
 def _count(group: RoleSeen, restarted: int) -> ReplicaStatus:

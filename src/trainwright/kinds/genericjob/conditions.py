@@ -65,9 +65,17 @@ def _said(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[
 
 
 def _initialized(status: Status, known: dict[str, JobCondition]) -> Said:
-    """Once every child has been made it stays true, whatever becomes of them."""
+    """Once every child has been made it stays true, whatever becomes of them.
+
+    A replica in back-off has been made: an attempt above the role's epoch follows a pod that was there.
+    """
     before = known.get("Initialized")
-    made = all(seen.pod is not None or seen.final for role in status.roles for seen in role.replicas)
+    epochs = {book.name: book.epoch for book in status.ledger.roles}
+    made = all(
+        seen.pod is not None or seen.final or seen.attempt > epochs.get(role.name, 0)
+        for role in status.roles
+        for seen in role.replicas
+    )
     if (before is not None and before.status == "True") or (made and status.roles):
         return Said("Initialized", True, "-", "The job has been initialized successfully.")
     return Said("Initialized", False, "Pending", "The job is being initialized.")

@@ -51,13 +51,13 @@ def failure(spec: GenericJobSpec) -> Rule:
 
 
 def restart(policy: RestartPolicy) -> Restart:
-    """What each policy answers; the limit is of the type as a whole."""
+    """What each policy answers; the limit is that of each replica, as the manual says."""
     causes = {
         "Never": DISRUPTIONS,
         "OnFailure": DISRUPTIONS | FAILURES,
         "Always": DISRUPTIONS | FAILURES | {Why.COMPLETED},
     }[policy.policy]
-    return Restart(causes=causes, free=DISRUPTIONS, limit=policy.limit)
+    return Restart(causes=causes, free=DISRUPTIONS, limit=policy.limit, per_replica=True)
 
 
 def clean_up(spec: GenericJobSpec) -> CleanUp:

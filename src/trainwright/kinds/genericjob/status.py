@@ -119,9 +119,9 @@ def _chosen(lines: dict[str, list[Line]]) -> set[tuple[str, int]]:
 
 
 def _restarts(job: Job, role: RoleSeen, book: RoleLedger | None) -> int:
-    """Restarts that count against the limit; disruptions are in `status.trainwright`."""
+    """Restarts that have happened and count against the limit; disruptions are in `status.trainwright`."""
     free = next((one.restart.uncounted for one in job.roles if one.name == role.name), frozenset())
-    return sum(times for why, times in book.restarts.items() if why not in free) if book is not None else 0
+    return book.made(free) if book is not None else 0
 
 
 def _before(stored: GenericJobStatus | None, role: str) -> dict[str, ReplicaStatus]:

@@ -125,7 +125,7 @@ class RestartPolicy(Spec, frozen=True):
     """When, and how often in all, replicas of a type are restarted."""
 
     policy: Policy = "OnFailure"
-    limit: Annotated[Count, Meta(description="Restarts of all replicas of the type together.")] = 0
+    limit: Annotated[Count, Meta(description="Restarts of each replica of the type.")] = 0
 
 
 class ReplicaSpec(Spec, frozen=True):
