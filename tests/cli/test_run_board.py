@@ -226,6 +226,62 @@ def test_attempts_at_another_size_are_no_restarts() -> None:
     assert restarts == [0, 1, 1, 1, 2, 2, 2, 3]
 
 
+def test_a_restart_of_the_whole_role_is_one_for_each_replica() -> None:
+    """It begins above the attempts of all of them."""
+    one = board()
+    for attempt in (0, 1, 5):
+        one.pod(pod(attempt=attempt))
+
+    assert next(replica.restarts for replica in one.pick(99) if replica.label == "worker-0") == 2
+
+
+def shown(one: Board) -> int:
+    (state,) = one.jobs()
+    return state.restarts
+
+
+def test_a_restart_is_shown_once_its_pod_exists() -> None:
+    one = board()
+    one.pod(pod("worker-1"))
+    book = {"name": "worker", "restarts": {"Exit": 3}, "retries": "1:3"}
+    waits = {"pending": [{"cause": "Exit", "indexes": "1"}], "hidden": {"Exit": 1}}
+    one.job(job(status=status("Running", roles=[book | waits])))
+    assert shown(one) == 2
+
+    one.pod(pod("worker-1", attempt=3, uid="next"))
+    assert shown(one) == 3
+    one.job(job(status=status("Running", roles=[book])))
+    assert shown(one) == 3
+
+
+def test_a_restart_that_never_happened_is_not_shown() -> None:
+    one = board()
+    book = {"name": "worker", "restarts": {"Exit": 3}, "retries": "0:1,1:2", "hidden": {"Exit": 2}}
+    one.job(job(status=status("Succeeded", roles=[book], **outcome("Succeeded"))))
+
+    assert shown(one) == 1
+
+
+def test_restarts_inside_pods_are_shown_and_counted_once() -> None:
+    one = board()
+    one.pod(pod("worker-0", containers=[container("running", restarts=2)]))
+    one.pod(pod("worker-1", containers=[container("running", restarts=1)]))
+    one.job(job(status=status("Running", roles=[{"name": "worker"}])))
+    assert shown(one) == 3
+
+    # The pod of worker 0 is to be replaced: the ledger keeps its count.
+    book = {"name": "worker", "restarts": {"Exit": 1, "InPlace": 2}, "retries": "0:1"}
+    waits = {"pending": [{"cause": "Exit", "indexes": "0"}], "hidden": {"Exit": 1}}
+    one.job(job(status=status("Running", roles=[book | waits])))
+    assert shown(one) == 3
+    one.pod(pod("worker-0", attempt=1, uid="next"))
+    assert shown(one) == 4
+
+    # The end keeps those of all pods.
+    one.job(job(status=status("Succeeded", roles=[book | {"inside": 1}], **outcome("Succeeded"))))
+    assert shown(one) == 4
+
+
 def test_a_pod_may_be_seen_before_its_job() -> None:
     one = Board([(GENERICJOB, job())])
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
+from trainwright.cli.restarts import PodCount, shown
 from trainwright.core import attempts
 from trainwright.core.phases import FINAL, MOVES
 from trainwright.kinds.base import load
@@ -23,9 +24,9 @@ from trainwright.kinds.tfjob.wire import TFJobStatus
 from trainwright.model.action import Plan
 from trainwright.model.cause import Why
 from trainwright.model.child import Pod, Service
-from trainwright.model.indexes import members
+from trainwright.model.indexes import members, row
 from trainwright.model.job import Clean, CleanUp, Deadline, Elastic, Ending, Job, Lifecycle, Restart, Role, Scope, Since
-from trainwright.model.ledger import Outcome, Phase, Reason
+from trainwright.model.ledger import Ledger, Outcome, Phase, Reason
 from trainwright.model.meta import ATTEMPT, INDEX, ROLE, SPARE, Meta, Owner
 from trainwright.model.rule import All, Atom, Result, Rule, Which
 from trainwright.model.rule import Any as AnyOf
@@ -52,6 +53,7 @@ restarts = st.builds(
     free=st.sampled_from([frozenset(), FREE]),
     # A budget there is: a replica that may be restarted without end in a world that always kills it never rests.
     limit=st.integers(0, 3),
+    per_replica=st.booleans(),
     scope=st.sampled_from(Scope),
 )
 cleanups = st.builds(CleanUp, *[st.sampled_from(Clean)] * 3)
@@ -229,6 +231,11 @@ class Worlds(RuleBasedStateMachine):
         self.foreign: list[Pod] = []
         self.foreign_services: list[Service] = []
         self.done: set[tuple[str, int, int]] = set()
+        #: Every pod that ever was: role, index, attempt.
+        self.created: set[tuple[str, int, int]] = set()
+        self.told: dict[str, int] = {}
+        #: Something has called restarts off, or begun replicas anew without one.
+        self.disturbed = chosen.lifecycle.suspended
         self.may_end = ending
 
     # -- the operator --------------------------------------------------------------------------------------------
@@ -243,6 +250,7 @@ class Worlds(RuleBasedStateMachine):
         }
         before = self.world.seen_job
         plan = self.world.step(dies_after=dies_after)
+        self.note_pods()
         if before.kind == TFJOB.singular and dies_after is None:
             self.render(before, plan)
         if before.kind == PADDLEJOB.singular:
@@ -539,11 +547,13 @@ class Worlds(RuleBasedStateMachine):
 
     @rule(suspended=mostly(False, st.just(True)))
     def suspend(self, suspended: bool) -> None:
+        self.disturbed |= suspended
         self.world.edit(lifecycle=replace(self.world.job.lifecycle, suspended=suspended))
 
     @rule(replicas=st.integers(1, 4))
     def scale(self, replicas: int) -> None:
         first, *rest = self.world.job.roles
+        self.disturbed |= replicas != first.replicas
         self.world.edit(roles=(replace(first, replicas=replicas), *rest))
 
     @precondition(lambda self: self.may_end and self.world.job.lifecycle.ending is None)
@@ -581,9 +591,37 @@ class Worlds(RuleBasedStateMachine):
             book = attempts.of_role(self.world.job.ledger, part.name)
             counted = attempts.restarts(book, (part.uncounted | {Why.IN_PLACE}) - {Why.DELETED} | part.restart.free)
             # Where they share their budgets, a restart counts on all roles and is limited by the one that caused it.
-            assert part.restart.limit is None or part.restart.shared or counted <= part.restart.limit
+            charged = row(book.charged)
+            most = counted if not part.restart.per_replica else max(charged.values(), default=0)
+            assert part.restart.limit is None or part.restart.shared or most <= part.restart.limit
+            if part.restart.per_replica and self.world.job.ledger.outcome is None:
+                assert sum(charged.values()) == counted, "a restart is charged to nobody, or twice"
             assert counted >= self.counted.get(part.name, 0), "a count was lost"
             self.counted[part.name] = counted
+
+    @invariant()
+    def no_restart_is_shown_that_did_not_happen(self) -> None:
+        """Each that is shown began a replica anew that had had a pod; and what was shown is not taken back."""
+        pods = [PodCount(*one) for one in self.note_pods()]
+        for book in self.world.job.ledger.roles:
+            made = book.made(frozenset({Why.IN_PLACE}))
+            seen = shown(Ledger(roles=(replace(book, inside=0),)), pods) - book.restarts.get(Why.IN_PLACE, 0)
+            assert made >= self.told.get(book.name, 0), "a restart that was shown is not shown any more"
+            assert made <= seen <= self.began_anew(book.name), "a restart is shown that did not happen"
+            self.told[book.name] = made
+
+    def note_pods(self) -> set[tuple[str, int, int]]:
+        """The pods that are there now: role, index, attempt."""
+        labels = [pod.metadata.labels or {} for pod in self.world.pods().values() if pod not in self.foreign]
+        now = {(one[ROLE], int(one[INDEX]), int(one[ATTEMPT])) for one in labels if one[ATTEMPT] != SPARE}
+        self.created |= now
+        return now
+
+    def began_anew(self, name: str) -> int:
+        """How many pods of a role were made for a replica that had had one of an earlier attempt."""
+        mine = [(index, attempt) for part, index, attempt in self.created if part == name]
+        first = {index: min(attempt for one, attempt in mine if one == index) for index, _ in mine}
+        return sum(attempt > first[index] for index, attempt in mine)
 
     @invariant()
     def outcome_is_final(self) -> None:
@@ -704,6 +742,18 @@ class Worlds(RuleBasedStateMachine):
             self.cleaned(ledger.outcome, mine)
         else:
             self.complete()
+            self.all_restarts_are_shown()
+
+    def all_restarts_are_shown(self) -> None:
+        """A live job at rest has made every restart that it decided on, unless something called it off."""
+        world = self.world
+        if self.disturbed or self.foreign or any(part.resizes or part.awaits_running for part in world.job.roles):
+            return
+        for part in world.job.roles:
+            book = attempts.of_role(world.look().status.ledger, part.name)
+            assert book.pending == ()
+            if part.restart.scope is Scope.POD and part.bond is Scope.POD and not part.gate:
+                assert book.hidden == {}
 
     def foreign_services_go(self) -> None:
         """What is refused is asked for again and again, so there would be no rest while they stay."""

@@ -205,15 +205,14 @@ def _ledger(one: Known) -> Ledger:
 def _attempts(ledger: Ledger, labels: dict[str, str]) -> int:
     """Earlier tries at a replica; after a suspension all began anew, so only those since then.
 
-    A change of size also begins anew: no replica was restarted more often than the job as a whole.
+    A change of size also begins anew, and so does a restart of the whole role, above the attempts of all replicas: no
+    replica was restarted more often than the job as a whole.
     """
+    attempt = int(labels.get(ATTEMPT) or 0)
     if not ledger.resumes:
-        most = sum(number for role in ledger.roles for number in role.restarts.values())
-        sized = any(role.size >= 0 for role in ledger.roles)
-        attempt = int(labels.get(ATTEMPT) or 0)
-        return min(attempt, most) if sized else attempt
+        return min(attempt, sum(number for role in ledger.roles for number in role.restarts.values()))
     epoch = next((role.epoch for role in ledger.roles if role.name == labels[ROLE]), 0)
-    return max(int(labels.get(ATTEMPT) or 0) - epoch, 0)
+    return max(attempt - epoch, 0)
 
 
 def _place(pod: Body) -> tuple[str, int]:

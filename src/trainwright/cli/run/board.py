@@ -229,12 +229,16 @@ class Board:
                 self._sizes[sheet.key, book.name] = (book.size, changes + 1)
 
     def _skipped(self, at: At, attempt: int, before: Replica | None) -> int:
-        """Attempts that were no restarts: a job goes on with new ones after a suspension, or at another size."""
+        """Attempts that were no restarts: a job goes on with new ones after a suspension, or at another size.
+
+        A restart of a whole role begins above the attempts of all its replicas: for each of them it is one restart.
+        """
         now = (self._sheets[at[0]].ledger.resumes, self._sizes.get(at[:2], (-1, 0))[1])
         since, skipped = self._begun.get(at, ((0, 0), 0))
         older = before.attempt if before is not None else 0
         if attempt > older:
-            skipped += attempt - older if now != since else 0
+            real = 0 if now != since else 1 if before is not None and before.pod else attempt - older
+            skipped += attempt - older - real
             self._begun[at] = (now, skipped)
         return skipped
 
