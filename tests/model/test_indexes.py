@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.model.indexes import LARGEST, counts, members, spell, spell_counts
+from trainwright.model.indexes import LARGEST, counts, members, row, spell, spell_counts, spell_row
 
 INDEXES = st.frozensets(st.integers(0, LARGEST) | st.integers(0, 12))
 COUNTS = st.dictionaries(st.integers(0, LARGEST) | st.integers(0, 12), st.integers(1, 3) | st.integers(1, 999_999_999))
@@ -124,3 +124,28 @@ def test_ranges_are_read_for_as_many_indexes_as_there_can_be() -> None:
     assert members(",".join(["0-99999"] * 16_384)) == frozenset(range(100_000))
     assert members("0-99999,1") == frozenset(range(100_000))
     assert members("5-3,1") == {1}
+
+
+@pytest.mark.parametrize(
+    ("by_index", "text"),
+    [
+        pytest.param({}, "", id="none"),
+        pytest.param({0: 1, 1: 1, 2: 1}, "1x3", id="alike"),
+        pytest.param({0: 1, 2: 2}, "1,0,2", id="a gap"),
+        pytest.param({998: 3}, "0x998,3", id="one of many"),
+        pytest.param({0: 0, 1: 0}, "", id="zeros"),
+    ],
+)
+def test_a_row_is_spelled_and_read(by_index: dict[int, int], text: str) -> None:
+    assert spell_row(by_index) == text
+    assert row(text) == {index: count for index, count in by_index.items() if count}
+
+
+@given(st.dictionaries(st.integers(0, 300), st.integers(1, 3)))
+def test_a_row_survives_its_spelling(by_index: Mapping[int, int]) -> None:
+    assert by_index == row(spell_row(by_index))
+
+
+@given(st.lists(st.text(alphabet="0123456789x: \n", max_size=6)).map(",".join))
+def test_any_row_is_read_without_an_error_and_within_bounds(text: str) -> None:
+    assert max(row(text), default=0) <= LARGEST

@@ -140,6 +140,16 @@ def test_one_restart_is_one_restart_whatever_it_takes_along(scope: str, expected
     assert status["RestartCount"] == ({"a": 1, "b": 1} if scope == "All" else {"a": 1})
 
 
+def test_a_restart_is_counted_when_it_is_decided_and_shown_when_its_pod_exists() -> None:
+    """`RestartCount` is the original's, which raises it before it deletes the pods."""
+    world = Driver(manifest(trainer=replicas(2, restartPolicy="OnFailure"))).running()
+    status = world.end("trainer-0", code=1)
+    assert (status["RestartCount"], status["restarts"]) == ({"trainer": 1}, 0)
+
+    status = world.again()
+    assert (status["RestartCount"], status["restarts"]) == ({"trainer": 1}, 1)
+
+
 # -- what is wrong -------------------------------------------------------------------------------------------------
 
 
