@@ -8,7 +8,7 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from trainwright.core.conclude import CREATE_ERRORS, DISRUPTIONS, conclude
+from trainwright.core.conclude import CREATE_ERRORS, DISRUPTIONS, awaits_restart, conclude
 from trainwright.core.nodes import doubts as nodes_in_doubt
 from trainwright.model.cause import LONGEST_MESSAGE, Cause, Why
 from trainwright.model.child import Condition, Container, ContainerState, Node, Observed, Pod, Terminated
@@ -576,3 +576,51 @@ def test_a_sidecar_that_ends_with_the_deletion_does_not_undo_a_success(main: int
     )
 
     assert expected == concluded(one, role(mains=frozenset({"main"})))
+
+
+# -- restarts in place -------------------------------------------------------------------------------------------------
+
+BACKING_OFF = replace(container(waiting="CrashLoopBackOff"), restart_count=3)
+#: The first crash: its kubelet counts a restart once it has started the container again.
+FIRST = replace(container(waiting="CrashLoopBackOff"), last_state=ContainerState(terminated=Terminated(1)))
+AGAIN = replace(container(), restart_count=3, last_state=ContainerState(terminated=Terminated(1)))
+
+
+def live(*containers: Container, policy: str = "OnFailure", phase: str = "Running", **more: Any) -> Pod:
+    return pod(phase=phase, policy=policy, containers=containers, **more)
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        pytest.param(live(BACKING_OFF), True, id="backing off"),
+        pytest.param(live(FIRST), True, id="backing off after its first end"),
+        pytest.param(live(container("sidecar"), BACKING_OFF), True, id="backing off beside one that runs"),
+        pytest.param(live(BACKING_OFF, policy="Never"), True, id="a sidecar may have a policy of its own"),
+        pytest.param(live(container(exit_code=1)), True, id="failed a moment ago"),
+        pytest.param(live(container(exit_code=0), policy="Always"), True, id="ended well under Always"),
+        pytest.param(live(container(exit_code=1), policy="Always"), True, id="failed under Always"),
+        pytest.param(
+            live(container(waiting="PodInitializing"), inits=(container("prepare", exit_code=1),), phase="Pending"),
+            True,
+            id="an init container failed",
+        ),
+        pytest.param(live(AGAIN), False, id="runs again"),
+        pytest.param(live(container()), False, id="runs"),
+        pytest.param(live(container(waiting="ContainerCreating"), phase="Pending"), False, id="starts"),
+        pytest.param(live(container(waiting="ImagePullBackOff"), phase="Pending"), False, id="cannot start"),
+        pytest.param(live(container(exit_code=0), container("other")), False, id="ended well under OnFailure"),
+        pytest.param(live(container(exit_code=1), container("other"), policy="Never"), False, id="failed under Never"),
+        pytest.param(
+            live(container(), inits=(container("prepare", exit_code=0),), policy="Always"),
+            False,
+            id="an init container that succeeded is not run again",
+        ),
+        pytest.param(live(container(exit_code=1), phase="Failed"), False, id="the pod has failed"),
+        pytest.param(live(container(exit_code=0), phase="Succeeded", policy="Always"), False, id="it has succeeded"),
+        pytest.param(live(Container("main")), False, id="nothing is told"),
+        pytest.param(pod(phase="Pending", policy="Always"), False, id="no container is told of"),
+    ],
+)
+def test_which_pods_their_kubelet_will_restart(one: Pod, expected: bool) -> None:
+    assert awaits_restart(one) is expected

@@ -19,7 +19,7 @@ from trainwright.model.meta import Meta
 from trainwright.model.rule import NEVER, Result
 from trainwright.model.site import Site
 from trainwright.model.status import State, Status
-from trainwright.testing.factories import NOW, OWNER, PlainDialect, job, later, node, pod, role, service
+from trainwright.testing.factories import NOW, OWNER, PlainDialect, container, job, later, node, pod, role, service
 
 SUSPEND = Lifecycle(suspended=True)
 
@@ -359,6 +359,25 @@ def test_cleaning_nothing_takes_only_live_leftovers_and_what_belongs_to_the_job(
     assert {"the job has succeeded"} == {one.why for one in plan.deletes}
 
 
+CRASHED = replace(container(waiting="CrashLoopBackOff"), restart_count=4)
+
+
+@pytest.mark.parametrize("outcome", [SUCCESS, FAILURE], ids=["succeeded", "failed"])
+def test_no_policy_keeps_a_pod_that_its_kubelet_would_restart(outcome: Outcome) -> None:
+    """Its service stays where services stay: kept pods may still ask for the name."""
+    again = pod(1, attempt=1, policy="OnFailure", containers=(CRASHED,))
+    plan = look(over(outcome), pod(0, "Succeeded", attempt=1), again, services=SERVICES)
+
+    assert names(plan)["deletes"] == ["Pod job-worker-1"]
+    assert plan.status.cleaning
+
+
+def test_a_pod_that_simply_runs_stays_however_often_it_was_restarted() -> None:
+    runs = pod(1, attempt=1, policy="OnFailure", containers=(replace(container(), restart_count=4),))
+
+    assert look(over(FAILURE), runs).empty
+
+
 def test_cleaning_the_unfinished_takes_live_pods_and_services_without_one() -> None:
     assert names(cleaned(Clean.UNFINISHED)) == {
         "creates": [],
@@ -446,6 +465,10 @@ def test_a_finished_job_is_cleaned_up_without_another_word(clean: Clean) -> None
         pytest.param(Clean.NONE, (pod(1, attempt=1),), False, id="what stays is not waited for"),
         pytest.param(Clean.UNFINISHED, (pod(0, "Succeeded", attempt=1),), False, id="what had finished stays"),
         pytest.param(Clean.UNFINISHED, (pod(1, attempt=1, deleting=NOW),), True, id="on its way out"),
+        pytest.param(
+            Clean.UNFINISHED, (pod(1, "Failed", attempt=1, deleting=NOW),), True, id="on its way out, and has ended"
+        ),
+        pytest.param(Clean.NONE, (pod(1, attempt=1, deleting=NOW),), True, id="somebody deletes what would stay"),
         pytest.param(Clean.ALL, (pod(0, "Succeeded", attempt=1),), True, id="all must go"),
         pytest.param(Clean.ALL, (), False, id="all are gone"),
     ],

@@ -107,6 +107,28 @@ async def test_what_is_cleaned_up_goes() -> None:
         assert stage.status()["aggregate"]["deleted"] == 2
 
 
+@pytest.mark.parametrize(
+    ("cleans", "deleted", "running"), [("None", 0, 2), ("Unfinished", 2, 0), ("All", 3, 0)], ids=["None", "Some", "All"]
+)
+async def test_a_job_is_cleaned_up_once_its_final_status_is_stored(cleans: str, deleted: int, running: int) -> None:
+    """Pods end slowly, and counts are stored late: what is stored when it says so is what stays."""
+    stage = Stage(lambda pod: Run(lasts=5 if pod["metadata"]["name"].endswith("0") else None))
+    stage.kubelet.grace = 20
+    async with stage.running():
+        body = stage.submit(replicas=3, cleans=cleans)
+        stage.store.patch(JOB, key(), {"spec": {"successRules": [{"worker": [0]}]}})
+        await stage.until(lambda: stage.phase() == "Running")
+        assert not stage.controller.cleaned_up("genericjob", key())
+        await stage.until(lambda: stage.controller.cleaned_up("genericjob", key()))
+        final = stage.status()
+        counts = final["aggregate"]
+        assert (counts["deleted"], counts["running"], len(stage.pods())) == (deleted, running, 3 - deleted)
+        await asyncio.sleep(600)
+        assert stage.status() == final
+        stage.store.delete(JOB, key(), uid=body["metadata"]["uid"])
+        await stage.until(lambda: stage.controller.cleaned_up("genericjob", key()))
+
+
 async def test_a_paused_job_has_no_pods_and_goes_on_when_it_is_resumed() -> None:
     stage = Stage()
     async with stage.running():

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from runtime_rig import VIRTUAL, Call, Run, Stage, key
+from runtime_rig import VIRTUAL, Call, Run, Stage, at_work, key
 
 from trainwright.errors import ForbiddenError
 from trainwright.kinds.gangs import T9K_API
@@ -65,6 +65,34 @@ async def test_a_job_of_which_only_some_pods_run_says_that_it_runs_within_second
         await asyncio.sleep(12)
 
     assert conditions(stage) == ["Created", "Running"]
+
+
+def crash(stage: Stage, name: str) -> None:
+    """The container has failed and waits to be started again by its kubelet."""
+    waits = {"waiting": {"reason": "CrashLoopBackOff"}}
+    told = {"name": "tensorflow", "restartCount": 1, "state": waits, "lastState": {"terminated": {"exitCode": 1}}}
+    stage.store.patch(PODS, key(name), {"status": {"containerStatuses": [told]}}, status=True)
+
+
+async def test_a_pod_that_outlives_its_job_is_not_restarted_in_place() -> None:
+    """Also hours after the end, when nothing else about the job happens, and by a controller that is started then."""
+    stage = Stage(lambda pod: Run(lasts=5 if pod["metadata"]["name"] == "train-worker-0" else None))
+    submitted(stage, tfjob(3))
+    async with at_work(stage.kubelet.run()):
+        async with at_work(stage.controller.run()):
+            await stage.until(lambda: "Succeeded" in conditions(stage))
+            await asyncio.sleep(9000)
+            assert len(stage.pods()) == 3
+            crash(stage, "train-worker-1")
+            await stage.until(lambda: "train-worker-1" not in stage.pods())
+        async with at_work(stage.made().run()):
+            await asyncio.sleep(9000)
+            assert len(stage.pods()) == 2
+            crash(stage, "train-worker-2")
+            await stage.until(lambda: "train-worker-2" not in stage.pods())
+
+    assert stage.pods() == {"train-worker-0": "Succeeded"}
+    assert conditions(stage) == ["Created", "Succeeded"]
 
 
 async def test_a_job_that_another_controller_looks_after_is_neither_written_to_nor_told_of() -> None:

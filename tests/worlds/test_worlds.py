@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from trainwright.cli.restarts import PodCount, shown
 from trainwright.core import attempts
+from trainwright.core.conclude import awaits_restart
 from trainwright.core.phases import FINAL, MOVES
 from trainwright.kinds.base import load
 from trainwright.kinds.paddlejob import PADDLEJOB
@@ -249,8 +250,10 @@ class Worlds(RuleBasedStateMachine):
             for index in attempts.held(book, self.world.clock)
         }
         before = self.world.seen_job
+        pods = {pod.metadata.uid: pod for pod in self.world.observed().pods}
         plan = self.world.step(dies_after=dies_after)
         self.note_pods()
+        self.check_what_stays(plan, pods)
         if before.kind == TFJOB.singular and dies_after is None:
             self.render(before, plan)
         if before.kind == PADDLEJOB.singular:
@@ -269,6 +272,17 @@ class Worlds(RuleBasedStateMachine):
         elif dies_after is not None:
             self.forget_what_was_not_stored()
         self.check_moves()
+
+    def check_what_stays(self, plan: Plan, pods: dict[str, Pod]) -> None:
+        """A pod of an ended job that its policy keeps, and that simply runs, is not removed."""
+        outcome = plan.status.ledger.outcome
+        if outcome is None or self.level(outcome) is not Clean.NONE:
+            return
+        wanted = {one.pod.metadata.uid for group in plan.status.roles for one in group.replicas if one.pod is not None}
+        for delete in plan.deletes:
+            pod = pods.get(delete.uid)
+            if pod is not None and delete.uid in wanted and pod.metadata.deletion_timestamp is None:
+                assert awaits_restart(pod), "a pod that its policy keeps was removed"
 
     def render(self, seen: Job, plan: Plan) -> None:
         """A TFJob says where it is, by the last of its conditions that holds; each is there once, an end is final."""
@@ -478,6 +492,20 @@ class Worlds(RuleBasedStateMachine):
         name = self.some_pod(position)
         if self.world.pods()[name].status.phase == "Running":
             self.world.exit(name, code)
+
+    @rule(position=st.integers(0, 8), code=st.sampled_from([1, 137]))
+    def crash(self, position: int, code: int) -> None:
+        """A container ends and waits to be restarted in place, where the kubelet does that."""
+        name = self.some_pod(position)
+        pod = self.world.pods()[name]
+        if pod.status.phase == "Running" and pod.spec.restart_policy != "Never":
+            self.world.crash(name, code)
+
+    @rule(position=st.integers(0, 8))
+    def restart_in_place(self, position: int) -> None:
+        name = self.some_pod(position)
+        if awaits_restart(self.world.pods()[name]):
+            self.world.restart(name)
 
     @rule(position=st.integers(0, 8))
     def evict(self, position: int) -> None:
@@ -771,11 +799,18 @@ class Worlds(RuleBasedStateMachine):
         going = [pod for pod in mine if pod.metadata.deletion_timestamp is not None]
         return [pod.metadata.name for pod in going if pod.status.phase != "Succeeded"]
 
-    def cleaned(self, outcome: Outcome, mine: list[Pod]) -> None:
-        clean = self.world.job.lifecycle.clean
-        level = clean.succeeded if outcome.result is Result.SUCCEEDED else clean.failed
+    def level(self, outcome: Outcome) -> Clean:
+        """What the clean-up policy removes after this end."""
+        clean, failure = self.world.job.lifecycle.clean, outcome.failure
         if outcome.reason in ("Deadline", "StartDeadline", "External"):
-            level = clean.ended
+            return clean.ended
+        if clean.lost is not None and failure is not None and failure.cause.why in (Why.NODE_LOST, Why.DEVICE):
+            return clean.lost
+        return clean.succeeded if outcome.result is Result.SUCCEEDED else clean.failed
+
+    def cleaned(self, outcome: Outcome, mine: list[Pod]) -> None:
+        level = self.level(outcome)
+        assert not any(awaits_restart(pod) for pod in mine), "a pod is restarted although its job has ended"
         services = [child for child in self.world.truth.values() if isinstance(child, Service)]
         services = [service for service in services if service not in self.foreign_services]
         if level is Clean.ALL:

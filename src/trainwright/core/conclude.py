@@ -14,7 +14,7 @@ from msgspec import UNSET
 from trainwright.core import gate
 from trainwright.core.nodes import Doubt
 from trainwright.model.cause import Cause, Why, brief
-from trainwright.model.child import Container, Pod, Terminated
+from trainwright.model.child import Container, ContainerState, Pod, Terminated
 from trainwright.model.job import Role
 from trainwright.model.site import Site
 from trainwright.model.status import State
@@ -139,6 +139,31 @@ def _exit(pod: Pod, role: Role) -> Cause | None:
         return None
     dated = [(end.finished_at, place) for place, (_, end) in enumerate(bad) if end.finished_at is not None]
     return _exited(pod, *bad[min(dated)[1] if len(dated) == len(bad) else 0])
+
+
+def awaits_restart(pod: Pod) -> bool:
+    """Whether the kubelet will start a container of this pod again: it has ended, or waits out its back-off.
+
+    A container that runs is not one of them, however often it was restarted before.
+    """
+    if pod.status.phase in ("Succeeded", "Failed"):
+        return False
+    policy = pod.spec.restart_policy
+    init, main = pod.status.init_container_statuses or (), pod.status.container_statuses or ()
+    # An init container that succeeded is not run again, not even under Always.
+    again = {one.name for one in main} if policy == "Always" else set()
+    for container in (*init, *main):
+        state = container.state or ContainerState()
+        if state.terminated is not None and policy != "Never":
+            if state.terminated.exit_code or container.name in again:
+                return True
+        elif state.waiting is not None and (container.restart_count or _ended_before(container)):
+            return True
+    return False
+
+
+def _ended_before(container: Container) -> bool:
+    return container.last_state is not None and container.last_state.terminated is not None
 
 
 def restarted(pod: Pod) -> Cause | None:

@@ -7,6 +7,7 @@ Each step takes the pass and answers with a plan, or with None where it has noth
 from msgspec.structs import replace
 
 from trainwright.core import attempts, budget, creation, gate, phases, removal, render, report, restart, settle, verdict
+from trainwright.core.conclude import awaits_restart
 from trainwright.core.observe import View
 from trainwright.core.report import Actions
 from trainwright.model.action import Delete, Emit, Moment, Patch, Plan
@@ -159,9 +160,13 @@ def _level(view: View, outcome: Outcome) -> Clean:
 
 
 def _goes(pod: Pod, level: Clean, stale: set[str]) -> bool:
-    """Whether the clean-up takes this pod; a live pod of an old attempt goes in any case."""
+    """Whether the clean-up takes this pod, or somebody has deleted it already.
+
+    No policy keeps a live pod of an old attempt, nor one that its kubelet would restart: it would hold its GPUs and
+    crash again and again for a job that has ended.
+    """
     ended = pod.status.phase in ("Succeeded", "Failed")
-    if not ended and pod.metadata.uid in stale:
+    if removal.going(pod) or (not ended and (pod.metadata.uid in stale or awaits_restart(pod))):
         return True
     return level is Clean.ALL or (level is Clean.UNFINISHED and not ended)
 

@@ -88,8 +88,6 @@ class Kind(Struct, frozen=True, kw_only=True):
     tells_pods: bool = False
     #: Its jobs may have a time to live, after which they are removed.
     removes: bool = False
-    #: Words that say of a job whose end is decided that another word is to come, once its pods are gone.
-    passing: tuple[str, ...] = ()
     #: What is remembered of a job whose status another controller may have written: (status, metadata) -> ledger.
     past: Callable[[Any, ObjectMeta], Ledger] = lambda status, _meta: status.trainwright
     #: Whether another controller looks after a job, whose manifest may be of any shape.

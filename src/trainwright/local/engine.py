@@ -23,6 +23,7 @@ from trainwright.local.settings import SOCKET, Settings
 from trainwright.local.sockets.server import serve
 from trainwright.local.storage.store import Store
 from trainwright.model.child import Node
+from trainwright.model.meta import Key
 from trainwright.model.site import Devices, Site, Sizing
 from trainwright.runtime import settings as runtime
 from trainwright.runtime.clock import WallClock
@@ -40,6 +41,8 @@ SIZING = Sizing(patience=3.0, cooldown=5.0)
 DEVICES = Devices(grace=5.0)
 #: Seconds until counts are written: here that costs nothing, and somebody watches.
 _COUNTS = 1.0
+#: Seconds for the passes that are under way when the controller is stopped.
+_DRAIN = 2.0
 
 
 class Engine:
@@ -85,10 +88,20 @@ class Engine:
         settings = runtime.Settings(resync=self._settings.resync, count_delay=_COUNTS)
         registry = self._settings.registry
         self._controller = Controller(self.cluster, self._clock, lambda: site, settings, registry=registry)
-        self._run(self._controller.run())
+        self._control = self._run(self._controller.run())
         self._run(Scheduler(self.cluster, self.store.bind, self._clock).run())
         if self._settings.revive is None:
             self._run(self._watch_nodes())
+
+    def cleaned_up(self, kind: str, key: Key) -> bool:
+        """Whether a job that has ended is cleaned up as its policy says, and its final status is stored."""
+        return self._controller.cleaned_up(kind, key)
+
+    async def stop_controller(self) -> None:
+        """Write no status any more, and make no pod: what happens to pods from here on is not the job's doing."""
+        await self._controller.drain(_DRAIN)
+        self._control.cancel()
+        await asyncio.gather(self._control, return_exceptions=True)
 
     async def stop(self, grace: float = 0.0) -> None:
         """End whatever still runs, giving it so many seconds, and take everything down."""
@@ -129,10 +142,11 @@ class Engine:
             if nodes and not any(_ready(node) for node in nodes):
                 raise EngineError(f"no node is left: {'; '.join(map(_last_words, nodes))}")
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(self._ended)
         self._tasks.append(task)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Parts of an engine run until they are stopped; one that ends by itself is a defect."""

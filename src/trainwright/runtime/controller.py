@@ -17,6 +17,7 @@ from trainwright.errors import ApiError, ConflictError, NotFoundError
 from trainwright.kinds.registry import KINDS
 from trainwright.model.action import Plan
 from trainwright.model.job import Body
+from trainwright.model.meta import Key
 from trainwright.model.site import Site
 from trainwright.runtime.announcer import Announcer
 from trainwright.runtime.census import Census
@@ -97,6 +98,14 @@ class Controller:
         """A part of it has ended, though nobody asked for that."""
         return not self._ending and any(part.done() for part in self._parts)
 
+    def cleaned_up(self, kind: str, key: Key) -> bool:
+        """Whether a job that has ended is cleaned up, and the status that follows from that is stored; or it is gone.
+
+        Later changes of pods that its clean-up policy keeps are looked at all the same.
+        """
+        track = self._tracks.get((kind, key))
+        return track.cleaned_up if track is not None else self._view.job((kind, key)) is None
+
     async def drain(self, seconds: float) -> bool:
         """Begin no other pass and let those under way end, for so long; whether they have."""
         self._ending = True
@@ -112,6 +121,7 @@ class Controller:
             if which is not None:
                 track = self._tracks[which]
                 track.period = 0.0
+                track.cleaned_up = False
                 crowd = min(_CROWD * self.telemetry.depth, _CROWDED)
                 self._queue.add(which, max(self._settings.coalesce, _REST * track.effort, crowd))
 
@@ -176,6 +186,7 @@ class Controller:
         now = self._clock.now()
         track = self._track(which, document)
         track.begin(now)
+        track.cleaned_up = False
         loaded = track.load(document)
         if not loaded.job.unreadable:
             self._census.see(which, document, loaded.job.ledger)
@@ -196,6 +207,8 @@ class Controller:
         self._publisher.notice(job, plan.status, track, now)
         await self._publisher.tell(job, track)
         track.went_well()
+        done = plan.status.ledger.outcome is not None and plan.empty and not plan.status.cleaning
+        track.cleaned_up = done and due is None and track.again is None
         self._again(which, track, plan, due, now)
 
     def _track(self, which: Which, document: Body) -> Track:

@@ -64,6 +64,8 @@ class Track:
         self._looked: datetime | None = None
         #: Pods that must go were still there: when they have gone, that is told at once.
         self.cleaning = False
+        #: The job has ended, its clean-up is over, and the status that follows from that is stored.
+        self.cleaned_up = False
         #: Seconds between the last double check and the next (0: begin anew), and when the last was.
         self.period = 0.0
         self.checked: datetime | None = None

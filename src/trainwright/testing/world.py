@@ -357,6 +357,22 @@ class World:
         ended = Container(self.main, state=ContainerState(terminated=end))
         self.change(name, phase="Failed" if code else "Succeeded", container_statuses=(ended,))
 
+    def crash(self, name: str, code: int = 1) -> None:
+        """The pod's container ends, and its kubelet will start it again: it waits out its back-off."""
+        end = ContainerState(terminated=Terminated(code, reason="Error", finished_at=self.clock))
+        waits = ContainerState(waiting=Waiting("CrashLoopBackOff", "back-off 10s restarting failed container"))
+        crashed = Container(self.main, restart_count=self._restarts(name), state=waits, last_state=end)
+        self.change(name, container_statuses=(crashed,))
+
+    def restart(self, name: str) -> None:
+        """Its kubelet starts the container again."""
+        up = ContainerState(running=Running(self.clock))
+        again = Container(self.main, ready=True, restart_count=self._restarts(name) + 1, state=up)
+        self.change(name, container_statuses=(again,))
+
+    def _restarts(self, name: str) -> int:
+        return sum(one.restart_count for one in self._pod(name).status.container_statuses or ())
+
     @property
     def main(self) -> str:
         """What the container that counts is called."""

@@ -183,6 +183,16 @@ def in_place(name: str, times: int) -> Step:
     return lambda world: world.change(f"job-{name}", container_statuses=(container,))
 
 
+def crashes(*names: str) -> Step:
+    """A container has failed, and its kubelet waits before it starts it again."""
+
+    def step(world: World) -> None:
+        for name in names:
+            world.crash(f"job-{name}")
+
+    return step
+
+
 def becomes(name: str, **status: Any) -> Step:
     """Any other change of a pod's status."""
     return lambda world: world.change(f"job-{name}", **status)

@@ -12,6 +12,7 @@ from scenario import (
     Verdict,
     again,
     collected,
+    crashes,
     evicted,
     exits,
     failed,
@@ -320,6 +321,14 @@ def test_clean_pod_policy_after_each_end(
     named = intranet == "Service"
     assert (verdict(done), pods(done), services(done)) == (SUCCEEDED, completed, completed if named else [])
     assert (verdict(broken), pods(broken)) == (failed("worker 1 Exit"), after_failure)
+
+
+@pytest.mark.parametrize("policy", ["", "Always", "OnFailure", "OnCompletion", "Never"])
+def test_no_pod_is_restarted_in_place_after_the_end(policy: str) -> None:
+    job = paddlejob(COLLECTIVE, template=AGAIN, cleanPodPolicy=policy, runPolicy={"backoffLimit": 3})
+    world = tell(job, run, run, crashes("worker-0"), in_place("worker-1", 4))
+
+    assert (verdict(world), pods(world)) == (Verdict("Failed", "BackoffLimit"), [])
 
 
 @pytest.mark.parametrize(("policy", "left"), [("", []), ("Never", ["worker-0", "worker-1"])])

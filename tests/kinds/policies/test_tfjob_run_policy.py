@@ -10,6 +10,7 @@ from scenario import (
     Verdict,
     again,
     both,
+    crashes,
     edits,
     exits,
     failed,
@@ -17,6 +18,7 @@ from scenario import (
     in_place,
     pods,
     preempted,
+    rest,
     run,
     services,
     tell,
@@ -114,6 +116,38 @@ def test_clean_pod_policy_after_each_end(policy: str, end: str, left: list[str])
     assert world.job.ledger.outcome is not None
     assert pods(world) == left
     assert services(world) == left
+
+
+ENDS: dict[str, list[Step]] = {
+    "succeeded": [exits("chief-0")],
+    "failed": [fails("chief-0")],
+    "backoff": [in_place("worker-0", 5)],
+    "deadline": [waits(100)],
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("policy", ["None", "Running", "All"])
+def test_no_pod_is_restarted_in_place_after_the_end(policy: str, end: str) -> None:
+    """Whatever the policy keeps; a pod that simply runs stays where it says so, and so does its service."""
+    roles = {"Chief": (1, "Never"), "Worker": (2, "OnFailure")}
+    job = compiled(TFJob(roles, clean_pod_policy=policy, active_deadline=100, backoff_limit=5))
+    world = tell(job, run, crashes("worker-1"), *ENDS[end])
+
+    kept = {"None": ["chief-0", "worker-0"], "Running": ["chief-0"] if end in ("succeeded", "failed") else []}
+    assert world.job.ledger.outcome is not None
+    assert pods(world) == kept.get(policy, [])
+    assert services(world) == (["chief-0", "worker-0", "worker-1"] if policy == "None" else kept.get(policy, []))
+
+
+def test_a_kept_pod_that_fails_later_is_not_restarted_either() -> None:
+    roles = {"Chief": (1, "Never"), "Worker": (2, "OnFailure")}
+    world = tell(compiled(TFJob(roles)), run, exits("chief-0"), waits(1000))
+    kept = pods(world)
+    crashes("worker-0")(world)
+    rest(world)
+
+    assert (kept, pods(world)) == (["chief-0", "worker-0", "worker-1"], ["chief-0", "worker-1"])
 
 
 def test_running_also_removes_pods_that_are_pending() -> None:

@@ -169,15 +169,6 @@ class Board:
         """Nothing more is to come of any job."""
         return not self._open
 
-    @property
-    def closing(self) -> bool:
-        """A job whose end is decided has not said its last word: its pods go first."""
-        return any(
-            sheet.ledger.outcome is not None and not sheet.deleted and sheet.said.phase in sheet.kind.passing
-            for sheet in self._sheets.values()
-            if sheet.said is not None
-        )
-
     # -- within ------------------------------------------------------------------------------------------------------
 
     def _owner(self, meta: Body) -> Sheet | None:
@@ -252,7 +243,8 @@ class Board:
         if before.phase in OVER:
             self._put(at, before, replace(before, removed=True))
             return None
-        ending = bool(self._sheets[before.job].body["metadata"].get("deletionTimestamp"))
+        sheet = self._sheets[before.job]
+        ending = sheet.ledger.outcome is not None or bool(sheet.body["metadata"].get("deletionTimestamp"))
         phase, reason = ("Stopped", "") if ending else ("Waiting", "its pod is gone")
         new = replace(before, phase=phase, node="", reason=reason, since="", removed=True)
         self._put(at, before, new)

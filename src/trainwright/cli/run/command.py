@@ -88,7 +88,7 @@ def command(files: tuple[str, ...], namespace: str, changes: tuple[str, ...], **
       event    namespace, job, about, reason, message, warning
       notice   text
       end      namespace, name, outcome, exitCode, duration, restarts, because, rule, replica, pod, container,
-               code, signal, cause, lastLines, hint, unsettled, folder
+               code, signal, cause, lastLines, hint, unsettled, terminated, folder
 
     \b
     Exit codes:

@@ -18,15 +18,16 @@ from trainwright.cli.record import Facts, Record
 from trainwright.cli.run.board import Board
 from trainwright.cli.run.ends import Ends
 from trainwright.cli.run.follow import Follower
-from trainwright.cli.run.intake import Intake, Task
+from trainwright.cli.run.intake import Intake
 from trainwright.cli.run.verdict import CODES, End, Scene, ending
 from trainwright.cli.run.watch import watch
 from trainwright.cli.show.news import Ending, Replica, View
-from trainwright.errors import NotFoundError, TrainwrightError
+from trainwright.cli.show.summary import named
+from trainwright.errors import ConflictError, NotFoundError, TrainwrightError
 from trainwright.local.engine import Engine
 from trainwright.model.meta import Key
 from trainwright.model.units import rfc3339
-from trainwright.runtime.ports import Clock, Propagation
+from trainwright.runtime.ports import Clock
 from trainwright.runtime.resources import CLAIMS, CONFIG_MAPS, EVENTS, PODS, SECRETS, jobs_of
 
 _BESIDE = {resource.kind: resource for resource in (SECRETS, CONFIG_MAPS, CLAIMS)}
@@ -72,6 +73,8 @@ class Session:
         self._ends = Ends()
         #: The replicas as they were when the end began.
         self._last: dict[Key, list[Replica]] = {}
+        #: The replicas whose pods this run has ended itself, when their jobs had no more to say.
+        self._terminated: dict[Key, list[str]] = {}
         #: Set whenever a job or a pod has changed.
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -157,44 +160,81 @@ class Session:
     # -- the way down ------------------------------------------------------------------------------------------------
 
     async def _wind_down(self) -> None:
-        """End what still runs, as it wishes to be ended, for as long as that may take."""
+        """Let the jobs be cleaned up as their policies say, then end what still runs, for as long as that may take."""
         self._follower.look()
         self._last = {task.key: self._board.replicas(task.key) for task in self._order.intake.tasks}
-        alive = self._board.alive()
-        if self._ends.why is End.BROKEN or not (alive or self._board.closing):
+        if self._ends.why is End.BROKEN:
             return
+        alive = self._board.alive()
         if alive:
             what = f"{len(alive)} replica{'s' * (len(alive) != 1)}"
             why = _WHY.get(self._ends.why or End.INTERRUPTED, "")
             self._view.notice(f"{why}ending {what} in good order; Ctrl-C{' again' * (not why)} kills at once")
-        patience = self._patience() if self._order.grace is None else self._order.grace
+        await self._clean_up()
+        # From here on pods end because the run does. That is no part of what a job has to say.
+        await self._engine.stop_controller()
+        await self._end_pods()
+
+    async def _clean_up(self) -> None:
+        """Wait until every job that has ended has the final status that a cluster would store."""
+        if await self._within(self._patience, self._cleaned_up):
+            return
+        # A pod that the clean-up removes may not outstay its time: it is killed, which leads to the same status.
+        late: dict[str, None] = {}
         with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                # Some kinds say where their job has come to only when its pods are gone, and see to that themselves.
-                await self._until(lambda: not self._board.closing)
-                for task in self._order.intake.tasks if self._board.alive() else ():
-                    await self._delete(task)
-                await self._until(lambda: not self._board.alive())
+            async with asyncio.timeout(_MARGIN):
+                while not self._cleaned_up():
+                    for one in self._board.alive():
+                        if one.phase == "Terminating" and self._decided(one.job):
+                            late[one.label] = None
+                            await self._delete(one, grace=0)
+                    await asyncio.sleep(_LOOK)
+        if late and not self._ends.hurry.is_set():
+            self._view.notice(f"killed, since they had not ended after {self._patience:g}s: {named(list(late))}")
 
-    async def _delete(self, task: Task) -> None:
-        with suppress(NotFoundError):
-            await self._engine.cluster.delete(jobs_of(task.kind), task.key, propagation=Propagation.FOREGROUND)
+    def _cleaned_up(self) -> bool:
+        ended = [task for task in self._order.intake.tasks if self._decided(task.key)]
+        return all(self._engine.cleaned_up(task.kind.singular, task.key) for task in ended)
 
+    def _decided(self, key: Key) -> bool:
+        return self._board.sheet(key).ledger.outcome is not None
+
+    async def _end_pods(self) -> None:
+        """End the pods that are left: those of jobs that were interrupted, and those that a clean-up policy keeps."""
+        for task in self._order.intake.tasks:
+            with suppress(NotFoundError):
+                self._jobs([(await self._engine.cluster.get(jobs_of(task.kind), task.key), False)])
+        for one in self._board.alive():
+            if one.phase != "Terminating":
+                self._terminated.setdefault(one.job, []).append(one.name)
+            await self._delete(one)
+        await self._within(self._patience, lambda: not self._board.alive())
+
+    async def _delete(self, one: Replica, grace: int | None = None) -> None:
+        with suppress(NotFoundError, ConflictError):
+            key = Key(one.job.namespace, one.pod)
+            await self._engine.cluster.delete(PODS.whole(), key, uid=one.uid, grace=grace)
+
+    @property
     def _patience(self) -> float:
-        """The longest grace period that a replica has."""
+        """Seconds that replicas may take to end: as `--grace` says, else the longest grace period that one has."""
+        if self._order.grace is not None:
+            return self._order.grace
         pods = [role.template.get("spec") or {} for task in self._order.intake.tasks for role in task.loaded.job.roles]
         given = [pod.get("terminationGracePeriodSeconds") for pod in pods]
         return max([float(one) for one in given if isinstance(one, int)], default=_GRACE) + _MARGIN
 
-    async def _until(self, done: Callable[[], bool]) -> None:
-        """Until that is so, or somebody has no more patience."""
+    async def _within(self, seconds: float, done: Callable[[], bool]) -> bool:
+        """Wait until that is so, for so long at most, or until a second signal comes; whether it is so."""
+        end = time.monotonic() + seconds
         hurry = asyncio.create_task(self._ends.hurry.wait())
-        while not done() and not self._ends.hurry.is_set():
+        while not (over := done()) and not self._ends.hurry.is_set() and time.monotonic() < end:
             self._changed.clear()
             change = asyncio.create_task(self._changed.wait())
-            await asyncio.wait({hurry, change}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({hurry, change}, timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED)
             change.cancel()
         hurry.cancel()
+        return over
 
     async def _stop(self) -> None:
         """The engine kills what is left; then the logs are complete, and only they and the record are kept."""
@@ -234,7 +274,8 @@ class Session:
         replicas = self._last.get(key, [])
         pods = tuple(self._board.counted(key))
         scene = Scene(why, self._engine.runtime, elapsed, replicas, self._follower.words, pods)
-        return ending(self._board.sheet(key), scene)
+        found = ending(self._board.sheet(key), scene)
+        return replace(found, terminated=tuple(self._terminated.get(key, ())))
 
     def _facts(self, endings: list[Ending]) -> Facts:
         ended = rfc3339(self._order.clock.now())

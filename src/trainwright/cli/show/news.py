@@ -107,6 +107,8 @@ class Ending(Struct, frozen=True, rename="camel", omit_defaults=True):
     hint: str = ""
     #: Replicas that were not where they should be when it ended, and why.
     unsettled: tuple[str, ...] = ()
+    #: Replicas whose pods the end of the run itself has terminated; the job's status does not tell of that.
+    terminated: tuple[str, ...] = ()
 
 
 News = Replica | JobState | Happening

@@ -4,7 +4,7 @@
 Called by the views for people. Of many jobs each has one line, and only the first failures are told in full.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trainwright.cli.duration import spell
 from trainwright.cli.show.clean import line as clean
@@ -14,6 +14,8 @@ from trainwright.cli.show.news import Ending
 _FULL = 3
 #: Jobs that have a line of their own.
 _MOST = 20
+#: Replicas that are named in one line.
+_NAMED = 8
 _WORDS = {"TimedOut": "timed out", "Interrupted": "was interrupted", "Deleted": "was deleted", "Broken": "was lost"}
 
 
@@ -24,6 +26,7 @@ def summary(endings: list[Ending], folder: str) -> Iterator[str]:
     good = [one for one in endings if one.outcome == "Succeeded"]
     for one in good[:_MOST]:
         yield headline(one)
+        yield from (f"  {line}" for line in ended_by_run(one))
     if len(good) > _MOST:
         yield f"… and {len(good) - _MOST} more jobs succeeded"
     for place, one in enumerate(bad[:_MOST]):
@@ -57,3 +60,18 @@ def details(one: Ending) -> Iterator[str]:
         yield from (f"  | {clean(text)}" for text in one.last_lines)
     if one.hint:
         yield f"hint:    {one.hint}"
+    yield from ended_by_run(one)
+
+
+def ended_by_run(one: Ending) -> Iterator[str]:
+    """What the end of the run itself terminated: on a cluster those pods would still run."""
+    if one.terminated:
+        keeps = " that the job's clean-up policy keeps" if one.outcome in ("Succeeded", "Failed") else ""
+        many = "s" * (len(one.terminated) != 1)
+        yield f"run ended {len(one.terminated)} replica{many}{keeps}: {named(one.terminated)}"
+
+
+def named(names: Sequence[str]) -> str:
+    """`worker-0, worker-1, … and 7 more`."""
+    more = f", … and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

@@ -88,5 +88,4 @@ AITRAININGJOB = Kind(
     event=event,
     past=past,
     originals=("trainingjob-operator", "aitrainingjob"),
-    passing=("Terminating",),
 )
