@@ -49,8 +49,8 @@ MESSAGES = {
     "missing-apiversion": ":1: error: document 1: apiVersion: missing; expected batch.tensorstack.dev/v1beta1",
     "missing-name": ":3: error: document 1 (GenericJob default/(no name)): metadata.name: a job needs a name",
     "missing-spec": "spec: missing; expected a mapping",
-    "misspelt-replica-specs": ":6: warning: document 1 (GenericJob default/broken): spec.replicaSpec: unknown field; "
-    "did you mean `replicaSpecs`?",
+    "misspelt-replica-specs": ":6: error: document 1 (GenericJob default/broken): spec.replicaSpec: unknown field, "
+    "and the required replicaSpecs is missing; did you mean `replicaSpecs`?",
     "no-containers": "spec.replicaSpecs[0].template.spec.containers: missing; expected a list",
     "no-replicas": "spec.replicaSpecs: every type has 0 replicas; a job needs at least one",
     "no-such-volume": "there is no volume 'dataset'; the template has datasets; did you mean `datasets`?",
@@ -96,7 +96,10 @@ def test_a_broken_manifest(name: str, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert run(["validate", f"{name}.yaml"]) == 2
 
     shown = capsys.readouterr()
-    assert any(line.startswith(f"{name}.yaml") and MESSAGES[name] in line for line in shown.out.splitlines())
+    told = [line for line in shown.out.splitlines() if ": error: " in line or ": warning: " in line]
+    assert len(told) == 1, "one cause, one message"
+    assert told[0].startswith(f"{name}.yaml")
+    assert MESSAGES[name] in told[0]
     assert " 1 invalid" in shown.out.splitlines()[-1]
     assert shown.err == ""
 
@@ -145,6 +148,63 @@ def test_other_documents(folder: Path, capsys: pytest.CaptureFixture[str], text:
 
     assert run(["validate", "job.yaml"]) == 2
     assert expected in capsys.readouterr().out
+
+
+ALL_AT_ONCE = b"""\
+apiVersion: batch.tensorstack.dev/v1
+kind: GenericJob
+metadata: {name: My_Job}
+spec:
+  successRules: [{wroker: [0]}]
+  cleanUpPolicy: Running
+  failureRules: [{worker: [7]}]
+  replicaSpecs:
+    - type: worker
+      replicas: 4
+      restartPolicy: {policy: Always}
+      template:
+        spec:
+          containers:
+            - name: main
+              image: x
+              comand: [python]
+              env: [{name: A, value: 1}]
+              volumeMounts: [{name: d, mountPath: /d}]
+"""
+
+
+def test_no_mistake_hides_another(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "job.yaml").write_bytes(ALL_AT_ONCE)
+
+    assert run(["validate", "-o", "json", "job.yaml"]) == 2
+
+    (document,) = msgspec.json.decode(capsys.readouterr().out)["documents"]
+    pod = "spec.replicaSpecs[0].template.spec.containers[0]"
+    assert [(one["severity"], one["path"], one["line"]) for one in document["problems"]] == [
+        ("error", "apiVersion", 1),
+        ("error", "spec.cleanUpPolicy", 6),
+        ("warning", f"{pod}.comand", 17),
+        ("error", f"{pod}.env[0].value", 18),
+        ("error", "metadata.name", 3),
+        ("error", "spec.successRules[0]", 5),
+        ("error", "spec.failureRules[0].worker", 7),
+        ("warning", "spec.replicaSpecs[0].restartPolicy.limit", 11),
+        ("error", f"{pod}.volumeMounts[0].name", 19),
+    ]
+
+
+@pytest.mark.parametrize("head", ["kind: GenericJobs", "knd: GenericJob", "kind: 5"])
+def test_a_wrong_kind_hides_nothing_either(folder: Path, capsys: pytest.CaptureFixture[str], head: str) -> None:
+    text = ALL_AT_ONCE.replace(b"v1\n", b"v1beta1\n", 1).replace(b"kind: GenericJob", head.encode())
+    (folder / "job.yaml").write_bytes(text)
+
+    assert run(["validate", "-o", "json", "job.yaml"]) == 2
+
+    (document,) = msgspec.json.decode(capsys.readouterr().out)["documents"]
+    paths = [one["path"] for one in document["problems"]]
+    assert paths[0] == "kind"
+    assert "knd" not in paths
+    assert "spec.failureRules[0].worker" in paths
 
 
 UNKNOWN = JOB.replace(b"spec:\n  rep", b"spec:\n  cleanUpPolcy: All\n  rep")

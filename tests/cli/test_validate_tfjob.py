@@ -78,7 +78,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     "misspelt replica specs": (
         "tfReplicaSpecs",
         "tfReplicaSpec",
-        f":10: warning: {WHO}spec.tfReplicaSpec: unknown field; did you mean `tfReplicaSpecs`?",
+        f":10: error: {WHO}spec.tfReplicaSpec: unknown field, and the required tfReplicaSpecs is missing; did you mean `tfReplicaSpecs`?",
     ),
     "a misspelt type": (
         "    Worker:",

@@ -56,7 +56,7 @@ def _plan(document: Document, form: str, namespace: str) -> State:
     subject = subject_of(document.body)
     if subject.kind is None:
         state: State = "skipped" if subject.beside else "invalid"
-        _tell(document, state, subject.name, subject.problems)
+        _tell(document, state, subject.name, subject.judge(document.body))
         return state
     loaded = load(subject.kind, placed(document, namespace))
     if loaded.problems:

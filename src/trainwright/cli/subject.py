@@ -9,7 +9,7 @@ import re
 from msgspec import Struct
 
 from trainwright.errors import UsageError
-from trainwright.kinds.base import Kind
+from trainwright.kinds.base import Kind, load
 from trainwright.kinds.registry import KINDS, find
 from trainwright.manifest import Document
 from trainwright.model.job import Body
@@ -39,19 +39,43 @@ class Subject(Struct, frozen=True):
     kind: Kind | None = None
     beside: bool = False
     problems: tuple[Problem, ...] = ()
+    #: The kind that was probably meant, where `problems` are about apiVersion and kind alone.
+    likely: Kind | None = None
+
+    def judge(self, body: Body) -> tuple[Problem, ...]:
+        """All problems of the document: a wrong apiVersion or kind does not hide the others."""
+        if self.kind is not None:
+            return load(self.kind, body).problems
+        if self.likely is None:
+            return self.problems
+        meant = {**body, "apiVersion": self.likely.api_version, "kind": self.likely.name}
+        heads = {problem.path for problem in self.problems}
+        others = load(self.likely, meant).problems
+        # `knd: GenericJob` is told as a missing `kind` already.
+        return (*self.problems, *(one for one in others if "." in one.path or one.nearest not in heads))
 
 
 def subject_of(body: Body) -> Subject:
     """Find out what a document is about."""
     version, word = body.get("apiVersion"), body.get("kind")
     if not isinstance(version, str) or not isinstance(word, str):
-        return Subject("", problems=tuple(_missing(body)))
+        return Subject("", problems=tuple(_missing(body)), likely=_likely(version, word))
     kind = find(version, word)
     if kind is not None:
         return Subject(f"{kind.name} {_name(body)}", kind)
     if word in _BESIDE.get(version, "").split():
         return Subject(f"{version} {word} {_name(body)}", beside=True)
-    return Subject("", problems=(_unknown(version, word),))
+    return Subject("", problems=(_unknown(version, word),), likely=_likely(version, word))
+
+
+def _likely(version: object, word: object) -> Kind | None:
+    """The kind of that name, whatever the version; else the kind of that version whose name is nearly this one."""
+    named = next((kind for kind in KINDS if kind.name == word), None)
+    if named is not None or not isinstance(version, str):
+        return named
+    served = [kind for kind in KINDS if version in kind.served]
+    near = nearest(word, [kind.name for kind in served]) if isinstance(word, str) else ""
+    return next((kind for kind in served if kind.name == near or not isinstance(word, str)), None)
 
 
 def _missing(body: Body) -> list[Problem]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`trainwright validate`: everything that is wrong with manifests, without a cluster. Loaded by `cli.main`.
 
-Reads with `files`, judges with the same `load` that the engines use, words the result with `output`.
+Reads with `files`, judges like the engines (`subject`), words the result with `output`.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,6 @@ from trainwright.cli import output
 from trainwright.cli.files import documents
 from trainwright.cli.output import Finding, Remark
 from trainwright.cli.subject import subject_of
-from trainwright.kinds.base import load
 from trainwright.manifest import Document, MalformedError
 
 
@@ -64,8 +63,7 @@ def _examine(file: str, *, strict: bool) -> Iterator[Finding]:
 
 def _judge(document: Document, *, strict: bool) -> Finding:
     subject = subject_of(document.body)
-    problems = subject.problems if subject.kind is None else load(subject.kind, document.body).problems
-    remarks = output.remarks(document, problems, strict=strict)
+    remarks = output.remarks(document, subject.judge(document.body), strict=strict)
     bad = any(remark.severity == "error" for remark in remarks)
     state: output.State = "invalid" if bad else "skipped" if subject.beside else "valid"
     return Finding(document.file, document.number, state, subject.name, document.line(""), remarks)

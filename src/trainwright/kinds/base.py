@@ -5,7 +5,7 @@ The engines call `load` on what the API server sends and `render` on what `core`
 command line asks for the edits.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -13,8 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.kinds import template
-from trainwright.kinds.decode import decode
+from trainwright.kinds.decode import Reading, read
+from trainwright.kinds.examine import examine
+from trainwright.kinds.paths import item, under
 from trainwright.kinds.stamps import stamped
+from trainwright.kinds.standins import Respelt, filled
 from trainwright.model.action import Emit
 from trainwright.model.job import Body, Gang, Job
 from trainwright.model.ledger import Ledger, Outcome, Phase, Reason, Times
@@ -218,18 +221,61 @@ def stored(kind: Kind, document: Body) -> Body:
 def load(kind: Kind, document: Body) -> Loaded:
     """Decode, default, check, translate. Never raises: what is wrong is in `problems`, and the job says so too."""
     document = stored(kind, document)
-    wire, problems = decode(kind.wire, {key: part for key, part in document.items() if key != "status"})
+    reading = read(kind.wire, {key: part for key, part in document.items() if key != "status"})
+    pods = template.read_all(document, reading.found)
     said, ledger = _said(kind, document.get("status"))
+
+    def defaulted(value: Any) -> Any:
+        return kind.default(replace(value, status=said))
+
+    def checks(turn: int, left_out: frozenset[str]) -> Iterator[Problem]:
+        if reading.found.sound:
+            yield from _check(kind, wire, pods)
+        elif (clean := _stood_in(kind, reading, pods, turn, left_out)) is not None:
+            yield from _check(kind, defaulted(clean[0]), clean[1])
+
+    wire = None if reading.value is None else defaulted(reading.value)
+    problems = examine(reading.found, checks)
     if ledger is None:
         problems = (*problems, Problem("status.trainwright", _unreadable(document["status"]["trainwright"])))
-    if wire is not None:
-        wire = kind.default(replace(wire, status=said))
-        problems = (*problems, *kind.check(wire))
-    problems = (*problems, *template.check_all(document))
     broken = wire is None or any(not problem.warning for problem in problems)
     unreadable = ledger is None
     job = invalid(kind, document, problems, said, unreadable=unreadable) if broken else kind.translate(wire)
     return Loaded(wire, _whose(job, document), problems, said)
+
+
+def _check(kind: Kind, wire: Any, pods: Mapping[str, Body]) -> Iterator[Problem]:
+    """What one field demands of another: in the manifest, and within each of its templates."""
+    yield from kind.check(wire)
+    for path, pod in pods.items():
+        yield from template.check(pod, path)
+
+
+def _stood_in(
+    kind: Kind, reading: Reading[Any], pods: Mapping[str, Body], turn: int, left_out: frozenset[str]
+) -> tuple[Any, Mapping[str, Body]] | None:
+    """The manifest and its templates by path, with stand-ins for what cannot be read; None: there are none for that."""
+    whole = {path: filled(pod, turn, left_out) for path, pod in pods.items()}
+    clean = filled(_with_pods(reading.clean, whole), turn, left_out)
+    try:
+        return msgspec.convert(clean, kind.wire), whole
+    except msgspec.ValidationError:
+        return None
+
+
+def _with_pods(part: Any, pods: Mapping[str, Body], path: str = "") -> Any:
+    """The document with these templates in it, by path."""
+    match part:
+        case Respelt(value):
+            return replace(part, value=_with_pods(value, pods, part.path))
+        case dict() if path in pods:
+            return pods[path]
+        case dict():
+            return {key: _with_pods(inner, pods, under(path, key)) for key, inner in part.items()}
+        case list():
+            return [_with_pods(inner, pods, item(path, index)) for index, inner in enumerate(part)]
+        case _:
+            return part
 
 
 def reload(kind: Kind, before: Loaded, status: object) -> Loaded | None:

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A manifest's shape against its wire type: all problems at once, or the decoded value. Called by `base.load`.
+"""A manifest's shape against its wire type: all problems at once, and what can be read of it.
 
 msgspec stops at the first mistake and speaks to programmers; this walk over the same types collects every mistake, and
-msgspec converts only what has none. `null` counts as absent and unknown fields warn, as on an API server.
+msgspec converts only what has none. `null` counts as absent and unknown fields warn, as on an API server. Where a value
+cannot be read, the walk leaves an `Unreadable` in its place, so that `examine` can still check the rest.
 """
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import inspect
 
 from trainwright.kinds.paths import item, under
 from trainwright.kinds.scalars import choices, expected, fault, takes, words
+from trainwright.kinds.standins import Respelt, Unreadable, filled
 from trainwright.model.job import Body
 from trainwright.model.meta import Meta
 from trainwright.model.problem import Problem, nearest
@@ -27,24 +29,48 @@ _METADATA = frozenset({"generateName", "managedFields", "selfLink", "clusterName
 
 
 class Found:
-    """The problems of one walk, in document order."""
+    """The problems of one walk, in document order, and where the walk had to put something in a value's place."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.errors = 0
         self.warnings = 0
+        #: What cannot be read: the path, and what was expected there.
+        self.unreadable: list[tuple[str, inspect.Type]] = []
+        #: Unknown fields whose value was taken for that of a known one: the known path -> the path as it is written.
+        self.respelt: dict[str, str] = {}
+        self._required: set[str] = set()
 
-    def error(self, path: str, message: str, near: str = "") -> None:
-        """Keep an error."""
-        self.errors += 1
-        if self.errors <= MOST:
-            self.problems.append(Problem(path, message, near))
+    @property
+    def sound(self) -> bool:
+        """Every value was read, and under its own name."""
+        return not self.errors and not self.respelt
 
-    def unknown(self, path: str, key: str, known: Iterable[str]) -> None:
-        """Keep a warning about a field that nobody knows."""
+    @property
+    def misspelt(self) -> frozenset[str]:
+        """The paths of misspelt fields without which the manifest can be read."""
+        return frozenset(self.respelt.values()) - self._required
+
+    def error(self, path: str, message: str, kind: inspect.Type, near: str = "") -> Unreadable:
+        """Keep an error; what to put in the place of the value."""
+        self._error(Problem(path, message, near))
+        self.unreadable.append((path, kind))
+        return Unreadable(kind)
+
+    def unknown(self, path: str, key: str, known: Iterable[str], *, respelt: str = "") -> None:
+        """Keep a warning about an unknown field; an error if it is `respelt`, the misspelling of a required one."""
+        if respelt:
+            self._required.add(under(path, key))
+            self._error(Problem(under(path, key), f"unknown field, and the required {respelt} is missing", respelt))
+            return
         self.warnings += 1
         if self.warnings <= MOST:
             self.problems.append(Problem(under(path, key), "unknown field", nearest(key, known), warning=True))
+
+    def _error(self, problem: Problem) -> None:
+        self.errors += 1
+        if self.errors <= MOST:
+            self.problems.append(problem)
 
     def listed(self) -> tuple[Problem, ...]:
         """All of them, with a word on what was left out."""
@@ -53,18 +79,30 @@ class Found:
         return (*self.problems, *more)
 
 
-def decode(wire: type[T], document: Body) -> tuple[T | None, tuple[Problem, ...]]:
-    """The document as a value of its wire type, or None, and everything that is wrong with its shape."""
+class Reading(msgspec.Struct, Generic[T]):
+    """What a walk made of a document."""
+
+    #: The document as a value of its wire type; None if its shape is wrong.
+    value: T | None
+    #: The document without nulls and unknown fields; `standins` says what is in the place of the rest.
+    clean: Body
+    found: Found
+
+
+def read(wire: type[T], document: Body) -> Reading[T]:
+    """Read a document as a value of its wire type."""
     found = Found()
     clean = walk(_info(wire), document, "", found)
     # The status is the controller's: what somebody else's controller left in it is no mistake of the user's.
-    problems = tuple(one for one in found.listed() if not (one.warning and one.path.startswith("status.")))
+    found.problems = [one for one in found.problems if not (one.warning and one.path.startswith("status."))]
     if found.errors:
-        return None, problems
+        return Reading(None, clean, found)
     try:
-        return msgspec.convert(clean, wire), problems
+        value = msgspec.convert(clean if found.sound else filled(clean, 0, found.misspelt), wire)
     except msgspec.ValidationError as error:  # what msgspec checks and the walk does not
-        return None, (*problems, Problem("", str(error)))
+        found.error("", str(error), _info(wire))
+        return Reading(None, clean, found)
+    return Reading(value, clean, found)
 
 
 @lru_cache(maxsize=32)
@@ -73,7 +111,7 @@ def _info(wire: type[Any]) -> inspect.Type:
 
 
 def walk(kind: inspect.Type, value: Any, path: str, found: Found) -> Any:
-    """The value without its nulls; what is wrong with it goes to `found`."""
+    """The value without its nulls, `Unreadable` where it is wrong; what is wrong goes to `found`."""
     match kind:
         case inspect.Metadata(type=inner) if not isinstance(inner, inspect.StrType):
             return walk(inner, value, path, found)
@@ -82,8 +120,7 @@ def walk(kind: inspect.Type, value: Any, path: str, found: Found) -> Any:
         case inspect.UnionType():
             return _union(kind, value, path, found)
     if not takes(kind, value):
-        found.error(path, expected(kind, value), _near(kind, value))
-        return value
+        return found.error(path, expected(kind, value), kind, _near(kind, value))
     match kind:
         case inspect.StructType():
             return _struct(kind, value, path, found)
@@ -94,7 +131,7 @@ def walk(kind: inspect.Type, value: Any, path: str, found: Found) -> Any:
         case inspect.TupleType():
             return _tuple(kind, value, path, found)
     if message := fault(kind, value):
-        found.error(path, message, _near(kind, value))
+        return found.error(path, message, kind, _near(kind, value))
     return value
 
 
@@ -108,8 +145,7 @@ def _union(kind: inspect.UnionType, value: Any, path: str, found: Found) -> Any:
     fitting = members if len(members) == 1 else [one for one in members if takes(one, value)]
     if fitting:
         return walk(fitting[0], value, path, found)
-    found.error(path, expected(kind, value))
-    return value
+    return found.error(path, expected(kind, value), kind)
 
 
 def _struct(kind: inspect.StructType, value: Body, path: str, found: Found) -> Body:
@@ -120,46 +156,62 @@ def _struct(kind: inspect.StructType, value: Body, path: str, found: Found) -> B
         if key in fields and inner is not None:
             clean[key] = walk(fields[key].type, inner, under(path, key), found)
         elif key not in fields and key not in ignored:
-            found.unknown(path, key, fields)
+            _unknown(fields, value, key, path, found, clean)
     for name, field in fields.items():
         if field.required and name not in clean:
-            found.error(under(path, name), f"missing; expected {words(field.type)}")
+            clean[name] = found.error(under(path, name), f"missing; expected {words(field.type)}", field.type)
     return clean
 
 
-def _dict(kind: inspect.DictType, value: Body, path: str, found: Found) -> Body:
+def _unknown(fields: dict[str, inspect.Field], value: Body, key: str, path: str, found: Found, clean: Body) -> None:
+    """An unknown field. If it is a known one misspelt, the rest of the manifest is checked as if it were spelt right.
+
+    A required field is taken as it is. Any other only if its value has the right shape: an API server drops the field,
+    so a mistake in it would not count.
+    """
+    name = nearest(key, fields) if found.warnings < MOST else ""
+    field = fields.get(name)
+    if field is None or value.get(name) is not None or name in clean or not takes(field.type, value[key]):
+        found.unknown(path, key, fields)
+        return
+    found.unknown(path, key, fields, respelt=name if field.required else "")
+    inner = found if field.required else Found()
+    taken = walk(field.type, value[key], under(path, key), inner)
+    if field.required or inner.sound:
+        clean[name] = Respelt(taken, under(path, key))
+        found.respelt[under(path, name)] = under(path, key)
+
+
+def _dict(kind: inspect.DictType, value: Body, path: str, found: Found) -> Any:
     if isinstance(kind.value_type, inspect.AnyType):
         return value
-    if not _sized(kind, value, path, found):
-        return value
+    if message := _size(kind, value):
+        return found.error(path, message, kind)
     # Nothing in the place of a whole object is a mistake, which a server refuses too; of a scalar it means nothing.
     struct = isinstance(kind.value_type, inspect.StructType)
     present = {key: inner for key, inner in value.items() if inner is not None or struct}
     return {key: walk(kind.value_type, inner, under(path, key), found) for key, inner in present.items()}
 
 
-def _list(kind: inspect.ListType | inspect.VarTupleType, value: list[Any], path: str, found: Found) -> list[Any]:
-    if not _sized(kind, value, path, found):
-        return value
+def _list(kind: inspect.ListType | inspect.VarTupleType, value: list[Any], path: str, found: Found) -> Any:
+    if message := _size(kind, value):
+        return found.error(path, message, kind)
     return [walk(kind.item_type, inner, item(path, index), found) for index, inner in enumerate(value)]
 
 
-def _tuple(kind: inspect.TupleType, value: list[Any], path: str, found: Found) -> list[Any]:
+def _tuple(kind: inspect.TupleType, value: list[Any], path: str, found: Found) -> Any:
     if len(value) != len(kind.item_types):
-        found.error(path, f"expected a list of exactly {len(kind.item_types)}, found a list of {len(value)}")
-        return value
+        message = f"expected a list of exactly {len(kind.item_types)}, found a list of {len(value)}"
+        return found.error(path, message, kind)
     pairs = zip(kind.item_types, value, strict=True)
     return [walk(inner, one, item(path, index), found) for index, (inner, one) in enumerate(pairs)]
 
 
-def _sized(
-    kind: inspect.ListType | inspect.VarTupleType | inspect.DictType, value: Any, path: str, found: Found
-) -> bool:
-    """Whether the entries are worth a look; more than there may be are not."""
+def _size(kind: inspect.ListType | inspect.VarTupleType | inspect.DictType, value: Any) -> str:
+    """What is wrong with the number of entries."""
     least, most = kind.min_length or 0, kind.max_length
     if len(value) < least:
-        found.error(path, "may not be empty" if not value else f"expected at least {least} entries, found {len(value)}")
+        return "may not be empty" if not value else f"expected at least {least} entries, found {len(value)}"
     if most is not None and len(value) > most:
-        found.error(path, f"expected at most {most} entries, found {len(value)}")
-        return False
-    return True
+        return f"expected at most {most} entries, found {len(value)}"
+    return ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is wrong with a pod template, for any kind: its shape against `podtable`, then what one field asks of another.
 
-`base.load` calls it for every kind, also where the rest of a manifest cannot be read: a mistake in a template should
-not hide behind one elsewhere. The template itself is never re-modelled: it is looked at, and goes to the pod as it is.
+`base.load` asks for both of every kind's templates, also where the rest of a manifest cannot be read. The template
+itself is never re-modelled: it is looked at, and goes to the pod as it is.
 """
 
 from collections.abc import Iterator
@@ -36,10 +36,16 @@ _LISTED = 32
 _Place = tuple[str, Body]
 
 
-def check_all(document: Body) -> tuple[Problem, ...]:
-    """All problems of all templates of a manifest."""
-    found = templates(document.get("spec"), "spec")
-    return tuple(problem for path, template in islice(found, MOST) for problem in check(template, path))
+def read_all(document: Body, found: Found) -> dict[str, Body]:
+    """All templates of a manifest, by their paths."""
+    every = islice(templates(document.get("spec"), "spec"), MOST)
+    return {path: read(template, path, found) for path, template in every}
+
+
+def read(template: Body, path: str, found: Found) -> Body:
+    """What can be read of the template at `path`, as `decode.walk` returns it; what is wrong goes to `found`."""
+    clean: Body = walk(_type(ROOT), template, path, found)
+    return clean
 
 
 def templates(part: object, path: str) -> Iterator[_Place]:
@@ -55,10 +61,8 @@ def templates(part: object, path: str) -> Iterator[_Place]:
             yield from templates(inner, item(path, index))
 
 
-def check(template: Body, path: str) -> tuple[Problem, ...]:
-    """All problems of the template at `path`: of its shape, then of its meaning."""
-    found = Found()
-    walk(_type(ROOT), template, path, found)
+def check(template: Body, path: str) -> Iterator[Problem]:
+    """What one field of the template at `path` demands of another. Its shape is right."""
     spec, where = _mapping(template.get("spec")), f"{path}.spec"
     containers = [*_entries(spec, "initContainers", where), *_entries(spec, "containers", where)]
     volumes = {str(body.get("name")): (place, body) for place, body in _entries(spec, "volumes", where)}
@@ -69,7 +73,7 @@ def check(template: Body, path: str) -> tuple[Problem, ...]:
         chain.from_iterable(_limits(body, f"{place}.resources") for place, body in containers),
         chain.from_iterable(_mounts(body, place, volumes) for place, body in containers),
     )
-    return (*found.listed(), *islice(meaning, MOST))
+    return islice(meaning, MOST)
 
 
 @cache

@@ -132,7 +132,7 @@ WARNED: dict[str, tuple[Body, str]] = {
     "no port with the prefix": (
         trainer(pod={"containers": [container(ports=[{"containerPort": 80}])]}),
         f"{SPECS}.trainer.template.spec.containers[0].ports: no port is called aitj-…, so no peer is told of any; "
-        "did you mean `aitj-80`?",
+        "found one without a name; did you mean `aitj-80`?",
     ),
     "a restart policy in the template": (
         trainer(pod={"restartPolicy": "Always"}),

@@ -140,7 +140,7 @@ CASES: dict[str, tuple[Body, list[Problem]]] = {
     ),
     "no replica of any type": (
         manifest(Worker=0, PS=0),
-        [error(SPECS, "every type has 0 replicas; a job needs at least one"), warning(SPECS, NOBODY)],
+        [error(SPECS, "every type has 0 replicas; a job needs at least one")],
     ),
     "too many replicas": (
         manifest(Worker=9999, PS=2),

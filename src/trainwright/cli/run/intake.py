@@ -69,7 +69,7 @@ def take(files: Iterable[str], namespace: str, changes: Iterable[Change]) -> Int
             bad += tell(document, subject.name, _judged(task, edits))
             tasks.append(task)
         elif not subject.beside:
-            bad += tell(document, subject.name, subject.problems)
+            bad += tell(document, subject.name, subject.judge(document.body))
         elif document.body["kind"] in _BESIDE and document.body["apiVersion"] == "v1":
             body = _named(placed(document, namespace))
             bad += tell(document, subject.name, (*misnamed(body), *problems(body)))

@@ -106,7 +106,7 @@ def _types(job: AITrainingJob) -> Iterator[Problem]:
             yield Problem(path, message, warning=True)
         yield from _replica(job, name, one, path)
     total = sum(replicas(one) for one in specs.values())
-    if not total:
+    if not total and not any(one.min_replicas for one in specs.values() if one.min_replicas is not UNSET):
         yield Problem(SPECS, "every type has 0 replicas; a job needs at least one")
     if total > MOST_REPLICAS:
         yield Problem(SPECS, f"a job may have {MOST_REPLICAS} replicas; this one has {total}")
@@ -116,8 +116,8 @@ def _replica(job: AITrainingJob, name: str, one: ReplicaSpec, path: str) -> Iter
     yield from _bounds(one, path)
     yield from _longest(job, name, one, path)
     yield from _told(job, name, one, path)
-    listed = codes.codes(job.spec.restarting_exit_code)
-    if one.restart_policy.endswith("ExitCode") and not any(listed):
+    given = job.spec.restarting_exit_code
+    if one.restart_policy.endswith("ExitCode") and not any(codes.codes(given)) and not codes.problems(given):
         message = f"{one.restart_policy} restarts only the codes of {codes.PATH}, which lists none"
         yield Problem(f"{path}.restartPolicy", message, warning=True)
     yield from _template(one.template, f"{path}.template")
@@ -185,7 +185,8 @@ def _ports(container: Body, path: str) -> Iterator[Problem]:
     """Ports that nobody is told of although their container counts."""
     given = [port for _, port in _mappings(container.get("ports"))] if prefixed(container) else []
     if given and not any(str(port.get("name", "")).startswith(PREFIX) for port in given):
-        message = f"no port is called {PREFIX}…, so no peer is told of any"
+        names = ", ".join(str(port.get("name", "one without a name")) for port in given[:8])
+        message = f"no port is called {PREFIX}…, so no peer is told of any; found {names}"
         yield Problem(path, message, f"{PREFIX}{given[0].get('containerPort', '')}", warning=True)
 
 

@@ -107,7 +107,7 @@ def _rules(path: str, rules: tuple[FinishRule, ...], spec: GenericJobSpec) -> It
             where = f"{path}[{position}].{name}"
             if name not in sizes:
                 yield _unknown_type(f"{path}[{position}]", name, sizes)
-            for rank in ranks if name in sizes else ():
+            for rank in ranks if name in sizes and any(sizes.values()) else ():  # no replica at all is told once
                 if not 0 <= number(rank) < sizes[name]:
                     message = f"there is no rank {rank}: {name} has {sizes[name]} replicas, counted from 0"
                     yield Problem(where, message)
@@ -195,7 +195,7 @@ def _reference(path: str, ref: Reference, spec: GenericJobSpec) -> Problem | Non
         return Problem(path, f"{ref.text} needs spec.service, which is not set: no replica is exposed")
     if ref.asks in ("host", "count") and ref.name not in sizes:
         return _unknown_type(path, ref.name, sizes)
-    if ref.asks == "host" and ref.rank >= sizes[ref.name]:
+    if ref.asks == "host" and ref.rank >= sizes[ref.name] and any(sizes.values()):
         return Problem(path, f"{ref.text}: {ref.name} has {sizes[ref.name]} replicas, counted from 0")
     if ref.asks == "port" and spec.service is not None:
         names = [port.name for port in spec.service.ports]

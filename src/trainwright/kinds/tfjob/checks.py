@@ -152,6 +152,8 @@ def _policies(spec: TFJobSpec) -> Iterator[Problem]:
         yield Problem("spec.successPolicy", message, nearest(spec.success_policy, [ALL_WORKERS]), warning=True)
     decides = chief_of((name, one.replicas) for name, one in types.items() if name is not None) or WORKER
     decider = types.get(decides)
+    if not any(one.replicas for one in types.values()):
+        return  # which has been said
     if decider is None or not decider.replicas:
         message = "there is neither a chief nor a worker, so the job can never succeed"
         yield Problem(_SPECS, message, warning=True)
@@ -175,7 +177,7 @@ def _moved(spec: TFJobSpec) -> Iterator[Problem]:
 def _scheduling(spec: TFJobSpec) -> Iterator[Problem]:
     policy = spec.run_policy.scheduling_policy if spec.run_policy is not None else None
     total = sum(one.replicas for one in spec.tf_replica_specs.values())
-    if policy is not None and policy.min_available is not UNSET and policy.min_available > total:
+    if total and policy is not None and policy.min_available is not UNSET and policy.min_available > total:
         message = (
             f"{policy.min_available} is more than the {total} replicas that there are: the group is never admitted"
         )
