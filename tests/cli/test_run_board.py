@@ -65,9 +65,33 @@ def phases(one: Board) -> dict[str, str]:
         pytest.param(pod(containers=[container("running", ready=False)]), "Running", "not ready", id="not ready"),
         pytest.param(
             pod(containers=[container("waiting", reason="CrashLoopBackOff", message="back-off 10s", restarts=2)]),
-            "Running",
-            "CrashLoopBackOff: back-off 10s",
+            "CrashLoopBackOff",
+            "back-off 10s",
             id="crashing in place",
+        ),
+        pytest.param(
+            pod(
+                containers=[
+                    container("running", "side"),
+                    container("waiting", reason="CrashLoopBackOff", message="back-off 10s")
+                    | {"lastState": {"terminated": {"exitCode": 137, "containerID": "trainwright://x"}}},
+                ]
+            ),
+            "CrashLoopBackOff",
+            "exit code 137: back-off 10s",
+            id="one of two crashing in place",
+        ),
+        pytest.param(
+            pod(phase="Failed", containers=[ended(137)]),
+            "Failed",
+            "SIGKILL, or exit code 137 from the program",
+            id="a kubelet does not tell a signal",
+        ),
+        pytest.param(
+            pod(phase="Failed", containers=[ended(137, containerID="trainwright://x")]),
+            "Failed",
+            "exit code 137",
+            id="our supervisor would",
         ),
         pytest.param(pod(meta={"deletionTimestamp": STARTED}), "Terminating", "", id="being deleted"),
         pytest.param(pod(phase="Succeeded", containers=[ended(0)]), "Succeeded", "", id="succeeded"),
@@ -380,3 +404,17 @@ def test_events_are_told_of_whom_they_are_about() -> None:
         DEMO, "demo", "Running", "demo is running."
     )
     assert one.event(event(job("other"), "Running", "other is running.")) is None
+
+
+def test_a_job_takes_the_time_until_it_is_decided() -> None:
+    now = 10.0
+    one = Board([(GENERICJOB, job())], lambda: now)
+    assert one.took(DEMO) == 0
+    one.job(job())
+    now = 10.25
+    assert one.took(DEMO) == 0.25
+    one.job(job(status=status("Succeeded", outcome={"result": "Succeeded", "reason": "Rule", "at": STARTED})))
+    now = 70.0
+
+    assert one.took(DEMO) == 0.25
+    assert one.jobs()[0].took == 0.25

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: S108 - a path inside pods
 """Why a job ended: the rule, the replica, the cause, its last words and a hint, from the ledger and the logs."""
 
 from typing import Any
@@ -10,6 +11,7 @@ from trainwright.cli.run.board import Board
 from trainwright.cli.run.hints import Evidence, hint
 from trainwright.cli.run.verdict import End, Scene, ending
 from trainwright.cli.show.news import Ending, Replica
+from trainwright.kinds.aitrainingjob import AITRAININGJOB
 from trainwright.kinds.genericjob import GENERICJOB
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
@@ -62,12 +64,6 @@ def test_success() -> None:
     assert found.because == 'rule {"ps":[0]} is fulfilled'
 
 
-def test_a_long_clean_up_is_not_the_jobs_time() -> None:
-    at = "2026-11-15T20:00:02Z"
-
-    assert verdict(outcome=outcome("Succeeded") | {"at": at}).duration == 3
-
-
 def test_failure_by_the_default_rule() -> None:
     found = verdict(
         outcome=outcome("Failed", failure=failure()),
@@ -106,7 +102,7 @@ def test_failure_by_a_rule_of_the_user() -> None:
     ("reason", "message"),
     [
         ("Unreachable", "no success rule can be fulfilled any more, since worker 1 failed"),
-        ("BackoffLimit", "its restarts have reached the limit of 3"),
+        ("BackoffLimit", "the restart limit (backoffLimit) of 3 is reached: 3 restarts count against it"),
         ("Deadline", "it was active longer than its deadline"),
         ("Invalid", "spec.replicaSpecs: every type has 0 replicas"),
     ],
@@ -127,10 +123,28 @@ def test_the_last_failure_explains_an_end_that_names_none() -> None:
     ("cause", "text"),
     [
         ({"why": "Exit", "code": 3, "container": "main"}, "container main exited with code 3"),
-        ({"why": "Exit", "code": 143, "container": "main"}, "container main was killed by SIGTERM (exit code 143)"),
+        (
+            {"why": "Exit", "code": 143, "signal": 15, "container": "main"},
+            "container main was killed by SIGTERM (exit code 143)",
+        ),
+        ({"why": "Exit", "code": 143, "signal": 0, "container": "main"}, "container main exited with code 143"),
+        (
+            {"why": "Exit", "code": 137, "container": "main"},
+            "container main ended with SIGKILL, or exit code 137 from the program",
+        ),
         (
             {"why": "Exit", "code": 137, "signal": 9, "reason": "OOMKilled", "container": "main"},
-            "container main was killed by SIGKILL (exit code 137) (OOMKilled)",
+            "container main was killed by SIGKILL (exit code 137, OOMKilled)",
+        ),
+        (
+            {
+                "why": "Exit",
+                "code": 127,
+                "reason": "ContainerCannotRun",
+                "message": "no python4",
+                "container": "main",
+            },
+            "container main could not be started (exit code 127, ContainerCannotRun): no python4",
         ),
         ({"why": "Exit", "code": 255, "container": "main"}, "container main exited with code 255"),
         ({"why": "NodeLost", "node": "node-1"}, "node node-1 is lost"),
@@ -164,6 +178,24 @@ def test_what_the_node_says_of_an_end_goes_before_a_guess() -> None:
 
     text = "container main was killed by SIGTERM (exit code 143): the liveness probe failed"
     assert (found.cause.split(";")[0], found.last_lines, found.hint) == (text, ("step 1",), "")
+
+
+@pytest.mark.parametrize(("result", "word"), [("Failed", "Preempted"), ("Succeeded", "Succeed")])
+def test_the_annotation_that_ended_a_job_is_named(result: str, word: str) -> None:
+    template = {"spec": {"containers": [{"name": "aitj-main", "image": "x"}]}}
+    body: Body = {
+        "apiVersion": "elasticdeeplearning.ai/v1",
+        "kind": "AITrainingJob",
+        "metadata": {"name": "demo", "namespace": "default", "uid": "u", "annotations": {word.lower(): "we need it"}},
+        "spec": {"replicaSpecs": {"trainer": {"template": template}}},
+        "status": {"trainwright": {"phase": result, "outcome": outcome(result, "External", message="we need it")}},
+    }
+    board = Board([(AITRAININGJOB, body)])
+    board.job(body)
+
+    found = ending(board.sheet(DEMO), Scene(End.DONE, "sandbox", 1.0, [], lambda *_: ()))
+
+    assert found.because == f"annotation {word.lower()} asked for this end: we need it"
 
 
 @pytest.mark.parametrize(
@@ -222,10 +254,18 @@ def test_what_held_a_job_up_is_named() -> None:
             "Python did not find torch: images are not",
         ),
         (137, 9, "OOMKilled", "", "sandbox", "raise resources.limits.memory"),
-        (127, None, "", "", "sandbox", "the command was not found: images are not used here"),
-        (126, None, "", "", "sandbox", "needs `chmod +x`"),
-        (126, None, "", "/etc is a directory", "sandbox", ""),
-        (126, None, "", "the interpreter /no of x is not there", "sandbox", ""),
+        (127, None, "ContainerCannotRun", "", "sandbox", "the command was not found: images are not used here"),
+        (126, None, "ContainerCannotRun", "", "sandbox", "needs `chmod +x`"),
+        (127, None, "Error", "", "sandbox", ""),
+        (126, None, "Error", "", "sandbox", ""),
+        (127, None, "Error", "sh: 1: trian: not found", "sandbox", "a shell did not find a command"),
+        (137, 0, "Error", "", "sandbox", ""),
+        (137, 0, "Error", "run.sh: line 3:  71 Killed   python", "sandbox", "a command of it was ended by SIGKILL"),
+        (137, 9, "Error", "", "sandbox", "SIGKILL comes from somebody"),
+        (137, None, "Error", "", "sandbox", "if it was SIGKILL: SIGKILL comes from somebody"),
+        (135, 7, "Error", "", "sandbox", "/dev/shm was probably full; mount an emptyDir with `medium: Memory`"),
+        (135, 7, "Error", "", "process", "`df -h /dev/shm`"),
+        (1, None, "Error", "Unexpected bus error encountered in worker", "sandbox", "/dev/shm was probably full"),
         (1, None, "", "socket.gaierror: [Errno -2] Name or service not known", "process", "$(service.TYPE[RANK].host)"),
         (1, None, "", "Temporary failure in name resolution", "sandbox", "only if the job has `spec.service`"),
         (1, None, "", "OSError: [Errno 28] No space left on device", "process", "a disk is full"),
@@ -243,3 +283,8 @@ def test_hints(code: int | None, signal: int | None, reason: str, line: str, run
 
     assert expected in found
     assert bool(expected) == bool(found)
+
+
+@pytest.mark.parametrize("message", ["/etc is a directory", "the interpreter /no of x is not there"])
+def test_no_hint_where_the_node_has_said_it_all(message: str) -> None:
+    assert hint(Evidence(126, None, "ContainerCannotRun", (), "sandbox", message)) == ""

@@ -6,7 +6,7 @@ import os
 import re
 import struct
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -113,9 +113,9 @@ def stage() -> Iterator[Stage]:
     made.close()
 
 
-def board(body: Body | None = None) -> Board:
+def board(body: Body | None = None, clock: Callable[[], float] = lambda: 0.0) -> Board:
     whole = body or job(status=status("Running"))
-    made = Board([(GENERICJOB, whole)])
+    made = Board([(GENERICJOB, whole)], clock)
     made.job(whole)
     return made
 
@@ -153,7 +153,7 @@ def test_the_log_scrolls_and_the_table_stays(stage: Stage) -> None:
 
 
 def test_nothing_is_painted_when_nothing_changed(stage: Stage) -> None:
-    one = board()
+    one = board(clock=lambda: stage.elapsed)
     assert stage.tick(one) != ""
     assert stage.tick(one) == ""
     assert stage.tick(one, after=0.3) == ""
@@ -277,3 +277,19 @@ def test_logs_may_be_left_out() -> None:
     stage.close()
 
     assert stage.screen.lines[0].startswith("demo  Running")
+
+
+def test_each_job_shows_its_own_time(stage: Stage) -> None:
+    first, second = (job(name, uid=name, status=status("Running")) for name in ("first", "second"))
+    one = Board([(GENERICJOB, first), (GENERICJOB, second)], lambda: stage.elapsed)
+    for at, body in ((2.0, first), (5.0, second)):
+        stage.elapsed = at
+        one.job(body)
+    outcome = {"result": "Succeeded", "reason": "Rule", "at": "2026-11-15T20:00:07Z"}
+    stage.elapsed = 9.0
+    one.job(first | {"status": status("Succeeded", outcome=outcome)})
+    stage.elapsed = 30.0
+    stage.tick(one)
+
+    assert stage.screen.lines[0].endswith("  7s  sandbox")
+    assert stage.screen.lines[1].endswith("  25s")

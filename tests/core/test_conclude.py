@@ -126,10 +126,7 @@ def test_these_pod_reasons_are_the_nodes_doing(reason: str) -> None:
         pytest.param(255, 0, UNSET, id="the largest code"),
         pytest.param(-1, 0, UNSET, id="a code below zero"),
         pytest.param(128, 0, UNSET, id="128 is no signal"),
-        pytest.param(129, 0, 1, id="SIGHUP"),
-        pytest.param(137, 0, 9, id="SIGKILL"),
-        pytest.param(143, 0, 15, id="SIGTERM"),
-        pytest.param(159, 0, 31, id="the last signal"),
+        pytest.param(137, 0, UNSET, id="SIGKILL, or the program's own code: a kubelet does not tell"),
         pytest.param(160, 0, UNSET, id="beyond the signals"),
         pytest.param(1, 11, 11, id="the runtime's word"),
         pytest.param(137, 15, 15, id="the runtime's word before the code's"),
@@ -141,6 +138,23 @@ def test_the_signal_of_an_exit(code: int, signal: int, expected: object) -> None
     assert state is State.FAILED
     assert cause is not None
     assert (code, expected) == (cause.code, cause.signal)
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "expected"),
+    [
+        pytest.param(137, 9, "was killed by SIGKILL (exit code 137)", id="killed"),
+        pytest.param(137, 0, "exited with code 137", id="the program's own code"),
+        pytest.param(127, 0, "exited with code 127", id="the program's own 127"),
+    ],
+)
+def test_our_own_supervisor_knows_how_a_program_ended(code: int, signal: int, expected: str) -> None:
+    ours = container(exit_code=code, signal=signal, reason="Error", container_id="trainwright://x-main-0")
+    theirs = container(exit_code=code, reason="Error", container_id="containerd://abc")
+
+    assert str(concluded(pod(phase="Failed", containers=(ours,)))[1]) == f"container main {expected}"
+    hedged = "ended with SIGKILL, or exit code 137 from the program" if code == 137 else expected
+    assert str(concluded(pod(phase="Failed", containers=(theirs,)))[1]) == f"container main {hedged}"
 
 
 @pytest.mark.parametrize(

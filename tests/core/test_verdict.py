@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from passes import ON_EXIT, lived, look, on, view, waiting
 
 from trainwright.core.settle import settle
@@ -247,7 +248,7 @@ def test_the_restart_that_the_jobs_budget_refuses_fails_it() -> None:
         FAILED,
         Reason.BACKOFF_LIMIT,
         NOW,
-        message="its restarts have reached the limit of 1",
+        message="the restart limit (backoffLimit) of 1 is reached: 1 restart counts against it",
         failure=Failure("worker", 1, "job-worker-1", 0, NOW, EXIT),
     )
 
@@ -255,10 +256,35 @@ def test_the_restart_that_the_jobs_budget_refuses_fails_it() -> None:
     assert verdict(budgeted(2), pod(0), pod(1, "Failed", code=1)) is None
 
 
+@pytest.mark.parametrize(
+    ("limit", "made", "expected"),
+    [
+        (0, 0, "the restart limit (backoffLimit) is 0: no restart is made"),
+        (1, 0, "the restart limit (backoffLimit) of 1 is reached: the first restart would reach it, so none was made"),
+        (
+            3,
+            2,
+            "the restart limit (backoffLimit) of 3 is reached: 2 restarts count against it, and one more would reach it",
+        ),
+    ],
+)
+def test_what_happened_at_the_limit_is_told(limit: int, made: int, expected: str) -> None:
+    job = replace(
+        budgeted(limit, fails_at_limit=True),
+        ledger=lived(RoleLedger("worker", restarts={"Exit": made} if made else {})),
+    )
+
+    outcome = verdict(job, pod(0), pod(1, "Failed", code=1))
+
+    assert outcome is not None
+    assert outcome.message == expected
+
+
 def test_restarts_in_place_alone_can_fail_it() -> None:
     pods = (pod(0), pod(1, containers=(Container("main", restart_count=2),)))
 
-    assert Outcome(FAILED, Reason.BACKOFF_LIMIT, NOW, message="its restarts have reached the limit of 2") == verdict(
+    message = "the restart limit (backoffLimit) of 2 is reached: 3 restarts count against it"
+    assert Outcome(FAILED, Reason.BACKOFF_LIMIT, NOW, message=message) == verdict(
         budgeted(2, counts_in_place=True), *pods
     )
     assert verdict(budgeted(3, counts_in_place=True), *pods) is None

@@ -51,7 +51,7 @@ def test_a_worker_that_is_killed_is_restarted_and_the_job_succeeds(stage: Stage)
     assert done.code == 0, done.said
     assert "worker 1 is gone, waiting for it to be started again" in done.out
     assert re.search(r"worker-1 +Failed +killed by SIGKILL", done.out), done.out
-    assert "quickstart-worker-1: container train exited with code 137" in done.out
+    assert "quickstart-worker-1: container train was killed by SIGKILL (exit code 137)" in done.out
     assert done.out.count("worker-1 | process ") == 2
     assert re.search(r"^quickstart succeeded after .*, 1 restart: rule", done.out, re.M)
     assert len([*stage.folder_of("quickstart").glob("logs/*worker-1/*.log")]) == 2

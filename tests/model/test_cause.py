@@ -19,8 +19,33 @@ from trainwright.model.cause import Cause, Why, brief
         ),
         pytest.param(
             Cause(Why.EXIT, code=137, signal=9, container="main", reason="OOMKilled"),
-            "container main exited with code 137 (OOMKilled)",
+            "container main was killed by SIGKILL (exit code 137, OOMKilled)",
             id="exit, with a reason",
+        ),
+        pytest.param(
+            Cause(Why.EXIT, code=137, container="main", reason="OOMKilled"),
+            "container main exited with code 137 (OOMKilled)",
+            id="exit, with a reason that explains the code",
+        ),
+        pytest.param(
+            Cause(Why.EXIT, code=137, container="main", reason="Error"),
+            "container main ended with SIGKILL, or exit code 137 from the program",
+            id="exit, and it is not known whether by a signal",
+        ),
+        pytest.param(
+            Cause(Why.EXIT, code=137, signal=0, container="main", reason="Error"),
+            "container main exited with code 137",
+            id="exit, and it is known that by no signal",
+        ),
+        pytest.param(
+            Cause(Why.EXIT, code=192, signal=64, container="main"),
+            "container main was killed by signal 64 (exit code 192)",
+            id="exit, by a signal without a name",
+        ),
+        pytest.param(
+            Cause(Why.EXIT, code=128, container="main", reason="StartError", message="no such file"),
+            "container main could not be started (exit code 128, StartError)",
+            id="a program that never ran",
         ),
         pytest.param(Cause(Why.EVICTED), "evicted by its node", id="evicted"),
         pytest.param(

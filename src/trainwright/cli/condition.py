@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a pod is, in one word and a reason, from the whole object. Called by `board` for every change of every pod."""
 
-import signal
 from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct
 
 from trainwright.core import gate
+from trainwright.model.cause import implied_signal, signal_name
+from trainwright.model.child import BACKING_OFF
 from trainwright.model.job import Body
-from trainwright.model.meta import KIND
+from trainwright.model.meta import CONTAINER_SCHEME, KIND
 
 #: Reasons that every pod has for a moment; not worth a word.
 _ORDINARY = frozenset({"ContainerCreating", "PodInitializing", "Completed", "Error", ""})
@@ -36,6 +37,9 @@ def condition(pod: Body) -> Condition:
         return Condition("Terminating", "", restarts)
     if phase == "Pending" and not pod["spec"].get("nodeName"):
         return Condition("Pending", _brief(_unplaced(status)), restarts)
+    backing_off = _backing_off(status)
+    if phase == "Running" and backing_off is not None:
+        return Condition(BACKING_OFF, _brief(backing_off), restarts)
     trouble = _peerless(pod, status) or next(_waiting(status), "") or _explained(status)
     if phase == "Pending":
         return Condition("Starting", _brief(trouble or _initialising(pod, status)), restarts)
@@ -49,20 +53,15 @@ def states(status: Body) -> Iterator[tuple[str, Body]]:
             yield one.get("name", ""), one.get("state") or {}
 
 
-def signal_name(number: int) -> str:
-    """`SIGKILL`."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def exit_text(ended: Body) -> str:
-    """`exit code 1`, `OOMKilled`, `killed by SIGKILL`."""
+    """`exit code 1`, `OOMKilled`, `killed by SIGKILL`; no more than is known."""
     code, number, reason = ended.get("exitCode", 0), ended.get("signal") or 0, ended.get("reason", "")
     if reason not in _ORDINARY:
         return f"{reason} (exit code {code})"
-    return f"killed by {signal_name(number)}" if number else f"exit code {code}"
+    if number:
+        return f"killed by {signal_name(number)}"
+    implied = 0 if str(ended.get("containerID", "")).startswith(CONTAINER_SCHEME) else implied_signal(code)
+    return f"{signal_name(implied)}, or exit code {code} from the program" if implied else f"exit code {code}"
 
 
 def _end(status: Body) -> str:
@@ -97,6 +96,16 @@ def _peerless(pod: Body, status: Body) -> str:
         if waiting.get("reason") == gate.MISSING and gate.speaks_of(str(waiting.get("message")), owners[0]["name"]):
             return "waits until all its peers have an address"
     return ""
+
+
+def _backing_off(status: Body) -> str | None:
+    """How a container last ended that waits to be started again; None: there is none. Such a pod does not run."""
+    for one in status.get("containerStatuses") or ():
+        waiting: Any = (one.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") == BACKING_OFF:
+            ended = (one.get("lastState") or {}).get("terminated")
+            return ": ".join(part for part in (exit_text(ended) if ended else "", waiting.get("message")) if part)
+    return None
 
 
 def _waiting(status: Body) -> Iterator[str]:

@@ -10,12 +10,12 @@ from trainwright.cli.condition import condition
 from trainwright.cli.reach import Reached, namespaced, reach
 from trainwright.cli.terminal import run_in
 from trainwright.errors import UsageError
+from trainwright.model.child import BACKING_OFF
 from trainwright.model.job import Body
-from trainwright.model.meta import INDEX, PREFIX, ROLE
+from trainwright.model.meta import CONTAINER_SCHEME, INDEX, PREFIX, ROLE
 from trainwright.model.problem import nearest
 
 SUPERVISOR = f"{PREFIX}/supervisor"
-_SCHEME = "trainwright://"
 
 
 @click.command("exec")
@@ -55,7 +55,7 @@ def _pod(reached: Reached, word: str) -> Body:
         hint = f"; did you mean `{meant}`?" if meant else f"; there are {there}" if pods else "; it has none now"
         raise UsageError(f"{reached.run.key} has no replica {word!r}{hint}")
     state = condition(found)
-    if state.phase != "Running":
+    if state.phase not in ("Running", BACKING_OFF):  # of several containers, one that runs may still be entered
         why = f" ({state.reason})" if state.reason else ""
         raise UsageError(f"{word} is not running: {state.phase}{why}")
     return found
@@ -76,7 +76,7 @@ def _container(pod: Body, word: str) -> str:
         raise UsageError(f"{_name(pod)} has no container {word!r}; {hint}")
     if not (statuses[name].get("state") or {}).get("running"):
         raise UsageError(f"container {name} of {_name(pod)} is not running")
-    found: str = statuses[name].get("containerID", "").removeprefix(_SCHEME)
+    found: str = statuses[name].get("containerID", "").removeprefix(CONTAINER_SCHEME)
     return found
 
 

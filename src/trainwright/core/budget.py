@@ -122,7 +122,7 @@ def within_backoff_limit(view: View, retries: list[Retry]) -> tuple[tuple[Retry,
     limit = view.job.lifecycle.restarts_allowed
     if limit is None or not retries:
         return tuple(retries), None
-    room = limit - _spent(view)
+    room = limit - spent(view)
     along = Along()
     for place, one in enumerate(retries):
         if not (one.free or one.role in along):
@@ -136,7 +136,7 @@ def within_backoff_limit(view: View, retries: list[Retry]) -> tuple[tuple[Retry,
 def overspent(view: View) -> bool:
     """Restarts inside pods alone can exceed the job's budget."""
     limit = view.job.lifecycle.restarts_allowed
-    return limit is not None and view.job.lifecycle.counts_in_place and _spent(view) > limit
+    return limit is not None and view.job.lifecycle.counts_in_place and spent(view) > limit
 
 
 def worst(view: View) -> Retry | None:
@@ -150,7 +150,8 @@ def worst(view: View) -> Retry | None:
     return None if cause is None else Retry(role, one, cause)
 
 
-def _spent(view: View) -> int:
+def spent(view: View) -> int:
+    """Restarts of all roles together that count against the job's budget."""
     books = {book.name: book for book in view.ledger.roles}
     made = sum(attempts.restarts(books[role.name], role.uncounted) for role in view.job.roles)
     if not view.job.lifecycle.counts_in_place:

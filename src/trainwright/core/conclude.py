@@ -9,13 +9,14 @@ hold some and may be tried again. 6 The phase.
 
 from datetime import timedelta
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from trainwright.core import gate
 from trainwright.core.nodes import Doubt
-from trainwright.model.cause import Cause, Why, brief
+from trainwright.model.cause import Cause, Why, brief, implied_signal
 from trainwright.model.child import Container, ContainerState, Pod, Terminated
 from trainwright.model.job import Role
+from trainwright.model.meta import CONTAINER_SCHEME
 from trainwright.model.site import Site
 from trainwright.model.status import State
 from trainwright.model.units import Time, due
@@ -180,12 +181,19 @@ def _exited(pod: Pod, container: Container, end: Terminated) -> Cause:
     return Cause(
         Why.EXIT,
         code=end.exit_code,
-        signal=end.signal or (end.exit_code - 128 if 128 < end.exit_code < 160 else 0) or UNSET,
+        signal=_signal(end),
         reason=end.reason,
         message=brief(end.message),
         container=container.name,
         node=pod.spec.node_name,
     )
+
+
+def _signal(end: Terminated) -> int | UnsetType:
+    """The signal, where it is known. A kubelet never tells; our own supervisor always does."""
+    if end.signal:
+        return end.signal
+    return 0 if implied_signal(end.exit_code) and end.container_id.startswith(CONTAINER_SCHEME) else UNSET
 
 
 def _ends(pod: Pod) -> list[tuple[Container, Terminated]]:

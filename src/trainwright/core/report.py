@@ -14,7 +14,8 @@ from trainwright.core.observe import View
 from trainwright.model.action import Announce, Create, Delete, Emit, Moment, Patch, Plan, Write
 from trainwright.model.cause import Why, brief
 from trainwright.model.indexes import members
-from trainwright.model.ledger import Ledger, Outcome, Phase, RoleLedger
+from trainwright.model.job import Job
+from trainwright.model.ledger import Ledger, Outcome, Phase, Reason, RoleLedger
 from trainwright.model.rule import Result
 from trainwright.model.status import State, Status
 from trainwright.model.units import Time
@@ -98,7 +99,7 @@ def _events(view: View) -> list[Emit]:
         events.append(Emit(Moment.RESUMED, f"{job.key.name} is resumed."))
     if after.outcome is not None and before.outcome is None:
         done = after.outcome.result is Result.SUCCEEDED
-        events.append(Emit(Moment.SUCCEEDED if done else Moment.FAILED, _ended(after.outcome), warning=not done))
+        events.append(Emit(Moment.SUCCEEDED if done else Moment.FAILED, _ended(job, after.outcome), warning=not done))
     return events
 
 
@@ -127,8 +128,10 @@ def _of_ports(view: View) -> list[Emit]:
     return [Emit(Moment.REMARK, brief(text), warning=True, reason="PortsExhausted")] if names else []
 
 
-def _ended(outcome: Outcome) -> str:
+def _ended(job: Job, outcome: Outcome) -> str:
     """What decided it, and the failure that it rests on."""
+    if outcome.reason is Reason.EXTERNAL and job.lifecycle.ending is not None:
+        return brief(job.lifecycle.ending.told(outcome.message))
     failure = outcome.failure
     return outcome.message if failure is None else brief(f"{outcome.message}; {failure.pod}: {failure.cause}")
 

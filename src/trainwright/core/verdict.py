@@ -5,7 +5,7 @@ The order is the meaning; the first that answers wins: 1 success, for work that 
 the end; 3 the deadline; 4 the start deadline; 5 a failure rule; 6 success out of reach; 7 the restart budget.
 """
 
-from trainwright.core.budget import Retry
+from trainwright.core.budget import Retry, spent
 from trainwright.core.observe import View
 from trainwright.core.rules import Judgement, Truth, judge
 from trainwright.core.settle import Settled, failure
@@ -117,11 +117,25 @@ def _spent(settled: Settled) -> Outcome | None:
         return None
     view, refused = settled.view, settled.refused
     failed = failure(view.job, refused, view.now) if refused is not None else None
-    limit = view.job.lifecycle.backoff_limit
     return Outcome(
         Result.FAILED,
         Reason.BACKOFF_LIMIT,
         view.now,
-        message=f"its restarts have reached the limit of {limit}",
+        message=_reached(view),
         failure=failed,
     )
+
+
+def _reached(view: View) -> str:
+    """What a limit on the restarts of all roles together has come to."""
+    limit, made = view.job.lifecycle.backoff_limit or 0, spent(view)
+    counted = "1 restart counts against it" if made == 1 else f"{made} restarts count against it"
+    if not limit and not made:
+        return "the restart limit (backoffLimit) is 0: no restart is made"
+    if made >= limit:
+        why = counted
+    elif made:
+        why = f"{counted}, and one more would reach it"
+    else:
+        why = "the first restart would reach it, so none was made"
+    return f"the restart limit (backoffLimit) of {limit} is reached: {why}"

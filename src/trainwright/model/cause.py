@@ -37,11 +37,60 @@ class Why(StrEnum):
     REJECTED = "Rejected"  # the node would not admit it, or it failed without a container's word
 
 
+#: Reasons of containers whose program never ran.
+NOT_STARTED = frozenset({"ContainerCannotRun", "StartError"})
+#: Signals as Linux numbers them, which is what nodes run.
+SIGNALS = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    3: "SIGQUIT",
+    4: "SIGILL",
+    5: "SIGTRAP",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    9: "SIGKILL",
+    10: "SIGUSR1",
+    11: "SIGSEGV",
+    12: "SIGUSR2",
+    13: "SIGPIPE",
+    14: "SIGALRM",
+    15: "SIGTERM",
+    16: "SIGSTKFLT",
+    17: "SIGCHLD",
+    18: "SIGCONT",
+    19: "SIGSTOP",
+    20: "SIGTSTP",
+    21: "SIGTTIN",
+    22: "SIGTTOU",
+    23: "SIGURG",
+    24: "SIGXCPU",
+    25: "SIGXFSZ",
+    26: "SIGVTALRM",
+    27: "SIGPROF",
+    28: "SIGWINCH",
+    29: "SIGIO",
+    30: "SIGPWR",
+    31: "SIGSYS",
+}
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL`."""
+    return SIGNALS.get(number, f"signal {number}")
+
+
+def implied_signal(code: int) -> int:
+    """The signal that an exit code above 128 stands for, unless the program chose that code itself; 0: none."""
+    return code - 128 if code - 128 in SIGNALS else 0
+
+
 class Cause(Wire, frozen=True, gc=False):
     """One cause, with what explains it to a person."""
 
     why: Why
     code: int | UnsetType = UNSET
+    #: The signal that ended it, 0 if it is known that none did. Unset: only the exit code is known.
     signal: int | UnsetType = UNSET
     reason: str = ""
     message: str = ""
@@ -56,9 +105,7 @@ class Cause(Wire, frozen=True, gc=False):
 
     def __str__(self) -> str:
         if self.why is Why.EXIT:
-            return f"container {self.container} exited with code {self.code}" + (
-                f" ({self.reason})" if self.reason not in ("", "Error") else ""
-            )
+            return f"container {self.container} {self._exit()}"
         text = {
             Why.COMPLETED: "completed",
             Why.EVICTED: "evicted by its node",
@@ -72,3 +119,21 @@ class Cause(Wire, frozen=True, gc=False):
         }[self.why]
         detail = ": ".join(part for part in (self.reason, self.message) if part)
         return f"{text} ({detail})" if detail else text
+
+    def _exit(self) -> str:
+        """How a container ended: no more than is known. A kubelet tells the exit code alone."""
+        code = self.code if isinstance(self.code, int) else 0
+        if not self.started:
+            return f"could not be started (exit code {code}, {self.reason})"
+        detail = self.reason if self.reason not in ("", "Error") else ""
+        if self.signal:
+            return f"was killed by {signal_name(self.signal)} (exit code {code}{', ' * bool(detail)}{detail})"
+        implied = implied_signal(code) if self.signal is UNSET else 0
+        if implied and not detail:
+            return f"ended with {signal_name(implied)}, or exit code {code} from the program"
+        return f"exited with code {code}" + (f" ({detail})" if detail else "")
+
+    @property
+    def started(self) -> bool:
+        """Its program ran: the exit code is the program's own, or a signal's."""
+        return self.reason not in NOT_STARTED

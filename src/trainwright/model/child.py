@@ -13,6 +13,9 @@ from msgspec import Struct, field
 
 from trainwright.model.meta import Meta, ObjectMeta, Wire
 
+#: The reason of a container that its kubelet will start again after a while.
+BACKING_OFF = "CrashLoopBackOff"
+
 
 class Waiting(Wire, frozen=True, gc=False):
     """A container that does not run yet."""
@@ -35,6 +38,7 @@ class Terminated(Wire, frozen=True, gc=False):
     reason: str = ""
     message: str = ""
     finished_at: datetime | None = None
+    container_id: str = field(name="containerID", default="")
 
 
 class ContainerState(Wire, frozen=True, gc=False):

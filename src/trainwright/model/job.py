@@ -177,11 +177,18 @@ class Deadline(Struct, frozen=True, gc=False):
 
 
 class Ending(Struct, frozen=True, gc=False):
-    """Somebody asked the job to end: the kind's word for it, and what they said."""
+    """Somebody asked the job to end: the kind's word for it, what they said, and how they said it."""
 
     word: str
     message: str = ""
     succeeded: bool = False
+    #: What on the job asks for it, such as `annotation Preempted`.
+    by: str = ""
+
+    def told(self, message: str) -> str:
+        """Who asked for the end, and what they said."""
+        asked = f"{self.by} asked for this end" if self.by else "somebody asked for this end"
+        return f"{asked}: {message}" if message else asked
 
 
 class Lifecycle(Struct, frozen=True, gc=False):

@@ -374,7 +374,7 @@ def test_the_event_of_an_end_bears_the_name_of_its_phase(word: str) -> None:
     asked: Body = {word: "because"}
     world.annotate(**asked)
 
-    assert world.said()[-1] == (f"TrainingJob{word}", "because")
+    assert world.said()[-1] == (f"TrainingJob{word}", f"annotation {word} asked for this end: because")
     assert world.told[-1].warning
 
 

@@ -49,8 +49,17 @@ def test_the_limit_is_told_as_the_user_wrote_it_with_the_end_that_the_kubelet_an
     driver.change("demo-worker-0", container_statuses=(one,))
     outcome = driver.go()["trainwright"]["outcome"]
 
-    assert outcome["message"] == "its restarts have reached the limit of 2"
+    assert outcome["message"] == "the restart limit (backoffLimit) of 2 is reached: 2 restarts count against it"
     assert (outcome["failure"]["pod"], outcome["failure"]["cause"]["code"]) == ("demo-worker-0", 9)
+
+
+def test_a_limit_of_1_allows_no_restart_and_says_so() -> None:
+    driver = Driver(manifest(spec=policy(backoffLimit=1), Worker=replicas(2, restartPolicy="ExitCode"))).running()
+    outcome = driver.end("worker-1", code=137)["trainwright"]["outcome"]
+
+    assert outcome["message"] == (
+        "the restart limit (backoffLimit) of 1 is reached: the first restart would reach it, so none was made"
+    )
 
 
 def test_3419_clean_pod_policy_none_holds_when_the_backoff_limit_is_hit() -> None:

@@ -4,8 +4,9 @@
 Every pod of the run passes here several times, so what does not show is thrown away early. `condition` reads a pod.
 """
 
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import nsmallest
 
 import msgspec
@@ -18,11 +19,21 @@ from trainwright.cli.show.news import OVER, Happening, JobState, Replica
 from trainwright.core import counting
 from trainwright.core.elastic import bounded
 from trainwright.kinds.base import Kind, load
+from trainwright.model.child import BACKING_OFF
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger, Phase
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, ROLE, SPARE, Key
 
-_URGENCY = {"Failed": 0, "Unknown": 0, "Terminating": 1, "Pending": 2, "Starting": 2, "Waiting": 3, "Running": 4}
+_URGENCY = {
+    "Failed": 0,
+    "Unknown": 0,
+    BACKING_OFF: 0,
+    "Terminating": 1,
+    "Pending": 2,
+    "Starting": 2,
+    "Waiting": 3,
+    "Running": 4,
+}
 
 
 #: Which replica: job, role, index.
@@ -40,12 +51,20 @@ class Sheet(Struct):
     ledger: Ledger = Ledger()
     deleted: bool = False
     said: JobState | None = None
+    #: By the board's clock: when the job was first seen, and when it was first seen decided or deleted.
+    begun: float | None = None
+    ended: float | None = None
+
+    def took(self, now: float) -> float:
+        """The job's own time in seconds, whatever other jobs of the run take."""
+        return 0.0 if self.begun is None else (now if self.ended is None else self.ended) - self.begun
 
 
 class Board:
-    """The picture of a run."""
+    """The picture of a run. `clock` tells seconds."""
 
-    def __init__(self, jobs: Iterable[tuple[Kind, Body]]) -> None:
+    def __init__(self, jobs: Iterable[tuple[Kind, Body]], clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._sheets: dict[Key, Sheet] = {}
         self._by_uid: dict[str, Sheet] = {}
         #: Jobs of which more is to come.
@@ -84,7 +103,9 @@ class Board:
             self._fill(sheet)
         sheet.body, sheet.deleted, sheet.ledger = body, deleted, ledger
         self._resized(sheet)
+        sheet.begun = self._clock() if sheet.begun is None else sheet.begun
         if deleted or sheet.ledger.outcome is not None:
+            sheet.ended = self._clock() if sheet.ended is None else sheet.ended
             self._open.discard(sheet.key)
         return self._told(sheet)
 
@@ -137,6 +158,10 @@ class Board:
         known = [(self._replicas.get((key, *one)), one) for one in pending]
         made = [PodCount(*one, replica.attempt) for replica, one in known if replica is not None and replica.pod]
         return made + [count for at, count in self._inside.items() if at[0] == key]
+
+    def took(self, key: Key) -> float:
+        """Seconds that one job has taken."""
+        return self._sheets[key].took(self._clock())
 
     def replicas(self, key: Key) -> list[Replica]:
         """The replicas of one job."""
@@ -286,6 +311,7 @@ class Board:
             shown(ledger, self.counted(sheet.key)),
             ledger.outcome,
             sheet.deleted,
+            sheet.took(self._clock()),
         )
 
     def _place(self, one: Replica) -> tuple[int, int, int]:

@@ -270,10 +270,9 @@ class Session:
         return True
 
     def _ending(self, key: Key, why: End) -> Ending:
-        elapsed = time.monotonic() - self._order.began
         replicas = self._last.get(key, [])
         pods = tuple(self._board.counted(key))
-        scene = Scene(why, self._engine.runtime, elapsed, replicas, self._follower.words, pods)
+        scene = Scene(why, self._engine.runtime, self._board.took(key), replicas, self._follower.words, pods)
         found = ending(self._board.sheet(key), scene)
         return replace(found, terminated=tuple(self._terminated.get(key, ())))
 

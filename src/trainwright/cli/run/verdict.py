@@ -10,7 +10,6 @@ from enum import StrEnum
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from trainwright.cli.condition import signal_name
 from trainwright.cli.restarts import PodCount, shown
 from trainwright.cli.run.board import Sheet
 from trainwright.cli.run.hints import Evidence, hint
@@ -55,8 +54,8 @@ class Scene(Struct, frozen=True):
 
     end: End
     runtime: str
-    #: Seconds since the run began.
-    elapsed: float
+    #: Seconds that the job has taken.
+    took: float
     replicas: list[Replica]
     #: The last lines of a container: (pod, attempt, container) -> lines.
     words: Callable[[str, int, str], tuple[str, ...]]
@@ -72,12 +71,12 @@ def ending(sheet: Sheet, scene: Scene) -> Ending:
     if outcome is None:
         word, code, why = _unfinished(scene)
         waiting = tuple(_unsettled(scene.replicas))
-        return Ending(*where, word, code, scene.elapsed, restarts, why, unsettled=waiting)
-    took = _duration(sheet, outcome, scene)
+        return Ending(*where, word, code, scene.took, restarts, why, unsettled=waiting)
     if outcome.result is Result.SUCCEEDED:
         rule = f"rule {outcome.rule} is fulfilled" if outcome.rule else ""
-        return Ending(*where, "Succeeded", 0, took, restarts, rule or _message(outcome), outcome.rule)
-    return _failed(sheet, outcome, scene, Ending(*where, "Failed", 1, took, restarts, ""))
+        why = rule or (_asked(sheet, outcome) if outcome.reason is Reason.EXTERNAL else "")
+        return Ending(*where, "Succeeded", 0, scene.took, restarts, why, outcome.rule)
+    return _failed(sheet, outcome, scene, Ending(*where, "Failed", 1, scene.took, restarts, ""))
 
 
 def _unfinished(scene: Scene) -> tuple[str, int, str]:
@@ -103,31 +102,26 @@ def _unsettled(replicas: list[Replica]) -> Iterator[str]:
         yield f"… and {len(found) - _MOST} more"
 
 
-def _duration(sheet: Sheet, outcome: Outcome, scene: Scene) -> float:
-    """From acceptance to the end: a long clean-up is not the job's. A clock that was set back makes no time negative.
-
-    Ledgers of earlier versions have whole seconds, so up to a second more is allowed for.
-    """
-    started = sheet.ledger.times.accepted
-    stored = (outcome.at - started).total_seconds() if started is not None else scene.elapsed
-    return max(0.0, min(scene.elapsed, stored + 1))
-
-
-def _message(outcome: Outcome) -> str:
-    return outcome.message if outcome.reason is Reason.EXTERNAL else ""
+def _asked(sheet: Sheet, outcome: Outcome) -> str:
+    """Who asked for an end that no rule decided."""
+    ending = load(sheet.kind, sheet.body).job.lifecycle.ending
+    return outcome.message if ending is None else ending.told(outcome.message)
 
 
 def _failed(sheet: Sheet, outcome: Outcome, scene: Scene, blank: Ending) -> Ending:
     job = load(sheet.kind, sheet.body).job
     rule = (outcome.rule or because(job, outcome)) if outcome.reason is Reason.RULE else ""
+    if outcome.reason is Reason.EXTERNAL:
+        return replace(blank, because=_asked(sheet, outcome))
     failure = outcome.failure or next(iter(sheet.ledger.failures[-1:]), None)
     if failure is None:
         waiting = tuple(_unsettled(scene.replicas))
         return replace(blank, because=_decided(outcome, None), rule=rule, unsettled=waiting)
     cause = failure.cause
     code, signal = (None if value is UNSET else value for value in (cause.code, cause.signal))
-    lines = scene.words(failure.pod, failure.attempt, cause.container) or _last(cause)
-    evidence = Evidence(code, signal or None, cause.reason, lines, scene.runtime, bool(_said(cause, lines)))
+    lines = (scene.words(failure.pod, failure.attempt, cause.container) or _last(cause)) if cause.started else ()
+    told = bool(_said(cause, lines)) and cause.started
+    evidence = Evidence(code, signal, cause.reason, lines, scene.runtime, cause.message, told)
     return replace(
         blank,
         because=_decided(outcome, failure),
@@ -136,8 +130,8 @@ def _failed(sheet: Sheet, outcome: Outcome, scene: Scene, blank: Ending) -> Endi
         pod=failure.pod,
         container=cause.container,
         code=code,
-        signal=evidence.killed_by or None,
-        cause=_cause(cause, evidence) + _budget(sheet, failure, job.roles),
+        signal=signal or None,
+        cause=_cause(cause, lines) + _budget(sheet, failure, job.roles),
         last_lines=lines,
         hint=hint(evidence),
     )
@@ -149,16 +143,9 @@ def _decided(outcome: Outcome, failure: Failure | None) -> str:
     return f"{failure.role}-{failure.index} failed" + (f", which rule {outcome.rule} names" if outcome.rule else "")
 
 
-def _cause(cause: Cause, evidence: Evidence) -> str:
-    if cause.why is not Why.EXIT:
-        return str(cause)
-    killed = evidence.killed_by
-    how = (
-        f"was killed by {signal_name(killed)} (exit code {cause.code})" if killed else f"exited with code {cause.code}"
-    )
-    detail = f" ({cause.reason})" if cause.reason not in ("", "Error") else ""
-    said = _said(cause, evidence.lines)
-    return f"container {cause.container} {how}{detail}" + (f": {said}" if said else "")
+def _cause(cause: Cause, lines: tuple[str, ...]) -> str:
+    said = _said(cause, lines)
+    return str(cause) + (f": {said}" if said else "")
 
 
 def _said(cause: Cause, lines: tuple[str, ...]) -> str:

@@ -12,7 +12,11 @@ from trainwright.cli.show.news import Ending, Frame, Happening, JobState, Line, 
 from trainwright.cli.show.pen import Pen
 from trainwright.cli.show.summary import summary
 from trainwright.model.action import Moment
+from trainwright.model.child import BACKING_OFF
 from trainwright.model.ledger import Phase
+
+#: Phases of a replica in which it is told how often it was restarted.
+_RESTARTED = ("Running", "Starting", BACKING_OFF)
 
 
 class Lines:
@@ -72,7 +76,7 @@ def told(item: News) -> str:
         case Replica(phase="Pending" | "Starting" | "Waiting", reason=""):
             return ""
         case Replica():
-            restarts = f"restart {item.restarts}" if item.restarts and item.phase in ("Running", "Starting") else ""
+            restarts = f"restart {item.restarts}" if item.restarts and item.phase in _RESTARTED else ""
             node = item.node if item.phase == "Running" else ""
             return "  ".join(part for part in (item.label, item.phase, node, restarts, clean(item.reason)) if part)
         case Happening(reason="Failed") if item.about == item.job.name:

@@ -55,6 +55,8 @@ class JobState(Struct, frozen=True):
     restarts: int = 0
     outcome: Outcome | None = None
     deleted: bool = False
+    #: Seconds since it was submitted; once it is decided, until then.
+    took: float = 0.0
 
     @property
     def over(self) -> bool:

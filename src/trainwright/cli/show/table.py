@@ -17,6 +17,7 @@ from trainwright.cli.duration import age
 from trainwright.cli.show.clean import line as clean
 from trainwright.cli.show.lines import progress
 from trainwright.cli.show.news import OVER, Frame, JobState, Replica
+from trainwright.model.child import BACKING_OFF
 from trainwright.model.units import Time, moment
 
 _STYLES = {
@@ -24,6 +25,7 @@ _STYLES = {
     "Succeeded": "dim green",
     "Failed": "bold red",
     "Unknown": "red",
+    BACKING_OFF: "red",
     "Terminating": "yellow",
     "Pending": "yellow",
     "Paused": "yellow",
@@ -76,8 +78,7 @@ class Painter:
 def _heads(jobs: tuple[JobState, ...], moment: Moment) -> Iterator[Text]:
     for place, job in enumerate(jobs[:_JOBS]):
         text = Text.assemble((job.key.name, "bold"), "  ", (job.phase, _STYLES.get(job.phase, "")), "  ", progress(job))
-        if not place:
-            text.append(f"  {age(moment.elapsed)}  {moment.runtime}", "dim")
+        text.append(f"  {age(job.took)}" + f"  {moment.runtime}" * (not place), "dim")
         yield text
     if len(jobs) > _JOBS:
         phases = Counter(job.phase.lower() for job in jobs[_JOBS:])

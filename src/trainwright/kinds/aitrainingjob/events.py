@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from trainwright.kinds.aitrainingjob import words
 from trainwright.model.action import Emit, Moment
 from trainwright.model.job import Job
+from trainwright.model.ledger import Reason
 from trainwright.model.status import Status
 
 SOURCE = "TrainingJobOperator"
@@ -27,7 +28,9 @@ def event(job: Job, status: Status, emit: Emit) -> Emit:
         case Moment.RESTARTING:
             message = words.restarted(job.ledger, ledger)[1] or message
         case Moment.SUCCEEDED | Moment.FAILED if outcome is not None:
-            word, message = words.end(outcome), words.ended(job, ledger, outcome)
+            # The condition has the annotation's value alone, as in the original; the event also names the annotation.
+            asked = outcome.reason is Reason.EXTERNAL
+            word, message = words.end(outcome), message if asked else words.ended(job, ledger, outcome)
         case moment if moment in _OF_CHILD:
             return replace(_of_child(emit), source=SOURCE)
         case _:

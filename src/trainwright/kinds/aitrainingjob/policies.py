@@ -121,9 +121,12 @@ def ending(annotations: Mapping[str, str] | None) -> Ending | None:
     """The annotation that asks for an end, in whatever case it is written; its value is the message."""
     if not annotations:
         return None
-    asked = {_BY_LOWER[key.lower()]: annotations[key] for key in sorted(annotations) if key.lower() in _BY_LOWER}
+    asked = {_BY_LOWER[key.lower()]: key for key in sorted(annotations) if key.lower() in _BY_LOWER}
     word = next((word for word in ENDINGS if word in asked), None)
-    return None if word is None else Ending(word, asked[word], succeeded=word == "Succeed")
+    if word is None:
+        return None
+    key = asked[word]
+    return Ending(word, annotations[key], succeeded=word == "Succeed", by=f"annotation {key}")
 
 
 def lifecycle(spec: AITrainingJobSpec, annotations: Mapping[str, str] | None) -> Lifecycle:

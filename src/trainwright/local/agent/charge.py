@@ -8,14 +8,15 @@ import asyncio
 from typing import Any
 
 from trainwright.local.agent import fields, messages
-from trainwright.local.agent.container import BACKING_OFF, SCHEME, Container
+from trainwright.local.agent.container import Container
 from trainwright.local.agent.link import End
 from trainwright.local.agent.means import Means
 from trainwright.local.agent.report import Report
 from trainwright.local.agent.status import Facts, Over, compose
 from trainwright.local.agent.tidy import SHORT
+from trainwright.model.child import BACKING_OFF
 from trainwright.model.job import Body
-from trainwright.model.meta import ADDRESS, JOB_UID, Key
+from trainwright.model.meta import ADDRESS, CONTAINER_SCHEME, JOB_UID, Key
 from trainwright.model.units import moment, rfc3339
 
 _UNKNOWN = "The container could not be located when the pod was looked after again"
@@ -150,7 +151,7 @@ class Charge:
 
     def _ended_untold(self, container: Container) -> None:
         """It ran, as far as anybody was told; how it ended is known if that was before the agent's own end."""
-        end = self.means.link.former.get(container.seen.id.removeprefix(SCHEME))
+        end = self.means.link.former.get(container.seen.id.removeprefix(CONTAINER_SCHEME))
         if end is not None:
             self.finished(container, end)
             return

@@ -2,16 +2,16 @@
 """One container of a pod in an agent's charge: what it asks for, how it is, and when its process is to be killed."""
 
 import asyncio
+import signal
 from datetime import UTC, datetime
 from typing import Any
 
 from trainwright.local.agent.link import End, Link
 from trainwright.local.agent.status import CREATING, INITIALIZING, Seen
+from trainwright.model.cause import SIGNALS
 from trainwright.model.job import Body
+from trainwright.model.meta import CONTAINER_SCHEME
 from trainwright.model.units import rfc3339
-
-SCHEME = "trainwright://"
-BACKING_OFF = "CrashLoopBackOff"
 
 
 class Container:
@@ -70,7 +70,7 @@ class Container:
         """It is being started, under that name."""
         loop = asyncio.get_running_loop()
         self.id, self.since, self.started, self.why = name, loop.time(), rfc3339(now), ""
-        self.seen.id = f"{SCHEME}{name}"
+        self.seen.id = f"{CONTAINER_SCHEME}{name}"
         self.begun, self.live = loop.create_future(), True
 
     def begin(self) -> None:
@@ -99,7 +99,7 @@ class Container:
             "containerID": self.seen.id,
         }
         if end.signal:
-            state["signal"] = end.signal
+            state["signal"] = _linux(end.signal)
         if message:
             state["message"] = message
         self.seen.state = {"terminated": state}
@@ -133,3 +133,12 @@ class Container:
         if when is not None and link is not None and self.live:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(when, lambda: link.tell("kill", container=self.id))
+
+
+def _linux(number: int) -> int:
+    """The number that Linux has for a signal of this machine: those who read a status know no others."""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return number
+    return next((known for known, one in SIGNALS.items() if one == name), number)

@@ -9,11 +9,12 @@ import asyncio
 
 from trainwright.local.agent import probes, stop
 from trainwright.local.agent.charge import Charge, loop_time
-from trainwright.local.agent.container import BACKING_OFF, Container
+from trainwright.local.agent.container import Container
 from trainwright.local.agent.link import End, ends
 from trainwright.local.agent.means import Means
 from trainwright.local.agent.start import start
 from trainwright.local.agent.status import Over
+from trainwright.model.child import BACKING_OFF
 from trainwright.model.job import Body
 from trainwright.model.units import due
 
