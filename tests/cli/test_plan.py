@@ -584,3 +584,37 @@ def test_the_real_process_reads_standard_input() -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("GenericJob default/job  (stdin)\n  Creates 2 pods\n")
+
+
+TFJOB = """\
+apiVersion: kubeflow.org/v1
+kind: TFJob
+metadata: {{name: big, namespace: research}}
+spec:
+  tfReplicaSpecs:
+    {kind}:
+      replicas: {replicas}
+      template:
+        spec:
+          containers: [{{name: tensorflow, image: x, command: [train]}}]
+"""
+
+
+def test_tf_config_is_shown_completely(plan: Any) -> None:
+    code, out, _ = plan(TFJOB.format(kind="Worker", replicas=64))
+
+    assert code == 0
+    shown = [line.split("TF_CONFIG=", 1)[1] for line in out.splitlines() if "TF_CONFIG=" in line]
+    assert len(shown) == 3
+    for index, text in enumerate(shown):
+        config = json.loads(text)
+        assert config["task"] == {"type": "worker", "index": index}
+        assert config["cluster"]["worker"] == [f"big-worker-{rank}.research.svc:2222" for rank in range(64)]
+
+
+def test_a_job_that_never_succeeds_says_what_happens(plan: Any) -> None:
+    code, out, _ = plan(TFJOB.format(kind="PS", replicas=2))
+
+    assert code == 0
+    assert "when never" not in out
+    assert "succeeds     never by itself: no replica can fulfil its success rule, so it goes on until" in out

@@ -2,6 +2,7 @@
 """Rules and policies of every kind in words, and who would decide."""
 
 import pytest
+from msgspec.structs import replace
 
 from trainwright.cli.terms import Ranks, deciders, replicas, restarts, rules, when
 from trainwright.model.cause import Why
@@ -112,7 +113,66 @@ def test_restarts(rule: Restart, expected: str) -> None:
     ],
 )
 def test_success_out_of_reach_is_said_where_a_failure_may_pass(failure: Rule, expected: str) -> None:
-    assert rules(factories.job(success=CHIEF, failure=failure))["fails"] == expected
+    assert rules(replace(JOB, success=CHIEF, failure=failure))["fails"] == expected
+
+
+@pytest.mark.parametrize(
+    ("success", "failure", "deadline", "succeeds", "fails"),
+    [
+        pytest.param(NEVER, NEVER, None, "somebody ends it", "never by itself", id="nothing decides"),
+        pytest.param(All(()), NEVER, None, "somebody ends it", "never by itself", id="all of nothing"),
+        pytest.param(NOBODY, NEVER, None, "somebody ends it", "never by itself", id="a role of nobody"),
+        pytest.param(
+            NEVER, SOME_WORKER, None, "it fails or somebody ends it", "when any Worker fails", id="failure decides"
+        ),
+        pytest.param(
+            All((NEVER, CHIEF)),
+            SOME_WORKER,
+            Deadline(5, Since.STARTED),
+            "it fails, its deadline passes or somebody ends it",
+            "when any Worker fails",
+            id="a part that never is",
+        ),
+        pytest.param(
+            All((NEVER, CHIEF)),
+            NEVER,
+            None,
+            "it fails or somebody ends it",
+            "when success is out of reach",
+            id="a part that can be missed",
+        ),
+    ],
+)
+def test_a_job_that_never_succeeds_says_what_happens_instead(
+    success: Rule, failure: Rule, deadline: Deadline | None, succeeds: str, fails: str
+) -> None:
+    found = rules(replace(JOB, success=success, failure=failure, lifecycle=Lifecycle(deadline=deadline)))
+
+    assert found["succeeds"] == (
+        f"never by itself: no replica can fulfil its success rule, so it goes on until {succeeds}"
+    )
+    assert found["fails"] == fails
+
+
+def test_an_alternative_that_nobody_can_fulfil_is_left_out() -> None:
+    job = replace(JOB, success=Any((All((NEVER, CHIEF)), NOBODY, WORKER_0)), failure=Any((NEVER, SOME_WORKER)))
+
+    assert (rules(job)["succeeds"], rules(job)["fails"]) == ("when Worker 0 succeeds", "when any Worker fails")
+
+
+@pytest.mark.parametrize(
+    ("limit", "at", "expected"),
+    [
+        (0, False, "fails with the first restart of any role (backoffLimit 0)"),
+        (0, True, "fails with the first restart of any role (backoffLimit 0)"),
+        (1, True, "fails with the first restart of any role (backoffLimit 1)"),
+        (1, False, "fails beyond 1 restarts of all roles together"),
+    ],
+)
+def test_a_limit_that_the_first_restart_reaches(limit: int, at: bool, expected: str) -> None:
+    life = Lifecycle(backoff_limit=limit, fails_at_limit=at)
+
+    assert rules(factories.job(lifecycle=life))["limit"] == expected
 
 
 def test_rules_of_a_job_with_everything() -> None:

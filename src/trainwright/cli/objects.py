@@ -66,7 +66,7 @@ def _inside(body: Body) -> Iterator[str]:
         ports = [f"{port.get('name', '')} {port['port']}".strip() for port in spec.get("ports") or ()]
         yield f"ports    {', '.join(ports) or '(none)'}"
     elif body["kind"] == "ConfigMap":
-        yield from (f"{key}={_raw(value)}" for key, value in (body.get("data") or {}).items())
+        yield from (f"{key}={_whole(value)}" for key, value in (body.get("data") or {}).items())
     else:
         yield ", ".join(f"{key} {_raw(str(value))}" for key, value in spec.items())
 
@@ -97,7 +97,7 @@ def _value(entry: Body) -> str:
     """`value`, or where it will come from."""
     source = entry.get("valueFrom")
     if not isinstance(source, dict):
-        return _raw(entry.get("value") or "")
+        return _whole(entry.get("value") or "")
     for key, kind in (("secretKeyRef", "secret"), ("configMapKeyRef", "config map")):
         if source.get(key):
             return f"<from {kind} {source[key].get('name')}/{source[key].get('key')}>"
@@ -130,8 +130,13 @@ def _quoted(word: str) -> str:
 
 
 def _raw(value: object) -> str:
-    """As it is; only what a terminal should not be sent is escaped."""
-    text = _cut(str(value))
+    """As it is, if it is not too long; only what a terminal should not be sent is escaped."""
+    return _whole(_cut(str(value)))
+
+
+def _whole(value: object) -> str:
+    """However long it is: in the environment, half of TF_CONFIG or of a list of hosts is of no use."""
+    text = str(value)
     return text if text.isprintable() else repr(text)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from trainwright.model.cause import Why
 from trainwright.model.indexes import spell
-from trainwright.model.job import Clean, Job, Restart, Role, Scope, Since
+from trainwright.model.job import Clean, Job, Lifecycle, Restart, Role, Scope, Since
 from trainwright.model.ledger import Outcome, Reason
 from trainwright.model.rule import All, Any, Atom, Result, Rule, Which
 
@@ -13,6 +13,7 @@ Ranks = dict[str, tuple[int, ...]]
 
 #: More alternatives than this are not spelled out.
 _MOST = 6
+_NEVER = "never by itself"
 #: Of a process that ended; larger ones mean no more.
 _HIGHEST_CODE = 255
 _CLEAN = {
@@ -92,14 +93,13 @@ def rules(job: Job) -> dict[str, str]:
     levels = (("success", clean.succeeded), ("failure", clean.failed), ("a deadline", clean.ended))
     each = "; ".join(f"after {end}: {_CLEAN[level]}" for end, level in levels)
     found = {
-        "succeeds": f"when {when(job.success)}",
-        "fails": f"when {_fails(job.failure)}",
+        "succeeds": _succeeds(job),
+        "fails": _fails(job),
         **{f"restarts {role.name}": restarts(role) for role in job.roles if role.replicas},
         "clean-up": _CLEAN[clean.succeeded] if len({level for _, level in levels}) == 1 else each,
     }
     if life.backoff_limit is not None:
-        word = "with" if life.fails_at_limit else "beyond"
-        found["limit"] = f"fails {word} {life.backoff_limit} restarts of all roles together"
+        found["limit"] = _limit(life)
     if life.deadline is not None:
         since = "it was submitted" if life.deadline.since is Since.STARTED else "every pod ran"
         found["deadline"] = f"fails {life.deadline.seconds:g} s after {since}"
@@ -110,9 +110,52 @@ def rules(job: Job) -> dict[str, str]:
     return found
 
 
-def _fails(rule: Rule) -> str:
-    beyond = ["success is out of reach"] if _partial(rule) else []
-    return ", or ".join([text for text in (when(rule),) if text != "never"] + beyond)
+def _succeeds(job: Job) -> str:
+    rule = _reachable(job.success, job)
+    if rule is not None:
+        return f"when {when(rule)}"
+    ends = ["it fails"] if _fails(job) != _NEVER else []
+    ends += ["its deadline passes"] if job.lifecycle.deadline is not None else []
+    return f"{_NEVER}: no replica can fulfil its success rule, so it goes on until {_or([*ends, 'somebody ends it'])}"
+
+
+def _fails(job: Job) -> str:
+    rule = _reachable(job.failure, job)
+    ends = [when(rule)] if rule is not None else []
+    ends += ["success is out of reach"] if _partial(job.failure) and _can_miss(job.success, job) else []
+    return f"when {', or '.join(ends)}" if ends else _NEVER
+
+
+def _or(parts: list[str]) -> str:
+    return " or ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
+
+
+def _reachable(rule: Rule, job: Job) -> Rule | None:
+    """The rule without alternatives that nobody can fulfil; None: nobody can fulfil any."""
+    if deciders(rule, job) is None:
+        return None
+    if isinstance(rule, Any):
+        parts = [part for one in rule.rules if (part := _reachable(one, job)) is not None]
+        return Any(tuple(parts), rule.text)
+    return rule
+
+
+def _can_miss(rule: Rule, job: Job) -> bool:
+    """Whether replicas can come to an end with which the rule can never be fulfilled any more."""
+    match rule:
+        case Atom(role, _, _):
+            return any(one.replicas for one in job.roles if one.name == role)
+        case All(parts, _):
+            return any(_can_miss(part, job) for part in parts)
+        case Any(parts, _):
+            return bool(parts) and all(_can_miss(part, job) for part in parts)
+
+
+def _limit(life: Lifecycle) -> str:
+    limit = life.backoff_limit
+    if life.restarts_allowed == 0:
+        return f"fails with the first restart of any role (backoffLimit {limit})"
+    return f"fails {'with' if life.fails_at_limit else 'beyond'} {limit} restarts of all roles together"
 
 
 def _partial(rule: Rule) -> bool:
