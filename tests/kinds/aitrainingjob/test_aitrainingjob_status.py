@@ -150,6 +150,22 @@ def test_a_restart_is_counted_when_it_is_decided_and_shown_when_its_pod_exists()
     assert (status["RestartCount"], status["restarts"]) == ({"trainer": 1}, 1)
 
 
+@pytest.mark.parametrize("scope", ["All", "Replica", "Pod"])
+def test_a_pending_restart_is_shown_also_if_an_older_version_forgets_that_it_is_pending(scope: str) -> None:
+    """The older one drops the parts of the ledger that it does not know; the counts are left."""
+    one = replicas(2, restartPolicy="OnFailure", restartScope=scope)
+    world = Driver(manifest(a=one, b=one)).running()
+    for restart in range(1, 4):
+        world.end("a-0", code=1)
+        for book in world.document["status"]["trainwright"]["roles"]:
+            for unknown in ("pending", "hidden", "charged", "inside"):
+                book.pop(unknown, None)
+        status = world.again()
+
+        assert status["restarts"] == restart
+        assert status["RestartCount"] == ({"a": restart, "b": restart} if scope == "All" else {"a": restart})
+
+
 # -- what is wrong -------------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from trainwright.kinds.aitrainingjob.conditions import ENDS, TRUE, UNAPPLIED, St
 from trainwright.kinds.aitrainingjob.environment import restarts
 from trainwright.kinds.aitrainingjob.wire import AITrainingJobStatus, ReplicaStatus, TrainingJobCondition
 from trainwright.model.cause import brief
-from trainwright.model.job import Body, Job
+from trainwright.model.job import Body, Job, Scope
 from trainwright.model.ledger import LONGEST_TEXT, Ledger, Reason
 from trainwright.model.status import RoleSeen, Seen, State, Status
 from trainwright.model.units import Time, rfc3339
@@ -33,7 +33,7 @@ def render(before: AITrainingJobStatus | None, job: Job, status: Status, now: Ti
         new = replace(
             old,
             end_time=old.end_time or rfc3339(outcome.at),
-            restarts=old.restarts + _more(old.trainwright, status.ledger),
+            restarts=_restarts(old, job, status.ledger),
             trainwright=status.ledger,
         )
     else:
@@ -59,7 +59,7 @@ def _rendered(old: AITrainingJobStatus, job: Job, status: Status, now: Time) -> 
         start_time=_spelled(times.accepted, old.start_time),
         start_running_time=_spelled(times.running),
         end_time=_ended(old, story, status.ledger, now),
-        restarts=old.restarts + _more(old.trainwright, status.ledger),
+        restarts=_restarts(old, job, status.ledger),
         trainwright=status.ledger,
     )
 
@@ -74,6 +74,20 @@ def _ended(old: AITrainingJobStatus, story: Story, ledger: Ledger, now: Time) ->
         return UNSET
     decided = ledger.outcome.at if ledger.outcome is not None else now
     return rfc3339(now if old.phase == "Terminating" else decided)
+
+
+def _restarts(old: AITrainingJobStatus, job: Job, ledger: Ledger) -> int:
+    """Those that have happened. A version that does not know `pending` drops it, and never shows what was pending.
+
+    So an unfinished job has at least as many as its types are charged with: one that takes the whole job along is
+    charged to every type, all others to one.
+    """
+    shown = old.restarts + _more(old.trainwright, ledger)
+    if ledger.outcome is not None:
+        return shown
+    counts = [book.made() for book in ledger.roles]
+    shared = any(role.restart.shared and role.restart.scope is Scope.JOB for role in job.roles)
+    return max(shown, max(counts, default=0) if shared else sum(counts))
 
 
 def _more(before: Ledger, after: Ledger) -> int:
