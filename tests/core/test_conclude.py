@@ -101,6 +101,7 @@ BY_THE_NODE = [
     "Shutdown",
     "Preempting",
     "NodeLost",
+    "SupervisorLost",
     "NodeAffinity",
     "NodePorts",
     "OutOfcpu",
@@ -545,6 +546,17 @@ def test_a_lost_node_takes_what_had_not_ended_with_it(
     one: Pod, nodes: dict[str, Node] | None, seconds: float, expected: tuple[State, Cause | None]
 ) -> None:
     assert expected == concluded(one, role(mains=frozenset({"main"})), nodes, seconds)
+
+
+def test_a_lost_node_is_told_with_its_reason() -> None:
+    words = "its agent (process 12) is stopped and has not answered for 10 s; it and its pods were killed"
+    silent = node(ready=False)
+    told = tuple(replace(one, message=words) for one in silent.status.conditions or ())
+    nodes = {"node-1": replace(silent, status=replace(silent.status, conditions=told))}
+
+    _, cause = concluded(pod(), role(), nodes, 60)
+
+    assert str(cause) == f"node node-1 is lost ({words})"
 
 
 @pytest.mark.parametrize(

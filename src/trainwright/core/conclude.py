@@ -44,6 +44,7 @@ DISRUPTIONS = frozenset(
         "Shutdown",
         "Preempting",
         "NodeLost",
+        "SupervisorLost",  # what `trainwright` nodes say when the process that holds all containers has gone
         # Its node would not admit it, and nothing ran:
         "NodeAffinity",
         "NodePorts",
@@ -75,7 +76,7 @@ def conclude(pod: Pod, role: Role, doubt: Doubt | None, site: Site, now: Time) -
     if pod.metadata.deletion_timestamp is not None:
         return _STOPPING
     if doubt is not None and doubt.lost(now):
-        return State.LOST, Cause(Why.NODE_LOST, node=pod.spec.node_name)
+        return State.LOST, Cause(Why.NODE_LOST, message=brief(doubt.words), node=pod.spec.node_name)
     if end is not None:
         return end
     if doubt is not None and doubt.failed(role.name, now) and role.survives(Why.DEVICE):

@@ -32,6 +32,8 @@ class Doubt(Struct, frozen=True, gc=False):
     #: It does not answer; it counts as lost from then on, or never as things are.
     silent: bool = False
     lost_at: Time | None = None
+    #: Why it is not ready, in the words of its Ready condition.
+    words: str = ""
     #: Its GPUs have failed, in words, and which roles hold some; pods of those are given up from then on.
     sick: str = ""
     roles: frozenset[str] = frozenset()
@@ -94,6 +96,10 @@ def silent_since(node: Node) -> Time | None:
     return min((moment for moment in times if moment is not None), default=node.metadata.creation_timestamp)
 
 
+def _words(node: Node) -> str:
+    return next((one.message for one in node.status.conditions or () if one.type == "Ready"), "")
+
+
 def _silent(silent: Mapping[str, Node], known: Mapping[str, Node], site: Site) -> dict[str, Doubt]:
     """When each of them counts as lost.
 
@@ -110,7 +116,8 @@ def _silent(silent: Mapping[str, Node], known: Mapping[str, Node], site: Site) -
     for name, node in silent.items():
         since = silent_since(node)
         grace = site.node_grace * (LONGER if braked and not _gone(node) else 1.0)
-        found[name] = Doubt(silent=True, lost_at=None if since is None else after(since, grace))
+        lost_at = None if since is None else after(since, grace)
+        found[name] = Doubt(silent=True, lost_at=lost_at, words=_words(node))
     return found
 
 

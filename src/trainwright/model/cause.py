@@ -19,7 +19,7 @@ def brief(text: str, longest: int = LONGEST_MESSAGE) -> str:
 
 
 #: Reasons of pods, and of their disruption, that say their node went down, or was gone before them.
-_WITH_NODE = frozenset({"NodeShutdown", "Terminated", "Shutdown", "NodeLost", "DeletionByPodGC"})
+_WITH_NODE = frozenset({"NodeShutdown", "Terminated", "Shutdown", "NodeLost", "SupervisorLost", "DeletionByPodGC"})
 
 
 class Why(StrEnum):

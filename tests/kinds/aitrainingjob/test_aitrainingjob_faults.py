@@ -184,7 +184,7 @@ def test_while_old_pods_go_for_a_new_size_the_job_restarts() -> None:
     assert last(world.status) == ("Restarting", "trainer is scaled from 2 to 1 replicas")
 
 
-@pytest.mark.parametrize("reason", ["NodeShutdown", "Terminated", "NodeLost"])
+@pytest.mark.parametrize("reason", ["NodeShutdown", "Terminated", "NodeLost", "SupervisorLost"])
 @pytest.mark.parametrize(
     ("policy", "phase"), [("OnNodeFail", "Terminating"), ("OnFailure", "Terminating"), ("Never", "Failed")]
 )
