@@ -6,6 +6,7 @@ never waits for one. A runtime knows where a process runs, and finds what it lef
 """
 
 import os
+import select
 import signal
 from typing import Any, Protocol
 
@@ -41,6 +42,18 @@ class Process:
                 os.kill(self.pid, number)
         except ProcessLookupError:
             pass
+
+    def ended(self) -> bool:
+        """Whether it runs no more, reaped or not. Without a pidfd one that is not reaped yet counts as running."""
+        if self.pidfd >= 0:
+            poll = select.poll()
+            poll.register(self.pidfd, select.POLLIN)
+            return bool(poll.poll(0))
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
 
     def close(self) -> None:
         """Give the pidfd back. Safe to call twice."""

@@ -2,7 +2,8 @@
 """Trees of processes: who descends from whom, which container a process belongs to, and killing them all.
 
 `plain` finds what a container left behind with it, `execs` ends an abandoned command with it, and an agent whose
-supervisor was killed uses `kill_marked` for what that one left running. Without /proc only process groups are known.
+supervisor was killed uses `kill_marked` for what that one left running; `local.fencing` ends whole supervisors with it.
+Without /proc only process groups are known.
 """
 # pathlib would cost the supervisor a tenth of its start.
 
@@ -15,6 +16,9 @@ from trainwright.local.supervisor.runtimes import MARKER, Process
 
 _MARK = f"\0{MARKER}=".encode()
 _PR_SET_CHILD_SUBREAPER = 36
+_FLAGS, _UTIME, _STIME, _THREADS = 6, 11, 12, 17  # which fields of `_stat`
+_PF_EXITING = 4
+ENDED = ("", "Z", "X")  # what `activity` says of a process that has ended
 
 
 def adopt() -> bool:
@@ -43,12 +47,26 @@ def container(pid: int) -> str | None:
 
 def kill(process: Process) -> None:
     """SIGKILL a child of ours that is not reaped yet, its group, and all that descend from it."""
-    below = [one for one in (_held(pid, parent) for parent, pid in _descendants(process.pid)) if one is not None]
+    below = [one for one in (held(pid, parent) for parent, pid in _descendants(process.pid)) if one is not None]
     kill_group(process.pid)
     for one in [process, *below]:
         one.send(signal.SIGKILL)
     for one in below:
         one.close()
+
+
+def kill_below(process: Process) -> list[int]:
+    """SIGKILL all that descend from a process, which need not be our child; those that had not ended before."""
+    living = [(parent, child) for parent, child in _descendants(process.pid) if _running(child)]
+    below = [one for one in (held(child, parent) for parent, child in living) if one is not None]
+    if process.ended():  # its number may have been another's when we looked
+        living = []
+    for one in below:
+        if living:
+            with contextlib.suppress(PermissionError):  # it has become another user's; `living` names it
+                one.send(signal.SIGKILL)
+        one.close()
+    return [child for _, child in living]
 
 
 def kill_group(pid: int) -> None:
@@ -69,7 +87,7 @@ def kill_marked(containers: Container[str]) -> list[int]:
     for pid in _everyone():
         if pid == os.getpid() or container(pid) not in containers:
             continue
-        one = _held(pid, _parent(pid))
+        one = held(pid, _parent(pid))
         if one is not None and container(pid) in containers:  # again, now that the number cannot change hands
             one.send(signal.SIGKILL)
             killed.append(pid)
@@ -89,7 +107,7 @@ def _descendants(pid: int) -> list[tuple[int, int]]:
     return found
 
 
-def _held(pid: int, parent: int) -> Process | None:
+def held(pid: int, parent: int) -> Process | None:
     """A hold on a process that is no child of ours; None if it has gone, or the number is another's by now."""
     try:
         one = Process(pid)
@@ -111,8 +129,37 @@ def _children(pid: int) -> list[int]:
 
 
 def _parent(pid: int) -> int:
-    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    fields = _stat(pid)
     return int(fields[1]) if len(fields) > 1 else 0
+
+
+def _running(pid: int) -> bool:
+    """Whether a process can still do something.
+
+    One that was killed cannot, although it is there until it is reaped: PID 1 of a container even waits for its
+    namespace to be empty before it is a zombie. One whose main thread alone has ended can.
+    """
+    fields = _stat(pid)
+    if len(fields) <= _THREADS:
+        return False
+    exiting = fields[0] in (b"Z", b"X") or int(fields[_FLAGS]) & _PF_EXITING
+    return not exiting or int(fields[_THREADS]) > 1
+
+
+def activity(pid: int) -> tuple[str, float]:
+    """What its main thread does, by one letter (R, S, D, T, t, Z, X), and the CPU seconds that the process has used.
+
+    The letter is empty if the process has gone, or where there is no /proc.
+    """
+    fields = _stat(pid)
+    if len(fields) <= _STIME:
+        return "", 0.0
+    return fields[0].decode(), (int(fields[_UTIME]) + int(fields[_STIME])) / os.sysconf("SC_CLK_TCK")
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat after the name of the command, in which there may be anything."""
+    return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
 
 
 def _everyone() -> list[int]:
