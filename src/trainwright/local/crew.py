@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Node agents as processes of their own, for `--nodes N`. `fleet` makes it; each process runs `agent.main`.
+"""Node agents as processes of their own, for `--nodes N` and `--revive`; each process runs `agent.main`.
 
-In the sandbox they share one network, kept by a process of its own, so that no node's death takes it along.
+In the sandbox they share one network, kept by a process of its own, so that no node's death takes it along. An agent
+that falls silent is killed. However an agent has ended: its node counts as lost only when nothing of its pods runs.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,62 @@ import msgspec
 from msgspec.structs import replace
 
 import trainwright
-from trainwright.errors import ApiError, EngineError
-from trainwright.local.agent.main import Config
+from trainwright.errors import ApiError, EngineError, InvalidError
+from trainwright.local.agent.main import Config, Heartbeat
 from trainwright.local.agent.settings import Settings as Node
+from trainwright.local.fencing import hold, see_out, unkillable
 from trainwright.local.scheduling.liveness import node_lost
 from trainwright.local.settings import SOCKET, Settings
+from trainwright.local.supervisor import runtimes
+from trainwright.local.watchdog import Watchdog, described
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import Clock, Cluster
 from trainwright.runtime.resources import NODES
 
 _PATIENCE = 30.0
+#: Seconds for the process that keeps the network to end.
+_RELEASE = 5.0
+
+
+class AgentProcess:
+    """One agent: its process, and its supervisor's once it has told that."""
+
+    def __init__(self, node: Node, process: Process) -> None:
+        self.node = node
+        self.process = process
+        self.watchdog = Watchdog(process.pid, node.node_grace)
+        #: The agent in words, and why it was killed, where we did that.
+        self.title = f"its agent (process {process.pid})"
+        self.verdict = ""
+        self._held = hold(process.pid, os.getpid())
+        self._supervisor: runtimes.Process | None = None
+
+    def heard(self, heartbeat: Heartbeat) -> None:
+        """The agent is alive, and has told which process its supervisor is."""
+        if heartbeat.pid == self.process.pid:
+            self.watchdog.answered()
+            self._supervisor = self._supervisor or hold(heartbeat.supervisor, heartbeat.pid)
+
+    async def watch(self, notify: Callable[[str], None]) -> None:
+        """Kill it when it does not answer any more."""
+        silence = await self.watchdog.run(lambda seen: notify(f"{self.node.node}: {self.title} {described(seen)}"))
+        self.verdict = f"{self.title} {described(silence)}; it and its pods were killed"
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once. SIGKILL also ends a process that is stopped, and a later SIGCONT does not bring it back."""
+        if self._held is not None:
+            self._held.send(signal.SIGKILL)
+
+    async def see_out(self, notify: Callable[[str], None]) -> None:
+        """After its end: until its supervisor and all its pods have ended, too."""
+        folder = Path(self.node.supervisor()["folder"])
+        if self._supervisor is not None:
+            await see_out(self._supervisor, folder, lambda left: notify(unkillable(self.node.node, left)))
+        for one in (self._held, self._supervisor):
+            if one is not None:
+                one.close()
+        self._held = self._supervisor = None
 
 
 class Crew:
@@ -38,7 +85,7 @@ class Crew:
         self._settings = settings
         self._holder: Process | None = None
         self._spaces: dict[str, int] = {}
-        self._agents: dict[str, Process] = {}
+        self._agents: dict[str, AgentProcess] = {}
         self._watchers: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
 
@@ -62,18 +109,29 @@ class Crew:
         for node in nodes:
             await self._ready(node.node)
 
-    async def _launch(self, node: Node) -> Process:
+    async def heartbeat(self, request: dict[str, Any]) -> None:
+        """An agent says that it is alive. Raises InvalidError."""
+        try:
+            heartbeat = msgspec.convert(request, Heartbeat)
+        except msgspec.ValidationError as error:
+            raise InvalidError(f"the heartbeat cannot be read: {error}") from None
+        agent = self._agents.get(heartbeat.node)
+        if agent is not None:
+            agent.heard(heartbeat)
+
+    async def _launch(self, node: Node) -> AgentProcess:
         if node.network is not None:
             node = replace(node, network=node.network | {"holder": self._spaces})
         config = Config(str(self._settings.folder / SOCKET), node)
         text = msgspec.json.encode(config).decode()
-        return await _python("trainwright.local.agent.main", text, pass_fds=tuple(self._spaces.values()))
+        process = await _python("trainwright.local.agent.main", text, pass_fds=tuple(self._spaces.values()))
+        return AgentProcess(node, process)
 
     async def _ready(self, name: str) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _PATIENCE
         while not await self._registered(name):
-            if self._agents[name].returncode is not None or loop.time() > deadline:
+            if self._agents[name].process.returncode is not None or loop.time() > deadline:
                 raise EngineError(f"the agent of {name} did not start")
             await asyncio.sleep(0.02)
 
@@ -87,7 +145,7 @@ class Crew:
     async def _keep(self, node: Node) -> None:
         """Follow a node's agent; once it has died, and if that is asked for, start another after a while."""
         while True:
-            await self._follow(node.node, self._agents[node.node])
+            await self._follow(self._agents[node.node])
             if await self._over(self._settings.revive):
                 return
             self._settings.notify(f"{node.node} is started again")
@@ -105,31 +163,44 @@ class Crew:
             return False
         return True
 
-    async def _follow(self, name: str, agent: Process) -> None:
-        """What an agent has to say; when it ends, its node is lost."""
-        assert agent.stdout is not None  # noqa: S101 - it is a pipe
-        async for line in agent.stdout:
-            self._settings.notify(line.decode(errors="replace").rstrip())
-        code = await agent.wait()
+    async def _follow(self, agent: AgentProcess) -> None:
+        """Tell what an agent has to say, and kill it if it does not answer any more. When it ends, its node is lost."""
+        name, process, notify = agent.node.node, agent.process, self._settings.notify
+        watching = asyncio.get_running_loop().create_task(agent.watch(notify))
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        async for line in process.stdout:
+            notify(line.decode(errors="replace").rstrip())
+        code = await process.wait()
+        watching.cancel()
+        await agent.see_out(notify)
         if not self._stopping.is_set():
-            self._settings.notify(f"{name} is lost: its agent (process {agent.pid}) ended with {code}")
-            await node_lost(self._cluster, name, self._clock)
+            why = agent.verdict or f"{agent.title} ended with {code}"
+            notify(f"{name} is lost: {why}")
+            await node_lost(self._cluster, name, self._clock, why)
 
     async def stop(self, grace: float) -> None:
         """Every agent down, with all its pods; those that do not end in time are killed."""
         self._stopping.set()
-        alive = [agent for agent in self._agents.values() if agent.returncode is None]
+        alive = [agent for agent in self._agents.values() if agent.process.returncode is None]
         for agent in alive:
-            agent.send_signal(signal.SIGTERM if grace else signal.SIGKILL)
+            agent.process.send_signal(signal.SIGTERM if grace else signal.SIGKILL)
         try:
             async with asyncio.timeout(grace + 5.0):
-                await asyncio.gather(*(agent.wait() for agent in alive))
+                await asyncio.gather(*(agent.process.wait() for agent in alive))
         except TimeoutError:
             for agent in alive:
-                if agent.returncode is None:
+                if agent.process.returncode is None:
                     agent.kill()
-        await asyncio.gather(*self._watchers, return_exceptions=True)
+        await self._see_out()
         await self._release()
+
+    async def _see_out(self) -> None:
+        """Until nothing of any pod runs; a process that cannot be killed is not waited for beyond reason."""
+        if self._watchers:
+            _, late = await asyncio.wait(self._watchers, timeout=_PATIENCE)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*self._watchers, return_exceptions=True)
 
     async def _release(self) -> None:
         for space in self._spaces.values():
@@ -138,7 +209,11 @@ class Crew:
         if self._holder is not None:
             assert self._holder.stdin is not None  # noqa: S101 - it is a pipe
             self._holder.stdin.close()
-            await self._holder.wait()
+            try:
+                await asyncio.wait_for(self._holder.wait(), _RELEASE)
+            except TimeoutError:
+                self._holder.kill()  # it is stopped; `fleet` clears away what it leaves on this machine
+                await self._holder.wait()
 
 
 async def _python(module: str, argument: str, *, stdin: int = DEVNULL, pass_fds: tuple[int, ...] = ()) -> Process:

@@ -13,6 +13,7 @@ from typing import Any
 
 from trainwright.errors import EngineError
 from trainwright.kinds.genericjob.dialect import GANG_API
+from trainwright.local.agent.settings import HEARTBEAT
 from trainwright.local.checks import admission
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.fleet import Fleet
@@ -81,7 +82,7 @@ class Engine:
         pool, hosted = self._pools()
         addresses = Addresses(self.store, pool, Ports(ranges(), start=os.getpid()), hosted)
         addresses.install()
-        verbs = {"metrics": self._metrics}
+        verbs = {"metrics": self._metrics, HEARTBEAT: self._fleet.heartbeat}
         await self._open.enter_async_context(serve(self._settings.folder / SOCKET, self.cluster, verbs))
         await self._fleet.start()
         site = self._site(addresses)

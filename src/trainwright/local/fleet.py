@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nodes of an embedded engine: which runtime they have, and their agents. `engine` starts and stops them.
 
-One node is an agent in the engine's own process. Several are processes of their own (`crew`) that reach the store
-through its socket; one that is killed takes its pods along, as a machine would.
+One node is an agent in the engine's own process. Several, or one that is to be started again when it is lost, are
+processes of their own (`crew`) that reach the store through its socket; one that is killed takes its pods along, as a
+machine would.
 """
 
 import asyncio
 import os
 import sys
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -19,8 +20,10 @@ from trainwright.local.agent.agent import Agent
 from trainwright.local.agent.environment import passed
 from trainwright.local.agent.link import Link
 from trainwright.local.agent.settings import Settings as Node
+from trainwright.local.fencing import fence, unkillable
 from trainwright.local.network.subnets import lease
 from trainwright.local.settings import Settings
+from trainwright.local.supervisor.runtimes import Process
 from trainwright.runtime.ports import Clock, Cluster
 
 if TYPE_CHECKING:
@@ -77,14 +80,19 @@ class Fleet:
             self._leases.callback(leased.close)
             subnet, network = leased.subnet, {"subnet": leased.subnet, "holder": None}
         self._nodes = [replace(node, runtime=runtime, network=network) for node in self._nodes]
-        if len(self._nodes) == 1:
+        if len(self._nodes) == 1 and self._settings.revive is None:
             self._link = await Link.start(self._nodes[0].supervisor())
         else:
-            from trainwright.local.crew import Crew  # noqa: PLC0415 - only several nodes need it
+            from trainwright.local.crew import Crew  # noqa: PLC0415 - hardly any run needs it
 
             self._crew = Crew(self._cluster, self._clock, self._settings)
             await self._crew.prepare(subnet)
         self.runtime, self.choice, self.subnet = runtime, why, subnet
+
+    async def heartbeat(self, request: dict[str, Any]) -> None:
+        """An agent in a process of its own says that it is alive."""
+        if self._crew is not None:
+            await self._crew.heartbeat(request)
 
     async def start(self) -> None:
         """Every node registered and ready for pods."""
@@ -119,7 +127,9 @@ class Fleet:
         stopping = asyncio.ensure_future(agent.stop(grace))
         done, _ = await asyncio.wait({stopping}, timeout=grace + _PATIENCE)
         if not done and self._link is not None:
-            self._link.process.kill()
+            name, notify = self._nodes[0].node, self._settings.notify
+            with closing(Process(self._link.process.pid)) as supervisor:
+                await fence(supervisor, self._link.folder, lambda left: notify(unkillable(name, left)))
         await stopping
 
 
@@ -133,6 +143,7 @@ def _node(settings: Settings, name: str, share: machine.Share) -> Node:
         keep=settings.keep,
         capacity=share.capacity(),
         devices=share.gpus,
+        node_grace=settings.node_grace,
         passed=passed(os.environ),
         visible=_visible(settings),
     )

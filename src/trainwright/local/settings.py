@@ -23,6 +23,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     working: Path
     runtime: str = "auto"
     nodes: int = 1
+    #: Seconds until a node agent or a supervisor that is stopped is killed; six times that if it only does not answer.
+    node_grace: float = 10.0
     #: Seconds after which a node that has died is started again; None: never.
     revive: float | None = None
     #: Pretend that there are so many GPUs.

@@ -418,6 +418,52 @@ async def test_a_dead_supervisor_fails_its_pods_and_its_node(node: Place) -> Non
     assert found["status"]["conditions"][0]["status"] == "False"
 
 
+async def test_a_stopped_supervisor_is_killed_with_its_pods(tmp_path: Path) -> None:
+    """Also a process that has left its session and forgotten whose it is; and only then the pod has failed."""
+    stray = "echo $$; exec env -u TRAINWRIGHT_CONTAINER setsid sh -c 'echo $$; sleep 60; true'"
+    async with place(tmp_path, node_grace=0.5) as node:
+        node.run(container(f"{stray} & exec sleep 60"), restartPolicy="Always")
+        await settle(lambda: "pod" in [path.name for path in (tmp_path / "logs").glob("*")] and len(words(node)) == 2)
+        pids = [int(word) for word in words(node)]
+        supervisor = node.agent.means.link.process.pid
+        os.kill(supervisor, signal.SIGSTOP)
+        status = await node.phase("Failed")
+        assert [alive(pid) for pid in pids] == [False, False]
+        assert status["reason"] == "SupervisorLost"
+        told = f"the supervisor (process {supervisor}) is stopped and has not answered for 0."
+        assert status["message"].startswith(told)
+        assert status["message"].endswith("it and its pods were killed")
+
+
+def words(node: Place) -> list[str]:
+    return node.log().split()
+
+
+async def test_a_supervisor_that_goes_on_in_time_keeps_its_pods(tmp_path: Path) -> None:
+    async with place(tmp_path, node_grace=30.0) as node:
+        node.run(container("echo $$; exec sleep 60"))
+        await node.phase("Running")
+        supervisor = node.agent.means.link.process.pid
+        os.kill(supervisor, signal.SIGSTOP)
+        await asyncio.sleep(2)
+        os.kill(supervisor, signal.SIGCONT)
+        await asyncio.sleep(1.5)
+        assert node.status()["phase"] == "Running"
+        assert node.agent.means.link.alive
+
+
+@pytest.mark.parametrize("kubelet", [False, True])
+async def test_an_agent_whose_supervisor_is_stopped_can_end(tmp_path: Path, *, kubelet: bool) -> None:
+    async with place(tmp_path, node_grace=0.5, kubelet=kubelet) as node:
+        node.run(container("echo $$; exec sleep 60"))
+        await node.phase("Running")
+        await settle(lambda: node.log().strip())
+        pid = int(words(node)[-1])
+        os.kill(node.agent.means.link.process.pid, signal.SIGSTOP)
+        await asyncio.wait_for(node.agent.stop(None), 20)
+        assert not alive(pid)
+
+
 async def test_what_another_agent_left_running_is_lost_and_restarted_by_its_policy(tmp_path: Path) -> None:
     running = {"name": "main", "restartCount": 2, "state": {"running": {"startedAt": "2026-11-15T12:00:00Z"}}}
     async with place(tmp_path) as node:

@@ -15,6 +15,7 @@ from agents import NODE, alive, container, end, manifest, settings, settle
 
 from trainwright.errors import NotFoundError
 from trainwright.local.agent.main import Config
+from trainwright.local.agent.settings import HEARTBEAT
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.sockets.server import serve
 from trainwright.local.storage.store import Store
@@ -35,13 +36,18 @@ class Engine:
         self.closing = asyncio.Event()
         self.serving = asyncio.create_task(self._serve())
         self.agent: Process
+        self.heartbeats: list[Body] = []
 
     async def _serve(self) -> None:
-        async with serve(self.folder / "engine.sock", LocalCluster(self.store), {}):
+        verbs = {HEARTBEAT: self._heartbeat}
+        async with serve(self.folder / "engine.sock", LocalCluster(self.store), verbs):
             await self.closing.wait()
 
+    async def _heartbeat(self, request: Body) -> None:
+        self.heartbeats.append(request)
+
     async def start(self) -> None:
-        config = Config(str(self.folder / "engine.sock"), settings(self.folder))
+        config = Config(str(self.folder / "engine.sock"), settings(self.folder, node_grace=2.0))
         await settle((self.folder / "engine.sock").exists)
         words = [sys.executable, "-m", "trainwright.local.agent.main", msgspec.json.encode(config).decode()]
         self.agent = await asyncio.create_subprocess_exec(*words, stdout=PIPE, stderr=PIPE)
@@ -108,6 +114,37 @@ async def test_sigterm_ends_its_pods_gracefully_and_tells_how_they_ended(engine:
     engine.agent.terminate()
     assert await asyncio.wait_for(engine.agent.wait(), 5) == 0
     assert end(engine.status())["exitCode"] == 143
+
+
+async def test_it_ends_when_its_supervisor_does_and_tells_how_its_pods_ended(engine: Engine) -> None:
+    """So that the engine can start another one."""
+    pid = await engine.running()
+    agent = engine.agent.pid
+    (supervisor,) = map(int, Path(f"/proc/{agent}/task/{agent}/children").read_text().split())
+    os.kill(supervisor, signal.SIGKILL)
+    assert await asyncio.wait_for(engine.agent.wait(), 10) == 3
+    assert engine.status()["reason"] == "SupervisorLost"
+    node = engine.store.get(NODES.whole(), Key("", NODE))
+    assert [(one["status"], one["reason"]) for one in node["status"]["conditions"]] == [("False", "SupervisorLost")]
+    await settle(lambda: not alive(pid))
+
+
+async def test_one_that_goes_on_after_its_pod_was_given_up_kills_it_at_once(engine: Engine) -> None:
+    """Nobody can end it before: on a cluster its replica runs twice until then."""
+    pid = await engine.running()
+    engine.agent.send_signal(signal.SIGSTOP)
+    engine.store.delete(WHOLE, Key("space", "pod"), grace=0)
+    await asyncio.sleep(0.5)
+    assert alive(pid)
+    engine.agent.send_signal(signal.SIGCONT)
+    await settle(lambda: not alive(pid))
+    assert engine.agent.returncode is None
+
+
+async def test_it_says_regularly_that_it_is_alive(engine: Engine) -> None:
+    await settle(lambda: len(engine.heartbeats) >= 3)
+    (said,) = {(one["node"], one["pid"]) for one in engine.heartbeats}
+    assert said == (NODE, engine.agent.pid)
 
 
 async def test_without_an_engine_it_says_so(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from places import node, pod
 
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.scheduling.liveness import Watchman, node_lost
+from trainwright.local.scheduling.liveness import node_lost
 from trainwright.local.scheduling.scheduler import Scheduler
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
@@ -40,7 +40,7 @@ async def scheduling(*nodes: dict[str, Any], history: int = 8192) -> AsyncIterat
 
 
 @asynccontextmanager
-async def running(*parts: Scheduler | Watchman) -> AsyncIterator[None]:
+async def running(*parts: Scheduler) -> AsyncIterator[None]:
     tasks = [asyncio.create_task(part.run()) for part in parts]
     yield
     for task in tasks:
@@ -266,29 +266,3 @@ async def test_a_lost_node_takes_no_pods_until_it_is_back() -> None:
         store.patch(NODES, Key("", "node-0"), {"status": node()["status"]}, status=True)
         await asyncio.sleep(0.01)
         assert where(store, "after") == ["node-0"]
-
-
-async def test_a_node_that_falls_silent_is_given_up() -> None:
-    store = Store(LoopClock())
-    for name in ("silent", "steady", "mute"):
-        body = node(name)
-        body["status"]["conditions"].insert(0, {"type": "MemoryPressure", "status": "False"})
-        if name != "mute":
-            body["status"]["conditions"][1]["lastHeartbeatTime"] = rfc3339(NOW)
-        store.create(NODES, body)
-    scheduler = Scheduler(LocalCluster(store), store.bind, LoopClock())
-    watchman = Watchman(LocalCluster(store), scheduler.board.nodes, LoopClock(), limit=10)
-    async with running(scheduler, watchman):
-        for _ in range(20):
-            await asyncio.sleep(1)
-            conditions = store.get(NODES, Key("", "steady"))["status"]["conditions"]
-            beat = [conditions[0], conditions[1] | {"lastHeartbeatTime": rfc3339(LoopClock().now())}]
-            store.patch(NODES, Key("", "steady"), {"status": {"conditions": beat}}, status=True)
-    found = {name: store.get(NODES, Key("", name))["status"]["conditions"] for name in ("silent", "steady", "mute")}
-    assert {name: one[1]["status"] for name, one in found.items()} == {
-        "silent": "Unknown",
-        "steady": "True",
-        "mute": "True",
-    }
-    assert found["silent"][1]["message"] == "the node agent has said nothing for 10 seconds"
-    assert found["silent"][1]["lastHeartbeatTime"] == rfc3339(NOW)

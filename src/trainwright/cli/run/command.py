@@ -42,6 +42,15 @@ from trainwright.runtime.clock import WallClock
 )
 @click.option("--keep", is_flag=True, help="Leave the replicas' files (volumes, /tmp) where they are.")
 @click.option("--nodes", type=click.IntRange(1, 64), default=1, show_default=True, help="Share the machine out.")
+@click.option(
+    "--node-grace",
+    type=Duration(),
+    default="10s",
+    show_default=True,
+    metavar="TIME",
+    help="Kill a node agent with its pods when it has been stopped (SIGSTOP) for TIME, or has not answered for six "
+    "times TIME although it had CPU time; its replicas are then restarted elsewhere.",
+)
 @click.option("--revive", type=Duration(), metavar="TIME", help="Start a node again so long after it died.")
 @click.option("--gpus", type=click.IntRange(0, 1024), metavar="N", help="Pretend that there are so many GPUs.")
 @click.option(

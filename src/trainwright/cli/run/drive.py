@@ -44,6 +44,7 @@ class Options(Struct, frozen=True, kw_only=True):
     grace: float | None = None
     keep: bool = False
     nodes: int = 1
+    node_grace: float = 10.0
     revive: float | None = None
     gpus: int | None = None
     resync: float = 15.0
@@ -76,6 +77,7 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
             working=_here(),
             runtime=options.runtime,
             nodes=options.nodes,
+            node_grace=options.node_grace,
             revive=options.revive,
             gpus=options.gpus,
             keep=options.keep,

@@ -16,15 +16,18 @@ from trainwright.local.agent.awaited import Awaited
 from trainwright.local.agent.devices import Devices
 from trainwright.local.agent.follow import Follower
 from trainwright.local.agent.hosts import Hosts
-from trainwright.local.agent.link import Link
+from trainwright.local.agent.link import Link, Lost, Refused
 from trainwright.local.agent.means import Means, Notices, Tokens
 from trainwright.local.agent.node import Node
 from trainwright.local.agent.report import Reports
 from trainwright.local.agent.settings import Settings
 from trainwright.local.agent.status import Over
 from trainwright.local.agent.worker import Worker
+from trainwright.local.fencing import fence, unkillable
 from trainwright.local.network.pools import Subnet
 from trainwright.local.supervisor import tree
+from trainwright.local.supervisor.runtimes import Process
+from trainwright.local.watchdog import Watchdog, described
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import Clock, Cluster, Happened, Page, Scope
@@ -58,6 +61,8 @@ class Agent:
         #: What is still to be cleared away of a pod that has gone, by its name: another of that name waits for it.
         self._clearing: dict[Key, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Watch the supervisor; to the very end, since an agent that stops waits for answers, too.
+        self._watching: tuple[asyncio.Task[None], ...] = ()
         self._swept = False
         #: Called when a defect of ours has ended what this agent does all the time.
         self.failed: Callable[[], None] = lambda: None
@@ -74,6 +79,10 @@ class Agent:
         follower = Follower(means.cluster, PODS.whole(), scope, settings.pace)
         follower.forbidden = lambda error: means.notices.once(f"the pods of this node cannot be followed: {error}")
         self._spawn(follower.run(self._listed, self._changed))
+        loop, watchdog = asyncio.get_running_loop(), Watchdog(means.link.process.pid, settings.node_grace)
+        self._watching = (loop.create_task(self._ping(watchdog)), loop.create_task(self._watch(watchdog)))
+        for task in self._watching:
+            task.add_done_callback(self._done)
         if settings.heartbeat:
             self._spawn(self._beat(settings.heartbeat))
 
@@ -95,6 +104,9 @@ class Agent:
         if self.means.hosts is not None:
             await self.means.hosts.close()
         await self.means.link.close()
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
 
     async def leave(self, grace: float | None, *, remove: bool) -> None:
         """Stop, as a node of somebody else's cluster does: nothing new may come meanwhile, and it is said why."""
@@ -186,6 +198,28 @@ class Agent:
         for worker in self._workers.values():
             worker.lose(loss)
         self._spawn(self._fail("SupervisorLost", loss))
+
+    async def _ping(self, watchdog: Watchdog) -> None:
+        """Ask the supervisor for an answer now and then."""
+        while True:
+            try:
+                await self.means.link.call("ping")
+            except Lost:
+                return
+            except Refused:
+                pass  # an answer, too
+            watchdog.answered()
+            await asyncio.sleep(watchdog.limits.interval)
+
+    async def _watch(self, watchdog: Watchdog) -> None:
+        """Kill a supervisor that does not answer any more; its end is then noticed as any other (`_lose`)."""
+        link, tell, who = self.means.link, self.means.notices.tell, f"the supervisor (process {watchdog.pid})"
+        silence = await watchdog.run(lambda seen: tell(f"{self.node.name}: {who} {described(seen)}"))
+        if not link.alive:
+            return
+        link.loss = f"{who} {described(silence)}; it and its pods were killed"
+        with contextlib.closing(Process(watchdog.pid)) as supervisor:
+            await fence(supervisor, link.folder, lambda left: tell(unkillable(self.node.name, left)))
 
     async def _fail(self, reason: str, message: str) -> None:
         with contextlib.suppress(ApiError):

@@ -2,21 +2,27 @@
 """A node agent in a process of its own: `python -m trainwright.local.agent.main CONFIG`, a `Config` as JSON.
 
 The engine starts one per node for `--nodes N`. It reaches the store through the engine's socket and ends with it; its
-supervisor ends with the agent, so that killing the agent is the death of a node. Notices are lines on stdout.
+supervisor ends with the agent, so that killing the agent is the death of a node. Notices are lines on stdout. It tells
+the engine regularly that it is alive: one that falls silent is killed.
 """
 
 import asyncio
+import os
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from trainwright.errors import TrainwrightError
+from trainwright.errors import ApiError, EngineError, TrainwrightError
 from trainwright.local.agent.agent import Agent
 from trainwright.local.agent.link import Link
-from trainwright.local.agent.settings import Settings
+from trainwright.local.agent.settings import HEARTBEAT, Settings
+from trainwright.local.silence import SilenceLimits
 from trainwright.local.sockets.client import RemoteCluster
 from trainwright.local.sockets.wire import connect
 from trainwright.runtime.clock import WallClock
@@ -30,31 +36,61 @@ class Config(Struct, frozen=True):
     grace: float = 30.0
 
 
+class Heartbeat(Struct, frozen=True):
+    """What an agent says of itself: its node, its process and its supervisor's."""
+
+    node: str
+    pid: int
+    supervisor: int
+
+
+class _SupervisorLostError(EngineError):
+    """The node can run nothing any more; the agent has told why."""
+
+
 async def serve(config: Config) -> None:
     """Be a node until the engine has gone (then everything ends at once) or SIGTERM asks for an end."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[float | None] = loop.create_future()
     loop.add_signal_handler(signal.SIGTERM, _settle, ended, config.grace)
     loop.add_signal_handler(signal.SIGINT, lambda: None)  # a Ctrl-C is the engine's to answer
-    async with RemoteCluster(Path(config.socket)) as cluster:
+    async with RemoteCluster(Path(config.socket)) as cluster, RemoteCluster(Path(config.socket)) as engine:
         reader, writer = await asyncio.open_unix_connection(sock=connect(Path(config.socket)))
         link = await Link.start(config.settings.supervisor())
         for notice in link.ready.result().get("notices") or ():
             _say(notice)
         agent = Agent(cluster, link, WallClock(), config.settings, _say)
-        gone = asyncio.create_task(_gone(reader, ended))
+        link.lost = partial(_lose, link.lost, ended)
+        heartbeat = Heartbeat(config.settings.node, os.getpid(), link.process.pid)
+        await _tell(engine, heartbeat)  # the engine has to know the supervisor before there are pods
+        interval = SilenceLimits.of(config.settings.node_grace).interval
+        beside = [
+            asyncio.create_task(_gone(reader, ended)),
+            asyncio.create_task(_beat(engine, heartbeat, interval)),
+        ]
         try:
             await agent.start()
             grace = await ended
+            await (agent.stop(grace) if grace is not None else link.close())
+        except _SupervisorLostError:
+            await agent.leave(0, remove=False)
+            raise
         finally:
-            gone.cancel()
+            for task in beside:
+                task.cancel()
             writer.close()
-        await (agent.stop(grace) if grace is not None else link.close())
 
 
 def _settle(ended: "asyncio.Future[float | None]", grace: float | None) -> None:
     if not ended.done():
         ended.set_result(grace)
+
+
+def _lose(told: Callable[[], None], ended: "asyncio.Future[float | None]") -> None:
+    """The supervisor has gone: the agent gives its pods up, and then it is of no more use."""
+    told()
+    if not ended.done():
+        ended.set_exception(_SupervisorLostError("its supervisor has gone"))
 
 
 async def _gone(reader: asyncio.StreamReader, ended: "asyncio.Future[float | None]") -> None:
@@ -63,14 +99,35 @@ async def _gone(reader: asyncio.StreamReader, ended: "asyncio.Future[float | Non
     _settle(ended, None)
 
 
+async def _beat(engine: RemoteCluster, heartbeat: Heartbeat, interval: float) -> None:
+    """Tell the engine regularly that we are alive, on a connection that nothing else can block.
+
+    The next one waits for the answer to the one before: an engine that is stopped finds no heap of them.
+    """
+    while True:
+        await asyncio.sleep(interval)
+        await _tell(engine, heartbeat)
+
+
+async def _tell(engine: RemoteCluster, heartbeat: Heartbeat) -> None:
+    with suppress(ApiError):  # `_gone` notices an engine that has ended
+        await engine.call(HEARTBEAT, **msgspec.structs.asdict(heartbeat))
+
+
 def _say(text: str) -> None:
     print(text, flush=True)
 
 
 def main() -> None:
     """Be a node agent. The only argument is its configuration, as JSON."""
+    if sys.platform == "linux":
+        from trainwright.local.supervisor import kernel  # noqa: PLC0415 - Linux only
+
+        kernel.die_with_parent()
     try:
         asyncio.run(serve(msgspec.json.decode(sys.argv[1], type=Config)))
+    except _SupervisorLostError:
+        sys.exit(3)
     except (TrainwrightError, OSError) as error:
         sys.exit(f"node agent: {error}")
 

@@ -9,6 +9,8 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 Runtime = Literal["sandbox", "process"]
+#: The engine's verb by which an agent in a process of its own says that it is alive.
+HEARTBEAT = "heartbeat"
 
 
 class Pace(Struct, frozen=True, kw_only=True):
@@ -61,6 +63,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     rotate: tuple[int, int] = (10 << 20, 5)
     #: Seconds between signs of life on the node object; 0: none.
     heartbeat: float = 0.0
+    #: Seconds until a supervisor that is stopped is killed; see `local.silence` for one that only does not answer.
+    node_grace: float = 10.0
     #: What becomes of the pods when the agent dies.
     orphans: Literal["end", "keep"] = "end"
     #: The supervisor's `network`: subnet and, where several agents share one, its holder.

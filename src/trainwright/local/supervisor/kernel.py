@@ -6,6 +6,7 @@ Each raises OSError with the path concerned. ctypes calls the C library, so noth
 
 import ctypes
 import os
+import signal
 
 NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 FS = 0x200
@@ -17,6 +18,7 @@ DETACH = 2
 
 NET_ADMIN, SYS_CHROOT, SYS_ADMIN = 12, 18, 21
 
+_PDEATHSIG = 1
 _CAP_AMBIENT, _RAISE, _CLEAR = 47, 2, 4
 _CAPABILITY_VERSION = 0x20080522
 
@@ -72,6 +74,11 @@ def bequeath(capability: int | None) -> None:
     sets[2] |= 1 << capability
     _checked(_libc.capset(header, sets))
     _checked(_libc.prctl(_CAP_AMBIENT, _RAISE, capability, 0, 0))
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends; also while this process is stopped."""
+    _checked(_libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
 
 
 def _checked(result: int, path: str | None = None) -> None:

@@ -24,8 +24,8 @@ class Service:
 
     def register(self, control: Control) -> None:
         """Let the agent use the verbs."""
-        verbs = (self.open, self.start, self.signal, self.kill, self.exec, self.close, self.list, self.forget)
-        control.handlers = {verb.__name__: verb for verb in verbs}
+        pods = (self.open, self.start, self.signal, self.kill, self.exec, self.close)
+        control.handlers = {verb.__name__: verb for verb in (*pods, self.list, self.forget, self.ping)}
 
     def open(self, request: Message, _: Reply) -> Message:
         """Make what the containers of a pod share."""
@@ -70,6 +70,10 @@ class Service:
         """The agent has stored how a container ended. One that runs is not forgotten."""
         if request["container"] not in self._containers.running:
             self._journal.forget(request["container"])
+        return _OK
+
+    def ping(self, _: Message, __: Reply) -> Message:
+        """Show that the supervisor answers."""
         return _OK
 
     def ended(self, container: str) -> None:
