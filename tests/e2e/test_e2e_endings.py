@@ -77,6 +77,35 @@ def test_a_signal_ends_replicas_as_they_wish_to_be_ended(stage: Stage, number: i
     assert stage.left() == []
 
 
+def test_a_terminal_that_is_gone_ends_the_run(process: Stage) -> None:
+    run = process.start("run", trained(POLITE))
+    run.until("worker-0 | ready")
+
+    run.signal(signal.SIGHUP)
+    done = run.end()
+
+    assert done.code == 129, done.said
+    assert "worker-0 | left" in done.out
+
+
+def test_nohup_outlives_its_terminal(process: Stage) -> None:
+    """The replica goes on until a file tells it to end, well after the signal has come."""
+    until_told = f"echo ready; until [ -e {process.work}/go ]; do sleep 0.05; done; echo trained"
+    words = ["nohup", *process.words("run", worker(until_told))]
+    out = process.folder / "nohup-output"
+    with out.open("wb") as to:
+        run = subprocess.Popen(words, stdout=to, stderr=to, stdin=subprocess.DEVNULL, cwd=process.work, env=process.env)
+    until(lambda: "| ready" in out.read_text())
+
+    run.send_signal(signal.SIGHUP)
+    time.sleep(0.5)
+    (process.work / "go").touch()
+
+    assert run.wait(30) == 0, out.read_text()
+    assert "worker-0 | trained" in out.read_text()
+    (process.work / "go").unlink()
+
+
 def test_a_second_ctrl_c_kills_at_once(stage: Stage) -> None:
     run = stage.start("run", trained(DEAF, grace=60))
     run.until("worker-0 | ready")

@@ -24,6 +24,9 @@ class Ends:
         self.over = asyncio.Event()
         #: No more patience.
         self.hurry = asyncio.Event()
+        #: `nohup` has the run ignore SIGHUP, so that it outlives its terminal.
+        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        self._answered = [number for number in _SIGNALS if not (ignored and number is signal.SIGHUP)]
 
     def end(self, why: End, text: str = "") -> None:
         """The run is to end."""
@@ -35,8 +38,8 @@ class Ends:
     def listening(self) -> Iterator[None]:
         """Take the signals."""
         loop = asyncio.get_running_loop()
-        for number, why in _SIGNALS.items():
-            loop.add_signal_handler(number, self._signalled, why)
+        for number in self._answered:
+            loop.add_signal_handler(number, self._signalled, _SIGNALS[number])
         try:
             yield
         finally:
@@ -51,5 +54,5 @@ class Ends:
 
     def _release(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
+        for number in self._answered:
             loop.remove_signal_handler(number)
