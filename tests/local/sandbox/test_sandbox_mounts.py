@@ -2,6 +2,7 @@
 """Mounts at their real paths, whether the host has such a path or not; and the host does not notice."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -149,10 +150,20 @@ def test_memory_is_as_large_as_asked(box: Sandboxed) -> None:
     assert box.run(_SIZE.format("/scratch"), mounts=at(None, "/scratch", tmpfs=3 << 20)).strip() == "3072"
 
 
+@pytest.mark.parametrize("shm", [None, 0], ids=["no volume", "a volume without a sizeLimit"])
+def test_shared_memory_is_usually_as_large_as_the_machine_s(box: Sandboxed, shm: int | None) -> None:
+    """The machine's own /dev/shm, but no less than the kernel's default, half of the memory."""
+    memory = int(re.findall(r"MemTotal: *(\d+) kB", Path("/proc/meminfo").read_text())[0])
+    own = os.statvfs("/dev/shm")  # noqa: S108
+    box.open(shm=shm)
+    size = int(box.run(_SIZE.format("/dev/shm")))  # noqa: S108
+    assert size == pytest.approx(max(memory // 2, own.f_blocks * own.f_frsize >> 10), rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("shm", "mounts", "size"),
-    [(None, [], 65536), (8 << 20, [], 8192), (None, at(None, "/dev/shm", tmpfs=4 << 20), 4096)],  # noqa: S108
-    ids=["as usual", "as asked", "a volume"],
+    [(8 << 20, [], 8192), (None, at(None, "/dev/shm", tmpfs=4 << 20), 4096)],  # noqa: S108
+    ids=["as asked", "a volume"],
 )
 def test_shared_memory_has_its_size(box: Sandboxed, shm: int | None, mounts: Mounts, size: int) -> None:
     box.open(shm=shm)

@@ -78,7 +78,7 @@ def renew(room: Room) -> None:
 
 
 def shared(pod: Body) -> int | None:
-    """The size of the pod's /dev/shm, where it asks for one; 0: it asks for one without a limit."""
+    """The size of the pod's /dev/shm, where it sets one; 0 or None: the machine's usual size."""
     spec = pod["spec"]
     sized = {
         volume["name"]: _size(volume["emptyDir"])

@@ -6,6 +6,7 @@ volume lies. Parents are mounted before what is in them. A refusal is a sentence
 """
 
 import errno
+import functools
 import os
 import stat
 from collections.abc import Iterable
@@ -18,7 +19,6 @@ from trainwright.local.supervisor.runtimes import Refused
 
 _TMP, _SHM, _HOSTS, _RESOLVER = "/tmp", "/dev/shm", "/etc/hosts", "/etc/resolv.conf"  # noqa: S108 - these very paths are meant
 _TERMINATION_LOG = "/dev/termination-log"
-_SHM_BYTES = 64 << 20
 # How statvfs says that a mount is restricted: a remount within a user namespace has to repeat it.
 _KEPT = {
     os.ST_NOSUID: kernel.NOSUID,
@@ -63,10 +63,24 @@ def _given(one: dict[str, Any]) -> Mount:
 def _usual(pod: dict[str, Any]) -> list[Mount]:
     tmp, size = pod.get("tmp"), pod.get("shm")
     shared = os.path.join(os.path.dirname(tmp), "shm") if tmp else None
-    usual = [Mount(_SHM, shared, _SHM_BYTES if size is None else size)]
+    usual = [Mount(_SHM, shared, size or _machine_size())]
     files = {_HOSTS: pod.get("hosts"), _RESOLVER: pod.get("resolver")}
     usual += [Mount(target, source) for target, source in files.items() if source]
     return usual + (_private(tmp, pod.get("keep") or ()) if tmp else [])
+
+
+@functools.cache
+def _machine_size() -> int:
+    """Bytes of this machine's /dev/shm where that is more than half of its memory; 0: the kernel's default, that half.
+
+    Data loaders share their batches here. A /dev/shm of 64 MiB, as container engines make it, ends them by SIGBUS; so a
+    machine that is itself such a container is no measure. A container's memory limit counts what is written here.
+    """
+    if not os.path.ismount(_SHM):
+        return 0
+    found = os.statvfs(_SHM)
+    size = found.f_blocks * found.f_frsize
+    return size if size > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 else 0
 
 
 def _private(tmp: str, keep: Iterable[str]) -> list[Mount]:
