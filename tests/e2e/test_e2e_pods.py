@@ -166,6 +166,28 @@ def test_a_secret_and_a_config_map_are_files(sandbox: Stage) -> None:
     assert [path for path in sandbox.state.rglob("*") if path.is_file() and b"sesame" in path.read_bytes()] == []
 
 
+def test_a_pod_reads_about_itself_and_from_several_sources_in_files(sandbox: Stage) -> None:
+    about = {"path": "about/name", "fieldRef": {"fieldPath": "metadata.name"}}
+    sources = [
+        {"configMap": {"name": "settings", "items": [{"key": "rate", "path": "rate"}]}},
+        {"secret": {"name": "tokens"}},
+        {"downwardAPI": {"items": [about]}},
+        {"serviceAccountToken": {"path": "jwt"}},
+    ]
+    volumes = [{"name": "all", "projected": {"sources": sources}}, {"name": "own", "downwardAPI": {"items": [about]}}]
+    mounts = [{"name": name, "mountPath": f"/etc/e2e/{name}"} for name in ("all", "own")]
+    script = "cd /etc/e2e; ls all; cat all/rate; echo; cat all/word; echo; cat all/about/name; echo; cat own/about/name"
+    done = run(
+        sandbox,
+        beside("ConfigMap", "settings", data={"rate": "0.3"}),
+        beside("Secret", "tokens", stringData={"word": "open"}),
+        job(role("worker", shell(script, volumeMounts=mounts), volumes=volumes)),
+    )
+
+    assert said(done) == ["about", "rate", "word", "0.3", "open", "e2e-worker-0", "e2e-worker-0"]
+    assert "there are no service accounts here: the file 'jwt' is left out" in done.err
+
+
 def test_a_claim_outlives_its_run(sandbox: Stage) -> None:
     claim = beside("PersistentVolumeClaim", "mine", spec={"accessModes": ["ReadWriteOnce"]})
     write = mounted("cat /data/count 2>/dev/null || echo nothing yet; echo x >> /data/count")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from trainwright.kinds.spelling import FIELDS
 from trainwright.local.checks.preflight import check
 from trainwright.model.problem import Problem
 
@@ -54,6 +55,8 @@ def mounting(path: str, **source: Any) -> dict[str, Any]:
     return job({"volumeMounts": [{"name": "v", "mountPath": path}]}, volumes=[{"name": "v"} | source])
 
 
+ABOUT = {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}
+CPU = {"containerName": "c0", "resource": "limits.cpu"}
 GPUS = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
 NO_COMMAND = "missing; the image is not used here, so its entrypoint is not known: name the program to run"
 RIGHT: dict[str, dict[str, Any]] = {
@@ -68,6 +71,18 @@ RIGHT: dict[str, dict[str, Any]] = {
     "optional files": mounting("/x", configMap={"name": "none", "optional": True}),
     "claim": mounting("/data", persistentVolumeClaim={"claimName": "data"}),
     "empty": mounting("/x", emptyDir={}),
+    "about the pod": mounting("/x", downwardAPI={"items": [ABOUT, {"path": "cpu", "resourceFieldRef": CPU}]}),
+    "projected": mounting(
+        "/x",
+        projected={
+            "sources": [
+                {"configMap": {"name": "settings", "items": [{"key": "a.yaml", "path": "a"}]}},
+                {"secret": {"name": "token"}},
+                {"secret": {"name": "none", "optional": True}},
+                {"downwardAPI": {"items": [ABOUT]}},
+            ]
+        },
+    ),
     "made if missing": mounting("/x", hostPath={"path": "/nowhere/at/all", "type": "DirectoryOrCreate"}),
     "a volume that nobody mounts": job(volumes=[{"name": "v", "nfs": {"path": "/", "server": "s"}}]),
     "all there is": job({"resources": {"requests": {"cpu": 2, "memory": "4Gi"}}}),
@@ -81,6 +96,47 @@ RIGHT: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_job_that_can_work_passes(name: str) -> None:
     assert said(RIGHT[name]) == []
+
+
+IGNORED = "`trainwright run` ignores queues: the job starts as soon as its replicas fit, and no quota is counted"
+
+
+def queued(kind: str, spec: Any, **meta: Any) -> dict[str, Any]:
+    """A job of a kind, with one worker."""
+    pod = {"spec": {"containers": [MAIN | {"name": {"TFJob": "tensorflow", "PaddleJob": "paddle"}.get(kind, "main")}]}}
+    group, roles = {
+        "TFJob": ("kubeflow.org/v1", {"tfReplicaSpecs": {"Worker": {"template": pod}}}),
+        "PaddleJob": ("batch.paddlepaddle.org/v1", {"worker": {"replicas": 1, "template": pod}}),
+        "GenericJob": ("batch.tensorstack.dev/v1beta1", {"replicaSpecs": [{"type": "worker", "template": pod}]}),
+    }[kind]
+    return {"apiVersion": group, "kind": kind, "metadata": {"name": "j", **meta}, "spec": roles | spec}
+
+
+QUEUES: dict[str, tuple[dict[str, Any], str]] = {
+    "t9k": (
+        queued("GenericJob", {"scheduler": {"t9kScheduler": {"queue": "gpu"}}}),
+        "spec.scheduler.t9kScheduler.queue",
+    ),
+    "tfjob": (
+        queued("TFJob", {"runPolicy": {"schedulingPolicy": {"queue": "gpu"}}}),
+        "spec.runPolicy.schedulingPolicy.queue",
+    ),
+    "paddlejob": (queued("PaddleJob", {"schedulingPolicy": {"queue": "gpu"}}), "spec.schedulingPolicy.queue"),
+    "kueue": (
+        queued("GenericJob", {}, labels={"kueue.x-k8s.io/queue-name": "gpu"}),
+        'metadata.labels["kueue.x-k8s.io/queue-name"]',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", QUEUES)
+def test_a_queue_is_ignored_and_that_is_said_once(name: str) -> None:
+    document, path = QUEUES[name]
+    assert said(document) == [f"warning: {path}: queue 'gpu': {IGNORED}"]
+
+
+def test_a_gang_without_a_queue_needs_no_warning() -> None:
+    assert said(queued("GenericJob", {"scheduler": {"t9kScheduler": {"priority": 5}}})) == []
 
 
 WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -132,7 +188,39 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
         mounting("/x", nfs={"path": "/", "server": "s"}),
         [
             "….volumes[0]: nfs is not supported here;"
-            " expected one of emptyDir, hostPath, configMap, secret, persistentVolumeClaim"
+            " expected one of emptyDir, hostPath, configMap, secret, persistentVolumeClaim, projected, downwardAPI"
+        ],
+    ),
+    "source of a projected volume": (
+        mounting(
+            "/x",
+            projected={
+                "sources": [
+                    {"configMap": {"name": "setting"}},
+                    {"secret": {"name": "token", "items": [{"key": "no", "path": "k"}]}},
+                    {"clusterTrustBundle": {"path": "ca"}},
+                    {"serviceAccountToken": {"path": "jwt"}},
+                    {"downwardAPI": {"items": [{"path": "p", "fieldRef": {"fieldPath": "metadata.nam"}}]}},
+                ]
+            },
+        ),
+        [
+            "….volumes[0].projected.sources[0].configMap.name: there is no ConfigMap 'setting';"
+            " the files have settings; did you mean `settings`?",
+            "….volumes[0].projected.sources[1].secret.items[0].key: Secret 'token' has no key 'no'; it has key, user",
+            "….volumes[0].projected.sources[2]: clusterTrustBundle is not supported here; expected one of"
+            " serviceAccountToken, configMap, secret, downwardAPI",
+            "warning: ….volumes[0].projected.sources[3].serviceAccountToken:"
+            " there are no service accounts here: the file 'jwt' is left out",
+            "….volumes[0].projected.sources[4].downwardAPI.items[0].fieldRef.fieldPath:"
+            f" 'metadata.nam' is not known; expected {', '.join(FIELDS)}; did you mean `metadata.name`?",
+        ],
+    ),
+    "about another container": (
+        mounting("/x", downwardAPI={"items": [{"path": "cpu", "resourceFieldRef": CPU | {"containerName": "c1"}}]}),
+        [
+            "….volumes[0].downwardAPI.items[0].resourceFieldRef.containerName:"
+            " there is no container 'c1'; the pod has c0"
         ],
     ),
     "relative path": (

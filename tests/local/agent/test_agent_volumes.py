@@ -296,9 +296,11 @@ def test_the_process_runtime_leaves_out_what_api_servers_put_into_every_pod(tmp_
     assert mounts(room(tmp_path, ACCOUNT, sandboxed=False), mounting("kube-api-access-x"), CONTAINER, {}) == []
 
 
-def test_without_service_accounts_there_is_no_token(tmp_path: Path) -> None:
-    with pytest.raises(Unconfigured, match=r"sources\[0\].serviceAccountToken: there are no service accounts here"):
-        mounts(room(tmp_path, ACCOUNT), mounting("kube-api-access-x"), CONTAINER, {})
+def test_without_service_accounts_the_token_is_left_out(tmp_path: Path) -> None:
+    found: Sources = {token(TOKENED): None, (CONFIG_MAP, "ca"): {"data": {"ca.crt": "PEM"}}}
+    (mount,) = mounts(room(tmp_path, ACCOUNT, sources=found), mounting("kube-api-access-x"), CONTAINER, {})
+
+    assert {path.name for path in Path(mount.source or "").iterdir()} == {"ca.crt", "namespace"}
 
 
 def test_a_pod_can_read_about_itself_in_files(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from trainwright.local.agent.refusals import Unconfigured, missing
 from trainwright.local.agent.sources import CONFIG_MAP, SECRET, Sources, token
 from trainwright.model.job import Body
 
-_KNOWN = ("serviceAccountToken", "configMap", "secret", "downwardAPI")
+KNOWN = ("serviceAccountToken", "configMap", "secret", "downwardAPI")
 _MODE = 0o644
 
 
@@ -30,7 +30,7 @@ def files(pod: Body, source: Body, found: Sources, facts: fields.Facts, path: st
             case {"downwardAPI": wanted}:
                 made |= of_pod(pod, wanted, facts, mode, f"{where}.downwardAPI")
             case _:
-                raise Unconfigured(where, f"{', '.join(part)}: not supported here; expected one of {', '.join(_KNOWN)}")
+                raise Unconfigured(where, f"{', '.join(part)}: not supported here; expected one of {', '.join(KNOWN)}")
     return made
 
 
@@ -61,9 +61,10 @@ def _escaped(text: str) -> str:
 
 
 def _token(wanted: Body, found: Sources, mode: int, path: str) -> Files:
+    """Without service accounts (`trainwright run`) the file is left out, and preflight has said so."""
     body = found.get(token(wanted))
     if body is None:
-        raise Unconfigured(f"{path}.serviceAccountToken", "there are no service accounts here")
+        return {}
     name = paths.inner(str(wanted.get("path", "")), f"{path}.serviceAccountToken.path")
     return {name: (str(body["token"]).encode(), mode)}
 

@@ -9,14 +9,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from trainwright.kinds.paths import item
+from trainwright.local.agent import fields, projected
 from trainwright.local.agent.paths import KINDS
+from trainwright.local.agent.refusals import Unconfigured
+from trainwright.local.agent.volumes import SUPPORTED
 from trainwright.local.checks.references import Known, of_volume
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
 
-_SUPPORTED = ("emptyDir", "hostPath", "configMap", "secret", "persistentVolumeClaim")
 #: Paths at which a process finds all it needs without a mount.
 _GIVEN = ("/dev/shm", "/var/run/secrets/kubernetes.io/serviceaccount")  # noqa: S108 - a path inside the pod
+#: Stands for what only a node knows; the values do not matter here.
+_FACTS = fields.Facts("", "", "", {})
 
 
 def check(spec: Body, path: str, known: Known, *, sandboxed: bool) -> Iterator[Problem]:
@@ -31,6 +35,7 @@ def check(spec: Body, path: str, known: Known, *, sandboxed: bool) -> Iterator[P
             used[name] = None
     for name in used:
         yield from _volume(*volumes[name], known)
+        yield from _written(spec, *volumes[name])
 
 
 def _entries(body: Body, key: str, path: str) -> Iterator[tuple[str, Body]]:
@@ -64,12 +69,37 @@ def _unmountable(path: str, mount: Body) -> Problem:
 
 def _volume(path: str, volume: Body, known: Known) -> Iterator[Problem]:
     kinds = [word for word in volume if word != "name"]
-    if not any(word in _SUPPORTED for word in kinds):
-        message = f"{', '.join(kinds) or 'nothing'} is not supported here; expected one of {', '.join(_SUPPORTED)}"
-        yield Problem(path, message, nearest(kinds[0], _SUPPORTED) if kinds else "")
+    if not any(word in SUPPORTED for word in kinds):
+        message = f"{', '.join(kinds) or 'nothing'} is not supported here; expected one of {', '.join(SUPPORTED)}"
+        yield Problem(path, message, nearest(kinds[0], SUPPORTED) if kinds else "")
     yield from of_volume(volume, path, known)
     if isinstance(volume.get("hostPath"), dict):
         yield from _host_path(volume["hostPath"], f"{path}.hostPath")
+
+
+def _written(spec: Body, path: str, volume: Body) -> Iterator[Problem]:
+    """What the agent would refuse of a volume that it writes itself: the agent's own code says so."""
+    pod: Body = {"metadata": {}, "spec": spec}
+    for place, kind, body in _parts(volume, path):
+        if kind == "serviceAccountToken":
+            message = f"there are no service accounts here: the file {body.get('path')!r} is left out"
+            yield Problem(f"{place}.{kind}", message, warning=True)
+        elif kind == "downwardAPI":
+            try:
+                projected.of_pod(pod, body, _FACTS, 0, f"{place}.{kind}")
+            except Unconfigured as refusal:
+                yield refusal.problem
+        elif kind not in projected.KNOWN:
+            message = f"{kind} is not supported here; expected one of {', '.join(projected.KNOWN)}"
+            yield Problem(place, message, nearest(kind, projected.KNOWN))
+
+
+def _parts(volume: Body, path: str) -> Iterator[tuple[str, str, Body]]:
+    """The path, kind and body of each source of a projected volume, or of the one of a downwardAPI volume."""
+    if volume.get("downwardAPI"):
+        yield path, "downwardAPI", volume["downwardAPI"]
+    for place, part in _entries(volume.get("projected") or {}, "sources", f"{path}.projected"):
+        yield from ((place, kind, body or {}) for kind, body in part.items())
 
 
 def _host_path(host: Mapping[str, object], path: str) -> Iterator[Problem]:

@@ -15,7 +15,7 @@ from trainwright.kinds.base import load
 from trainwright.kinds.paths import item
 from trainwright.kinds.registry import find
 from trainwright.kinds.template import templates
-from trainwright.local.checks import mounts
+from trainwright.local.checks import mounts, queues
 from trainwright.local.checks.references import Known, of_container
 from trainwright.local.scheduling.claims import Offer, offer
 from trainwright.local.scheduling.reasons import impossible, short
@@ -55,7 +55,7 @@ def check(document: Body, objects: Iterable[Body], nodes: Iterable[Body], runtim
     parts = tuple(_parts(job, document))
     given = list(objects)
     known = Known(given, job.key.namespace, frozenset(role.gate for role in job.roles if role.gate))
-    found = [*_namesake(job, given), *_together(job, parts, offers)]
+    found = [*_namesake(job, given), *queues.check(document), *_together(job, parts, offers)]
     for part in parts:
         found += _containers(job, part, known)
         found += mounts.check(part.spec, part.path, known, sandboxed=runtime == "sandbox")

@@ -17,6 +17,7 @@ _VOLUMES = (
     ("configMap", "ConfigMap", "name"),
     ("persistentVolumeClaim", "PersistentVolumeClaim", "claimName"),
 )
+_PROJECTED = (("secret", "Secret", "name"), ("configMap", "ConfigMap", "name"))
 
 
 class Known:
@@ -63,8 +64,14 @@ def of_container(container: Body, path: str, known: Known) -> Iterator[Problem]:
 
 def of_volume(volume: Body, path: str, known: Known) -> Iterator[Problem]:
     """What a volume refers to in vain: an object, or single keys of it."""
-    for source, kind, word in _VOLUMES:
-        ref = volume.get(source)
+    yield from _of_sources(volume, path, known, _VOLUMES)
+    for index, part in enumerate((volume.get("projected") or {}).get("sources") or ()):
+        yield from _of_sources(part, item(f"{path}.projected.sources", index), known, _PROJECTED)
+
+
+def _of_sources(body: Body, path: str, known: Known, sources: tuple[tuple[str, str, str], ...]) -> Iterator[Problem]:
+    for source, kind, word in sources:
+        ref = body.get(source)
         if not ref:
             continue
         absent = known.lacks(kind, ref, word, f"{path}.{source}")
