@@ -293,6 +293,12 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
+def test_a_variable_that_is_given_needs_no_secret() -> None:
+    document = job(env(secretKeyRef={"name": "elsewhere", "key": "key"}))
+    assert check(document, OBJECTS, [node()], "sandbox", ["A"]) == ()
+    assert len(check(document, OBJECTS, [node()], "sandbox", ["B"])) == 1
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_what_cannot_work_is_said_with_its_place(name: str) -> None:
     document, expected = WRONG[name]

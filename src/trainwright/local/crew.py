@@ -122,9 +122,14 @@ class Crew:
     async def _launch(self, node: Node) -> AgentProcess:
         if node.network is not None:
             node = replace(node, network=node.network | {"holder": self._spaces})
-        config = Config(str(self._settings.folder / SOCKET), node)
+        # Everybody can read the arguments of a process, and variables may be secrets.
+        config = Config(str(self._settings.folder / SOCKET), replace(node, env={}))
         text = msgspec.json.encode(config).decode()
-        process = await _python("trainwright.local.agent.main", text, pass_fds=tuple(self._spaces.values()))
+        fds = tuple(self._spaces.values())
+        process = await _python("trainwright.local.agent.main", text, stdin=PIPE, pass_fds=fds)
+        assert process.stdin is not None  # noqa: S101 - it is a pipe
+        process.stdin.write(msgspec.json.encode(node.env))
+        process.stdin.close()
         return AgentProcess(node, process)
 
     async def _ready(self, name: str) -> None:

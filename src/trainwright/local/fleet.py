@@ -145,6 +145,7 @@ def _node(settings: Settings, name: str, share: machine.Share) -> Node:
         devices=share.gpus,
         node_grace=settings.node_grace,
         passed=passed(os.environ),
+        env=settings.env,
         visible=_visible(settings),
     )
 

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from trainwright.runtime.ports import Registry
 
@@ -29,6 +29,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     revive: float | None = None
     #: Pretend that there are so many GPUs.
     gpus: int | None = None
+    #: Variables that every container gets; they replace those of its pod.
+    env: dict[str, str] = field(default_factory=dict)
     #: Leave the files of pods where they are.
     keep: bool = False
     #: Seconds until an unfinished job is looked at again although nothing has happened.

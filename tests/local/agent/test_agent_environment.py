@@ -5,6 +5,7 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from trainwright.local.agent.environment import Subject, command, expand, passed, variables
 from trainwright.local.agent.fields import Facts
@@ -195,6 +196,19 @@ def test_what_cannot_be_had_is_refused_with_its_path(container: dict[str, Any], 
 def test_the_nearest_field_is_named() -> None:
     with pytest.raises(Unconfigured, match=r"did you mean `status\.podIP`"):
         variables(subject(env=[{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "status.podIp"}}}]))
+
+
+def test_what_is_given_replaces_what_the_pod_says_and_can_be_referred_to() -> None:
+    env = [
+        {"name": "A", "value": "pod"},
+        {"name": "B", "value": "$(A)-$(a)-$(KEY)"},
+        {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "absent", "key": "x"}}},
+    ]
+    one = replace(
+        subject(env=env, envFrom=[{"configMapRef": {"name": "config"}}]), given={"A": "1$(B)", "KEY": "k", "a": "9"}
+    )
+
+    assert variables(one) == {"A": "1$(B)", "a": "9", "b": "2", "KEY": "k", "B": "1$(B)-9-k"}
 
 
 def test_a_command_line_is_expanded_from_the_variables_alone() -> None:

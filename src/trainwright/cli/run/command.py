@@ -10,6 +10,7 @@ import click
 from trainwright.cli.duration import Duration
 from trainwright.cli.flags import Servers
 from trainwright.cli.record import RUN, Facts, Record
+from trainwright.cli.run import environment
 from trainwright.cli.run.changes import parse
 from trainwright.cli.run.intake import Intake, take
 from trainwright.cli.state import Claim, home
@@ -32,6 +33,21 @@ from trainwright.runtime.clock import WallClock
 @click.option("-n", "--namespace", metavar="NS", default="", help="For objects that name none.  [default: default]")
 @click.option(
     "--set", "changes", metavar="PATH=VALUE", multiple=True, help="Change a field of the jobs; may be given again."
+)
+@click.option(
+    "--env",
+    "variables",
+    metavar="NAME[=VALUE]",
+    multiple=True,
+    help="Give every container a variable, which replaces the manifest's; NAME alone: with the value that it has here. "
+    "May be given again.",
+)
+@click.option(
+    "--env-file",
+    "env_files",
+    metavar="FILE",
+    multiple=True,
+    help="Give every container the variables of a file of lines NAME=VALUE or NAME; # begins a comment.",
 )
 @click.option("--timeout", type=Duration(), metavar="TIME", help="End the run after this long: 30, 30s, 5m, 1h.")
 @click.option(
@@ -72,7 +88,14 @@ from trainwright.runtime.clock import WallClock
     help="A table that lives, plain lines, or JSON; auto is live on a terminal and lines elsewhere.",
 )
 @click.option("--logs/--no-logs", default=True, show_default=True, help="Show what replicas print.")
-def command(files: tuple[str, ...], namespace: str, changes: tuple[str, ...], **given: Any) -> int:
+def command(
+    files: tuple[str, ...],
+    namespace: str,
+    changes: tuple[str, ...],
+    variables: tuple[str, ...],
+    env_files: tuple[str, ...],
+    **given: Any,
+) -> int:
     """Run the jobs in each FILE on this machine, follow them, and exit with their outcome.
 
     "-" reads standard input. Secrets, ConfigMaps and PersistentVolumeClaims in the same files are created first; other
@@ -106,8 +129,10 @@ def command(files: tuple[str, ...], namespace: str, changes: tuple[str, ...], **
       2  wrong usage, invalid manifest, name in use
     """
     check_namespace(namespace)
+    env = environment.given(variables, env_files, os.environ)
     intake = take(files, namespace, [parse(text) for text in changes])
-    return _run(intake, given)
+    environment.check(env, intake.tasks)
+    return _run(intake, given | {"env": env})
 
 
 def _run(intake: Intake, given: dict[str, Any]) -> int:

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +18,7 @@ import click
 from msgspec import Struct
 
 from trainwright.cli.record import Facts, Record
+from trainwright.cli.run import environment
 from trainwright.cli.run.intake import Intake, Refused, tell
 from trainwright.cli.run.session import Order, Session
 from trainwright.cli.show.lines import Lines
@@ -26,6 +27,7 @@ from trainwright.cli.show.pen import Pen
 from trainwright.cli.show.stream import Stream
 from trainwright.cli.state import VOLUMES, home
 from trainwright.errors import UsageError
+from trainwright.local.agent.environment import passed
 from trainwright.local.checks.preflight import check
 from trainwright.local.engine import Engine, Settings
 from trainwright.runtime.clock import WallClock
@@ -47,6 +49,7 @@ class Options(Struct, frozen=True, kw_only=True):
     node_grace: float = 10.0
     revive: float | None = None
     gpus: int | None = None
+    env: dict[str, str] = {}
     resync: float = 15.0
     etcd_server: str = ""
     output: Literal["auto", "live", "lines", "json"] = "auto"
@@ -80,6 +83,7 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
             node_grace=options.node_grace,
             revive=options.revive,
             gpus=options.gpus,
+            env=options.env,
             keep=options.keep,
             resync=options.resync,
             elastic_server=options.etcd_server,
@@ -92,9 +96,10 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
     view = _view(pen, options, start, lambda: engine.runtime)
 
     async def ready() -> None:
-        await _check(engine, intake)
-        first = f"runtime {engine.runtime}: {engine.choice}"
-        notices.show(view.notice, first, *_left_out(intake), *_apart(engine.runtime, options.etcd_server))
+        await _check(engine, intake, options.env)
+        first = [f"runtime {engine.runtime}: {engine.choice}", *_left_out(intake)]
+        first += environment.left_out([*passed(os.environ), *options.env], intake.tasks, os.environ)
+        notices.show(view.notice, *first, *_apart(engine.runtime, options.etcd_server))
 
     order = Order(
         intake=intake,
@@ -176,12 +181,12 @@ def _view(pen: Pen, options: Options, start: Start, runtime: Callable[[], str]) 
     return Lines(pen, lambda: time.monotonic() - start.began, with_logs=options.logs)
 
 
-async def _check(engine: Engine, intake: Intake) -> None:
+async def _check(engine: Engine, intake: Intake, variables: Iterable[str]) -> None:
     """What this machine cannot do for a job. Raises Refused once all of it is told."""
     nodes = (await engine.cluster.list(NODES.whole())).items
     bad = 0
     for task in intake.tasks:
-        problems = check(task.body, intake.beside, nodes, engine.runtime)
+        problems = check(task.body, intake.beside, nodes, engine.runtime, variables)
         bad += tell(task.document, f"{task.kind.name} {task.key}", problems)
     if bad:
         raise Refused(f"nothing was started: {bad} thing{'s' * (bad != 1)} cannot be had here")

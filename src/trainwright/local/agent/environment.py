@@ -31,6 +31,8 @@ class Subject(Struct, frozen=True):
     path: str
     facts: fields.Facts
     sources: Sources
+    #: What replaces variables of the pod.
+    given: Mapping[str, str] = {}
 
     @property
     def namespace(self) -> str:
@@ -51,11 +53,17 @@ def expand(text: str, known: Mapping[str, str]) -> str:
 
 
 def variables(subject: Subject) -> dict[str, str]:
-    """What `envFrom` and `env` define, in order: later ones may refer to and replace earlier ones."""
+    """What `envFrom`, the caller and `env` define, in order: later ones may refer to and replace earlier ones.
+
+    What the caller gives is not replaced by `env`, which may refer to it.
+    """
     found: dict[str, str] = {}
     for index, source in enumerate(subject.container.get("envFrom") or ()):
         found.update(_all_of(subject, source, f"{subject.path}.envFrom[{index}]"))
+    found.update(subject.given)
     for index, entry in enumerate(subject.container.get("env") or ()):
+        if entry["name"] in subject.given:
+            continue
         value = _value(subject, entry, index, found)
         if value is not None:
             found[entry["name"]] = value

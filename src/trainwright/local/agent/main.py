@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node agent in a process of its own: `python -m trainwright.local.agent.main CONFIG`, a `Config` as JSON.
+Standard input is a JSON object, the variables that containers are given.
 
 The engine starts one per node for `--nodes N`. It reaches the store through the engine's socket and ends with it; its
 supervisor ends with the agent, so that killing the agent is the death of a node. Notices are lines on stdout. It tells
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trainwright.errors import ApiError, EngineError, TrainwrightError
 from trainwright.local.agent.agent import Agent
@@ -119,13 +121,15 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """Be a node agent. The only argument is its configuration, as JSON."""
+    """Be a node agent. The only argument is its configuration, as JSON; but secrets come on standard input."""
     if sys.platform == "linux":
         from trainwright.local.supervisor import kernel  # noqa: PLC0415 - Linux only
 
         kernel.die_with_parent()
     try:
-        asyncio.run(serve(msgspec.json.decode(sys.argv[1], type=Config)))
+        config = msgspec.json.decode(sys.argv[1], type=Config)
+        env = msgspec.json.decode(sys.stdin.buffer.read() or b"{}", type=dict[str, str])
+        asyncio.run(serve(replace(config, settings=replace(config.settings, env=env))))
     except _SupervisorLostError:
         sys.exit(3)
     except (TrainwrightError, OSError) as error:

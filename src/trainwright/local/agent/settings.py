@@ -57,6 +57,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     #: Environment that every container starts from: see `environment.passed`.
     passed: dict[str, str] = field(default_factory=dict)
+    #: Variables that replace those of pods. They may be secrets: they are never written to a file or a command line.
+    env: dict[str, str] = field(default_factory=dict)
     #: Folders below /tmp that stay visible where /tmp is private to a pod.
     visible: tuple[str, ...] = ()
     #: A file of a log has so many bytes, and so many files are kept with the one that is written.

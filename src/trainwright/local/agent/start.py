@@ -115,7 +115,7 @@ async def _request(charge: Charge, container: Container) -> dict[str, Any]:
     if container.init and body.get("restartPolicy") == "Always":
         raise Unconfigured(f"{container.path}.restartPolicy", _SIDECAR)
     found = await _sources(charge, container)
-    subject = environment.Subject(charge.pod, body, container.path, charge.facts, found)
+    subject = environment.Subject(charge.pod, body, container.path, charge.facts, found, settings.env)
     variables = environment.variables(subject)
     argv = environment.command(subject, variables)
     env = {**settings.passed, "HOSTNAME": charge.host}

@@ -45,8 +45,13 @@ class Part(Struct, frozen=True):
         return tuple(sorted(asks(self.spec).items()))
 
 
-def check(document: Body, objects: Iterable[Body], nodes: Iterable[Body], runtime: str) -> tuple[Problem, ...]:
-    """All problems of a valid job here; `objects` are the Secrets, ConfigMaps and claims that come with it."""
+def check(
+    document: Body, objects: Iterable[Body], nodes: Iterable[Body], runtime: str, variables: Iterable[str] = ()
+) -> tuple[Problem, ...]:
+    """All problems of a valid job here; `objects` are the Secrets, ConfigMaps and claims that come with it.
+
+    `variables` are those that every container is given, whatever its manifest says.
+    """
     kind = find(str(document.get("apiVersion")), str(document.get("kind")))
     loaded = load(kind, document) if kind is not None else None
     if loaded is None or loaded.errors:
@@ -57,7 +62,7 @@ def check(document: Body, objects: Iterable[Body], nodes: Iterable[Body], runtim
     known = Known(given, job.key.namespace, frozenset(role.gate for role in job.roles if role.gate))
     found = [*_namesake(job, given), *queues.check(document), *_together(job, parts, offers)]
     for part in parts:
-        found += _containers(job, part, known)
+        found += _containers(job, part, known, frozenset(variables))
         found += mounts.check(part.spec, part.path, known, sandboxed=runtime == "sandbox")
         found += _fit(part, offers)
         found += _passed_over(part)
@@ -91,7 +96,7 @@ def _each(part: Part) -> Iterator[tuple[str, Body]]:
             yield item(f"{part.path}.{group}", index), container
 
 
-def _containers(job: Job, part: Part, known: Known) -> Iterator[Problem]:
+def _containers(job: Job, part: Part, known: Known, variables: frozenset[str]) -> Iterator[Problem]:
     for path, container in _each(part):
         if not container.get("command"):
             message = "missing; the image is not used here, so its entrypoint is not known: name the program to run"
@@ -100,7 +105,7 @@ def _containers(job: Job, part: Part, known: Known) -> Iterator[Problem]:
         if container.get("restartPolicy") == "Always" and ".initContainers[" in path:
             message = "Always is not supported here: an init container must end before the next one begins"
             yield Problem(f"{path}.restartPolicy", message)
-        yield from of_container(container, path, known)
+        yield from of_container(container, path, known, variables)
 
 
 def _fit(part: Part, offers: Sequence[Offer]) -> Iterator[Problem]:

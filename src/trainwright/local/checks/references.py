@@ -48,8 +48,8 @@ class Known:
         return None
 
 
-def of_container(container: Body, path: str, known: Known) -> Iterator[Problem]:
-    """What the environment of a container refers to in vain."""
+def of_container(container: Body, path: str, known: Known, given: frozenset[str]) -> Iterator[Problem]:
+    """What the environment of a container refers to in vain, but for variables that are given from elsewhere."""
     for index, source in enumerate(container.get("envFrom") or ()):
         for word, kind in _WHOLE:
             if source.get(word):
@@ -57,7 +57,7 @@ def of_container(container: Body, path: str, known: Known) -> Iterator[Problem]:
     for index, entry in enumerate(container.get("env") or ()):
         for word, kind in _ENTRIES:
             ref = (entry.get("valueFrom") or {}).get(word)
-            if ref:
+            if ref and entry.get("name") not in given:
                 place = f"{item(f'{path}.env', index)}.valueFrom.{word}"
                 yield from _some(known.lacks(kind, ref, "name", place))
 
