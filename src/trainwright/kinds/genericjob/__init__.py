@@ -40,7 +40,7 @@ def translate(job: GenericJob) -> Job:
     """The job in the one model."""
     spec, meta = job.spec, job.metadata
     mode = spec.run_mode
-    dialect = GenericDialect(spec)
+    dialect, scope = GenericDialect(spec), rules.scope(meta.annotations)
     return Job(
         key=key_of(meta),
         uid=meta.uid,
@@ -52,7 +52,7 @@ def translate(job: GenericJob) -> Job:
                 one.type,
                 one.replicas,
                 one.template,
-                rules.restart(one.restart_policy),
+                rules.restart(one.restart_policy, scope),
                 service=spec.service is not None,
             )
             for one in spec.replica_specs

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from trainwright.kinds.genericjob.rules import number
+from trainwright.kinds.genericjob.rules import RESTART_SCOPE, SCOPES, number
 from trainwright.kinds.genericjob.variables import Reference, scan
 from trainwright.kinds.genericjob.wire import (
     MOST_REPLICAS,
@@ -19,6 +19,7 @@ from trainwright.kinds.genericjob.wire import (
     ReplicaSpec,
     ResumeSpec,
 )
+from trainwright.kinds.paths import under
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
 
@@ -31,12 +32,20 @@ def check(job: GenericJob) -> tuple[Problem, ...]:
     spec = job.spec
     return (
         *_name(job),
+        *_restart_scope(job),
         *_rules("spec.successRules", spec.success_rules, spec),
         *_rules("spec.failureRules", spec.failure_rules, spec),
         *_service(spec),
         *_run_mode(spec),
         *_replica_specs(job),
     )
+
+
+def _restart_scope(job: GenericJob) -> Iterator[Problem]:
+    given = (job.metadata.annotations or {}).get(RESTART_SCOPE)
+    if given is not None and given not in SCOPES:
+        message = f"{given[:60]!r} is not known; expected {' or '.join(SCOPES)}"
+        yield Problem(under("metadata.annotations", RESTART_SCOPE), message, nearest(given, SCOPES))
 
 
 def check_edit(stored: GenericJob, edited: GenericJob) -> tuple[Problem, ...]:

@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """GenericJob's policies in the one model: finish rules, restart policies, clean-up. Called by `translate`."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from trainwright.kinds.genericjob.wire import FinishRule, GenericJobSpec, Rank, RestartPolicy
 from trainwright.model.cause import Why
-from trainwright.model.job import Clean, CleanUp, Restart
+from trainwright.model.job import Clean, CleanUp, Restart, Scope
+from trainwright.model.meta import PREFIX
 from trainwright.model.rule import All, Any, Atom, Result, Rule, Which
 
 #: Not the replica's doing: made again under every policy, and never counted against the limit.
 DISRUPTIONS = frozenset({Why.DISRUPTED, Why.NODE_LOST})
+#: The annotation of a job whose replicas can only work together: one restart is a restart of all. Not the original's.
+RESTART_SCOPE = f"{PREFIX}/restart-scope"
+SCOPES = ("Job", "Replica")
 FAILURES = frozenset({Why.EXIT, Why.EVICTED, Why.REJECTED})
 
 
@@ -50,14 +56,26 @@ def failure(spec: GenericJobSpec) -> Rule:
     return Any(tuple(Atom(one.type, Which.SOME, Result.FAILED) for one in spec.replica_specs if one.replicas))
 
 
-def restart(policy: RestartPolicy) -> Restart:
-    """What each policy answers; the limit is that of each replica, as the manual says."""
+def scope(annotations: Mapping[str, str] | None) -> Scope:
+    """What a restart takes along: the replica alone, unless the annotation says `Job`."""
+    return Scope.JOB if (annotations or {}).get(RESTART_SCOPE) == "Job" else Scope.POD
+
+
+def restart(policy: RestartPolicy, scope: Scope = Scope.POD) -> Restart:
+    """What each policy answers; the limit is that of each replica, as the manual says.
+
+    Where replicas restart together it is the limit of such restarts: it does not matter who failed.
+    """
     causes = {
         "Never": DISRUPTIONS,
         "OnFailure": DISRUPTIONS | FAILURES,
         "Always": DISRUPTIONS | FAILURES | {Why.COMPLETED},
     }[policy.policy]
-    return Restart(causes=causes, free=DISRUPTIONS, limit=policy.limit, per_replica=True)
+    free = DISRUPTIONS
+    if scope is not Scope.POD:
+        # The peers of a pod that somebody removed wait for it in vain: they are restarted along with it, too.
+        causes, free = causes | {Why.DELETED}, free | {Why.DELETED}
+    return Restart(causes=causes, free=free, limit=policy.limit, per_replica=scope is Scope.POD, scope=scope)
 
 
 def clean_up(spec: GenericJobSpec) -> CleanUp:
