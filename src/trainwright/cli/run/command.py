@@ -2,6 +2,7 @@
 """The options of `trainwright run`, and the order of things: judge everything, claim the names, then `drive`."""
 
 import os
+import shutil
 import time
 from typing import Any
 
@@ -10,18 +11,20 @@ import click
 from trainwright.cli.duration import Duration
 from trainwright.cli.flags import Servers
 from trainwright.cli.record import RUN, Facts, Record
-from trainwright.cli.run import environment
+from trainwright.cli.run import environment, from_command
 from trainwright.cli.run.changes import parse
-from trainwright.cli.run.intake import Intake, take
+from trainwright.cli.run.from_command import CommandOrFiles, Shape
+from trainwright.cli.run.intake import Intake, judge, take
 from trainwright.cli.state import Claim, home
 from trainwright.cli.subject import check_namespace
-from trainwright.errors import TrainwrightError
+from trainwright.errors import TrainwrightError, UsageError
 from trainwright.model.units import rfc3339
 from trainwright.runtime.clock import WallClock
 
 
-@click.command("run")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.command("run", cls=CommandOrFiles, options_metavar="[OPTIONS]")
+@click.argument("files", nargs=-1, metavar="FILE... | -- COMMAND...")
+@from_command.options
 @click.option(
     "--runtime",
     type=click.Choice(["auto", "sandbox", "process"]),
@@ -94,13 +97,18 @@ def command(
     changes: tuple[str, ...],
     variables: tuple[str, ...],
     env_files: tuple[str, ...],
+    words: tuple[str, ...] | None,
     **given: Any,
 ) -> int:
-    """Run the jobs in each FILE on this machine, follow them, and exit with their outcome.
+    """Run the jobs in each FILE, or a COMMAND, on this machine, follow them, and exit with their outcome.
 
     "-" reads standard input. Secrets, ConfigMaps and PersistentVolumeClaims in the same files are created first; other
     Kubernetes objects are skipped. No image is used: commands must be installed on this machine, and run in the
     current folder unless the manifest says otherwise. Several jobs run side by side.
+
+    A COMMAND after "--" is run as a job of --replicas replicas, each with RANK, WORLD_SIZE, LOCAL_RANK,
+    LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT in its environment. They start together or not at all, and
+    the job succeeds when all have succeeded. With --torchrun it is a script, and torchrun sets these variables.
 
     Ctrl-C ends the jobs as they wish to be ended, a second one at once. Logs and the final status are kept; where is
     said at the end. While it runs, `trainwright get|logs|exec|scale|suspend|resume|annotate|delete JOB` reach it.
@@ -108,6 +116,9 @@ def command(
     \b
     Examples:
       trainwright run job.yaml
+      trainwright run --replicas 4 --gpus-per-replica 1 -- python train.py --epochs 3
+      trainwright run --replicas 2 --gpus-per-replica 4 --torchrun -- train.py
+      trainwright run --replicas 4 --image example/train --print -- python train.py > job.yaml
       trainwright run --set 'spec.replicaSpecs[worker].replicas=8' --timeout 1h job.yaml
       trainwright run --runtime process --gpus 4 --nodes 2 job.yaml
       trainwright run -o json job.yaml | jq -r 'select(.type == "log") | .text'
@@ -129,10 +140,57 @@ def command(
       2  wrong usage, invalid manifest, name in use
     """
     check_namespace(namespace)
+    shape = Shape(**{name: given.pop(name) for name in Shape.__struct_fields__})
+    if words is None:
+        _check_files(files, shape)
+    elif files:
+        raise UsageError(f"give files or a command after `--`, not both: found {' '.join(files)} before it")
+    elif shape.print:
+        return _print(words, shape, env_given=bool(variables or env_files))
     env = environment.given(variables, env_files, os.environ)
-    intake = take(files, namespace, [parse(text) for text in changes])
+    edits = [parse(text) for text in changes]
+    if words is None:
+        intake = take(files, namespace, edits)
+    else:
+        from_command.check_variables(env, shape)
+        document = from_command.document(words, shape, _free_port())
+        _check_torchrun(shape, env)
+        intake = judge([document], namespace, edits)
     environment.check(env, intake.tasks)
     return _run(intake, given | {"env": env})
+
+
+def _check_files(files: tuple[str, ...], shape: Shape) -> None:
+    if not files:
+        raise UsageError("there is nothing to run; give a FILE, or a command: trainwright run -- python3 train.py")
+    if shape.given:
+        raise UsageError(
+            f"{shape.given[0]} is for a command after `--`; --set PATH=VALUE changes a field of a manifest"
+        )
+
+
+def _print(words: tuple[str, ...], shape: Shape, *, env_given: bool) -> int:
+    click.echo(from_command.text(words, shape), nl=False)
+    if not shape.image:
+        click.echo("trainwright: the manifest has no image; a cluster needs one: --image", err=True)
+    if env_given:
+        click.echo(
+            "trainwright: --env is not in the manifest, since it may be secret; give it to `run` again", err=True
+        )
+    return 0
+
+
+def _check_torchrun(shape: Shape, env: dict[str, str]) -> None:
+    if shape.torchrun and shutil.which("torchrun", path=env.get("PATH")) is None:
+        way = "activate the environment that has PyTorch, or install it there with `pip install torch`"
+        raise UsageError(f"--torchrun: there is no torchrun on your PATH; {way}")
+
+
+def _free_port() -> int:
+    """Where rank 0 listens. Plain processes share this machine's ports, and PyTorch listens at all addresses."""
+    from trainwright.local.network.pools import LOOPBACK, Ports, ranges  # noqa: PLC0415 - only a command needs it
+
+    return Ports(ranges(), start=os.getpid()).take(LOOPBACK)
 
 
 def _run(intake: Intake, given: dict[str, Any]) -> int:

@@ -56,13 +56,18 @@ class Refused(UsageError):  # noqa: N818 - it ends a command, it is no mistake o
 
 
 def take(files: Iterable[str], namespace: str, changes: Iterable[Change]) -> Intake:
-    """Read and judge everything. Raises Refused once all problems are told."""
+    """Read and judge everything in these files. Raises Refused once all problems are told."""
+    return judge((each for file in files for each in documents(file)), namespace, changes)
+
+
+def judge(given: Iterable[Document], namespace: str, changes: Iterable[Change]) -> Intake:
+    """Judge every document. Raises Refused once all problems are told."""
     edits = tuple(changes)
     tasks: list[Task] = []
     beside: list[Body] = []
     skipped: list[str] = []
     bad = 0
-    for document in (each for file in files for each in documents(file)):
+    for document in given:
         subject = subject_of(document.body)
         if subject.kind is not None:
             task = _task(document, subject.kind, namespace, edits)
