@@ -17,6 +17,7 @@ from trainwright.errors import TrainwrightError
 #: The module `trainwright.cli.NAME` of each command, and what `--help` says of it without loading it.
 COMMANDS = {
     "run": "Run jobs on this machine, follow them, and exit with their outcome.",
+    "init": "Write a short manifest with comments, to begin from.",
     "get": "List the jobs that run here, or show one with its replicas.",
     "logs": "Print what replicas printed, also after the run.",
     "exec": "Run a command inside a replica of a live run.",
@@ -72,6 +73,7 @@ def cli() -> None:
 
     \b
     Examples:
+      trainwright run -- python train.py
       trainwright run job.yaml
       trainwright logs -f demo worker-0
       trainwright validate job.yaml
