@@ -243,6 +243,18 @@ def test_tmp_is_a_pods_own(sandbox: Stage) -> None:
     assert not [*Path("/tmp").glob("e2e-e2e-*")]  # noqa: S108 - that one is meant
 
 
+def test_an_active_virtual_environment_is_visible_also_below_tmp(sandbox: Stage) -> None:
+    """As one that was made for a trial is; the folders of the tests are below /tmp, too."""
+    program = sandbox.folder / "venv/bin/mine"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\necho from the environment\n")
+    program.chmod(0o755)
+    found = {"VIRTUAL_ENV": str(sandbox.folder / "venv"), "PATH": f"{program.parent}:{sandbox.env['PATH']}"}
+    done = sandbox.run("run", "-o", "json", worker("mine"), env=found)
+
+    assert said(done) == ["from the environment"]
+
+
 def test_kept_files_are_where_they_were(sandbox: Stage) -> None:
     body = job(role("worker", mounted("echo kept > /data/x"), volumes=[{"name": "v", "emptyDir": {}}]))
     done = sandbox.run("run", "--keep", body)

@@ -10,6 +10,7 @@ import asyncio
 import os
 import sys
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -151,5 +152,6 @@ def _node(settings: Settings, name: str, share: machine.Share) -> Node:
 
 
 def _visible(settings: Settings) -> tuple[str, ...]:
-    """What must not disappear with the machine's /tmp: where the user stands, and the Python that runs this."""
-    return tuple(dict.fromkeys(str(path) for path in (settings.working, sys.prefix, sys.base_prefix)))
+    """What must not disappear with the machine's /tmp: where the user stands, the Python that runs this, and theirs."""
+    theirs = [path for path in [os.environ.get("VIRTUAL_ENV", "")] if Path(path).is_absolute()]
+    return tuple(dict.fromkeys(str(path) for path in (settings.working, sys.prefix, sys.base_prefix, *theirs)))
