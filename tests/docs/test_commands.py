@@ -21,6 +21,11 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
 BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 Session = tuple[str, ...]
+#: How it is installed. These need a network; a test below does the same without one.
+INSTALL: list[Session] = [
+    ("pipx install .", "uv tool install ."),
+    ("pip wheel --no-deps --wheel-dir dist .", "pipx install dist/trainwright-0.1.0-py3-none-any.whl"),
+]
 #: What an example keeps from one run to the next: it would be done one day, before the next command is typed.
 SAVED = Path("/var/tmp/trainwright-pause/step.json")  # noqa: S108 - as it is written there
 
@@ -89,8 +94,42 @@ def test_every_make_command_shown_is_a_target() -> None:
 
 
 def test_no_other_command_is_shown_and_no_block_mixes_them() -> None:
-    assert [line for line in commands() if not line.startswith(("trainwright ", "make "))] == []
-    assert [block for block in sessions() if len({line.split()[0] for line in block}) > 1] == []
+    others = [block for block in sessions() if not all(line.startswith(("trainwright ", "make ")) for line in block)]
+    assert sorted(others) == sorted(INSTALL)
+    assert [
+        block for block in sessions() if block not in INSTALL and len({line.split()[0] for line in block}) > 1
+    ] == []
+
+
+def test_the_wheel_works_in_an_empty_environment(tmp_path: Path) -> None:
+    """What `pipx` and `uv` do, without either and without a network: the wheel, a new environment, an empty folder."""
+    dist, venv, folder = tmp_path / "dist", tmp_path / "venv", tmp_path / "empty"
+    folder.mkdir()
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*build, "--wheel-dir", str(dist), str(ROOT)], check=True, cwd=tmp_path)
+    (wheel,) = dist.iterdir()
+    assert INSTALL[1][1].endswith(f"/{wheel.name}")
+    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+    install = [str(venv / "bin/python"), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*install, str(wheel)], check=True)
+    # What it depends on is borrowed from the environment of the tests, and our own sources are not.
+    (place,) = venv.glob("lib/python3*/site-packages")
+    borrowed = [path for path in map(Path, sys.path) if path.name == "site-packages"]
+    for path in [entry for folder_ in borrowed for entry in folder_.iterdir() if "trainwright" not in entry.name]:
+        if not (place / path.name).exists() and path.suffix != ".pth":
+            (place / path.name).symlink_to(path)
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home"), "TRAINWRIGHT_STATE": str(tmp_path / "state")}
+
+    def trainwright(*words: str) -> str:
+        how = {"cwd": folder, "env": env, "capture_output": True, "text": True, "timeout": 60, "check": False}
+        done = subprocess.run([str(venv / "bin/trainwright"), *words], **how)  # type: ignore[call-overload]  # noqa: PLW1510 - it is among them
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+        out: str = done.stdout
+        return out
+
+    assert "worker-0 | hello\n" in trainwright("run", "--", "python3", "-c", "print('hello')")
+    assert "wrote job.yaml" in trainwright("init")
+    assert "train succeeded" in trainwright("run", "job.yaml")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])

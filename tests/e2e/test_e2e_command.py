@@ -9,52 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from e2e_stage import Stage, until
+from e2e_stage import EXAMPLES, Stage, until
 
 pytest_plugins = ["e2e_fixtures"]
 
-#: Sums its ranks over a ring of real connections, as gloo and NCCL do: rank 0 is met where everybody is told, and says
-#: where each one's neighbour listens. Rank 0 listens at all addresses, as PyTorch's store does.
-RING = """
-import json, os, socket, sys, time
-rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-meet = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-
-def connected(address):
-    while True:
-        try:
-            return socket.create_connection(address, timeout=20)
-        except OSError:
-            time.sleep(0.05)
-
-server = socket.create_server(("", 0))
-port = server.getsockname()[1]
-if rank == 0:
-    store = socket.create_server(("", meet[1]), reuse_port=False)
-    places, lines = {0: [meet[0], port]}, {}
-    while len(places) < size:
-        line = store.accept()[0].makefile("rw")
-        one, at = json.loads(line.readline())
-        places[one] = at
-        lines[one] = line
-    for line in lines.values():
-        print(json.dumps(places), file=line, flush=True)
-    places = {str(one): at for one, at in places.items()}
-else:
-    line = connected(meet)
-    own = line.getsockname()[0]
-    line = line.makefile("rw")
-    print(json.dumps([rank, [own, port]]), file=line, flush=True)
-    places = json.loads(line.readline())
-onward = connected(tuple(places[str((rank + 1) % size)])).makefile("w")
-back = server.accept()[0].makefile("r")
-total = value = (rank + 1) ** 2
-for _ in range(size - 1):
-    print(value, file=onward, flush=True)
-    value = int(back.readline())
-    total += value
-sys.stdout.write(f"all-reduce {total}\\n")
-"""
+#: Sums squares over a ring of real connections. Rank 0 listens at all addresses, as PyTorch's store does.
+RING = (EXAMPLES / "local/ring.py").read_text(encoding="utf-8")
 
 
 def script(stage: Stage, text: str, name: str = "train.py") -> None:
@@ -66,7 +26,7 @@ def test_four_replicas_reduce_over_the_address_that_they_are_told(stage: Stage) 
     done = stage.run("run", "--replicas", "4", "--timeout", "25s", "--", "python3", "train.py")
 
     assert done.code == 0, done.said
-    assert sorted(re.findall(r"(worker-\d) \| all-reduce (\d+)", done.out)) == [
+    assert sorted(re.findall(r"(worker-\d) \| rank \d of 4: all-reduce (\d+)", done.out)) == [
         (f"worker-{rank}", "30") for rank in range(4)
     ]
     assert "train succeeded after" in done.out
@@ -85,7 +45,7 @@ def test_two_runs_at_once_do_not_meet(process: Stage) -> None:
     for run in runs:
         done = run.end()
         assert done.code == 0, done.said
-        assert done.out.count("| all-reduce 5") == 2
+        assert done.out.count("all-reduce 5") == 2
     for path in process.work.iterdir():
         path.unlink()
 
@@ -140,7 +100,7 @@ if rank == 1 and not mark.exists():
 
     assert done.code == 0, done.said
     assert done.out.count("| begins") == 6
-    assert done.out.count("| all-reduce 14") == 3
+    assert done.out.count("all-reduce 14") == 3
     for path in stage.work.iterdir():
         path.unlink()
 
@@ -220,7 +180,7 @@ def test_what_is_printed_is_valid_and_runs(process: Stage) -> None:
     assert process.run("validate", "--strict", str(file)).code == 0
     done = process.run("run", "--timeout", "25s", str(file))
     assert done.code == 0, done.said
-    assert done.out.count("| all-reduce 14") == 3
+    assert done.out.count("all-reduce 14") == 3
     assert not process.work.joinpath("state").exists()
     (process.work / "train.py").unlink()
 
