@@ -94,7 +94,11 @@ class Stage:
         #: A Python without a shim before it, and no more of ours than that.
         path = os.pathsep.join([str(Path(sys.base_prefix) / "bin"), os.environ.get("PATH", os.defpath)])
         self.env = {"PATH": path, "HOME": str(self.home), "TMPDIR": str(self.tmp), "LANG": "C.UTF-8"}
-        self.env |= {"TRAINWRIGHT_STATE": str(self.state)}
+        #: Tests that run at the same time do not keep devices from each other.
+        self.leases = folder / "leases"
+        self.leases.mkdir()
+        self.leases.chmod(0o1777)
+        self.env |= {"TRAINWRIGHT_STATE": str(self.state), "TRAINWRIGHT_LEASES": str(self.leases)}
         self._lives: list[Live] = []
         self._count = 0
 

@@ -20,6 +20,7 @@ import trainwright
 from trainwright.errors import ApiError, EngineError
 from trainwright.local.agent.main import Config
 from trainwright.local.agent.settings import Settings as Node
+from trainwright.local.devices.pool import DevicePool
 from trainwright.local.scheduling.liveness import node_lost
 from trainwright.local.settings import SOCKET, Settings
 from trainwright.model.meta import Key
@@ -32,7 +33,8 @@ _PATIENCE = 30.0
 class Crew:
     """The agents, and what became of them."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, settings: Settings) -> None:
+    def __init__(self, cluster: Cluster, clock: Clock, settings: Settings, devices: DevicePool) -> None:
+        self._devices = devices
         self._cluster = cluster
         self._clock = clock
         self._settings = settings
@@ -65,9 +67,13 @@ class Crew:
     async def _launch(self, node: Node) -> Process:
         if node.network is not None:
             node = replace(node, network=node.network | {"holder": self._spaces})
-        config = Config(str(self._settings.folder / SOCKET), node)
+        channel = self._devices.channel(node.node)
+        config = Config(str(self._settings.folder / SOCKET), node, leases=channel.theirs.fileno())
         text = msgspec.json.encode(config).decode()
-        return await _python("trainwright.local.agent.main", text, pass_fds=tuple(self._spaces.values()))
+        passed = (channel.theirs.fileno(), *self._spaces.values())
+        agent = await _python("trainwright.local.agent.main", text, pass_fds=passed)
+        channel.handed()
+        return agent
 
     async def _ready(self, name: str) -> None:
         loop = asyncio.get_running_loop()
@@ -111,6 +117,7 @@ class Crew:
         async for line in agent.stdout:
             self._settings.notify(line.decode(errors="replace").rstrip())
         code = await agent.wait()
+        self._devices.node_lost(name)
         if not self._stopping.is_set():
             self._settings.notify(f"{name} is lost: its agent (process {agent.pid}) ended with {code}")
             await node_lost(self._cluster, name, self._clock)

@@ -89,7 +89,7 @@ class Engine:
         registry = self._settings.registry
         self._controller = Controller(self.cluster, self._clock, lambda: site, settings, registry=registry)
         self._control = self._run(self._controller.run())
-        self._run(Scheduler(self.cluster, self.store.bind, self._clock).run())
+        self._run(Scheduler(self.cluster, self.store.bind, self._clock, self._fleet.devices).run())
         if self._settings.revive is None:
             self._run(self._watch_nodes())
 
@@ -153,6 +153,8 @@ class Engine:
         if task.cancelled() or self.broken.done():
             return
         error = task.exception()
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
         told = error if isinstance(error, EngineError) else EngineError(f"a part of the engine has failed: {error!r}")
         self.broken.set_exception(told)
 

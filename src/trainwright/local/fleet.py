@@ -19,6 +19,7 @@ from trainwright.local.agent.agent import Agent
 from trainwright.local.agent.environment import passed
 from trainwright.local.agent.link import Link
 from trainwright.local.agent.settings import Settings as Node
+from trainwright.local.devices.pool import DevicePool
 from trainwright.local.network.subnets import lease
 from trainwright.local.settings import Settings
 from trainwright.runtime.ports import Clock, Cluster
@@ -39,8 +40,9 @@ class Fleet:
         self._cluster = cluster
         self._clock = clock
         self._settings = settings
-        shares = machine.share(machine.machine(settings.gpus), settings.nodes)
+        shares = machine.share(machine.machine(settings.devices), settings.nodes)
         self._nodes = [_node(settings, f"node-{index}", share) for index, share in enumerate(shares)]
+        self.devices = DevicePool({node.node: node.devices for node in self._nodes}, settings.folder.name, clock)
         self._leases = ExitStack()
         self._link: Link | None = None
         self._agent: Agent | None = None
@@ -78,11 +80,13 @@ class Fleet:
             subnet, network = leased.subnet, {"subnet": leased.subnet, "holder": None}
         self._nodes = [replace(node, runtime=runtime, network=network) for node in self._nodes]
         if len(self._nodes) == 1:
-            self._link = await Link.start(self._nodes[0].supervisor())
+            channel = self.devices.channel(self._nodes[0].node)
+            self._link = await Link.start({**self._nodes[0].supervisor(), "leases": channel.theirs.fileno()})
+            channel.handed()
         else:
             from trainwright.local.crew import Crew  # noqa: PLC0415 - only several nodes need it
 
-            self._crew = Crew(self._cluster, self._clock, self._settings)
+            self._crew = Crew(self._cluster, self._clock, self._settings, self.devices)
             await self._crew.prepare(subnet)
         self.runtime, self.choice, self.subnet = runtime, why, subnet
 
@@ -108,6 +112,7 @@ class Fleet:
             from trainwright.local.supervisor.outside import tidy  # noqa: PLC0415 - rarely needed
 
             await asyncio.to_thread(tidy)
+        self.devices.close()
         self._leases.close()
 
     def _may_have_left(self) -> bool:
@@ -132,7 +137,7 @@ def _node(settings: Settings, name: str, share: machine.Share) -> Node:
         cwd=str(settings.working),
         keep=settings.keep,
         capacity=share.capacity(),
-        devices=share.gpus,
+        devices=share.devices,
         passed=passed(os.environ),
         visible=_visible(settings),
     )

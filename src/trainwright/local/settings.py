@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from trainwright.local.devices.inventory import DeviceSet
 from trainwright.runtime.ports import Registry
 
 #: In the folder of a run: where other processes reach its engine.
@@ -25,8 +26,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     nodes: int = 1
     #: Seconds after which a node that has died is started again; None: never.
     revive: float | None = None
-    #: Pretend that there are so many GPUs.
-    gpus: int | None = None
+    #: The devices that the user says this machine has, by resource name: see `devices.inventory`.
+    devices: dict[str, DeviceSet] = {}
     #: Leave the files of pods where they are.
     keep: bool = False
     #: Seconds until an unfinished job is looked at again although nothing has happened.

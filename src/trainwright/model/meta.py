@@ -18,6 +18,8 @@ ATTEMPT = f"{PREFIX}/attempt"
 SPARE = "spare"
 #: Annotation on pods of the embedded engine: the address that was reserved for their name.
 ADDRESS = f"{PREFIX}/address"
+#: Annotation on pods of the embedded engine: the devices that they were given, as JSON: ids by resource name.
+DEVICES = f"{PREFIX}/devices"
 #: Annotation on children that are kept in step: what they were last made from.
 DIGEST = f"{PREFIX}/digest"
 #: Annotation on a ConfigMap that pods wait for: the attempt at the whole job that it speaks of.

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from trainwright.cli.devices import declared, device_options
 from trainwright.cli.duration import Duration
 from trainwright.cli.flags import Servers
 from trainwright.cli.record import RUN, Facts, Record
@@ -43,7 +44,7 @@ from trainwright.runtime.clock import WallClock
 @click.option("--keep", is_flag=True, help="Leave the replicas' files (volumes, /tmp) where they are.")
 @click.option("--nodes", type=click.IntRange(1, 64), default=1, show_default=True, help="Share the machine out.")
 @click.option("--revive", type=Duration(), metavar="TIME", help="Start a node again so long after it died.")
-@click.option("--gpus", type=click.IntRange(0, 1024), metavar="N", help="Pretend that there are so many GPUs.")
+@device_options
 @click.option(
     "--resync-period",
     "resync",
@@ -78,6 +79,7 @@ def command(files: tuple[str, ...], namespace: str, changes: tuple[str, ...], **
       trainwright run job.yaml
       trainwright run --set 'spec.replicaSpecs[worker].replicas=8' --timeout 1h job.yaml
       trainwright run --runtime process --gpus 4 --nodes 2 job.yaml
+      trainwright run --device huawei.com/Ascend910=8 job.yaml
       trainwright run -o json job.yaml | jq -r 'select(.type == "log") | .text'
 
     \b
@@ -97,6 +99,7 @@ def command(files: tuple[str, ...], namespace: str, changes: tuple[str, ...], **
       2  wrong usage, invalid manifest, name in use
     """
     check_namespace(namespace)
+    given["devices"] = declared(given.pop("gpus"), given.pop("device"), given.pop("device_config"))
     intake = take(files, namespace, [parse(text) for text in changes])
     return _run(intake, given)
 

@@ -17,6 +17,7 @@ from typing import Literal
 import click
 from msgspec import Struct
 
+from trainwright.cli.devices import nameless
 from trainwright.cli.record import Facts, Record
 from trainwright.cli.run.intake import Intake, Refused, tell
 from trainwright.cli.run.session import Order, Session
@@ -27,6 +28,7 @@ from trainwright.cli.show.stream import Stream
 from trainwright.cli.state import VOLUMES, home
 from trainwright.errors import UsageError
 from trainwright.local.checks.preflight import check
+from trainwright.local.devices.inventory import DeviceSet
 from trainwright.local.engine import Engine, Settings
 from trainwright.runtime.clock import WallClock
 from trainwright.runtime.ports import Registry
@@ -45,7 +47,7 @@ class Options(Struct, frozen=True, kw_only=True):
     keep: bool = False
     nodes: int = 1
     revive: float | None = None
-    gpus: int | None = None
+    devices: dict[str, DeviceSet] = {}
     resync: float = 15.0
     etcd_server: str = ""
     output: Literal["auto", "live", "lines", "json"] = "auto"
@@ -77,7 +79,7 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
             runtime=options.runtime,
             nodes=options.nodes,
             revive=options.revive,
-            gpus=options.gpus,
+            devices=options.devices,
             keep=options.keep,
             resync=options.resync,
             elastic_server=options.etcd_server,
@@ -92,7 +94,8 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
     async def ready() -> None:
         await _check(engine, intake)
         first = f"runtime {engine.runtime}: {engine.choice}"
-        notices.show(view.notice, first, *_left_out(intake), *_apart(engine.runtime, options.etcd_server))
+        apart = _apart(engine.runtime, options.etcd_server)
+        notices.show(view.notice, first, *_left_out(intake), *apart, *nameless(options.devices))
 
     order = Order(
         intake=intake,

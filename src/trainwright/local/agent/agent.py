@@ -50,7 +50,8 @@ class Agent:
         reports = Reports(cluster, settings.pace, notices.once)
         folder = Path(settings.folder, "nodes", settings.node, "hosts")
         hosts = Hosts(cluster, folder, settings, notices.once) if settings.sandboxed else None
-        devices, pool = Devices(settings.devices), Subnet(settings.range) if settings.range else None
+        devices = Devices(settings.devices, kubelet=settings.kubelet)
+        pool = Subnet(settings.range) if settings.range else None
         awaited = Awaited(cluster, settings.pace, by_name=settings.kubelet)
         self.means = Means(cluster, link, clock, settings, reports, devices, notices, awaited, hosts, pool, tokens)
         self.node = Node(cluster, clock, settings)

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from trainwright.local.devices.inventory import DeviceSet
+
 Runtime = Literal["sandbox", "process"]
 
 
@@ -51,8 +53,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     capacity: dict[str, str] = field(default_factory=dict)
     #: None: everything.
     allocatable: dict[str, str] | None = None
-    #: The GPUs of the node, as CUDA_VISIBLE_DEVICES names them.
-    devices: tuple[str, ...] = ()
+    #: The devices of the node, by resource name.
+    devices: dict[str, DeviceSet] = field(default_factory=dict)
     #: Environment that every container starts from: see `environment.passed`.
     passed: dict[str, str] = field(default_factory=dict)
     #: Folders below /tmp that stay visible where /tmp is private to a pod.

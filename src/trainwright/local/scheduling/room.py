@@ -7,7 +7,7 @@ that such pods spread as well.
 
 from collections.abc import Iterable, Mapping
 
-from trainwright.local.scheduling.claims import Claim, Offer
+from trainwright.local.scheduling.claims import Claim, Leased, Offer
 from trainwright.local.scheduling.requests import PODS, Amounts
 from trainwright.local.scheduling.terms import Terms, refusal
 
@@ -19,14 +19,18 @@ _A_POD = 0.01 / 1000
 class Room:
     """What is free on each node, and which nodes are open to which terms."""
 
-    def __init__(self, offers: Iterable[Offer], used: Mapping[str, Amounts]) -> None:
+    def __init__(self, offers: Iterable[Offer], used: Mapping[str, Amounts], leased: Leased | None = None) -> None:
         self.offers = {offer.name: offer for offer in sorted(offers, key=lambda one: one.name)}
+        #: What other runs hold.
+        self.leased = leased or {}
         self.free: dict[str, Amounts] = {}
         self._busy: dict[str, float] = {}
         self._open: dict[Terms, tuple[str, ...]] = {}
         for name, offer in self.offers.items():
             taken = used.get(name, {})
             self.free[name] = {one: amount - taken.get(one, 0) for one, amount in offer.total.items()}
+            for one, devices in self.leased.get(name, {}).items():
+                self.free[name][one] = self.free[name].get(one, 0) - devices.amount
             self._weigh(name)
 
     def open_to(self, terms: Terms) -> tuple[str, ...]:

@@ -24,12 +24,27 @@ class Service:
 
     def register(self, control: Control) -> None:
         """Let the agent use the verbs."""
-        verbs = (self.open, self.start, self.signal, self.kill, self.exec, self.close, self.list, self.forget)
+        verbs = (
+            self.open,
+            self.start,
+            self.signal,
+            self.kill,
+            self.exec,
+            self.close,
+            self.list,
+            self.forget,
+            self.leased,
+        )
         control.handlers = {verb.__name__: verb for verb in verbs}
 
     def open(self, request: Message, _: Reply) -> Message:
         """Make what the containers of a pod share."""
         self._runtime.open(request)
+        return _OK
+
+    def leased(self, request: Message, _: Reply) -> Message:
+        """Whether the locks of these devices are held here; refused while they are not."""
+        self._containers.leases.of(request["devices"])
         return _OK
 
     def start(self, request: Message, _: Reply) -> Message:
