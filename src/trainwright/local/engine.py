@@ -15,6 +15,7 @@ from trainwright.errors import EngineError
 from trainwright.kinds.genericjob.dialect import GANG_API
 from trainwright.local.checks import admission
 from trainwright.local.cluster import LocalCluster
+from trainwright.local.devices.foreign import ForeignProcessWatch
 from trainwright.local.fleet import Fleet
 from trainwright.local.network.addresses import Addresses
 from trainwright.local.network.pools import BLOCKS, Hosts, Ports, Subnet, loopback, ranges
@@ -90,6 +91,7 @@ class Engine:
         self._controller = Controller(self.cluster, self._clock, lambda: site, settings, registry=registry)
         self._control = self._run(self._controller.run())
         self._run(Scheduler(self.cluster, self.store.bind, self._clock, self._fleet.devices).run())
+        self._run(ForeignProcessWatch(self._fleet.devices, self._settings.notify).run())
         if self._settings.revive is None:
             self._run(self._watch_nodes())
 

@@ -89,7 +89,7 @@ class DevicePool:
         }
         #: The names of all resources that nodes have devices of.
         self.resources = frozenset(resource for resource, _ in self._where)
-        self._folder = folder or LeaseFolder()
+        self.folder = folder or LeaseFolder()
         self._run, self._clock = run, clock
         self._channels: dict[str, LeaseChannel] = {}
         self._leases: dict[Device, DeviceLease] = {}
@@ -101,8 +101,8 @@ class DevicePool:
         self._elsewhere: dict[Device, LeaseHolder] = {}
         #: Counts how often others took or gave back a device.
         self.changes = 0
-        #: Called with the devices that this engine has just leased.
-        self.leased: Callable[[Sequence[Device]], None] = lambda _: None
+        #: Called when this engine has leased devices.
+        self.leased: Callable[[], None] = lambda: None
 
     # -- nodes ----------------------------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class DevicePool:
         for request in requests:
             self._settle(request, chosen[request.uid])
         if fresh:
-            self.leased([(lease.resource, lease.device) for lease in fresh])
+            self.leased()
         return chosen
 
     def _choose(
@@ -165,7 +165,7 @@ class DevicePool:
                 if len(ids) == count:
                     break
                 if device not in self._leases:
-                    lease = self._folder.take(*device)
+                    lease = self.folder.take(*device)
                     if lease is None:
                         continue
                     undo.callback(lease.close)
@@ -229,7 +229,7 @@ class DevicePool:
 
     def _renew(self, request: DeviceRequest, granted: Granted) -> None:
         for device in _devices(granted):
-            if device not in self._leases and (lease := self._folder.take(*device)) is not None:
+            if device not in self._leases and (lease := self.folder.take(*device)) is not None:
                 self._leases[device] = lease
                 self._hand_over(request, lease)
 
@@ -238,6 +238,10 @@ class DevicePool:
         """Whether any pod has devices, or had some until a moment ago."""
         return bool(self._leases or self._pods)
 
+    def held(self) -> list[Device]:
+        """The devices that this engine has leased."""
+        return [*self._leases]
+
     # -- other runs -----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
@@ -245,7 +249,7 @@ class DevicePool:
         seen = {
             device: holder
             for device in self._where
-            if device not in self._leases and (holder := self._folder.holder(*device)) is not None
+            if device not in self._leases and (holder := self.folder.holder(*device)) is not None
         }
         self.changes += seen != self._elsewhere
         self._elsewhere = seen
@@ -267,7 +271,7 @@ class DevicePool:
     @contextmanager
     def alone(self) -> Iterator[bool]:
         """Keep other runs from taking leases meanwhile, and look what they hold. False: another one is at it."""
-        with self._folder.mutex() as free:
+        with self.folder.mutex() as free:
             if free:
                 self.look()
             yield free
