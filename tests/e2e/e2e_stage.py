@@ -99,6 +99,8 @@ class Stage:
         self.leases.mkdir()
         self.leases.chmod(0o1777)
         self.env |= {"TRAINWRIGHT_STATE": str(self.state), "TRAINWRIGHT_LEASES": str(self.leases)}
+        #: Words before the command, which start it.
+        self.before: list[str] = []
         self._lives: list[Live] = []
         self._count = 0
 
@@ -116,7 +118,7 @@ class Stage:
         texts = [self.write(word) if isinstance(word, dict) else word for word in words]
         if texts[0] == "run" and "--runtime" not in texts:
             texts[1:1] = ["--runtime", self.runtime]
-        return [sys.executable, "-m", "trainwright", *texts]
+        return [*self.before, sys.executable, "-m", "trainwright", *texts]
 
     def run(self, *words: str | Body, given: str = "", env: dict[str, str] | None = None) -> Done:
         """A command, to its end."""

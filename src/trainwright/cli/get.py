@@ -14,7 +14,7 @@ from msgspec import Struct
 from trainwright.cli.columns import columns
 from trainwright.cli.condition import condition
 from trainwright.cli.duration import age
-from trainwright.cli.leases import listed
+from trainwright.cli.leases import show_leases
 from trainwright.cli.reach import namespaced, reach
 from trainwright.cli.record import as_yaml, facts_of, status_of
 from trainwright.cli.restarts import PodCount, shown
@@ -74,7 +74,7 @@ def command(names: tuple[str, ...], namespace: str, every: bool, all_users: bool
     if all_users:
         if names or namespace or every:
             raise UsageError("--all-users lists the device leases of this machine; it takes no JOB, -n or -a")
-        click.echo(listed(form))
+        show_leases(form)
         return
     if names:
         found = [_known(find(name, namespace)) for name in names]

@@ -3,6 +3,7 @@
 
 from collections.abc import Iterator
 
+import click
 import msgspec
 
 from trainwright.cli.columns import columns
@@ -16,19 +17,26 @@ from trainwright.runtime.clock import WallClock
 _HEAD = ["RESOURCE", "DEVICE", "USER", "JOB", "POD", "RUN", "PID", "AGE", "STATE"]
 
 
-def listed(form: str) -> str:
-    """Every device that somebody holds, in that form. Raises EngineError."""
+def show_leases(form: str) -> None:
+    """Print every device that somebody holds, in that form. Raises EngineError."""
     folder = LeaseFolder()
     with folder.mutex():  # nobody who takes leases meets us at a lock
         held = folder.held()
+    if form in ("table", "wide") and not held:
+        click.echo("no device of this machine is leased", err=True)
+    else:
+        click.echo(_text(held, form), nl=False)
+
+
+def _text(held: list[HeldDevice], form: str) -> str:
     if form in ("table", "wide"):
-        return "\n".join(_table(held)) if held else "no device of this machine is leased"
+        return "".join(f"{line}\n" for line in _table(held))
     if form == "name":
-        return "\n".join(f"{one.resource}/{one.device}" for one in held)
+        return "".join(f"{one.resource}/{one.device}\n" for one in held)
     whole: Body = {"kind": "DeviceLeaseList", "items": [_item(one) for one in held]}
     if form == "yaml":
-        return as_yaml([whole]).rstrip("\n")
-    return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode()
+        return as_yaml([whole])
+    return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
 
 
 def _state(one: HeldDevice) -> str:
