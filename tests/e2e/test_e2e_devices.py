@@ -74,7 +74,8 @@ def test_runs_share_the_devices_that_are_free(process: Stage) -> None:
 
 def test_two_gangs_that_need_all_devices_run_one_after_the_other(process: Stage) -> None:
     """Neither keeps half of them and waits for the other half."""
-    script = "echo has $CUDA_VISIBLE_DEVICES; sleep 0.5"
+    taken = f"for one in $(echo $CUDA_VISIBLE_DEVICES | tr , ' '); do %s {process.work}/taken-$one; done"
+    script = f"{taken % 'mkdir'} || exit 1; echo has $CUDA_VISIBLE_DEVICES; sleep 0.5; {taken % 'rmdir'}"
     ask = {"limits": {GPU: 2}}
     gangs = [
         job(role("worker", shell(script, resources=ask), replicas=4), name=name, scheduler={"t9kScheduler": {}})
@@ -89,6 +90,35 @@ def test_two_gangs_that_need_all_devices_run_one_after_the_other(process: Stage)
         assert sorted(",".join(texts).replace("has ", "").split(",")) == list("01234567")
 
 
+def test_an_elastic_job_is_as_large_as_the_devices_that_other_runs_leave(process: Stage) -> None:
+    first = process.start("run", "--gpus", "4", asks(waiting(process), 2, "first"))
+    first.until("| has ")
+    second = process.start("run", "--gpus", "4", elastic(waiting(process, "stop")))
+    second.until("trainer is scaled from 4 to 2 replicas")
+    (process.work / "go").touch()
+    assert first.end().code == 0
+    second.until("trainer is scaled from 2 to 4 replicas: there is room for 2 more")
+    until(lambda: sorted({one["device"] for one in leases(process)}) == ["0", "1", "2", "3"], "it has them all")
+    (process.work / "stop").touch()
+
+    assert second.end().code == 0, second.said
+
+
+def elastic(script: str) -> Body:
+    """An AITrainingJob of two to four trainers, each with a device."""
+    main = shell(script, name="aitj-trainer", resources={"limits": {GPU: 1}})
+    sizes = {"replicas": 4, "minReplicas": 2, "maxReplicas": 4, "edlPolicy": "Auto"}
+    policies = {"completePolicy": "All", "failPolicy": "Any", "restartPolicy": "Always", "restartLimit": 30}
+    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [main]}
+    trainer = {**sizes, **policies, "template": {"spec": spec}}
+    return {
+        "apiVersion": "elasticdeeplearning.ai/v1",
+        "kind": "AITrainingJob",
+        "metadata": {"name": "elastic"},
+        "spec": {"replicaSpecs": {"trainer": trainer}},
+    }
+
+
 def test_nodes_of_two_runs_share_devices_too(process: Stage) -> None:
     """Node-0 of each run has the even ones."""
     first = process.start("run", "--nodes", "2", "--gpus", "4", asks(waiting(process), 2, "first"))
@@ -96,7 +126,7 @@ def test_nodes_of_two_runs_share_devices_too(process: Stage) -> None:
     (ids,) = re.findall(r"\| has (\S+)", first.said)
     second = process.start("run", "--nodes", "2", "--gpus", "4", asks(waiting(process), 2, "second", replicas=2))
     second.until("| has ")
-    second.until(f"{' and '.join(ids.split(','))} held by".replace(" and ", ","))
+    second.until(f"{ids} held by")
     (process.work / "go").touch()
 
     assert second.end().code == 0
