@@ -60,8 +60,11 @@ def declared(gpus: int | None, device: Sequence[str], device_config: str) -> dic
         if known is not None and known.ids and number > len(known.ids):
             listed = ", ".join(known.ids)
             raise UsageError(f"--device: {name}={number}; the devices file lists {len(known.ids)} of them: {listed}")
-        ids = known.ids[:number] if known is not None and known.ids else numbered(number)
-        found[name] = DeviceSet(ids, known.variables if known is not None else KNOWN_VARIABLES.get(name, ()))
+        variables = known.variables if known is not None else KNOWN_VARIABLES.get(name, ())
+        if known is not None and known.ids:
+            found[name] = DeviceSet(known.ids[:number], variables)
+        else:
+            found[name] = DeviceSet(numbered(number), variables, pretended=True)
     return found
 
 

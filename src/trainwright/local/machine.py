@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trainwright.errors import UsageError
 from trainwright.local import cgroups
@@ -53,7 +54,7 @@ def share(whole: Share, nodes: int) -> tuple[Share, ...]:
 
 def _dealt(devices: Mapping[str, DeviceSet], index: int, nodes: int) -> dict[str, DeviceSet]:
     """Every n-th device is that node's."""
-    return {name: DeviceSet(found.ids[index::nodes], found.variables) for name, found in devices.items()}
+    return {name: replace(found, ids=found.ids[index::nodes]) for name, found in devices.items()}
 
 
 def _cpus() -> int:

@@ -2,7 +2,7 @@
 """The devices of a node: which pod has which, and how its containers are told.
 
 The embedded engine's scheduler has chosen a pod's devices when it bound the pod (the annotation `DEVICES`), and has
-leased them. Where another scheduler binds pods, the agent chooses.
+leased them. Where another scheduler binds pods, the agent chooses, and leases the devices when a pod starts.
 """
 
 import asyncio
@@ -11,7 +11,8 @@ from collections.abc import Mapping
 import msgspec
 
 from trainwright.local.devices.inventory import DeviceSet
-from trainwright.local.devices.pool import Granted
+from trainwright.local.devices.pool import DevicePool, DeviceRequest, Granted, lease_name
+from trainwright.local.scheduling.reasons import holders
 from trainwright.model.job import Body
 from trainwright.model.meta import DEVICES
 from trainwright.model.units import quantity
@@ -33,27 +34,21 @@ def needed(spec: Body, resource: str) -> int:
 
 
 class Devices:
-    """What is free and what is taken, by pod."""
+    """What is free and what is taken, by pod. `pool`: leases what this agent chooses, where nobody else has."""
 
-    def __init__(self, devices: Mapping[str, DeviceSet], *, kubelet: bool = False) -> None:
-        self._kubelet = kubelet
+    def __init__(self, devices: Mapping[str, DeviceSet], node: str = "", pool: DevicePool | None = None) -> None:
         self.all = {resource: found for resource, found in devices.items() if found.ids}
+        self._node, self._pool = node, pool
         self._held: dict[str, Granted] = {}
         self._freed: set[asyncio.Future[None]] = set()
-
-    def chosen(self, pod: Body) -> Granted | None:
-        """The devices that the engine's scheduler has leased for the pod; None if another scheduler has bound it."""
-        text = (pod["metadata"].get("annotations") or {}).get(DEVICES) if not self._kubelet else None
-        try:
-            return msgspec.json.decode(text, type=Granted) if text else None
-        except msgspec.DecodeError:
-            return None
 
     def take(self, uid: str, pod: Body) -> Granted | None:
         """The devices of a pod, the same ones if it has them already; None while some of them are not free."""
         if uid in self._held:
             return self._held[uid]
-        given = self.chosen(pod) or {}
+        given = self._granted(uid, pod) if self._pool is not None else _chosen(pod)
+        if given is None:
+            return None
         taken: Granted = {}
         for resource, found in self.all.items():
             count = needed(pod["spec"], resource)
@@ -61,6 +56,7 @@ class Devices:
             wanted = given.get(resource) or found.ids
             free = tuple(one for one in wanted if one in found.ids and one not in used)
             if len(free) < count:
+                self.free(uid)
                 return None
             if count:
                 taken[resource] = free[:count]
@@ -68,13 +64,35 @@ class Devices:
             self._held[uid] = taken
         return taken
 
+    def _granted(self, uid: str, pod: Body) -> Granted | None:
+        """What can be leased now, for a pod that another scheduler has bound."""
+        assert self._pool is not None  # noqa: S101 - for the type checker
+        wanted = {name: count for name in self._pool.resources if (count := needed(pod["spec"], name))}
+        if not wanted:
+            return {}
+        with self._pool.alone():
+            found = self._pool.grant([DeviceRequest(uid, self._node, pod, wanted)])
+        return None if found is None else found[uid]
+
+    def leases(self, pod: Body, held: Granted) -> list[str]:
+        """Those of a pod's devices that are leased, as the supervisor knows them."""
+        leased = self._pool.resources if self._pool is not None else _chosen(pod)
+        return [lease_name(resource, one) for resource, ids in held.items() if resource in leased for one in ids]
+
     def missing(self, spec: Body) -> str:
-        """What a pod asks for of devices, in words: `2 of 4 nvidia.com/gpu`."""
+        """What a pod asks for of devices, in words: `2 of 4 nvidia.com/gpu; 0-3 held by alice (…) since …`."""
         wanted = {resource: needed(spec, resource) for resource in self.all}
-        return ", ".join(f"{count} of {len(self.all[name].ids)} {name}" for name, count in wanted.items() if count)
+        elsewhere = self._pool.elsewhere().get(self._node, {}) if self._pool is not None else {}
+        return ", ".join(
+            f"{count} of {len(self.all[name].ids)} {name}{holders([elsewhere[name]]) if name in elsewhere else ''}"
+            for name, count in wanted.items()
+            if count
+        )
 
     def free(self, uid: str) -> None:
         """Give back what a pod has, if it has any."""
+        if self._pool is not None:
+            self._pool.release(uid)
         if self._held.pop(uid, None):
             for future in self._freed:
                 if not future.done():
@@ -97,6 +115,15 @@ class Devices:
             for resource, found in self.all.items()
             for name in found.variables
         }
+
+
+def _chosen(pod: Body) -> Granted:
+    """The devices that the engine's scheduler has leased for the pod."""
+    text = (pod["metadata"].get("annotations") or {}).get(DEVICES)
+    try:
+        return msgspec.json.decode(text, type=Granted) if text else {}
+    except msgspec.DecodeError:
+        return {}
 
 
 def own(spec: Body, index: int, held: Granted, resource: str, *, init: bool) -> tuple[str, ...]:

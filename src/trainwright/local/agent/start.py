@@ -19,7 +19,6 @@ from trainwright.local.agent.charge import Charge
 from trainwright.local.agent.container import Container
 from trainwright.local.agent.link import Answer, End, Lost, Refused
 from trainwright.local.agent.refusals import CONFIG, CREATE, Unconfigured
-from trainwright.local.devices.pool import lease_name
 from trainwright.model.meta import ADDRESS, Key
 from trainwright.model.units import quantity
 
@@ -142,15 +141,8 @@ async def _request(charge: Charge, container: Container) -> dict[str, Any]:
         "log": _log(charge, container),
         "mounts": await _mounts(charge, container, found, variables),
         "limits": _limits(body),
-        "leases": _leases(charge),
+        "leases": charge.means.devices.leases(charge.pod, charge.held),
     }
-
-
-def _leases(charge: Charge) -> list[str]:
-    """The leased devices that a container keeps leased as long as it lives: all of its pod."""
-    if charge.means.devices.chosen(charge.pod) is None:
-        return []  # nobody has leased any
-    return [lease_name(resource, device) for resource, ids in charge.held.items() for device in ids]
 
 
 async def _sources(charge: Charge, container: Container) -> sources.Sources:

@@ -31,6 +31,8 @@ class DeviceSet(Struct, frozen=True):
 
     ids: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
+    #: Only their number was given: they may not be there at all.
+    pretended: bool = False
 
 
 def numbered(count: int) -> tuple[str, ...]:

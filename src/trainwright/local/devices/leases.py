@@ -12,6 +12,7 @@ No file is ever removed: a process could hold a lock on a removed file while ano
 import fcntl
 import os
 import pwd
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -177,7 +178,7 @@ class LeaseFolder:
 
         An open without O_CREAT is also what fs.protected_regular allows on a file of somebody else.
         """
-        draft = self.path / f".{path.name}-{os.getpid()}"
+        draft = self.path / f".{path.name}-{secrets.token_hex(8)}"
         try:
             fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, _EVERYBODY)
             try:
@@ -186,9 +187,6 @@ class LeaseFolder:
                     os.link(draft, path)
             finally:
                 os.close(fd)
-                draft.unlink()
-        except FileExistsError:
-            with suppress(OSError):  # left by a process of this number that was killed here
                 draft.unlink()
         except OSError as error:
             raise EngineError(f"devices cannot be leased: {_explained(self.path, error)}") from None

@@ -209,6 +209,12 @@ class DevicePool:
         if channel is not None:
             channel.hold(lease)
 
+    def release(self, uid: str) -> None:
+        """Give back the devices of a pod at once."""
+        _, granted = self._pods.pop(uid, (None, {}))
+        for device in _devices(granted):
+            self._give_back(device)
+
     def keep(self, holds: Callable[[Body], bool], now: float) -> None:
         """Take back the devices of pods that are over, and give back leases that no pod has used for a while.
 
@@ -221,11 +227,16 @@ class DevicePool:
             del self._pods[uid]
             self._due.update({device: now + LINGER for device in _devices(granted) if device in self._leases})
         for device in [device for device, due in self._due.items() if due <= now]:
-            del self._due[device]
-            lease, channel = self._leases.pop(device), self._channels.get(self._where[device])
-            if channel is not None:
-                channel.drop(lease)
-            lease.close()
+            self._give_back(device)
+
+    def _give_back(self, device: Device) -> None:
+        self._due.pop(device, None)
+        lease, channel = self._leases.pop(device, None), self._channels.get(self._where[device])
+        if lease is None:
+            return
+        if channel is not None:
+            channel.drop(lease)
+        lease.close()
 
     def _renew(self, request: DeviceRequest, granted: Granted) -> None:
         for device in _devices(granted):

@@ -8,7 +8,7 @@ waiting, and if not, which number to change. `NEVER` opens the reasons of pods f
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from trainwright.local.scheduling.claims import Claim
+from trainwright.local.scheduling.claims import Claim, LeasedDevices
 from trainwright.local.scheduling.requests import Amounts, needed, present, total
 from trainwright.local.scheduling.room import Asks, Room
 from trainwright.local.scheduling.terms import refusal
@@ -92,11 +92,15 @@ def _together(head: str, waiting: Sequence[Claim], room: Room) -> str:
 
 
 def _holders(resource: str, nodes: Iterable[str], room: Room) -> str:
+    leased = (room.leased.get(name, {}).get(resource) for name in nodes)
+    return holders(one for one in leased if one is not None)
+
+
+def holders(leased: Iterable[LeasedDevices]) -> str:
     """`; 0-3 held by alice (run …) since …, 4 held by bob (run …) since …`: who keeps devices from this run."""
     held: dict[str, list[str]] = {}
-    for name in nodes:
-        leased = room.leased.get(name, {}).get(resource)
-        for device, holder in leased.devices if leased is not None else ():
+    for one in leased:
+        for device, holder in one.devices:
             held.setdefault(holder, []).append(device)
     listed = ", ".join(f"{ranges(devices)} held by {holder}" for holder, devices in held.items())
     return f"; {listed}" if listed else ""

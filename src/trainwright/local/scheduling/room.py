@@ -26,6 +26,7 @@ class Room:
         self.free: dict[str, Amounts] = {}
         self._busy: dict[str, float] = {}
         self._open: dict[Terms, tuple[str, ...]] = {}
+        self._metered = {name: _metered(offer.total) for name, offer in self.offers.items()}
         for name, offer in self.offers.items():
             taken = used.get(name, {})
             self.free[name] = {one: amount - taken.get(one, 0) for one, amount in offer.total.items()}
@@ -74,6 +75,11 @@ class Room:
 
     def _weigh(self, name: str) -> None:
         free, total = self.free[name], self.offers[name].total
-        metered = [1 - free[one] / total[one] for one in ("cpu", "memory", "nvidia.com/gpu") if total.get(one)]
+        metered = [1 - free[one] / total[one] for one in self._metered[name]]
         shares = sum(metered) / len(metered) if metered else 0.0
         self._busy[name] = shares + (total.get(PODS, 0) - free.get(PODS, 0)) * _A_POD
+
+
+def _metered(total: Amounts) -> tuple[str, ...]:
+    """The resources whose share counts: CPU, memory and devices, which have a domain in their name."""
+    return tuple(name for name, amount in total.items() if amount and (name in ("cpu", "memory") or "/" in name))
