@@ -37,6 +37,8 @@ _ALONE = (
     "the process that keeps the network of this machine's nodes was killed: pods go on as they are, but agents that are"
     " started from now on have another network, which pods of this one do not reach; start all agents anew to mend that"
 )
+#: Seconds until a device that no pod needs is given back: its supervisor has let go of it by then.
+_LINGER = 1.0
 
 
 class Node:
@@ -52,6 +54,7 @@ class Node:
         # Several agents on one machine may each pretend to have the same devices: those are not leased.
         real = {name: found for name, found in settings.devices.items() if not found.pretended}
         self._devices = DevicePool({settings.node: real}, "", WallClock())
+        self._devices.linger = _LINGER
         #: Set when nothing can be run here any more.
         self.broken = asyncio.Event()
 

@@ -141,6 +141,8 @@ async def place(
     store = Store(WallClock())
     given = settings(folder, **more)
     leases = DevicePool({NODE: given.devices}, "", WallClock()) if given.kubelet else None
+    if leases is not None:
+        leases.linger = 0.2
     channel = leases.channel(NODE) if leases is not None else None
     config = given.supervisor() | ({"leases": channel.theirs.fileno()} if channel is not None else {})
     link = await Link.start(config)

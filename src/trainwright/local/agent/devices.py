@@ -92,7 +92,9 @@ class Devices:
     def free(self, uid: str) -> None:
         """Give back what a pod has, if it has any."""
         if self._pool is not None:
-            self._pool.release(uid)
+            loop, pool = asyncio.get_running_loop(), self._pool
+            pool.release(uid, loop.time())
+            loop.call_later(pool.linger, lambda: pool.expire(loop.time()))
         if self._held.pop(uid, None):
             for future in self._freed:
                 if not future.done():

@@ -24,7 +24,6 @@ from trainwright.model.meta import INDEX, JOB_UID, ROLE
 from trainwright.model.units import rfc3339
 from trainwright.runtime.ports import Clock
 
-#: Seconds that a device stays leased after its pod has ended.
 LINGER = 5.0
 
 #: A resource name and the id of a device.
@@ -101,6 +100,8 @@ class DevicePool:
         self._elsewhere: dict[Device, LeaseHolder] = {}
         #: Counts how often others took or gave back a device.
         self.changes = 0
+        #: Seconds that a device stays leased after its pod has ended.
+        self.linger = LINGER
         #: Called when this engine has leased devices.
         self.leased: Callable[[], None] = lambda: None
 
@@ -130,6 +131,7 @@ class DevicePool:
         for channel in self._channels.values():
             channel.close()
         self._leases.clear()
+        self._due.clear()
         self._channels.clear()
 
     # -- pods -----------------------------------------------------------------------------------------------------
@@ -138,13 +140,13 @@ class DevicePool:
         """Devices for all of these pods, by UID, leased; or None, and nothing is leased that was not before."""
         chosen: dict[str, Granted] = {}
         taken: set[Device] = set()
-        for request in requests:
-            self._pods.pop(request.uid, None)
+        before = {one.uid: self._pods.pop(one.uid) for one in requests if one.uid in self._pods}
         with ExitStack() as undo:
             fresh: list[DeviceLease] = []
             for request in requests:
                 granted = self._choose(request, taken, fresh, undo)
                 if granted is None:
+                    self._pods |= before
                     return None
                 chosen[request.uid] = granted
             undo.pop_all()
@@ -209,31 +211,28 @@ class DevicePool:
         if channel is not None:
             channel.hold(lease)
 
-    def release(self, uid: str) -> None:
-        """Give back the devices of a pod at once."""
+    def release(self, uid: str, now: float) -> None:
+        """Take back the devices of a pod that is over; they stay leased for a moment."""
         _, granted = self._pods.pop(uid, (None, {}))
-        for device in _devices(granted):
-            self._give_back(device)
+        self._due.update({device: now + self.linger for device in _devices(granted) if device in self._leases})
 
-    def keep(self, holds: Callable[[Body], bool], now: float) -> None:
-        """Take back the devices of pods that are over, and give back leases that no pod has used for a while.
-
-        Also lease those anew that were lost with their node.
-        """
-        for uid, (request, granted) in [*self._pods.items()]:
-            if holds(request.pod):
-                self._renew(request, granted)
-                continue
-            del self._pods[uid]
-            self._due.update({device: now + LINGER for device in _devices(granted) if device in self._leases})
+    def expire(self, now: float) -> None:
+        """Give back leases that no pod has used for a moment."""
         for device in [device for device, due in self._due.items() if due <= now]:
             self._give_back(device)
 
+    def keep(self, holds: Callable[[Body], bool], now: float) -> None:
+        """Release the devices of pods that are over, and lease those anew that were lost with their node."""
+        for uid, (request, granted) in [*self._pods.items()]:
+            if holds(request.pod):
+                self._renew(request, granted)
+            else:
+                self.release(uid, now)
+        self.expire(now)
+
     def _give_back(self, device: Device) -> None:
-        self._due.pop(device, None)
-        lease, channel = self._leases.pop(device, None), self._channels.get(self._where[device])
-        if lease is None:
-            return
+        del self._due[device]
+        lease, channel = self._leases.pop(device), self._channels.get(self._where[device])
         if channel is not None:
             channel.drop(lease)
         lease.close()
