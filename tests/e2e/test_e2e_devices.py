@@ -124,13 +124,16 @@ def test_nodes_of_two_runs_share_devices_too(process: Stage) -> None:
     first = process.start("run", "--nodes", "2", "--gpus", "4", asks(waiting(process), 2, "first"))
     first.until("| has ")
     (ids,) = re.findall(r"\| has (\S+)", first.said)
-    second = process.start("run", "--nodes", "2", "--gpus", "4", asks(waiting(process), 2, "second", replicas=2))
+    late = asks(waiting(process, "stop"), 2, "second", replicas=2)
+    second = process.start("run", "--nodes", "2", "--gpus", "4", late)
     second.until("| has ")
     second.until(f"{ids} held by")
     (process.work / "go").touch()
+    assert first.end().code == 0
+    until(lambda: second.said.count("| has ") == 2, "both have devices")
+    (process.work / "stop").touch()
 
     assert second.end().code == 0
-    assert first.end().code == 0
     assert sorted(re.findall(r"\| has (\S+)", second.said)) == ["0,2", "1,3"]
 
 
