@@ -137,6 +137,22 @@ def test_nodes_of_two_runs_share_devices_too(process: Stage) -> None:
     assert sorted(re.findall(r"\| has (\S+)", second.said)) == ["0,2", "1,3"]
 
 
+def test_a_pod_that_names_its_node_itself_waits_for_devices_too(process: Stage) -> None:
+    first = process.start("run", "--gpus", "2", asks(waiting(process), 1, "first"))
+    first.until("| has 0")
+    pods = [shell("echo has $CUDA_VISIBLE_DEVICES", resources={"limits": {GPU: count}}) for count in (1, 2)]
+    roles = [role(f"asks-{index}", one, nodeName="node-0") for index, one in enumerate(pods, 1)]
+    second = process.start("run", "--gpus", "2", job(*roles, name="second"))
+    second.until("asks-1-0 | has 1")
+    second.until("the devices that it asks for (2 of 2 nvidia.com/gpu) are not free")
+    (process.work / "go").touch()
+
+    assert first.end().code == 0
+    done = second.end()
+    assert done.code == 0, done.said
+    assert "asks-2-0 | has 0,1" in done.out
+
+
 def test_a_killed_engine_keeps_its_devices_until_its_pods_have_ended(process: Stage) -> None:
     """Engine and supervisor die at once: nobody ends the pod, so nobody else gets its device before it ends."""
     stop = process.work / "stop"

@@ -138,6 +138,7 @@ def _node(settings: Settings, name: str, share: machine.Share) -> Node:
         keep=settings.keep,
         capacity=share.capacity(),
         devices=share.devices,
+        scheduled=True,
         passed=passed(os.environ),
         visible=_visible(settings),
     )

@@ -53,7 +53,7 @@ class Agent:
         reports = Reports(cluster, settings.pace, notices.once)
         folder = Path(settings.folder, "nodes", settings.node, "hosts")
         hosts = Hosts(cluster, folder, settings, notices.once) if settings.sandboxed else None
-        devices = Devices(settings.devices, settings.node, leases)
+        devices = Devices(settings.devices, settings.node, leases, scheduled=settings.scheduled)
         pool = Subnet(settings.range) if settings.range else None
         awaited = Awaited(cluster, settings.pace, by_name=settings.kubelet)
         self.means = Means(cluster, link, clock, settings, reports, devices, notices, awaited, hosts, pool, tokens)

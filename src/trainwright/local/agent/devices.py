@@ -34,9 +34,20 @@ def needed(spec: Body, resource: str) -> int:
 
 
 class Devices:
-    """What is free and what is taken, by pod. `pool`: leases what this agent chooses, where nobody else has."""
+    """What is free and what is taken, by pod.
 
-    def __init__(self, devices: Mapping[str, DeviceSet], node: str = "", pool: DevicePool | None = None) -> None:
+    `pool` leases what this agent chooses. `scheduled`: the engine's scheduler chooses, and nothing is given without it.
+    """
+
+    def __init__(
+        self,
+        devices: Mapping[str, DeviceSet],
+        node: str = "",
+        pool: DevicePool | None = None,
+        *,
+        scheduled: bool = False,
+    ) -> None:
+        self._scheduled = scheduled
         self.all = {resource: found for resource, found in devices.items() if found.ids}
         self._node, self._pool = node, pool
         self._held: dict[str, Granted] = {}
@@ -53,7 +64,7 @@ class Devices:
         for resource, found in self.all.items():
             count = needed(pod["spec"], resource)
             used = {one for held in self._held.values() for one in held.get(resource, ())}
-            wanted = given.get(resource) or found.ids
+            wanted = given.get(resource) or (() if self._scheduled else found.ids)
             free = tuple(one for one in wanted if one in found.ids and one not in used)
             if len(free) < count:
                 self.free(uid)

@@ -55,6 +55,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     allocatable: dict[str, str] | None = None
     #: The devices of the node, by resource name.
     devices: dict[str, DeviceSet] = field(default_factory=dict)
+    #: The scheduler leases devices and says which in the pod's annotation: pods wait for that.
+    scheduled: bool = False
     #: Environment that every container starts from: see `environment.passed`.
     passed: dict[str, str] = field(default_factory=dict)
     #: Folders below /tmp that stay visible where /tmp is private to a pod.

@@ -248,6 +248,10 @@ class DevicePool:
         """Whether any pod has devices, or had some until a moment ago."""
         return bool(self._leases or self._pods)
 
+    def granted(self, uid: str) -> bool:
+        """Whether a pod was granted devices."""
+        return uid in self._pods
+
     def held(self) -> list[Device]:
         """The devices that this engine has leased."""
         return [*self._leases]

@@ -189,6 +189,7 @@ class Scheduler:
             await asyncio.sleep(_DEVICE_PERIOD)
             if devices.active:
                 devices.keep(self._lives, loop.time())
+            await self._lease_for_bound(devices)
             if not self._asks_devices():
                 continue
             known = devices.changes
@@ -198,9 +199,26 @@ class Scheduler:
                 self._refused = False
                 self._changed.set()
 
+    async def _lease_for_bound(self, devices: DevicePool) -> None:
+        """Lease devices for pods that name their node themselves: their agent waits for the annotation."""
+        for seat in self.board.bound():
+            claim, wanted = seat.claim, counts(seat.claim.asks, devices.resources)
+            if not wanted or devices.granted(claim.uid):
+                continue
+            with devices.alone():
+                found = devices.grant([DeviceRequest(claim.uid, seat.node, seat.body, wanted)])
+            if found is None:
+                continue
+            try:
+                change = {"metadata": {"annotations": _annotations(found[claim.uid])}}
+                await self._cluster.patch(PODS.whole(), claim.key, change, uid=claim.uid)
+            except ApiError as error:
+                _LOG.info("devices not written pod=%s error=%s", claim.key, error)
+                devices.release(claim.uid, asyncio.get_running_loop().time())
+
     def _place(self, claim: Claim, node: str, granted: Granted | None) -> None:
         """The answer enters the picture at once; a pod that has become another meanwhile comes by the watch."""
-        annotations = {DEVICES: msgspec.json.encode(granted).decode()} if granted else None
+        annotations = _annotations(granted) if granted else None
         try:
             self.board.pod(self._bind(claim.key, node, uid=claim.uid, annotations=annotations))
         except (ConflictError, NotFoundError) as error:
@@ -250,6 +268,10 @@ def unscheduled(conditions: Iterable[Body], why: str, clock: Clock) -> list[Body
         "lastTransitionTime": since or rfc3339(clock.now()),
     }
     return [*(one for one in conditions if one.get("type") != "PodScheduled"), told]
+
+
+def _annotations(granted: Granted) -> dict[str, str]:
+    return {DEVICES: msgspec.json.encode(granted).decode()}
 
 
 def _apply(changes: tuple[Change, ...], seen: Callable[[Body], None], gone: Callable[[Body], None]) -> None:
