@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which pod has which device: all of a gang or none, the same again after a restart, none of another run's."""
 
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,25 @@ def test_the_devices_of_a_lost_node_are_leased_anew_once_its_processes_have_died
     one.keep(lambda _: True, now=0.0)
     assert one.held() == [(GPU, "0")]
     one.close()
+
+
+def test_a_new_supervisor_of_a_lost_node_is_handed_what_its_pods_have(tmp_path: Path) -> None:
+    """Also what was leased anew before there was a supervisor to hand it to."""
+    one = pool(tmp_path, 2)
+    one.channel("node-0").handed()
+    one.grant([pod("a", 1)])
+    one.node_lost("node-0")
+    one.keep(lambda _: True, now=0.0)
+    assert one.held() == [(GPU, "0")]
+    theirs = one.channel("node-0").theirs
+    theirs.setblocking(False)
+    data, (fd,), *_ = socket.recv_fds(theirs, 1000, 8)
+    assert data == b'{"do":"hold","device":"nvidia.com/gpu/0"}\n'
+    one.close()
+    theirs.close()
+    assert LeaseFolder(tmp_path).take(GPU, "0") is None
+    os.close(fd)
+    assert LeaseFolder(tmp_path).take(GPU, "0") is not None
 
 
 @pytest.mark.parametrize("bound", [True, False])

@@ -108,11 +108,14 @@ class DevicePool:
     # -- nodes ----------------------------------------------------------------------------------------------------
 
     def channel(self, node: str) -> LeaseChannel:
-        """A channel for a new supervisor of that node."""
+        """A channel for a new supervisor of that node, which is handed the leases of the pods that are there."""
         old = self._channels.pop(node, None)
         if old is not None:
             old.close()
         self._channels[node] = channel = LeaseChannel()
+        for device in self._used():
+            if self._where[device] == node and device in self._leases:
+                channel.hold(self._leases[device])
         return channel
 
     def node_lost(self, node: str) -> None:
@@ -218,8 +221,14 @@ class DevicePool:
 
     def expire(self, now: float) -> None:
         """Give back leases that no pod has used for a moment."""
-        for device in [device for device, due in self._due.items() if due <= now]:
+        due = [device for device, when in self._due.items() if when <= now]
+        for device in due:
             self._give_back(device)
+        if due:  # others may have them now, so nobody has them back
+            kept = {
+                name: had for name, had in self._former.items() if not self._leases.keys().isdisjoint(_devices(had))
+            }
+            self._former = kept
 
     def keep(self, holds: Callable[[Body], bool], now: float) -> None:
         """Release the devices of pods that are over, and lease those anew that were lost with their node."""
