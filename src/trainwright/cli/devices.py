@@ -41,7 +41,12 @@ def device_options(command: Command) -> Command:
             multiple=True,
             help="Say that this machine has N devices of the resource NAME; may be given again.",
         ),
-        click.option("--gpus", type=click.IntRange(0, MOST), metavar="N", help="Pretend that there are so many GPUs."),
+        click.option(
+            "--gpus",
+            type=click.IntRange(0, MOST),
+            metavar="N",
+            help=f"Pretend that there are N GPUs; short for --device {GPU}=N.",
+        ),
     ):
         command = option(command)
     return command

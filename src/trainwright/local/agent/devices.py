@@ -102,7 +102,7 @@ class Devices:
 
     def free(self, uid: str) -> None:
         """Give back what a pod has, if it has any."""
-        if self._pool is not None:
+        if self._pool is not None and self._pool.granted(uid):
             loop, pool = asyncio.get_running_loop(), self._pool
             pool.release(uid, loop.time())
             loop.call_later(pool.linger, lambda: pool.expire(loop.time()))
