@@ -5,17 +5,27 @@ looptime asks for a loop where a test is not asynchronous; hypothesis would hold
 """
 
 import asyncio
+import os
+import shutil
+import tempfile
 
 import pytest
 from hypothesis import settings
 
+LEASES = "TRAINWRIGHT_LEASES"
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
 
 def pytest_configure() -> None:
-    """Forget the loop that a plug-in's import may have made."""
+    """Forget the loop that a plug-in's import may have made; keep the devices of this process to its tests."""
     asyncio.set_event_loop(None)
+    os.environ[LEASES] = tempfile.mkdtemp(prefix="trainwright-leases-")
+
+
+def pytest_unconfigure() -> None:
+    """Leave nothing behind."""
+    shutil.rmtree(os.environ[LEASES], ignore_errors=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

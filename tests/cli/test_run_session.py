@@ -18,6 +18,7 @@ from trainwright.cli.show.news import Ending, Frame, Line, News, Replica
 from trainwright.errors import EngineError
 from trainwright.kinds.base import load
 from trainwright.kinds.genericjob import GENERICJOB
+from trainwright.local.devices.inventory import GPU, DeviceSet
 from trainwright.local.engine import Engine, Settings
 from trainwright.manifest import Document
 from trainwright.model.job import Body
@@ -72,7 +73,13 @@ class Stage:
         self.view = Seen()
         self.folder = folder
         self.engine = Engine(
-            Settings(folder=folder, volumes=folder / "volumes", working=folder, runtime="process", gpus=0)
+            Settings(
+                folder=folder,
+                volumes=folder / "volumes",
+                working=folder,
+                runtime="process",
+                devices={GPU: DeviceSet()},
+            )
         )
         order = Order(
             intake=Intake((task(body),), ()),

@@ -94,7 +94,13 @@ class Stage:
         #: A Python without a shim before it, and no more of ours than that.
         path = os.pathsep.join([str(Path(sys.base_prefix) / "bin"), os.environ.get("PATH", os.defpath)])
         self.env = {"PATH": path, "HOME": str(self.home), "TMPDIR": str(self.tmp), "LANG": "C.UTF-8"}
-        self.env |= {"TRAINWRIGHT_STATE": str(self.state)}
+        #: Tests that run at the same time do not keep devices from each other.
+        self.leases = folder / "leases"
+        self.leases.mkdir()
+        self.leases.chmod(0o1777)
+        self.env |= {"TRAINWRIGHT_STATE": str(self.state), "TRAINWRIGHT_LEASES": str(self.leases)}
+        #: Words before the command, which start it.
+        self.before: list[str] = []
         self._lives: list[Live] = []
         self._count = 0
 
@@ -112,7 +118,7 @@ class Stage:
         texts = [self.write(word) if isinstance(word, dict) else word for word in words]
         if texts[0] == "run" and "--runtime" not in texts:
             texts[1:1] = ["--runtime", self.runtime]
-        return [sys.executable, "-m", "trainwright", *texts]
+        return [*self.before, sys.executable, "-m", "trainwright", *texts]
 
     def run(self, *words: str | Body, given: str = "", env: dict[str, str] | None = None) -> Done:
         """A command, to its end."""

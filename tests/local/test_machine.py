@@ -8,28 +8,34 @@ import pytest
 
 from trainwright.errors import UsageError
 from trainwright.local.cgroups import Limits, limits
-from trainwright.local.machine import Share, found_gpus, machine, share
+from trainwright.local.devices.inventory import GPU, DeviceSet, found_gpus, numbered
+from trainwright.local.machine import Share, machine, share
 
 GI = 1024**3
 
 
+def gpus(*ids: str) -> dict[str, DeviceSet]:
+    return {GPU: DeviceSet(ids, ("CUDA_VISIBLE_DEVICES",))}
+
+
 def test_this_machine_has_something() -> None:
-    here = machine(gpus=0)
+    here = machine({GPU: DeviceSet()})
     assert 0 < here.cpu <= (os.cpu_count() or 1) * 1000
     assert here.memory > 2**27
-    assert here.gpus == ()
+    assert here.devices == {}
 
 
 def test_gpus_can_be_pretended() -> None:
-    assert machine(gpus=3).gpus == ("0", "1", "2")
-    assert machine(gpus=3).capacity()["nvidia.com/gpu"] == "3"
+    pretended = machine({GPU: DeviceSet(numbered(3))})
+    assert pretended.devices[GPU].ids == ("0", "1", "2")
+    assert pretended.capacity()["nvidia.com/gpu"] == "3"
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
         (Share(8000, 16 * GI), {"cpu": "8", "memory": "16777216Ki", "pods": "10000"}),
-        (Share(1500, GI, ("4",)), {"cpu": "1500m", "memory": "1048576Ki", "pods": "10000", "nvidia.com/gpu": "1"}),
+        (Share(1500, GI, gpus("4")), {"cpu": "1500m", "memory": "1048576Ki", "pods": "10000", "nvidia.com/gpu": "1"}),
     ],
 )
 def test_a_share_as_kubernetes_writes_it(given: Share, expected: dict[str, str]) -> None:
@@ -37,12 +43,12 @@ def test_a_share_as_kubernetes_writes_it(given: Share, expected: dict[str, str])
 
 
 def test_nodes_share_the_machine_and_nothing_is_handed_out_twice() -> None:
-    whole = Share(8000, 9 * GI, ("0", "1", "2", "3", "4"))
+    whole = Share(8000, 9 * GI, gpus("0", "1", "2", "3", "4"))
     assert share(whole, 1) == (whole,)
     assert share(whole, 3) == (
-        Share(2666, 3 * GI, ("0", "3")),
-        Share(2666, 3 * GI, ("1", "4")),
-        Share(2666, 3 * GI, ("2",)),
+        Share(2666, 3 * GI, gpus("0", "3")),
+        Share(2666, 3 * GI, gpus("1", "4")),
+        Share(2666, 3 * GI, gpus("2")),
     )
 
 

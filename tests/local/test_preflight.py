@@ -257,6 +257,15 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
             " `--gpus N` pretends that there are GPUs",
         ],
     ),
+    "no such device": (
+        job({"resources": {"limits": {"huawei.com/Ascend910": 8}}}),
+        [
+            "warning: spec: not all 1 replicas can run at the same time:"
+            " huawei.com/Ascend910: needs 8 together, all nodes have 0",
+            "….containers[0].resources: can never fit: node-0: huawei.com/Ascend910: needs 8, this node has none;"
+            " `--device huawei.com/Ascend910=N` says that there are N",
+        ],
+    ),
     "not all at once": (
         job({"resources": {"requests": {"cpu": 1}}}, replicas=4),
         ["warning: spec: not all 4 replicas can run at the same time: cpu: needs 4 together, all nodes have 2"],

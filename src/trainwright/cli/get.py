@@ -14,6 +14,7 @@ from msgspec import Struct
 from trainwright.cli.columns import columns
 from trainwright.cli.condition import condition
 from trainwright.cli.duration import age
+from trainwright.cli.leases import show_leases
 from trainwright.cli.reach import namespaced, reach
 from trainwright.cli.record import as_yaml, facts_of, status_of
 from trainwright.cli.restarts import PodCount, shown
@@ -47,6 +48,7 @@ class Known(Struct, frozen=True):
 @click.argument("names", metavar="[JOB]...", nargs=-1)
 @namespaced
 @click.option("-a", "--all", "every", is_flag=True, help="Also jobs whose last run is over.")
+@click.option("--all-users", is_flag=True, help="Show which device of this machine is leased by which user and run.")
 @click.option(
     "-o",
     "--output",
@@ -56,17 +58,24 @@ class Known(Struct, frozen=True):
     show_default=True,
     help="A table, one with more columns, the objects, or their names.",
 )
-def command(names: tuple[str, ...], namespace: str, every: bool, form: Form) -> None:
+def command(names: tuple[str, ...], namespace: str, every: bool, all_users: bool, form: Form) -> None:
     """List the jobs that are being run on this machine, or show each JOB with its replicas.
 
-    A job whose run is over is shown as it ended.
+    A job whose run is over is shown as it ended. The jobs of other users are theirs to see; which devices they hold is
+    shown by --all-users.
 
     \b
     Examples:
       trainwright get
       trainwright get demo
       trainwright get -o json lab/demo | jq .status.phase
+      trainwright get --all-users
     """
+    if all_users:
+        if names or namespace or every:
+            raise UsageError("--all-users lists the device leases of this machine; it takes no JOB, -n or -a")
+        show_leases(form)
+        return
     if names:
         found = [_known(find(name, namespace)) for name in names]
     else:

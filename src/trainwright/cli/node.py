@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from trainwright.cli.devices import declared, device_options
 from trainwright.cli.duration import Duration
 from trainwright.errors import UsageError
 from trainwright.model.problem import nearest
@@ -54,7 +55,7 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 )
 @click.option("--cpus", type=click.FloatRange(0.001), metavar="N", help="Offer so many.  [default: the machine's]")
 @click.option("--memory", metavar="SIZE", default="", help="Offer so much: 8Gi.  [default: the machine's]")
-@click.option("--gpus", type=click.IntRange(0, 1024), metavar="N", help="Pretend that there are so many GPUs.")
+@device_options
 @click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Of the node; may be given again.")
 @click.option("--taint", "taints", metavar="KEY=VALUE:EFFECT", multiple=True, help="Of a new node; likewise.")
 @click.option("--address", metavar="IP", default="", help="Of this machine.  [default: by which it reaches others]")
@@ -95,6 +96,7 @@ def command(**given: Any) -> int:
         "labels": dict(label(text) for text in given["labels"]),
         "taints": tuple(taint(text) for text in given["taints"]),
         "memory": memory(given["memory"]),
+        "devices": declared(given.pop("gpus"), given.pop("device"), given.pop("device_config")),
     }
     if bool(given["certificate"]) != bool(given["key"]):
         raise UsageError("--tls-cert-file and --tls-private-key-file belong together: one of them is missing")

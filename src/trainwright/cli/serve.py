@@ -218,7 +218,7 @@ def _settings(given: dict[str, Any], folder: Path, access: Access) -> Settings:
         address=_address(given["address"], access.server),
         labels=given["labels"],
         capacity=share.capacity() | storage | {"pods": _MOST_PODS},
-        devices=share.gpus,
+        devices=share.devices,
         passed=passed(os.environ) | _api(access.server),
         visible=tuple(visible),
         heartbeat=given["heartbeat"],
@@ -229,7 +229,7 @@ def _settings(given: dict[str, Any], folder: Path, access: Access) -> Settings:
 
 
 def _share(given: dict[str, Any]) -> machine.Share:
-    share = machine.machine(given["gpus"])
+    share = machine.machine(given["devices"])
     share = replace(share, cpu=int(given["cpus"] * 1000)) if given["cpus"] else share
     return replace(share, memory=given["memory"]) if given["memory"] else share
 

@@ -21,6 +21,7 @@ import trainwright
 from trainwright.errors import ApiError, EngineError, InvalidError
 from trainwright.local.agent.main import Config, Heartbeat
 from trainwright.local.agent.settings import Settings as Node
+from trainwright.local.devices.pool import DevicePool
 from trainwright.local.fencing import hold, see_out, unkillable
 from trainwright.local.scheduling.liveness import node_lost
 from trainwright.local.settings import SOCKET, Settings
@@ -79,7 +80,8 @@ class AgentProcess:
 class Crew:
     """The agents, and what became of them."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, settings: Settings) -> None:
+    def __init__(self, cluster: Cluster, clock: Clock, settings: Settings, devices: DevicePool) -> None:
+        self._devices = devices
         self._cluster = cluster
         self._clock = clock
         self._settings = settings
@@ -122,11 +124,13 @@ class Crew:
     async def _launch(self, node: Node) -> AgentProcess:
         if node.network is not None:
             node = replace(node, network=node.network | {"holder": self._spaces})
+        channel = self._devices.channel(node.node)
         # Everybody can read the arguments of a process, and variables may be secrets.
-        config = Config(str(self._settings.folder / SOCKET), replace(node, env={}))
+        config = Config(str(self._settings.folder / SOCKET), replace(node, env={}), leases=channel.theirs.fileno())
         text = msgspec.json.encode(config).decode()
-        fds = tuple(self._spaces.values())
+        fds = (channel.theirs.fileno(), *self._spaces.values())
         process = await _python("trainwright.local.agent.main", text, stdin=PIPE, pass_fds=fds)
+        channel.handed()
         assert process.stdin is not None  # noqa: S101 - it is a pipe
         process.stdin.write(msgspec.json.encode(node.env))
         process.stdin.close()
@@ -178,6 +182,7 @@ class Crew:
         code = await process.wait()
         watching.cancel()
         await agent.see_out(notify)
+        self._devices.node_lost(name)
         if not self._stopping.is_set():
             why = agent.verdict or f"{agent.title} ended with {code}"
             notify(f"{name} is lost: {why}")

@@ -16,6 +16,7 @@ from trainwright.kinds.genericjob.dialect import GANG_API
 from trainwright.local.agent.settings import HEARTBEAT
 from trainwright.local.checks import admission
 from trainwright.local.cluster import LocalCluster
+from trainwright.local.devices.foreign import ForeignProcessWatch
 from trainwright.local.fleet import Fleet
 from trainwright.local.network.addresses import Addresses
 from trainwright.local.network.pools import BLOCKS, Hosts, Ports, Subnet, loopback, ranges
@@ -90,7 +91,8 @@ class Engine:
         registry = self._settings.registry
         self._controller = Controller(self.cluster, self._clock, lambda: site, settings, registry=registry)
         self._control = self._run(self._controller.run())
-        self._run(Scheduler(self.cluster, self.store.bind, self._clock).run())
+        self._run(Scheduler(self.cluster, self.store.bind, self._clock, self._fleet.devices).run())
+        self._run(ForeignProcessWatch(self._fleet.devices, self._settings.notify).run())
         if self._settings.revive is None:
             self._run(self._watch_nodes())
 
@@ -154,6 +156,8 @@ class Engine:
         if task.cancelled() or self.broken.done():
             return
         error = task.exception()
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
         told = error if isinstance(error, EngineError) else EngineError(f"a part of the engine has failed: {error!r}")
         self.broken.set_exception(told)
 

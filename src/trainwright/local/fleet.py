@@ -21,6 +21,7 @@ from trainwright.local.agent.agent import Agent
 from trainwright.local.agent.environment import passed
 from trainwright.local.agent.link import Link
 from trainwright.local.agent.settings import Settings as Node
+from trainwright.local.devices.pool import DevicePool
 from trainwright.local.fencing import fence, unkillable
 from trainwright.local.network.subnets import lease
 from trainwright.local.settings import Settings
@@ -43,8 +44,9 @@ class Fleet:
         self._cluster = cluster
         self._clock = clock
         self._settings = settings
-        shares = machine.share(machine.machine(settings.gpus), settings.nodes)
+        shares = machine.share(machine.machine(settings.devices), settings.nodes)
         self._nodes = [_node(settings, f"node-{index}", share) for index, share in enumerate(shares)]
+        self.devices = DevicePool({node.node: node.devices for node in self._nodes}, settings.folder.name, clock)
         self._leases = ExitStack()
         self._link: Link | None = None
         self._agent: Agent | None = None
@@ -82,11 +84,13 @@ class Fleet:
             subnet, network = leased.subnet, {"subnet": leased.subnet, "holder": None}
         self._nodes = [replace(node, runtime=runtime, network=network) for node in self._nodes]
         if len(self._nodes) == 1 and self._settings.revive is None:
-            self._link = await Link.start(self._nodes[0].supervisor())
+            channel = self.devices.channel(self._nodes[0].node)
+            self._link = await Link.start({**self._nodes[0].supervisor(), "leases": channel.theirs.fileno()})
+            channel.handed()
         else:
             from trainwright.local.crew import Crew  # noqa: PLC0415 - hardly any run needs it
 
-            self._crew = Crew(self._cluster, self._clock, self._settings)
+            self._crew = Crew(self._cluster, self._clock, self._settings, self.devices)
             await self._crew.prepare(subnet)
         self.runtime, self.choice, self.subnet = runtime, why, subnet
 
@@ -117,6 +121,7 @@ class Fleet:
             from trainwright.local.supervisor.outside import tidy  # noqa: PLC0415 - rarely needed
 
             await asyncio.to_thread(tidy)
+        self.devices.close()
         self._leases.close()
 
     def _may_have_left(self) -> bool:
@@ -143,7 +148,8 @@ def _node(settings: Settings, name: str, share: machine.Share) -> Node:
         cwd=str(settings.working),
         keep=settings.keep,
         capacity=share.capacity(),
-        devices=share.gpus,
+        devices=share.devices,
+        scheduled=True,
         node_grace=settings.node_grace,
         passed=passed(os.environ),
         env=settings.env,

@@ -22,6 +22,7 @@ from trainwright.local.agent.container import Container
 from trainwright.local.agent.link import Link
 from trainwright.local.agent.means import Tokens
 from trainwright.local.agent.settings import Settings
+from trainwright.local.devices.pool import DevicePool
 from trainwright.local.fleet import CHOSEN, PLAIN
 from trainwright.local.network.member import Member, join
 from trainwright.model.meta import Key
@@ -36,6 +37,8 @@ _ALONE = (
     "the process that keeps the network of this machine's nodes was killed: pods go on as they are, but agents that are"
     " started from now on have another network, which pods of this one do not reach; start all agents anew to mend that"
 )
+#: Seconds until a device that no pod needs is given back: its supervisor has let go of it by then.
+_LINGER = 1.0
 
 
 class Node:
@@ -48,6 +51,10 @@ class Node:
         self._link: Link | None = None
         self._agent: Agent | None = None
         self._lock = _claimed(Path(settings.folder))
+        # Several agents on one machine may each pretend to have the same devices: those are not leased.
+        real = {name: found for name, found in settings.devices.items() if not found.pretended}
+        self._devices = DevicePool({settings.node: real}, "", WallClock())
+        self._devices.linger = _LINGER
         #: Set when nothing can be run here any more.
         self.broken = asyncio.Event()
 
@@ -84,14 +91,17 @@ class Node:
         self._notify(_ALONE)
 
     async def _settle(self, why: str) -> None:
-        self._link = await Link.start(self._settings.supervisor())
+        channel = self._devices.channel(self._settings.node)
+        self._link = await Link.start({**self._settings.supervisor(), "leases": channel.theirs.fileno()})
+        channel.handed()
         self._notify(f"runtime {self._settings.runtime}: {why}")
 
     async def start(self, cluster: Cluster, port: int, tokens: Tokens) -> None:
         """The node registered, and its pods run; `port` is where logs are served."""
         assert self._link is not None  # noqa: S101 - it is prepared first
         self._settings = replace(self._settings, port=port)
-        self._agent = Agent(cluster, self._link, WallClock(), self._settings, self._notify, tokens)
+        settings, notify = self._settings, self._notify
+        self._agent = Agent(cluster, self._link, WallClock(), settings, notify, tokens, leases=self._devices)
         for notice in self._link.ready.result().get("notices") or ():
             self._notify(notice)
         self._link.lost = partial(self._lose, self._link.lost)
@@ -111,6 +121,7 @@ class Node:
                 await self._link.close()
         finally:
             await self._part()
+            self._devices.close()
             os.close(self._lock)
 
     async def _part(self) -> None:

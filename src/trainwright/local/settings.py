@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from trainwright.local.devices.inventory import DeviceSet
 from trainwright.runtime.ports import Registry
 
 #: In the folder of a run: where other processes reach its engine.
@@ -27,8 +28,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     node_grace: float = 10.0
     #: Seconds after which a node that has died is started again; None: never.
     revive: float | None = None
-    #: Pretend that there are so many GPUs.
-    gpus: int | None = None
+    #: The devices that the user says this machine has, by resource name: see `devices.inventory`.
+    devices: dict[str, DeviceSet] = {}
     #: Variables that every container gets; they replace those of its pod.
     env: dict[str, str] = field(default_factory=dict)
     #: Leave the files of pods where they are.

@@ -20,6 +20,8 @@ SPARE = "spare"
 ADDRESS = f"{PREFIX}/address"
 #: What the id of a container begins with that our own supervisor ran: its end is known exactly.
 CONTAINER_SCHEME = "trainwright://"
+#: Annotation on pods of the embedded engine: the devices that they were given, as JSON: ids by resource name.
+DEVICES = f"{PREFIX}/devices"
 #: Annotation on children that are kept in step: what they were last made from.
 DIGEST = f"{PREFIX}/digest"
 #: Annotation on a ConfigMap that pods wait for: the attempt at the whole job that it speaks of.

@@ -18,6 +18,7 @@ from trainwright.local.agent.link import Link
 from trainwright.local.agent.means import Tokens
 from trainwright.local.agent.settings import Pace, Settings
 from trainwright.local.cluster import LocalCluster
+from trainwright.local.devices.pool import DevicePool
 from trainwright.local.storage.store import Store
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
@@ -139,12 +140,22 @@ async def place(
     notices: list[str] = []
     store = Store(WallClock())
     given = settings(folder, **more)
-    agent = Agent(cluster(store), await Link.start(given.supervisor()), WallClock(), given, notices.append, tokens)
+    leases = DevicePool({NODE: given.devices}, "", WallClock()) if given.kubelet else None
+    if leases is not None:
+        leases.linger = 0.2
+    channel = leases.channel(NODE) if leases is not None else None
+    config = given.supervisor() | ({"leases": channel.theirs.fileno()} if channel is not None else {})
+    link = await Link.start(config)
+    if channel is not None:
+        channel.handed()
+    agent = Agent(cluster(store), link, WallClock(), given, notices.append, tokens, leases=leases)
     try:
         await agent.start()
         yield Place(store, agent, notices)
     finally:
         await agent.stop()
+        if leases is not None:
+            leases.close()
 
 
 async def settle(test: Callable[[], object]) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import NODE, Place, container, end, manifest, place, settings, settle
+from agents import NODE, Place, container, end, manifest, place, settings, settle, waiting
 
 from trainwright.errors import NotFoundError
 from trainwright.local.agent.admission import order, refusal
 from trainwright.local.cluster import LocalCluster
+from trainwright.local.devices.inventory import GPU, DeviceSet
 from trainwright.local.storage.store import Store
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
@@ -197,3 +198,26 @@ def test_those_that_were_taken_before_come_first() -> None:
     newer = {"metadata": {"name": "a", "creationTimestamp": "2"}, "status": {}}
 
     assert sorted([newer, older, taken], key=order) == [taken, older, newer]
+
+
+async def test_agents_of_one_machine_do_not_give_one_device_twice(tmp_path: Path) -> None:
+    """Each was given a pod by its own scheduler, which knows nothing of the other's."""
+    offer: dict[str, Any] = {"kubelet": True, "devices": {GPU: DeviceSet(("0", "1"), ("CUDA_VISIBLE_DEVICES",))}}
+    offer["capacity"] = {"cpu": "4", "memory": "8Gi", "pods": "110", GPU: "2"}
+    both, one = {"limits": {GPU: 2}}, {"limits": {GPU: 1}}
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    async with place(tmp_path / "a", **offer) as first, place(tmp_path / "b", **offer) as second:
+        go = tmp_path / "go"
+        first.run(container(f"until [ -e {go} ]; do sleep 0.02; done", resources=one))
+        await first.phase("Running")
+        second.run(container("echo $CUDA_VISIBLE_DEVICES", resources=one), name="one")
+        await second.phase("Succeeded", "one")
+        assert second.log("one").endswith(" 1\n")
+        second.run(container("echo $CUDA_VISIBLE_DEVICES", resources=both), name="both")
+        await settle(lambda: "held by" in waiting(second.status("both")).get("message", ""))
+        told = waiting(second.status("both"))["message"]
+        assert told.startswith("spec.containers: the devices that it asks for (2 of 2 nvidia.com/gpu; 0 held by ")
+        go.touch()
+        await second.phase("Succeeded", "both")
+        assert second.log("both").endswith(" 0,1\n")

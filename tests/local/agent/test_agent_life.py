@@ -11,6 +11,7 @@ from agents import PACE, Place, alive, container, end, manifest, place, settle, 
 from msgspec.structs import replace
 
 from trainwright.local.agent.worker import Worker
+from trainwright.local.devices.inventory import GPU, KNOWN_VARIABLES, DeviceSet
 from trainwright.model.meta import Key
 from trainwright.runtime.resources import NODES, PODS, SECRETS
 
@@ -371,7 +372,7 @@ async def test_a_pod_that_cannot_be_read_stops_nothing(node: Place) -> None:
 async def test_gpus_are_handed_out_and_given_back(tmp_path: Path) -> None:
     show = "echo $CUDA_VISIBLE_DEVICES/$NVIDIA_VISIBLE_DEVICES"
     one = {"limits": {"nvidia.com/gpu": 1}}
-    async with place(tmp_path, devices=("0", "1", "2")) as node:
+    async with place(tmp_path, devices={GPU: DeviceSet(("0", "1", "2"), KNOWN_VARIABLES[GPU])}) as node:
         node.run(container(f"{show}; sleep 0.2", resources=one), container(show, "other", resources=one), name="two")
         await node.phase("Running", "two")
         node.run(container(show, resources=one), name="one")

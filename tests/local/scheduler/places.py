@@ -5,7 +5,7 @@ from typing import Any
 
 from trainwright.local.scheduling.claims import GROUP_LABEL
 
-_SHORT = {"gpu": "nvidia.com/gpu", "disk": "ephemeral-storage"}
+_SHORT = {"gpu": "nvidia.com/gpu", "amd": "amd.com/gpu", "disk": "ephemeral-storage"}
 
 
 def node(

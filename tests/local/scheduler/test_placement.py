@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import node, pod
 
-from trainwright.local.scheduling.claims import Claim, Group, Tally, claim, offer
+from trainwright.local.scheduling.claims import Claim, Group, LeasedDevices, Tally, claim, offer
 from trainwright.local.scheduling.placement import Decisions, place
 from trainwright.model.meta import Key
 
+GPU = "nvidia.com/gpu"
 CALM = settings(deadline=None)
 
 
@@ -313,3 +314,50 @@ def test_what_waits_would_not_fit_even_alone_in_what_is_left(pods: Any, nodes: A
         taken.join(one)
     second = place([one for one, _ in first.waiting], offers, taken, gangs(least))
     assert (second.placed, waiting(second)) == ((), waiting(first))
+
+
+def held(*devices: str, by: str = "alice (run 7, job demo/train) since 2026-11-16T12:03:11Z") -> LeasedDevices:
+    return LeasedDevices(tuple((device, by) for device in devices))
+
+
+LEASED: dict[str, tuple[list[dict[str, Any]], dict[str, dict[str, LeasedDevices]], str]] = {
+    "one holder": (
+        [pod(gpu=3)],
+        {"node-0": {GPU: held("0", "1", "2", "7")}},
+        "0/1 nodes are available: node-0: nvidia.com/gpu: needs 3, 0 of 4 is free; 0-2,7 held by alice (run 7, job"
+        " demo/train) since 2026-11-16T12:03:11Z",
+    ),
+    "two holders": (
+        [pod(gpu=3)],
+        {"node-0": {GPU: LeasedDevices((*held("1").devices, *held("left", "0", by="bob").devices))}},
+        "0/1 nodes are available: node-0: nvidia.com/gpu: needs 3, 1 of 4 is free; 1 held by alice (run 7, job"
+        " demo/train) since 2026-11-16T12:03:11Z, 0,left held by bob",
+    ),
+    "a gang": (
+        [pod("p", gpu=2, group="g"), pod("q", gpu=2, group="g")],
+        {"node-0": {GPU: held("3", by="bob")}},
+        "gang needs 2 pods at once: nvidia.com/gpu: needs 4 together, 3 of 4 is free; 3 held by bob",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEASED)
+def test_who_holds_a_device_elsewhere_is_named(name: str) -> None:
+    pods, leased, expected = LEASED[name]
+    groups = {Key("default", "g"): Group(2)}
+    decisions = place([claim(one) for one in pods], [offer(node(gpu=4))], Tally(), groups, leased)
+    assert waiting(decisions) == dict.fromkeys((one["metadata"]["name"] for one in pods), expected)
+
+
+def test_pods_go_where_other_runs_leave_room() -> None:
+    nodes = [offer(node(gpu=2)), offer(node("node-1", gpu=2))]
+    leased = {"node-0": {GPU: held("0")}}
+    decisions = place([claim(pod(gpu=2))], nodes, Tally(), {}, leased)
+    assert placed(decisions) == {"p": "node-1"}
+
+
+def test_pods_are_spread_by_the_share_of_any_device() -> None:
+    """Node-0 has two pods more, node-1 has fewer devices left."""
+    nodes = [node(amd=4), node("node-1", amd=4)]
+    bound = [(pod("a"), "node-0"), (pod("b"), "node-0"), (pod("c", amd=3), "node-1")]
+    assert placed(decide([pod(amd=1)], nodes, bound)) == {"p": "node-0"}

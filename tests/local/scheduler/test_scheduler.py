@@ -218,7 +218,7 @@ async def test_a_pod_that_somebody_else_binds_first_stays_where_it_is() -> None:
     store = Store(LoopClock())
     store.create(NODES, node())
 
-    def late(key: Key, node: str, *, uid: str = "") -> dict[str, Any]:
+    def late(key: Key, node: str, *, uid: str = "", annotations: Any = None) -> dict[str, Any]:
         store.bind(key, "elsewhere")
         return store.bind(key, node, uid=uid)
 

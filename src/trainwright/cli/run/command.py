@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from trainwright.cli.devices import declared, device_options
 from trainwright.cli.duration import Duration
 from trainwright.cli.flags import Servers
 from trainwright.cli.record import RUN, Facts, Record
@@ -71,7 +72,7 @@ from trainwright.runtime.clock import WallClock
     "times TIME although it had CPU time; its replicas are then restarted elsewhere.",
 )
 @click.option("--revive", type=Duration(), metavar="TIME", help="Start a node again so long after it died.")
-@click.option("--gpus", type=click.IntRange(0, 1024), metavar="N", help="Pretend that there are so many GPUs.")
+@device_options
 @click.option(
     "--resync-period",
     "resync",
@@ -121,6 +122,7 @@ def command(
       trainwright run --replicas 4 --image example/train --print -- python train.py > job.yaml
       trainwright run --set 'spec.replicaSpecs[worker].replicas=8' --timeout 1h job.yaml
       trainwright run --runtime process --gpus 4 --nodes 2 job.yaml
+      trainwright run --device huawei.com/Ascend910=8 job.yaml
       trainwright run -o json job.yaml | jq -r 'select(.type == "log") | .text'
 
     \b
@@ -147,6 +149,7 @@ def command(
         raise UsageError(f"give files or a command after `--`, not both: found {' '.join(files)} before it")
     elif shape.print:
         return _print(words, shape, env_given=bool(variables or env_files))
+    given["devices"] = declared(given.pop("gpus"), given.pop("device"), given.pop("device_config"))
     env = environment.given(variables, env_files, os.environ)
     edits = [parse(text) for text in changes]
     if words is None:

@@ -17,6 +17,7 @@ from typing import Literal
 import click
 from msgspec import Struct
 
+from trainwright.cli.devices import nameless
 from trainwright.cli.record import Facts, Record
 from trainwright.cli.run import environment
 from trainwright.cli.run.intake import Intake, Refused, tell
@@ -29,6 +30,7 @@ from trainwright.cli.state import VOLUMES, home
 from trainwright.errors import UsageError
 from trainwright.local.agent.environment import passed
 from trainwright.local.checks.preflight import check
+from trainwright.local.devices.inventory import DeviceSet
 from trainwright.local.engine import Engine, Settings
 from trainwright.runtime.clock import WallClock
 from trainwright.runtime.ports import Registry
@@ -48,7 +50,7 @@ class Options(Struct, frozen=True, kw_only=True):
     nodes: int = 1
     node_grace: float = 10.0
     revive: float | None = None
-    gpus: int | None = None
+    devices: dict[str, DeviceSet] = {}
     env: dict[str, str] = {}
     resync: float = 15.0
     etcd_server: str = ""
@@ -82,7 +84,7 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
             nodes=options.nodes,
             node_grace=options.node_grace,
             revive=options.revive,
-            gpus=options.gpus,
+            devices=options.devices,
             env=options.env,
             keep=options.keep,
             resync=options.resync,
@@ -99,7 +101,8 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
         await _check(engine, intake, options.env)
         first = [f"runtime {engine.runtime}: {engine.choice}", *_left_out(intake)]
         first += environment.left_out([*passed(os.environ), *options.env], intake.tasks, os.environ)
-        notices.show(view.notice, *first, *_apart(engine.runtime, options.etcd_server))
+        first += _apart(engine.runtime, options.etcd_server)
+        notices.show(view.notice, *first, *nameless(options.devices))
 
     order = Order(
         intake=intake,

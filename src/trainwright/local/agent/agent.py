@@ -23,6 +23,7 @@ from trainwright.local.agent.report import Reports
 from trainwright.local.agent.settings import Settings
 from trainwright.local.agent.status import Over
 from trainwright.local.agent.worker import Worker
+from trainwright.local.devices.pool import DevicePool
 from trainwright.local.fencing import fence, unkillable
 from trainwright.local.network.pools import Subnet
 from trainwright.local.supervisor import tree
@@ -40,7 +41,7 @@ _ROUNDS = 10
 class Agent:
     """Runs the pods of one node. `notify` is told what people should know, each thing once."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a node
         self,
         cluster: Cluster,
         link: Link,
@@ -48,12 +49,15 @@ class Agent:
         settings: Settings,
         notify: Callable[[str], None],
         tokens: Tokens | None = None,
+        *,
+        leases: DevicePool | None = None,
     ) -> None:
         notices = Notices(notify)
         reports = Reports(cluster, settings.pace, notices.once)
         folder = Path(settings.folder, "nodes", settings.node, "hosts")
         hosts = Hosts(cluster, folder, settings, notices.once) if settings.sandboxed else None
-        devices, pool = Devices(settings.devices), Subnet(settings.range) if settings.range else None
+        devices = Devices(settings.devices, settings.node, leases, scheduled=settings.scheduled)
+        pool = Subnet(settings.range) if settings.range else None
         awaited = Awaited(cluster, settings.pace, by_name=settings.kubelet)
         self.means = Means(cluster, link, clock, settings, reports, devices, notices, awaited, hosts, pool, tokens)
         self.node = Node(cluster, clock, settings)

@@ -14,6 +14,7 @@ from trainwright.local.agent.means import Means
 from trainwright.local.agent.report import Report
 from trainwright.local.agent.status import Facts, Over, compose
 from trainwright.local.agent.tidy import SHORT
+from trainwright.local.devices.pool import Granted
 from trainwright.model.child import BACKING_OFF
 from trainwright.model.job import Body
 from trainwright.model.meta import ADDRESS, CONTAINER_SCHEME, JOB_UID, Key
@@ -48,7 +49,8 @@ class Charge:
         self.over: Over | None = None
         self.final = False
         self.due: float | None = None
-        self.held: tuple[str, ...] = ()
+        #: Its devices, by resource name.
+        self.held: Granted = {}
         #: The address that we have given it, where that is for us to do.
         self.given = ""
         #: The Secrets, tokens and so on that its containers were started with.

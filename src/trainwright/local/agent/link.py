@@ -251,14 +251,14 @@ def _spawn(config: dict[str, Any], log: Path) -> "subprocess.Popen[bytes]":
     """The process: a session of its own, so that a Ctrl-C meant for us does not reach it."""
     code = _START.format(str(Path(trainwright.__file__).parents[1]))
     argv = [sys.executable, "-E", "-s", "-S", "-c", code, msgspec.json.encode(config).decode()]
-    holder = (config.get("network") or {}).get("holder") or {}
+    holder, leases = (config.get("network") or {}).get("holder") or {}, config.get("leases")
     with log.open("wb") as words:
         return subprocess.Popen(  # noqa: S603 - our own interpreter with our own words
             argv,
             stdin=subprocess.DEVNULL,
             stdout=words,
             stderr=words,
-            pass_fds=(config["fd"], *holder.values()),
+            pass_fds=(config["fd"], *([leases] if leases is not None else []), *holder.values()),
             start_new_session=True,
             cwd=os.sep,
         )

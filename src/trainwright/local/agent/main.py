@@ -36,6 +36,8 @@ class Config(Struct, frozen=True):
     socket: str
     settings: Settings
     grace: float = 30.0
+    #: The descriptor of the socket over which the engine hands over leases of devices.
+    leases: int | None = None
 
 
 class Heartbeat(Struct, frozen=True):
@@ -58,7 +60,9 @@ async def serve(config: Config) -> None:
     loop.add_signal_handler(signal.SIGINT, lambda: None)  # a Ctrl-C is the engine's to answer
     async with RemoteCluster(Path(config.socket)) as cluster, RemoteCluster(Path(config.socket)) as engine:
         reader, writer = await asyncio.open_unix_connection(sock=connect(Path(config.socket)))
-        link = await Link.start(config.settings.supervisor())
+        link = await Link.start({**config.settings.supervisor(), "leases": config.leases})
+        if config.leases is not None:
+            os.close(config.leases)  # it is the supervisor's now
         for notice in link.ready.result().get("notices") or ():
             _say(notice)
         agent = Agent(cluster, link, WallClock(), config.settings, _say)

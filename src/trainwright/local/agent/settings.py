@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from trainwright.local.devices.inventory import DeviceSet
+
 Runtime = Literal["sandbox", "process"]
 #: The engine's verb by which an agent in a process of its own says that it is alive.
 HEARTBEAT = "heartbeat"
@@ -53,8 +55,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     capacity: dict[str, str] = field(default_factory=dict)
     #: None: everything.
     allocatable: dict[str, str] | None = None
-    #: The GPUs of the node, as CUDA_VISIBLE_DEVICES names them.
-    devices: tuple[str, ...] = ()
+    #: The devices of the node, by resource name.
+    devices: dict[str, DeviceSet] = field(default_factory=dict)
+    #: The scheduler leases devices and says which in the pod's annotation: pods wait for that.
+    scheduled: bool = False
     #: Environment that every container starts from: see `environment.passed`.
     passed: dict[str, str] = field(default_factory=dict)
     #: Variables that replace those of pods. They may be secrets: they are never written to a file or a command line.

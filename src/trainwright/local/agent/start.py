@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from trainwright.errors import ApiError, EngineError, UnavailableError
-from trainwright.local.agent import devices, environment, messages, sources, volumes
+from trainwright.local.agent import environment, messages, sources, volumes
 from trainwright.local.agent.charge import Charge
 from trainwright.local.agent.container import Container
 from trainwright.local.agent.link import Answer, End, Lost, Refused
@@ -31,6 +31,10 @@ _SOONER = 10
 _UNHEEDED = ("hostAliases", "securityContext", "dnsConfig")
 
 
+class _Occupied(Exception):  # noqa: N818 - a state, not a defect of ours
+    """Another pod of this node still has the devices."""
+
+
 async def enter(charge: Charge) -> None:
     """Have the supervisor make what the pod's containers share: its folder, too, where it has one."""
     means, spec = charge.means, charge.pod["spec"]
@@ -38,10 +42,9 @@ async def enter(charge: Charge) -> None:
     if ignored:
         means.notices.once(f"{', '.join(ignored)}: not heeded on this node", f"fields of {charge.job}")
     if means.devices.all:
-        held = means.devices.take(charge.uid, devices.needed(spec))
+        held = means.devices.take(charge.uid, charge.pod)
         if held is None:
-            wanted = f"{devices.needed(spec)} of {len(means.devices.all)}"
-            raise Unconfigured("spec.containers", f"the GPUs it asks for ({wanted}) are not free on this node")
+            raise _Occupied(f"the devices that it asks for ({means.devices.missing(spec)}) are not free on this node")
         charge.held = held
     request = await _surroundings(charge)
     charge.opened = True  # from now on it is to be closed, also if nobody waits for the answer any more
@@ -79,9 +82,15 @@ async def start(charge: Charge, container: Container) -> None:
             if not charge.opened:
                 await enter(charge)
             request = await _request(charge, container)
+            if request["leases"]:
+                await charge.means.link.call("leased", devices=request["leases"])
             break
         except Lost:
             raise
+        except _Occupied as problem:
+            if container.wait(CONFIG, f"spec.containers: {problem}"):
+                charge.mark()
+            await charge.means.devices.change(charge.means.settings.pace.retry)
         except Unconfigured as problem:
             await _wait(charge, container, CONFIG, problem)
         except (EngineError, OSError, ApiError) as problem:
@@ -120,7 +129,8 @@ async def _request(charge: Charge, container: Container) -> dict[str, Any]:
     argv = environment.command(subject, variables)
     env = {**settings.passed, "HOSTNAME": charge.host}
     if charge.means.devices.all:
-        env |= devices.variables(charge.pod["spec"], container.index, charge.held, init=container.init)
+        spec, held = charge.pod["spec"], charge.held
+        env |= charge.means.devices.variables(spec, container.index, held, init=container.init)
     if body.get("image"):
         charge.means.notices.once(_IMAGE.format(settings.runtime))
     return {
@@ -131,6 +141,7 @@ async def _request(charge: Charge, container: Container) -> dict[str, Any]:
         "log": _log(charge, container),
         "mounts": await _mounts(charge, container, found, variables),
         "limits": _limits(body),
+        "leases": charge.means.devices.leases(charge.pod, charge.held),
     }
 
 

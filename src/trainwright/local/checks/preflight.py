@@ -17,6 +17,7 @@ from trainwright.kinds.registry import find
 from trainwright.kinds.template import templates
 from trainwright.local.checks import mounts, queues
 from trainwright.local.checks.references import Known, of_container
+from trainwright.local.devices.inventory import GPU
 from trainwright.local.scheduling.claims import Offer, offer
 from trainwright.local.scheduling.reasons import impossible, short
 from trainwright.local.scheduling.requests import asks, total
@@ -27,7 +28,7 @@ from trainwright.model.problem import Problem
 from trainwright.model.site import Site
 
 _PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
-_GPU = "nvidia.com/gpu"
+_PRETEND_GPUS = "; `--gpus N` pretends that there are GPUs"
 _UNHEEDED = "only exec probes are run here; this one counts as passed"
 _AS_YOU = "not used here: every process runs as the user who started the engine"
 
@@ -112,8 +113,7 @@ def _fit(part: Part, offers: Sequence[Offer]) -> Iterator[Problem]:
     """A pod that no node could hold even if it were empty, or that no node may have."""
     never = impossible(part.asks, {one.name: one.total for one in offers})
     if never:
-        gpus = "; `--gpus N` pretends that there are GPUs" if f"{_GPU}: " in never else ""
-        yield Problem(_asking(part), f"can never fit: {never}{gpus}")
+        yield Problem(_asking(part), f"can never fit: {never}{_hint(part.asks, never)}")
     wanted = terms(part.spec)
     if wanted.unsupported:
         yield Problem(part.path, f"{wanted.unsupported} is not supported here")
@@ -122,6 +122,14 @@ def _fit(part: Part, offers: Sequence[Offer]) -> Iterator[Problem]:
     if refusals and all(refusals):
         names = "nodeSelector" if part.spec.get("nodeSelector") else "affinity" if wanted.affinity else "tolerations"
         yield Problem(f"{part.path}.{names}", f"no node here will have such a pod: {offers[0].name}: {refusals[0]}")
+
+
+def _hint(asks: Asks, never: str) -> str:
+    """How the user says that there are devices which this machine does not know of."""
+    for name, _ in asks:
+        if "/" in name and f"{name}: " in never:
+            return _PRETEND_GPUS if name == GPU else f"; `--device {name}=N` says that there are N"
+    return ""
 
 
 def _asking(part: Part) -> str:

@@ -45,6 +45,10 @@ class Board:
         """A pod as it was last seen."""
         return self._seats.get(key)
 
+    def bound(self) -> list[Seat]:
+        """The pods that take up room on a node."""
+        return [seat for seat in self._seats.values() if seat.holds]
+
     # -- pods -----------------------------------------------------------------------------------------------------
 
     def pod(self, body: Body) -> None:

@@ -4,6 +4,8 @@
 `scheduler` makes them from what it watches and keeps the `Tally` of what is taken; `preflight` makes them from a file.
 """
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from trainwright.local.scheduling.requests import Amounts, amounts, asks
@@ -52,6 +54,21 @@ class Group(Struct, frozen=True):
 
     least: int
     priority: int = 0
+
+
+class LeasedDevices(Struct, frozen=True):
+    """Devices of one resource on one node that other runs hold: the id of each, and its holder in words."""
+
+    devices: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def amount(self) -> int:
+        """How many they are, in thousandths as all amounts."""
+        return 1000 * len(self.devices)
+
+
+#: By node and resource name.
+Leased = Mapping[str, Mapping[str, LeasedDevices]]
 
 
 class Tally:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from trainwright.local.scheduling.claims import Claim, Group, Offer, Tally
+from trainwright.local.scheduling.claims import Claim, Group, Leased, Offer, Tally
 from trainwright.local.scheduling.reasons import gang, single
 from trainwright.local.scheduling.room import Asks, Room
 from trainwright.local.scheduling.terms import Terms
@@ -26,10 +26,14 @@ class Decisions(Struct, frozen=True):
 
 
 def place(
-    pending: Iterable[Claim], nodes: Iterable[Offer], bound: Tally, groups: Mapping[Key, Group] | None = None
+    pending: Iterable[Claim],
+    nodes: Iterable[Offer],
+    bound: Tally,
+    groups: Mapping[Key, Group] | None = None,
+    leased: Leased | None = None,
 ) -> Decisions:
-    """A node or a reason for each pending pod; `bound` says what is taken already."""
-    return _Pass(Room(nodes, bound.used), bound, groups or {}).run(pending)
+    """A node or a reason for each pending pod; `bound` says what is taken already, `leased` what other runs hold."""
+    return _Pass(Room(nodes, bound.used, leased), bound, groups or {}).run(pending)
 
 
 class _Pass:

@@ -7,7 +7,7 @@ that such pods spread as well.
 
 from collections.abc import Iterable, Mapping
 
-from trainwright.local.scheduling.claims import Claim, Offer
+from trainwright.local.scheduling.claims import Claim, Leased, Offer
 from trainwright.local.scheduling.requests import PODS, Amounts
 from trainwright.local.scheduling.terms import Terms, refusal
 
@@ -19,14 +19,19 @@ _A_POD = 0.01 / 1000
 class Room:
     """What is free on each node, and which nodes are open to which terms."""
 
-    def __init__(self, offers: Iterable[Offer], used: Mapping[str, Amounts]) -> None:
+    def __init__(self, offers: Iterable[Offer], used: Mapping[str, Amounts], leased: Leased | None = None) -> None:
         self.offers = {offer.name: offer for offer in sorted(offers, key=lambda one: one.name)}
+        #: What other runs hold.
+        self.leased = leased or {}
         self.free: dict[str, Amounts] = {}
         self._busy: dict[str, float] = {}
         self._open: dict[Terms, tuple[str, ...]] = {}
+        self._metered = {name: _metered(offer.total) for name, offer in self.offers.items()}
         for name, offer in self.offers.items():
             taken = used.get(name, {})
             self.free[name] = {one: amount - taken.get(one, 0) for one, amount in offer.total.items()}
+            for one, devices in self.leased.get(name, {}).items():
+                self.free[name][one] = self.free[name].get(one, 0) - devices.amount
             self._weigh(name)
 
     def open_to(self, terms: Terms) -> tuple[str, ...]:
@@ -70,6 +75,11 @@ class Room:
 
     def _weigh(self, name: str) -> None:
         free, total = self.free[name], self.offers[name].total
-        metered = [1 - free[one] / total[one] for one in ("cpu", "memory", "nvidia.com/gpu") if total.get(one)]
+        metered = [1 - free[one] / total[one] for one in self._metered[name]]
         shares = sum(metered) / len(metered) if metered else 0.0
         self._busy[name] = shares + (total.get(PODS, 0) - free.get(PODS, 0)) * _A_POD
+
+
+def _metered(total: Amounts) -> tuple[str, ...]:
+    """The resources whose share counts: CPU, memory and devices, which have a domain in their name."""
+    return tuple(name for name, amount in total.items() if amount and (name in ("cpu", "memory") or "/" in name))

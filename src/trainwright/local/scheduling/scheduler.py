@@ -8,15 +8,19 @@ thousand writes whenever one of them gets its turn.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+import msgspec
+from msgspec.structs import replace
+
 from trainwright.errors import ApiError, ConflictError, GoneError, NotFoundError
+from trainwright.local.devices.pool import DevicePool, DeviceRequest, Granted, counts
 from trainwright.local.scheduling.board import Board
-from trainwright.local.scheduling.claims import Claim
-from trainwright.local.scheduling.placement import place
+from trainwright.local.scheduling.claims import Claim, Leased, finished
+from trainwright.local.scheduling.placement import Decisions, place
 from trainwright.model.job import Body
-from trainwright.model.meta import Key
+from trainwright.model.meta import DEVICES, Key
 from trainwright.model.units import rfc3339
 from trainwright.runtime.ports import Change, Clock, Cluster, Happened, Resource
 from trainwright.runtime.resources import NODES, POD_GROUPS, PODS
@@ -32,25 +36,35 @@ _PACE = 0.005
 _BATCH = 64
 #: A cluster that does not answer is asked again after so long.
 _AGAIN = 1.0
+#: Seconds between two looks at the leases of other runs, while a pod waits for a device.
+_DEVICE_PERIOD = 0.5
+#: Another run needs some milliseconds to take its leases: how often, and after how many seconds, we ask again.
+_MUTEX_TRIES = 50
+_MUTEX_PAUSE = 0.01
 
 
 class Bind(Protocol):
     """How pods are put on nodes: `Store.bind`."""
 
-    def __call__(self, key: Key, node: str, *, uid: str = "") -> Body:
-        """Put a pod on a node; ConflictError if it is on another one or on its way out."""
+    def __call__(self, key: Key, node: str, *, uid: str = "", annotations: Mapping[str, str] | None = None) -> Body:
+        """Put a pod on a node, with these annotations; ConflictError if it is on another one or on its way out."""
         ...
 
 
 class Scheduler:
     """The loop around `place`."""
 
-    def __init__(self, cluster: Cluster, bind: Bind, clock: Clock) -> None:
+    def __init__(self, cluster: Cluster, bind: Bind, clock: Clock, devices: DevicePool | None = None) -> None:
         self.board = Board()
         self._cluster, self._bind, self._clock = cluster, bind, clock
+        self._devices = devices if devices is not None and devices.resources else None
         self._changed, self._untold = asyncio.Event(), asyncio.Event()
         self._decided = -1
         self._waiting: tuple[tuple[Claim, str], ...] = ()
+        #: How long the last pass took, in seconds.
+        self._took = 0.0
+        #: Another run was quicker to lease a device: to be tried again.
+        self._refused = False
         #: By UID: the reason that the pod has in its status.
         self._told: dict[str, str] = {}
 
@@ -63,6 +77,8 @@ class Scheduler:
             group.create_task(self._follow(PODS, board.pods_listed, board.pod, board.pod_gone))
             group.create_task(self._decide())
             group.create_task(self._tell())
+            if self._devices is not None:
+                group.create_task(self._look_after(self._devices))
 
     # -- watching -------------------------------------------------------------------------------------------------
 
@@ -97,27 +113,114 @@ class Scheduler:
     # -- deciding -------------------------------------------------------------------------------------------------
 
     async def _decide(self) -> None:
-        board, loop, took = self.board, asyncio.get_running_loop(), 0.0
+        took = 0.0
         while True:
             await self._changed.wait()
             # The more there is to go through, the larger the bursts: a quarter of the time is enough for deciding.
             await asyncio.sleep(max(COALESCE, 3 * took))
             self._changed.clear()
-            self._decided, began = board.news, loop.time()
-            decisions = place(board.pending.values(), board.offers.values(), board.tally, board.groups)
+            decisions, granted = await self._decisions()
             self._waiting = decisions.waiting
             if any(self._told.get(claim.uid) != reason for claim, reason in self._waiting):
                 self._untold.set()
-            took = loop.time() - began
+            took = self._took
             for count, (claim, node) in enumerate(decisions.placed, 1):
-                self._place(claim, node)
+                self._place(claim, node, granted.get(claim.uid))
                 if count % _BATCH == 0:
                     await asyncio.sleep(0)
 
-    def _place(self, claim: Claim, node: str) -> None:
+    async def _decisions(self) -> tuple[Decisions, dict[str, Granted]]:
+        """Where pods go, and the devices that were leased for them."""
+        devices = self._devices
+        if devices is None or not self._asks_devices():
+            return self._placed(None), {}
+        for _ in range(_MUTEX_TRIES):
+            with devices.alone() as free:
+                if free:
+                    return self._leased(devices)
+            await asyncio.sleep(_MUTEX_PAUSE)
+        return self._leased(devices)  # its holder was stopped: the lock of each device still decides
+
+    def _placed(self, leased: Leased | None) -> Decisions:
+        board, loop = self.board, asyncio.get_running_loop()
+        began = loop.time()
+        self._decided = board.news
+        decisions = place(board.pending.values(), board.offers.values(), board.tally, board.groups, leased)
+        self._took = loop.time() - began
+        return decisions
+
+    def _leased(self, devices: DevicePool) -> tuple[Decisions, dict[str, Granted]]:
+        """Lease what the pods need that have a node now: for all members of a gang, or for none of them."""
+        devices.keep(self._lives, asyncio.get_running_loop().time())
+        decisions = self._placed(devices.elsewhere())
+        together: dict[object, list[tuple[Claim, str]]] = {}
+        for claim, node in decisions.placed:
+            together.setdefault(claim.group or claim.uid, []).append((claim, node))
+        placed: list[tuple[Claim, str]] = []
+        granted: dict[str, Granted] = {}
+        for members in together.values():
+            found = devices.grant([one for claim, node in members if (one := self._request(claim, node)) is not None])
+            if found is None:
+                self._refused = True
+                continue
+            placed += members
+            granted |= found
+        return replace(decisions, placed=tuple(placed)), granted
+
+    def _request(self, claim: Claim, node: str) -> DeviceRequest | None:
+        wanted = counts(claim.asks, self._devices.resources) if self._devices is not None else {}
+        seat = self.board.seat(claim.key)
+        return DeviceRequest(claim.uid, node, seat.body, wanted) if wanted and seat is not None else None
+
+    def _asks_devices(self) -> bool:
+        names = self._devices.resources if self._devices is not None else frozenset()
+        return any(name in names and amount for claim in self.board.pending.values() for name, amount in claim.asks)
+
+    def _lives(self, pod: Body) -> bool:
+        """Whether a pod may use its devices: it is still there, and has not ended."""
+        meta = pod["metadata"]
+        seat = self.board.seat(Key(meta.get("namespace", ""), meta["name"]))
+        return seat is not None and seat.claim.uid == meta["uid"] and not finished(seat.body)
+
+    async def _look_after(self, devices: DevicePool) -> None:
+        """Give back leases that are not needed any more, and see what other runs have given back."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_DEVICE_PERIOD)
+            if devices.active:
+                devices.keep(self._lives, loop.time())
+            await self._lease_for_bound(devices)
+            if not self._asks_devices():
+                continue
+            known = devices.changes
+            with devices.alone():
+                pass
+            if devices.changes != known or self._refused:
+                self._refused = False
+                self._changed.set()
+
+    async def _lease_for_bound(self, devices: DevicePool) -> None:
+        """Lease devices for pods that name their node themselves: their agent waits for the annotation."""
+        for seat in self.board.bound():
+            claim, wanted = seat.claim, counts(seat.claim.asks, devices.resources)
+            if not wanted or devices.granted(claim.uid):
+                continue
+            with devices.alone():
+                found = devices.grant([DeviceRequest(claim.uid, seat.node, seat.body, wanted)])
+            if found is None:
+                continue
+            try:
+                change = {"metadata": {"annotations": _annotations(found[claim.uid])}}
+                await self._cluster.patch(PODS.whole(), claim.key, change, uid=claim.uid)
+            except ApiError as error:
+                _LOG.info("devices not written pod=%s error=%s", claim.key, error)
+                devices.release(claim.uid, asyncio.get_running_loop().time())
+
+    def _place(self, claim: Claim, node: str, granted: Granted | None) -> None:
         """The answer enters the picture at once; a pod that has become another meanwhile comes by the watch."""
+        annotations = _annotations(granted) if granted else None
         try:
-            self.board.pod(self._bind(claim.key, node, uid=claim.uid))
+            self.board.pod(self._bind(claim.key, node, uid=claim.uid, annotations=annotations))
         except (ConflictError, NotFoundError) as error:
             _LOG.info("pod not bound pod=%s node=%s error=%s", claim.key, node, error)
 
@@ -165,6 +268,10 @@ def unscheduled(conditions: Iterable[Body], why: str, clock: Clock) -> list[Body
         "lastTransitionTime": since or rfc3339(clock.now()),
     }
     return [*(one for one in conditions if one.get("type") != "PodScheduled"), told]
+
+
+def _annotations(granted: Granted) -> dict[str, str]:
+    return {DEVICES: msgspec.json.encode(granted).decode()}
 
 
 def _apply(changes: tuple[Change, ...], seen: Callable[[Body], None], gone: Callable[[Body], None]) -> None:

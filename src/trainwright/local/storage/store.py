@@ -6,7 +6,7 @@ shared, never copied deep and never edited: a write makes new dicts along the ch
 is none. Nothing here waits, and nothing here is safe to be called from two threads.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainwright.errors import AlreadyExistsError, ConflictError, UnavailableError
@@ -119,8 +119,16 @@ class Store:
         after = rules.replaced(before.body, rules.writable(table.resource, before.body, body))
         return self._respecify(table, key, before, settle(before.body, after))
 
-    def bind(self, key: Key, node: str, *, uid: str = "", version: str = "") -> Body:
-        """Put a pod on a node; ConflictError if it is on another one or on its way out."""
+    def bind(
+        self,
+        key: Key,
+        node: str,
+        *,
+        uid: str = "",
+        version: str = "",
+        annotations: Mapping[str, str] | None = None,
+    ) -> Body:
+        """Put a pod on a node, with a Binding's annotations; ConflictError if it is elsewhere or on its way out."""
         table, before = self._expect(PODS, key, {}, uid, version)
         body = before.body
         placed = (body.get("spec") or {}).get("nodeName")
@@ -131,7 +139,7 @@ class Store:
         if placed:
             raise ConflictError(f'{table.named(key)} is already on node "{placed}"')
         # Where a pod runs is not part of what is wanted of it: its generation stays.
-        return self._update(table, key, before, _bound(body, node, rules.stamp(self._tables.clock.now())))
+        return self._update(table, key, before, _bound(body, node, rules.stamp(self._tables.clock.now()), annotations))
 
     def delete(
         self,
@@ -176,9 +184,12 @@ class Store:
         return self._tables.put(table, key, before, after, metadata)
 
 
-def _bound(body: Body, node: str, now: str) -> Body:
+def _bound(body: Body, node: str, now: str, annotations: Mapping[str, str] | None) -> Body:
     """A pod on a node, and its condition that says so."""
-    spec, status = body.get("spec") or {}, body.get("status") or {}
+    spec, status, meta = body.get("spec") or {}, body.get("status") or {}, body["metadata"]
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now}
     others = [one for one in status.get("conditions") or () if one.get("type") != "PodScheduled"]
-    return {**body, "spec": {**spec, "nodeName": node}, "status": {**status, "conditions": [*others, scheduled]}}
+    if annotations:
+        meta = {**meta, "annotations": {**(meta.get("annotations") or {}), **annotations}}
+    spec, status = {**spec, "nodeName": node}, {**status, "conditions": [*others, scheduled]}
+    return {**body, "metadata": meta, "spec": spec, "status": status}

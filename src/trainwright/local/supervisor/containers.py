@@ -14,6 +14,7 @@ from trainwright.local.supervisor.cgroups import Cgroups, Group
 from trainwright.local.supervisor.children import End, reap
 from trainwright.local.supervisor.journal import Journal
 from trainwright.local.supervisor.launch import NOT_POSSIBLE
+from trainwright.local.supervisor.leases import LeaseDescriptors
 from trainwright.local.supervisor.logs import Log
 from trainwright.local.supervisor.loop import Loop
 from trainwright.local.supervisor.pipes import Pipe
@@ -37,7 +38,7 @@ class Container:
 class Containers:
     """All containers of this supervisor. `tell` sends an event to the agent."""
 
-    def __init__(self, loop: Loop, runtime: Runtime, journal: Journal, tell: Tell) -> None:
+    def __init__(self, loop: Loop, runtime: Runtime, journal: Journal, tell: Tell, leases: LeaseDescriptors) -> None:
         self.running: dict[str, Container] = {}
         self.closing = False  # nothing is started any more
         self.rotate: tuple[int, int]
@@ -45,6 +46,7 @@ class Containers:
         self.cgroups = Cgroups()
         self._by_pid: dict[int, Container] = {}
         self._loop, self._runtime, self._journal, self._tell = loop, runtime, journal, tell
+        self.leases = leases
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._unlimited = False
         self._tidying = False
@@ -69,10 +71,12 @@ class Containers:
 
     def _spawned(self, request: dict[str, Any], group: Group | None) -> Container:
         name, path = request["container"], request["log"]
+        inherited = self.leases.of(request.get("leases") or [])
         pipe = Pipe(self._loop)
         try:
             stdio = (self._null, pipe.entry, pipe.entry)
-            process = self._runtime.spawn(request, stdio, group.entries if group is not None else ())
+            whole = {**request, "inherited": inherited}
+            process = self._runtime.spawn(whole, stdio, group.entries if group is not None else ())
         except BaseException:
             pipe.close()
             raise

@@ -25,7 +25,7 @@ _ENTER = {
 _SHELL_SETS = ("PWD", "OLDPWD", "SHLVL")
 
 
-def launch(
+def launch(  # noqa: PLR0913 - what a process is started with
     argv: list[str],
     env: dict[str, str],
     cwd: str | None,
@@ -33,18 +33,20 @@ def launch(
     *,
     entries: tuple[int, ...] = (),
     tty: bool = False,
+    inherited: tuple[int, ...] = (),
 ) -> Process:
     """Start it in a session of its own. Raises Refused.
 
     `entries`: one or two open `cgroup.procs` to enter first; stdin is /dev/null then, and stdout the same as stderr.
     `tty`: stdio is a terminal, which becomes the controlling one.
+    `inherited`: descriptors that the process keeps.
     """
     try:
         if tty:
             return _terminal(argv, env, cwd, stdio)
         if entries:
-            return _limited(argv, env, cwd, stdio, entries)
-        return _spawned(argv, env, cwd, stdio)
+            return _limited(argv, env, cwd, stdio, entries, inherited)
+        return _spawned(argv, env, cwd, stdio, inherited)
     except (OSError, ValueError, IndexError) as error:
         raise _refusal(error, argv, env, cwd) from None
 
@@ -55,29 +57,53 @@ def _terminal(argv: list[str], env: dict[str, str], cwd: str | None, stdio: Stdi
     return _by_shell(f'exec "$0" "$@" <>{path} >&0 2>&1', argv, env, cwd, stdio)
 
 
-def _limited(argv: list[str], env: dict[str, str], cwd: str | None, stdio: Stdio, entries: tuple[int, ...]) -> Process:
+def _limited(
+    argv: list[str],
+    env: dict[str, str],
+    cwd: str | None,
+    stdio: Stdio,
+    entries: tuple[int, ...],
+    inherited: tuple[int, ...],
+) -> Process:
     if all(name.isidentifier() and name.isascii() for name in env):
         stdin, stdout, stderr = (*entries, *stdio[len(entries) :])
-        return _by_shell(_ENTER[len(entries)], argv, env, cwd, (stdin, stdout, stderr))
-    process = _spawned(argv, env, cwd, stdio)  # a shell would lose such names: it enters a moment after its start
+        return _by_shell(_ENTER[len(entries)], argv, env, cwd, (stdin, stdout, stderr), inherited)
+    # A shell would lose such names: the process enters a moment after its start.
+    process = _spawned(argv, env, cwd, stdio, inherited)
     for entry in entries:
         with contextlib.suppress(OSError):  # it has ended already
             os.write(entry, str(process.pid).encode())
     return process
 
 
-def _by_shell(script: str, argv: list[str], env: dict[str, str], cwd: str | None, stdio: Stdio) -> Process:
+def _by_shell(
+    script: str,
+    argv: list[str],
+    env: dict[str, str],
+    cwd: str | None,
+    stdio: Stdio,
+    inherited: tuple[int, ...] = (),
+) -> Process:
     refusal = obstacle(argv, env, cwd)  # the shell could only say so in the log
     if refusal is not None:
         raise refusal
     unset = "".join(f"unset {name}; " for name in _SHELL_SETS if name not in env)
-    return _spawned(["/bin/sh", "-c", unset + script, *argv], env, cwd, stdio)
+    return _spawned(["/bin/sh", "-c", unset + script, *argv], env, cwd, stdio, inherited)
 
 
-def _spawned(command: list[str], env: dict[str, str], cwd: str | None, stdio: Stdio) -> Process:
+def _spawned(
+    command: list[str], env: dict[str, str], cwd: str | None, stdio: Stdio, inherited: tuple[int, ...] = ()
+) -> Process:
     stdin, stdout, stderr = stdio
     popen = subprocess.Popen(  # noqa: S603 - running what the manifest says is the purpose
-        command, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd, start_new_session=True
+        command,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        env=env,
+        cwd=cwd,
+        start_new_session=True,
+        pass_fds=inherited,
     )
     popen.returncode = 0  # the loop reaps it; Popen must neither wait nor warn
     usual(popen.pid)

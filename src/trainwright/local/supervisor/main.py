@@ -20,6 +20,7 @@ from trainwright.local.supervisor.containers import Containers
 from trainwright.local.supervisor.control import Control
 from trainwright.local.supervisor.execs import Execs
 from trainwright.local.supervisor.journal import Journal
+from trainwright.local.supervisor.leases import LeaseDescriptors
 from trainwright.local.supervisor.logs import DEFAULT
 from trainwright.local.supervisor.loop import Loop
 from trainwright.local.supervisor.plain import Plain
@@ -47,7 +48,8 @@ class Supervisor:
         self._loop = Loop(self._defect)
         self._control = Control(self._loop, self._alone)
         self._journal = Journal(f"{config['folder']}/journal")
-        self._containers = Containers(self._loop, runtime, self._journal, self._tell)
+        leases = LeaseDescriptors(self._loop, config.get("leases"))
+        self._containers = Containers(self._loop, runtime, self._journal, self._tell, leases)
         self._containers.rotate = tuple(config.get("rotate") or DEFAULT)
         self._containers.stamps = bool(config.get("stamps"))
         self._execs = Execs(self._loop, runtime, self._containers)

@@ -40,7 +40,8 @@ class Plain:
             _check(mount)
         container = start["container"]
         env = {**start["env"], MARKER: container}
-        process = launch(start["argv"], env, start.get("cwd"), stdio, entries=pass_fds)
+        inherited = start.get("inherited") or ()
+        process = launch(start["argv"], env, start.get("cwd"), stdio, entries=pass_fds, inherited=inherited)
         self._running[container] = process, {"env": env, "cwd": start.get("cwd")}
         self._mains[process.pid] = container
         return process

@@ -75,6 +75,7 @@ class Runtime(Protocol):
         """Start a container's main process, by `launch.launch`, with `MARKER` in its environment. Raises Refused.
 
         `pass_fds` are the open `cgroup.procs` files that it enters before its command runs: `launch(entries=pass_fds)`.
+        `start["inherited"]` are descriptors that the process keeps open as long as it lives.
         """
 
     def enter(

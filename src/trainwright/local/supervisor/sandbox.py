@@ -154,8 +154,9 @@ class Sandbox:
         kernel.unshare(kernel.NEWNS)
         mounts.furnish(plan, _places(pod, container, start["container"]))
         pidfd, _ = self._lifeline.start()
+        inherited = start.get("inherited") or ()
         try:
-            process = launch(start["argv"], container.env, container.cwd, stdio, entries=entries)
+            process = launch(start["argv"], container.env, container.cwd, stdio, entries=entries, inherited=inherited)
         except BaseException:
             init.end(pidfd)
             raise

@@ -25,11 +25,16 @@ class Service:
     def register(self, control: Control) -> None:
         """Let the agent use the verbs."""
         pods = (self.open, self.start, self.signal, self.kill, self.exec, self.close)
-        control.handlers = {verb.__name__: verb for verb in (*pods, self.list, self.forget, self.ping)}
+        control.handlers = {verb.__name__: verb for verb in (*pods, self.list, self.forget, self.ping, self.leased)}
 
     def open(self, request: Message, _: Reply) -> Message:
         """Make what the containers of a pod share."""
         self._runtime.open(request)
+        return _OK
+
+    def leased(self, request: Message, _: Reply) -> Message:
+        """Whether the locks of these devices are held here; refused while they are not."""
+        self._containers.leases.of(request["devices"])
         return _OK
 
     def start(self, request: Message, _: Reply) -> Message:

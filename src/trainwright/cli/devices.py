@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which devices this machine has, as the user says it: `--gpus N`, `--device NAME=N` and the devices file."""
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from trainwright.errors import UsageError
+from trainwright.local.devices.inventory import GPU, KNOWN_VARIABLES, DeviceSet, found_gpus, numbered
+from trainwright.model.problem import nearest
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+MOST = 1024
+_FILE = "devices.yaml"
+_FIELDS = ("devices", "env")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_RANGE = re.compile(r"([0-9]{1,4})-([0-9]{1,4})")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_EXAMPLE = "huawei.com/Ascend910=8"
+
+
+def device_options(command: Command) -> Command:
+    """The options of every command that offers this machine's devices; `declared` reads them."""
+    for option in (
+        click.option(
+            "--device-config",
+            metavar="FILE",
+            default="",
+            help="Read the devices of other resources, and the variables that name them to containers, from this file."
+            "  [default: trainwright/devices.yaml in $XDG_CONFIG_HOME, else in ~/.config]",
+        ),
+        click.option(
+            "--device",
+            "device",
+            metavar="NAME=N",
+            multiple=True,
+            help="Say that this machine has N devices of the resource NAME; may be given again.",
+        ),
+        click.option(
+            "--gpus",
+            type=click.IntRange(0, MOST),
+            metavar="N",
+            help=f"Pretend that there are N GPUs; short for --device {GPU}=N.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def declared(gpus: int | None, device: Sequence[str], device_config: str) -> dict[str, DeviceSet]:
+    """The devices that the user says there are, by resource name. Raises UsageError."""
+    found = _file(device_config)
+    numbers = dict([_number(text) for text in device])
+    if gpus is not None:
+        if numbers.get(GPU, gpus) != gpus:
+            raise UsageError(f"--gpus {gpus} and --device {GPU}={numbers[GPU]} contradict each other; give one of them")
+        numbers[GPU] = gpus
+    for name, number in numbers.items():
+        known = found.get(name)
+        if known is not None and known.ids and number > len(known.ids):
+            listed = ", ".join(known.ids)
+            raise UsageError(f"--device: {name}={number}; the devices file lists {len(known.ids)} of them: {listed}")
+        variables = known.variables if known is not None else KNOWN_VARIABLES.get(name, ())
+        if known is not None and known.ids:
+            found[name] = DeviceSet(known.ids[:number], variables)
+        else:
+            found[name] = DeviceSet(numbered(number), variables, pretended=True)
+    return found
+
+
+def nameless(devices: Mapping[str, DeviceSet]) -> list[str]:
+    """What to tell about devices of which containers learn nothing."""
+    told = []
+    for name, found in devices.items():
+        if found.ids and not found.variables:
+            near = nearest(name, KNOWN_VARIABLES)
+            meant = f" (did you mean {near}?)" if near else ""
+            told.append(
+                f"{name}{meant}: containers are not told which devices are theirs, since no environment variable is"
+                f" known for it; `env` in {default_file()} names one"
+            )
+    return told
+
+
+def default_file() -> Path:
+    """Where the devices file is looked for."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "trainwright" / _FILE
+
+
+def _number(text: str) -> tuple[str, int]:
+    name, _, number = text.rpartition("=")
+    if not name:
+        example = f"{text}=8" if _NAME.fullmatch(text) else _EXAMPLE
+        raise UsageError(f"--device: {text!r}; expected NAME=N, such as {example}")
+    problem = _problem(name)
+    if problem:
+        raise UsageError(f"--device: {text!r}; {problem}")
+    if not number.isdecimal() or len(number) > 4 or int(number) > MOST:
+        raise UsageError(f"--device: {text!r}; expected a number of devices from 0 to {MOST} after `{name}=`")
+    return name, int(number)
+
+
+def _problem(name: str) -> str:
+    """What is wrong with a resource name, if anything: only extended resources are devices."""
+    if _NAME.fullmatch(name) and not name.partition("/")[0].endswith("kubernetes.io"):
+        return ""
+    near = nearest(name, KNOWN_VARIABLES) or next((one for one in KNOWN_VARIABLES if one.endswith(f"/{name}")), "")
+    meant = f"; did you mean `{near}`?" if near else ""
+    return f"{name!r} is not a resource name; expected DOMAIN/NAME, such as amd.com/gpu{meant}"
+
+
+def _file(given: str) -> dict[str, DeviceSet]:
+    path = Path(given) if given else default_file()
+    if not given and not path.exists():
+        return {}
+    import yaml  # noqa: PLC0415 - hardly any machine has such a file
+
+    try:
+        loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        document = yaml.load(path.read_bytes(), Loader=loader)  # noqa: S506 - a safe one
+    except OSError as error:
+        raise UsageError(f"the devices file {path} cannot be read: {error.strerror or error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"the devices file {path} is not YAML: {' '.join(str(error).split())}") from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise UsageError(f"{path}: found {_kind(document)}, expected a map from resource names to `devices` and `env`")
+    return {str(name): _entry(f"{path}: {name}", str(name), entry) for name, entry in document.items()}
+
+
+def _entry(where: str, name: str, entry: Any) -> DeviceSet:
+    problem = _problem(name)
+    if problem:
+        raise UsageError(f"{where}: {problem}")
+    if not isinstance(entry, dict):
+        raise UsageError(f"{where}: found {_kind(entry)}, expected a map with `devices` and `env`")
+    for field in entry:
+        if field not in _FIELDS:
+            near = nearest(str(field), _FIELDS)
+            meant = f"; did you mean `{near}`?" if near else ""
+            raise UsageError(f"{where}.{field}: unknown field; expected `devices` or `env`{meant}")
+    variables = _variables(f"{where}.env", entry["env"]) if "env" in entry else KNOWN_VARIABLES.get(name, ())
+    if "devices" in entry:
+        return DeviceSet(_ids(f"{where}.devices", entry["devices"]), variables)
+    return DeviceSet(found_gpus(os.environ) if name == GPU else (), variables)
+
+
+def _ids(where: str, given: Any) -> tuple[str, ...]:
+    """`8`, `0-7` or a list of ids."""
+    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= MOST:
+        return numbered(given)
+    if isinstance(given, str) and (match := _RANGE.fullmatch(given)) and int(match[1]) <= int(match[2]):
+        return tuple(str(number) for number in range(int(match[1]), int(match[2]) + 1))
+    if not isinstance(given, list):
+        raise UsageError(f"{where}: found {given!r}, expected a number up to {MOST}, a range such as 0-7, or a list")
+    ids = []
+    for index, one in enumerate(given):
+        if isinstance(one, bool) or not isinstance(one, int | str) or not str(one).strip() or "," in str(one):
+            raise UsageError(f"{where}[{index}]: found {one!r}, expected the id of a device: a number or a word")
+        if str(one) in ids:
+            raise UsageError(f"{where}[{index}]: {one!r} is listed twice")
+        ids.append(str(one))
+    return tuple(ids)
+
+
+def _variables(where: str, given: Any) -> tuple[str, ...]:
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list) or not all(isinstance(one, str) and _VARIABLE.fullmatch(one) for one in names):
+        raise UsageError(
+            f"{where}: found {given!r}, expected names of environment variables, such as [ASCEND_RT_VISIBLE_DEVICES]"
+        )
+    return tuple(names)
+
+
+def _kind(value: Any) -> str:
+    return "a list" if isinstance(value, list) else f"{value!r}"
