@@ -264,7 +264,8 @@ def test_the_restart_that_the_jobs_budget_refuses_fails_it() -> None:
         (
             3,
             2,
-            "the restart limit (backoffLimit) of 3 is reached: 2 restarts count against it, and one more would reach it",
+            "the restart limit (backoffLimit) of 3 is reached: 2 restarts count against it, "
+            "and one more would reach it",
         ),
     ],
 )

@@ -257,6 +257,34 @@ def test_a_suspension_keeps_what_was_counted_of_the_others() -> None:
     assert driver.suspend(False)["replicaStatuses"] == {"PS": {}, "Worker": {}}
 
 
+# "What is kept although it surprises" in docs/compatibility.md.
+
+
+def test_who_was_stopped_by_success_counts_as_succeeded() -> None:
+    driver = Driver(manifest(Worker=3, PS=1)).running()
+    status = driver.end("worker-0")
+
+    assert conditions(status)[-1] == "Succeeded"
+    assert counts(status) == {"PS": "0/1/0", "Worker": "0/3/0"}
+
+
+@pytest.mark.parametrize("clean", ["None", "Running", "All"])
+def test_who_ran_when_the_job_failed_stays_counted_as_active(clean: str) -> None:
+    driver = Driver(manifest(spec=policy(cleanPodPolicy=clean), Worker=3, PS=1)).running()
+    driver.end("worker-1", code=1)
+
+    assert counts(driver.pass_by(60)) == {"PS": "1/0/0", "Worker": "2/0/1"}
+
+
+def test_a_restart_in_flight_stays_true_beside_the_end() -> None:
+    driver = Driver(manifest(Chief=1, Worker=replicas(2, restartPolicy="ExitCode"))).running()
+    driver.end("worker-1", code=137)
+    status = driver.end("chief-0")
+
+    assert conditions(status) == ["Created", "Restarting", "Succeeded"]
+    assert conditions(driver.pass_by(60)) == ["Created", "Restarting", "Succeeded"]
+
+
 def test_managed_by_another_controller_is_not_touched() -> None:
     driver = Driver(manifest(spec=policy(managedBy="kueue.x-k8s.io/multikueue", suspend=True), **SUSPEND))
     driver.go()
