@@ -122,6 +122,9 @@ SCENARIOS = (
         failureRules=[FIRST],
     ),
     _all("clean-all", role(replicas=2), cleanUpPolicy="All"),
+    _all("kept-running", role(runs="2"), role("ps", 2, runs=FOREVER), successRules=[FIRST], cleanUpPolicy="None"),
+    _all("kept-failed", role(runs="2", exits="3"), role("ps", 2, runs=FOREVER), cleanUpPolicy="None", end="Failed"),
+    _all("unfinished", role(runs="2"), role("ps", 2, runs=FOREVER), successRules=[FIRST]),
     _all("init-fails", role(init=5), end="Failed"),
     _all("gang", role(replicas=2), scheduler={"t9kScheduler": {"queue": "default"}}),
     _all(
