@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 from cluster_aitrainingjobs import AITrainingJobs, aitrainingjob, replicas
 from cluster_client import until
+from cluster_install import trainwright
 from cluster_jobs import Body, Jobs, job, pods_born, role
 from cluster_nodes import fake_nodes
 from cluster_operator import Operator, account, started
@@ -173,3 +174,17 @@ def _fail(jobs: Jobs, name: str) -> None:
 
 def _going(jobs: Jobs, name: str) -> bool:
     return "deletionTimestamp" in jobs.pods().get(name, {"metadata": {"deletionTimestamp": "it has gone"}})["metadata"]
+
+
+def test_the_new_operator_does_not_start_with_the_old_definitions(stage: Stage) -> None:
+    """They would drop what this version remembers besides; the old operator does start with the new ones, see above."""
+    stage.old.install_crds(stage.plane)
+    words = ("--kubeconfig", str(stage.config), "--namespace", NAMESPACE, "--no-leader-elect")
+    done = trainwright("operator", *words, check=False)
+    told = trainwright("preflight", "--kubeconfig", str(stage.plane.kubeconfig()), check=False)
+
+    assert done.returncode == 2
+    assert "would drop or refuse parts of the durable state: status.trainwright.roles[]." in done.stderr
+    assert told.returncode == 1
+    assert "of another Trainwright (it does not say which)" in told.stdout
+    assert "the operator would refuse to start: genericjobs.batch.tensorstack.dev would drop" in told.stdout

@@ -13,7 +13,9 @@ import pytest
 from aiohttp import web
 from kube_store import Api, api, status
 
+from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
+from trainwright.kube.survey import _counts
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.runtime.resources import JOBS
@@ -88,6 +90,16 @@ async def test_the_jobs_of_another_controller_are_something_to_decide(tmp_path: 
     assert "Decide before you install:" in done.out
     assert "1. 1 unfinished TFJob of another controller: lab/theirs." in done.out
     assert "`kubectl annotate tfjob.kubeflow.org NAME -n NAMESPACE trainwright.dev/adopt=true`" in done.out
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "odd", [{"conditions": 7}, {"conditions": [7, {"type": 1}]}, {"phase": 7}, {"phase": {"a": 1}}, ["x"]], ids=str
+)
+def test_a_status_that_cannot_be_read_is_another_controllers(kind: Kind, odd: Any) -> None:
+    counts = _counts(kind, [{"metadata": {"name": "a"}, "spec": {}, "status": odd}])
+
+    assert (counts.unfinished, counts.running, counts.foreign) == (1, 0, ("default/a",))
 
 
 def _other(server: Api) -> None:

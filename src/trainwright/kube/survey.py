@@ -163,11 +163,12 @@ def _counts(kind: Kind, bodies: Sequence[Body]) -> JobCounts:
     by: Counter[str] = Counter()
     foreign, running = [], 0
     for body in bodies:
-        job = load(kind, body).job
+        loaded = load(kind, body)
+        job = loaded.job
         if job.ledger.outcome is not None:
             continue
-        status = body.get("status")
-        running += isinstance(status, dict) and kind.word(status) == "Running"
+        # Another controller may have written anything: only what can be read of it is asked.
+        running += kind.word(msgspec.to_builtins(loaded.status or {})) == "Running"
         if job.foreign:
             foreign.append(str(job.key))
         by[_whose(job.foreign, job.ledger.phase, managed=not job.unmanaged)] += 1
