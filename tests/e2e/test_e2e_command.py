@@ -185,6 +185,30 @@ def test_what_is_printed_is_valid_and_runs(process: Stage) -> None:
     (process.work / "train.py").unlink()
 
 
+def test_what_is_printed_has_the_changes_that_were_asked_for(process: Stage) -> None:
+    change = "spec.replicaSpecs[worker].template.spec.nodeSelector={zone: a}"
+    words = ("run", "-n", "lab", "--set", change, "--image", "x", "--print", "--", "true")
+    done = process.run(*words)
+
+    assert (done.code, done.err) == (0, "")
+    assert re.search(r"nodeSelector:\n +zone: a\n", done.out)
+    assert "  namespace: lab\n" in done.out
+    assert "namespace" not in process.run("run", "--image", "x", "--print", "--", "true").out
+    refused = process.run("run", "--name", "A_b", "--print", "--", "true")
+    assert (refused.code, refused.out) == (2, "")
+
+
+def test_a_second_run_of_the_script_needs_a_name(process: Stage) -> None:
+    first = process.start("run", "--", "sleep", "60")
+    first.until("worker-0  Running")
+    second = process.run("run", "--", "sleep", "60")
+    first.signal(signal.SIGINT)
+
+    assert (second.code, second.out) == (2, "")
+    assert re.search(r"default/sleep is already being run by .*; or give this one another --name$", second.err, re.M)
+    assert first.end().code == 130
+
+
 def test_a_secret_is_not_printed(process: Stage) -> None:
     done = process.run("run", "--env", "TOKEN", "--image", "x", "--print", "--", "true", env={"TOKEN": "sesame"})
 

@@ -40,6 +40,10 @@ _PATIENCE = 0.02
 _OTHERS = 512
 
 
+class NameInUseError(UsageError):
+    """A live run holds the name of a job."""
+
+
 class Holder(Struct, frozen=True):
     """What a live run writes into its lock."""
 
@@ -115,7 +119,7 @@ class Claim:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._locks.append(lock)
         if not _locked(lock):
-            raise UsageError(in_use(key, holder(folder / LOCK), self.now))
+            raise NameInUseError(in_use(key, holder(folder / LOCK), self.now))
         text = msgspec.json.encode(Holder(os.getpid(), str(self.folder), rfc3339(self.now)))
         os.ftruncate(lock, 0)
         os.pwrite(lock, text, 0)

@@ -11,14 +11,15 @@ import click
 from trainwright.cli.devices import declared, device_options
 from trainwright.cli.duration import Duration
 from trainwright.cli.flags import Servers
-from trainwright.cli.record import RUN, Facts, Record
+from trainwright.cli.record import RUN, Facts, Record, as_yaml
 from trainwright.cli.run import environment, from_command
-from trainwright.cli.run.changes import parse
+from trainwright.cli.run.changes import Change, parse
 from trainwright.cli.run.from_command import CommandOrFiles, Shape
 from trainwright.cli.run.intake import Intake, judge, take
-from trainwright.cli.state import Claim, home
+from trainwright.cli.state import Claim, NameInUseError, home
 from trainwright.cli.subject import check_namespace
 from trainwright.errors import TrainwrightError, UsageError
+from trainwright.manifest import Document
 from trainwright.model.units import rfc3339
 from trainwright.runtime.clock import WallClock
 
@@ -142,25 +143,27 @@ def command(
       2  wrong usage, invalid manifest, name in use
     """
     check_namespace(namespace)
+    given["devices"] = declared(given.pop("gpus"), given.pop("device"), given.pop("device_config"))
     shape = Shape(**{name: given.pop(name) for name in Shape.__struct_fields__})
+    edits = [parse(text) for text in changes]
     if words is None:
         _check_files(files, shape)
+        env = environment.given(variables, env_files, os.environ)
+        intake = take(files, namespace, edits)
     elif files:
         raise UsageError(f"give files or a command after `--`, not both: found {' '.join(files)} before it")
     elif shape.print:
-        return _print(words, shape, env_given=bool(variables or env_files))
-    given["devices"] = declared(given.pop("gpus"), given.pop("device"), given.pop("device_config"))
-    env = environment.given(variables, env_files, os.environ)
-    edits = [parse(text) for text in changes]
-    if words is None:
-        intake = take(files, namespace, edits)
+        return _print(from_command.document(words, shape), shape, namespace, edits, env=bool(variables or env_files))
     else:
+        env = environment.given(variables, env_files, os.environ)
         from_command.check_variables(env, shape)
-        document = from_command.document(words, shape, _free_port())
+        intake = judge([from_command.document(words, shape, _free_port())], namespace, edits)
         _check_torchrun(shape, env)
-        intake = judge([document], namespace, edits)
     environment.check(env, intake.tasks)
-    return _run(intake, given | {"env": env})
+    try:
+        return _run(intake, given | {"env": env})
+    except NameInUseError as error:
+        raise error if words is None else UsageError(f"{error}; or give this one another --name") from None
 
 
 def _check_files(files: tuple[str, ...], shape: Shape) -> None:
@@ -172,14 +175,15 @@ def _check_files(files: tuple[str, ...], shape: Shape) -> None:
         )
 
 
-def _print(words: tuple[str, ...], shape: Shape, *, env_given: bool) -> int:
-    click.echo(from_command.text(words, shape), nl=False)
+def _print(document: Document, shape: Shape, namespace: str, edits: list[Change], *, env: bool) -> int:
+    (task,) = judge([document], namespace, edits).tasks
+    meta = {key: value for key, value in task.body["metadata"].items() if key != "namespace" or namespace}
+    click.echo(as_yaml([task.body | {"metadata": meta}]), nl=False)
     if not shape.image:
         click.echo("trainwright: the manifest has no image; a cluster needs one: --image", err=True)
-    if env_given:
-        click.echo(
-            "trainwright: --env is not in the manifest, since it may be secret; give it to `run` again", err=True
-        )
+    if env:
+        text = "--env is not in the manifest, since it may be secret; give it again when you run the file"
+        click.echo(f"trainwright: {text}", err=True)
     return 0
 
 

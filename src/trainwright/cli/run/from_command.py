@@ -159,15 +159,10 @@ def check_variables(variables: Iterable[str], shape: Shape) -> None:
         raise UsageError(f"--env {taken[0]}: `trainwright run` sets it for each replica; leave it out")
 
 
-def document(words: Sequence[str], shape: Shape, port: int) -> Document:
+def document(words: Sequence[str], shape: Shape, port: int = DEFAULT_PORT) -> Document:
     """The manifest, as if it had been read from a file. Raises UsageError."""
-    (found,) = read(_FILE, text(words, shape, port).encode())
+    (found,) = read(_FILE, as_yaml([_manifest(words, shape, port)]).encode())
     return found
-
-
-def text(words: Sequence[str], shape: Shape, port: int = DEFAULT_PORT) -> str:
-    """The manifest as YAML. Raises UsageError."""
-    return as_yaml([_manifest(words, shape, port)])
 
 
 def _manifest(words: Sequence[str], shape: Shape, port: int) -> Body:
