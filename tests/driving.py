@@ -64,7 +64,7 @@ class KindDriver(World):
     def step(self, *, dies_after: int | None = None) -> Plan:
         """One pass, carried out; counters are stored as well."""
         plan = super().step(dies_after=dies_after)
-        if dies_after is None and not (self.job.unmanaged or self.job.foreign):
+        if dies_after is None and not plan.untouched:
             self._save()
         return plan
 

@@ -388,9 +388,11 @@ def test_a_job_that_another_controller_looks_after_is_not_touched() -> None:
 def test_an_unfinished_job_of_another_controller_is_not_touched_but_told_of(more: dict[str, Any]) -> None:
     loose = pod(0, owners=(), uid="loose")
     theirs = job(role(replicas=2, service=True), foreign="training-operator.v1", **more)
-    plan = reconcile(theirs, Observed(pods=(loose, pod(5)), services=(service("job-worker-9"),)), Site(), NOW)
+    other = Service(Meta("job-worker-9", "default", "s"))
+    plan = reconcile(theirs, Observed(pods=(loose,), services=(other,)), Site(), NOW)
 
     assert plan.empty
+    assert plan.untouched
     assert (plan.deletes, plan.creates, plan.wake, plan.status.ledger) == ((), (), None, Ledger())
     for emit in plan.events:
         assert (emit.moment, emit.warning, emit.once) == (Moment.FOREIGN, True, True)
@@ -398,3 +400,15 @@ def test_an_unfinished_job_of_another_controller_is_not_touched_but_told_of(more
         whom = f"{theirs.kind}.{theirs.owner.api_version.partition('/')[0]} job -n {theirs.key.namespace}"
         assert f"`kubectl annotate {whom} trainwright.dev/adopt=true`" in emit.message
     assert len(plan.events) == ("deleting" not in more)
+
+
+@pytest.mark.parametrize(
+    "child", [{"pods": (pod(0),)}, {"services": (service("job-worker-0"),)}], ids=["pod", "service"]
+)
+def test_a_job_with_children_of_ours_is_ours_although_its_status_was_overwritten(child: dict[str, Any]) -> None:
+    lost = job(role(replicas=2, service=True), foreign="kubectl-replace")
+    plan = reconcile(lost, Observed(**child), Site(), NOW)
+
+    assert not plan.untouched
+    assert plan.status.ledger.phase is Phase.PENDING
+    assert plan.creates

@@ -24,14 +24,15 @@ from trainwright.model.units import after
 
 def unmanaged(view: View) -> Plan | None:
     """Another controller looks after the job: its children and its status are not ours."""
-    return Plan(Status(view.stored, view.roles)) if view.job.unmanaged else None
+    return Plan(Status(view.stored, view.roles), untouched=True) if view.job.unmanaged else None
 
 
 def deleted(view: View) -> Plan | None:
     """The job object is going: its children follow by their owner references, and nothing new is made."""
     if not view.job.deleting:
         return None
-    return report.close(view.remember(view.stored), Actions(patches=_let_go(view.job)))
+    plan = report.close(view.remember(view.stored), Actions(patches=_let_go(view.job)))
+    return replace(plan, untouched=True) if _begun_elsewhere(view) else plan
 
 
 def _let_go(job: Job) -> tuple[Patch, ...]:
@@ -46,7 +47,7 @@ def _let_go(job: Job) -> tuple[Patch, ...]:
 def foreign(view: View) -> Plan | None:
     """Another controller has begun the job and may still look after it: people are told how to hand it over."""
     job = view.job
-    if not job.foreign:
+    if not _begun_elsewhere(view):
         return None
     group = job.owner.api_version.partition("/")[0]
     text = (
@@ -56,7 +57,13 @@ def foreign(view: View) -> Plan | None:
         " under the names of replicas are removed, and the job starts anew"
     )
     event = Emit(Moment.FOREIGN, brief(text), warning=True, source="trainwright", once=True)
-    return Plan(Status(view.stored, view.roles), events=(event,))
+    return Plan(Status(view.stored, view.roles), events=(event,), untouched=True)
+
+
+def _begun_elsewhere(view: View) -> bool:
+    """A job that has children of ours is ours, although somebody has overwritten its status."""
+    ours = _all_pods(view) or view.observed.services or view.observed.extras
+    return bool(view.job.foreign) and not ours
 
 
 def begin(view: View) -> View:

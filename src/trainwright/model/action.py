@@ -127,6 +127,8 @@ class Plan(Struct, frozen=True, gc=False):
     #: The job's time to live is over: remove it.
     remove_job: bool = False
     announces: tuple[Announce, ...] = ()
+    #: The job is another controller's: nothing of it is written, not even its status.
+    untouched: bool = False
 
     @property
     def empty(self) -> bool:

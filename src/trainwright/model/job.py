@@ -310,7 +310,8 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     unreadable: bool = False
     #: Another controller looks after it: nothing is touched, nothing is said.
     unmanaged: bool = False
-    #: Who wrote the status of this unfinished job, which holds no ledger of ours: nothing is touched, people are told.
+    #: Who wrote the status of this unfinished job, which holds no ledger of ours. Unless it has children of ours,
+    #: nothing is touched, and people are told.
     foreign: str = ""
     #: Somebody has handed the job over to us: children that another controller made for it give way to ours.
     handed_over: bool = False

@@ -190,13 +190,13 @@ class Controller:
         loaded = track.load(document)
         if not loaded.job.unreadable:
             self._census.see(which, document, loaded.job.ledger)
-        self._census.leave(which, foreign=bool(loaded.job.foreign))
         job = track.job(loaded)
         began = perf_counter()
         site = self._site()
         held = self._holdings.others(job.uid) if ports.lacking(job, site) else frozenset[int]()
         plan = reconcile(job, self._view.observe(job, tuple(track.refusals.values()), held), site, now)
         self._holdings.note(job.uid, plan.status.ledger)
+        self._census.leave(which, foreign=plan.untouched and bool(job.foreign))
         track.effort = perf_counter() - began
         track.expire(now, {(create.body["kind"], create.name) for create in plan.creates})
         due = await self._publisher.store(document, loaded, plan, track, now)

@@ -39,7 +39,7 @@ class Publisher:
     async def store(self, document: Body, loaded: Loaded, plan: Plan, track: Track, now: datetime) -> float | None:
         """Write the status if it must be written now; else in how many seconds, if at all."""
         job = track.job(loaded)
-        if job.unmanaged or job.foreign:
+        if plan.untouched:
             track.untold += tuple(emit for emit in plan.events if track.is_news(FOREIGN, emit.message))
             return None
         every = self._child_events

@@ -86,7 +86,7 @@ class Driver(World):
     def step(self, *, dies_after: int | None = None) -> Plan:
         """One pass, carried out; counters are stored as well."""
         plan = super().step(dies_after=dies_after)
-        if dies_after is None and not self.job.foreign:
+        if dies_after is None and not plan.untouched:
             self._save()
         return plan
 

@@ -57,7 +57,7 @@ class Driver(KindDriver):
     def _hold(self, loaded: Loaded, plan: Plan) -> None:
         """What is true of every status: it is read as it was written, and said twice it says the same."""
         assert self._render(loaded, plan) == self.rendered
-        if loaded.job.unmanaged or loaded.job.foreign:
+        if plan.untouched:
             return
         assert self._again(loaded, plan) == self.rendered
         kinds = [one["type"] for one in self.rendered["conditions"]]
