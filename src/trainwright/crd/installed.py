@@ -69,11 +69,8 @@ def installed(kind: Kind, definition: Body) -> Installed:
 def _origin(wanted: Body, definition: Body) -> Origin:
     if all(_same(one, definition) for one in wanted["spec"]["versions"]):
         return Origin.CURRENT
-    return (
-        Origin.OURS
-        if any(_has_ledger(definition, one["name"]) for one in definition["spec"]["versions"])
-        else (Origin.OTHER)
-    )
+    ours = any(_has_ledger(definition, one["name"]) for one in definition["spec"]["versions"])
+    return Origin.OURS if ours else Origin.OTHER
 
 
 def _same(version: Body, definition: Body) -> bool:
