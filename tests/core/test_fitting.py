@@ -257,15 +257,35 @@ def test_places_are_looked_for_only_while_all_run(pods: tuple[Pod, ...]) -> None
     assert not [one for one in made if one.body["metadata"]["labels"][ATTEMPT] == SPARE]
 
 
-def test_places_are_looked_for_beside_a_role_that_has_ended_for_good() -> None:
-    worker = auto(book=held()).roles[0]
+def beside_an_ended_role(resize: Scope | None, *spares: Pod) -> Plan:
+    """One pass over a role that is held below its size, next to a role that has failed for good."""
+    worker = auto(book=held(), resize=resize).roles[0]
     ended = RoleLedger("ps", failed="0", reached=1)
     done = Atom("worker", Which.EVERY, Result.SUCCEEDED)
     given = job(worker, role("ps", 1), success=done, failure=NEVER, ledger=lived(held(), ended))
+    return look(given, *PAIR, *spares, pod(0, role="ps", phase="Failed", code=1), site=SITE, now=later(61))
 
-    plan = look(given, *PAIR, pod(0, role="ps", phase="Failed", code=1), site=SITE, now=later(60))
+
+def test_places_are_looked_for_beside_a_role_that_has_ended_for_good() -> None:
+    plan = beside_an_ended_role(Scope.ROLE)
 
     assert names(plan)["creates"] == ["Pod job-worker-2", "Pod job-worker-3"]
+
+
+def test_it_grows_beside_a_role_that_has_ended_for_good() -> None:
+    plan = beside_an_ended_role(Scope.ROLE, *(spare(i, node="node-2", born=later(60)) for i in (2, 3)))
+
+    assert (book(plan).size, most(plan)) == (4, -1)
+
+
+def test_it_does_not_grow_where_that_would_start_a_role_anew_that_has_ended_for_good() -> None:
+    """Another size of the job starts all of its roles anew, and what has finished is not run again."""
+    places = [spare(i, node="node-2", born=later(60)) for i in (2, 3)]
+    before, plan = beside_an_ended_role(Scope.JOB), beside_an_ended_role(Scope.JOB, *places)
+
+    assert not before.creates
+    assert (book(plan).size, most(plan)) == (2, 2)
+    assert names(plan)["deletes"] == ["Pod job-worker-2", "Pod job-worker-3"]
 
 
 def test_a_place_is_not_looked_for_under_a_name_that_is_taken() -> None:

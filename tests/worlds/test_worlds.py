@@ -833,8 +833,10 @@ class Worlds(RuleBasedStateMachine):
         """A live job at rest: each replica has its pod, or has finished, or cannot be made."""
         world = self.world
         blocked = {pod.metadata.name for pod in self.foreign}
-        for part, group in zip(world.job.roles, world.look().status.roles, strict=True):
-            held = any(seen.final for seen in group.replicas) or bool(self.foreign)
+        groups = world.look().status.roles
+        for part, group in zip(world.job.roles, groups, strict=True):
+            restarted = groups if part.resize is Scope.JOB else (group,)
+            held = any(seen.final for one in restarted for seen in one.replicas) or bool(self.foreign)
             assert len(group.replicas) == self.size(part, held)
             for seen in group.replicas:
                 name = f"job-{part.name.lower()}-{seen.index}"

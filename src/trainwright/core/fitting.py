@@ -52,7 +52,7 @@ def _fitted(view: View, role: Role, group: RoleSeen, book: RoleLedger) -> RoleLe
     homeless = _homeless(view, role, group)
     if homeless and role.replicas > role.elastic.least:
         return _shrunk(view, role, book, homeless)
-    return _grown(view, role, book)
+    return book if spares.keeps_size(view, role, group) else _grown(view, role, book)
 
 
 def _homeless(view: View, role: Role, group: RoleSeen) -> list[str]:
@@ -134,7 +134,7 @@ def _grown(view: View, role: Role, book: RoleLedger) -> RoleLedger:
         return book
     placed = sum(spares.placed(view, pod) for pod in waiting)
     over = view.now >= _given_up_at(view, waiting)
-    if view.calm and placed and (over or placed == spares.room(role)):
+    if placed and spares.at_rest(view) and (over or placed == spares.room(role)):
         size = role.replicas + placed
         most = size if size < (role.wanted or 0) else -1
         why = f"there is room for {placed} more"

@@ -18,8 +18,9 @@ from trainwright.core.observe import Leftover, View
 from trainwright.core.phases import up
 from trainwright.model.action import Create
 from trainwright.model.child import Pod
-from trainwright.model.job import Replica, Role
+from trainwright.model.job import Replica, Role, Scope
 from trainwright.model.ledger import Ceiling, RoleLedger
+from trainwright.model.status import RoleSeen
 from trainwright.model.units import BEGINNING, Time, after
 
 #: So many places are looked for at once.
@@ -81,9 +82,7 @@ def kept(view: View) -> frozenset[str]:
 def missing(view: View) -> list[Create]:
     """Those that are to be made, while nothing is on its way: what does not run has ended for good."""
     looking = list(_looking(view))
-    if looking and not view.calm and not all(up(seen) for role in view.roles for seen in role.replicas):
-        return []
-    if not looking:
+    if not looking or not at_rest(view):
         return []
     taken = {pod.metadata.name for pod in view.observed.pods}
     made = (create for role in looking for create in _made(view, role))
@@ -94,9 +93,19 @@ def _looking(view: View) -> Iterator[Role]:
     """The roles for which places are looked for now."""
     for role, group, book in zip(view.job.roles, view.roles, view.ledger.roles, strict=True):
         ceiling = capped(role, book) if role.resizes else None
-        # One of which some have finished is not resized any more, so there is nothing to hold places for.
-        if ceiling is not None and view.now >= due(view, ceiling) and not any(seen.final for seen in group.replicas):
+        if ceiling is not None and view.now >= due(view, ceiling) and not keeps_size(view, role, group):
             yield role
+
+
+def at_rest(view: View) -> bool:
+    """Whether every replica runs or has ended for good: no pod of any role is still to come."""
+    return view.calm or all(up(seen) for role in view.roles for seen in role.replicas)
+
+
+def keeps_size(view: View, role: Role, group: RoleSeen) -> bool:
+    """Whether growth would start a replica anew that has ended for good: then the role does not grow."""
+    restarted = view.roles if role.resize is Scope.JOB else (group,)
+    return any(seen.final for one in restarted for seen in one.replicas)
 
 
 def _made(view: View, role: Role) -> Iterator[Create]:
