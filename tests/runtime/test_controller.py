@@ -129,6 +129,16 @@ async def test_a_job_is_cleaned_up_once_its_final_status_is_stored(cleans: str, 
         await stage.until(lambda: stage.controller.cleaned_up("genericjob", key()))
 
 
+async def test_a_job_that_keeps_its_pods_is_cleaned_up_as_soon_as_its_outcome_is_stored() -> None:
+    """A run waits for that: the next pass over a job that nothing happens to comes only with the next resync."""
+    stage = Stage(lambda pod: Run(lasts=5 if pod["metadata"]["name"].endswith("0") else None))
+    async with stage.running():
+        stage.submit(replicas=3, cleans="None")
+        stage.store.patch(JOB, key(), {"spec": {"successRules": [{"worker": [0]}]}})
+        await stage.finished()
+        await stage.until(lambda: stage.controller.cleaned_up("genericjob", key()), 1)
+
+
 async def test_a_paused_job_has_no_pods_and_goes_on_when_it_is_resumed() -> None:
     stage = Stage()
     async with stage.running():

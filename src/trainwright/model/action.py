@@ -136,4 +136,9 @@ class Plan(Struct, frozen=True, gc=False):
 
         What is announced does not count: mostly it is known.
         """
-        return self.write is Write.NOT and not (self.patches or self.deletes or self.creates or self.remove_job)
+        return self.write is Write.NOT and not self.acts
+
+    @property
+    def acts(self) -> bool:
+        """It changes objects, besides the status of the job."""
+        return bool(self.patches or self.deletes or self.creates or self.remove_job)

@@ -207,7 +207,7 @@ class Controller:
         self._publisher.notice(job, plan.status, track, now)
         await self._publisher.tell(job, track)
         track.went_well()
-        done = plan.status.ledger.outcome is not None and plan.empty and not plan.status.cleaning
+        done = plan.status.ledger.outcome is not None and not plan.acts and not plan.status.cleaning
         track.cleaned_up = done and due is None and track.again is None
         self._again(which, track, plan, due, now)
 
