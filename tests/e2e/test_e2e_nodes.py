@@ -98,6 +98,7 @@ while True:
         time.sleep(0.1)
 server.accept()
 print("met")
+time.sleep(1)  # so that each replica is seen running on its node
 """
     body = job(role("worker", python(talk), replicas=2), port=2222)
     done = sandbox.run("run", "--nodes", "2", "--timeout", "15", body)

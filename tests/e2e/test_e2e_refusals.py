@@ -217,9 +217,9 @@ def test_commands_that_cannot_be_started_are_told(stage: Stage, programs: Path) 
     ends = {item["name"]: item for item in done.items if item["type"] == "end"}
     for name, (_, code, why) in UNSTARTABLE.items():
         assert (ends[name]["outcome"], ends[name]["code"]) == ("Failed", code), ends[name]
-        assert re.search(why, ends[name]["lastLines"][0]), ends[name]
+        assert re.search(why, ends[name]["cause"]), ends[name]
         assert bool(ends[name].get("hint")) == (name not in ("folder", "interpreter"))  # which say all there is to say
-    assert ends["nowhere"]["lastLines"] == ['the working directory "/no/such" does not exist.']
+    assert 'the working directory "/no/such" does not exist.' in ends["nowhere"]["cause"]
 
 
 # -- a name in use ---------------------------------------------------------------------------------------------------
