@@ -119,7 +119,8 @@ def test_an_annotation_ends_a_job_once_and_no_other_annotation_is_lost(
     notes = trainings.find("demo")["metadata"]["annotations"]
     assert {*(note.split("=")[0] for note in others), key} <= set(notes)
     assert trainings.kubectl("get", "pods,services", "-o", "name") == ""
-    until(lambda: f"TrainingJob{word} for team b" in trainings.events("demo"), "it is told")
+    told = f"TrainingJob{word} annotation {key} asked for this end: for team b"
+    until(lambda: told in trainings.events("demo"), "it is told")
     trainings.kubectl("annotate", "aitj", "demo", "Succeed=too late", "more=y")
     trainings.kubectl("annotate", "aitj", "demo", f"{key}-")
     until(lambda: key not in trainings.find("demo")["metadata"]["annotations"], "it is taken back")
