@@ -105,13 +105,13 @@ def calm(done: Done, stage: Stage, replicas: int) -> None:
     assert "restart" not in json.dumps(status.get("conditions", "")).lower(), status
 
 
-@pytest.mark.parametrize("what", ["agent", "agent and supervisor", "everything"])
+@pytest.mark.parametrize("what", ["agent", "everything"])
 def test_the_replicas_of_a_stopped_agent_are_restarted_elsewhere(stage: Stage, what: str) -> None:
     run = begun(stage, 2, "--nodes", "2")
-    agent, supervisor = agent_of(stage, "node-1"), supervisor_of(stage, "node-1")
-    stopped = {"agent": [agent], "agent and supervisor": [supervisor, agent]}.get(what, [agent, *below(agent)])
+    agent = agent_of(stage, "node-1")
+    stopped = [agent] if what == "agent" else [agent, *below(agent)]
     (lost,) = re.findall(r"worker-(\d) \| up on node-1", run.said)
-    assert len(stopped) >= {"agent": 1, "agent and supervisor": 2, "everything": 4}[what]
+    assert len(stopped) >= {"agent": 1, "everything": 4}[what]
 
     send(signal.SIGSTOP, *stopped)
     until(lambda: ups(run) == 3, f"it is restarted: {run.said}")
@@ -227,7 +227,7 @@ def burning(count: int) -> Iterator[None]:
 def test_a_loaded_machine_raises_no_alarm(process: Stage) -> None:
     run = begun(process, 4, "--nodes", "4", grace=0.5)
     with burning(6):
-        time.sleep(8)
+        time.sleep(5)  # a silent agent would count as hung after 3 s
     calm(finished(process, run), process, 4)
 
 
