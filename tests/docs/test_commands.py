@@ -27,7 +27,7 @@ INSTALL: list[Session] = [
     ("pip wheel --no-deps --wheel-dir dist .", "pipx install dist/trainwright-0.1.0-py3-none-any.whl"),
 ]
 #: What an example keeps from one run to the next: it would be done one day, before the next command is typed.
-SAVED = Path("/var/tmp/trainwright-pause/step.json")  # noqa: S108 - as it is written there
+SAVED = Path(f"/var/tmp/trainwright-pause-{os.getuid()}.json")  # noqa: S108 - as it is written there
 
 
 def sessions() -> list[Session]:

@@ -159,6 +159,21 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
             "limits may not be below requests: the limit is 1, the request 2"
         ],
     ),
+    "a part of a device": (
+        pod({"resources": {"limits": {"nvidia.com/gpu": "0.5", "cpu": "0.5"}, "requests": {"nvidia.com/gpu": 1}}}),
+        ['t.spec.containers[0].resources.limits["nvidia.com/gpu"]: expected a whole number of devices, found 0.5'],
+    ),
+    "another limit than request of devices": (
+        pod({"resources": {"limits": {"amd.com/gpu": 2, "cpu": 2}, "requests": {"amd.com/gpu": 1, "cpu": 1}}}),
+        [
+            't.spec.containers[0].resources.limits["amd.com/gpu"]: '
+            "of devices, limit and request must be equal: the limit is 2, the request 1"
+        ],
+    ),
+    "two volumes of one name": (
+        pod({}, volumes=[{"name": "d", "emptyDir": {}}, {"name": "d", "hostPath": {"path": "/d"}}]),
+        ["t.spec.volumes[1].name: 'd' is already the name of t.spec.volumes[0]; each volume needs its own"],
+    ),
     "limit below request in other units": (
         pod({}, initContainers=[{"name": "a", "resources": {"limits": {"memory": "1G"}, "requests": {"memory": "1Gi"}}}]),
         [

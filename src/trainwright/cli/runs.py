@@ -11,6 +11,9 @@ from trainwright.errors import UsageError
 from trainwright.model.meta import Key
 from trainwright.model.problem import nearest
 
+#: How many names are listed where an unknown one is given.
+_LISTED = 8
+
 
 class Run(Struct, frozen=True):
     """One run of a job: where it keeps its things, and who runs it if it is live."""
@@ -91,5 +94,6 @@ def _unknown(word: str, namespace: str, known: tuple[Key, ...]) -> str:
         )
     names = {name: str(key) for key in known for name in (key.name, str(key))}
     meant = names.get(nearest(word, names))
-    hint = f"did you mean `{meant}`?" if meant else f"known are {', '.join(str(key) for key in known[:8])}"
+    more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+    hint = f"did you mean `{meant}`?" if meant else f"known are {', '.join(map(str, known[:_LISTED]))}{more}"
     return f"there is no run called {word!r}{where}; {hint}"

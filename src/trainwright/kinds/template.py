@@ -65,11 +65,13 @@ def check(template: Body, path: str) -> Iterator[Problem]:
     """What one field of the template at `path` demands of another. Its shape is right."""
     spec, where = _mapping(template.get("spec")), f"{path}.spec"
     containers = [*_entries(spec, "initContainers", where), *_entries(spec, "containers", where)]
-    volumes = {str(body.get("name")): (place, body) for place, body in _entries(spec, "volumes", where)}
+    given = [*_entries(spec, "volumes", where)]
+    volumes = {str(body.get("name")): (place, body) for place, body in given}
     meaning = chain(
         _some(template, spec, where),
-        _names(containers),
-        spelling.check(containers, [*_entries(spec, "volumes", where)]),
+        _names(containers, "container"),
+        _names(given, "volume"),
+        spelling.check(containers, given),
         chain.from_iterable(_limits(body, f"{place}.resources") for place, body in containers),
         chain.from_iterable(_mounts(body, place, volumes) for place, body in containers),
     )
@@ -111,26 +113,43 @@ def _some(template: Body, spec: Body, path: str) -> Iterator[Problem]:
         yield Problem(f"{path}.containers", "may not be empty: a pod needs at least one container")
 
 
-def _names(containers: list[_Place]) -> Iterator[Problem]:
+def _names(entries: list[_Place], what: str) -> Iterator[Problem]:
     first: dict[str, str] = {}
-    for path, body in containers:
+    for path, body in entries:
         name = body.get("name")
         if name == "":
             yield Problem(f"{path}.name", "may not be empty")
         elif isinstance(name, str) and first.setdefault(name, path) != path:
-            yield Problem(
-                f"{path}.name", f"{name!r} is already the name of {first[name]}; each container needs its own"
-            )
+            yield Problem(f"{path}.name", f"{name!r} is already the name of {first[name]}; each {what} needs its own")
 
 
 def _limits(container: Body, path: str) -> Iterator[Problem]:
     resources = _mapping(container.get("resources"))
     limits, requests = _mapping(resources.get("limits")), _mapping(resources.get("requests"))
-    for name in [name for name in limits if name in requests]:
+    parts = {name for group in (limits, requests) for name in group if _extended(name) and _is_part(group[name])}
+    for group, given in (("limits", limits), ("requests", requests)):
+        for name in [name for name in given if name in parts and _is_part(given[name])]:
+            yield Problem(under(f"{path}.{group}", name), f"expected a whole number of devices, found {given[name]}")
+    for name in [name for name in limits if name in requests and name not in parts]:
         limit, request = quantity(limits[name]), quantity(requests[name])
-        if limit is not None and request is not None and limit < request:
-            message = f"limits may not be below requests: the limit is {limits[name]}, the request {requests[name]}"
-            yield Problem(under(f"{path}.limits", name), message)
+        if limit is None or request is None:
+            continue
+        found = f"the limit is {limits[name]}, the request {requests[name]}"
+        if limit < request:
+            yield Problem(under(f"{path}.limits", name), f"limits may not be below requests: {found}")
+        elif limit > request and _extended(name):
+            yield Problem(under(f"{path}.limits", name), f"of devices, limit and request must be equal: {found}")
+
+
+def _extended(name: object) -> bool:
+    """Whether a resource is one of devices, such as nvidia.com/gpu, which Kubernetes counts and never shares."""
+    domain, slash, _ = str(name).rpartition("/")
+    return bool(slash) and domain != "kubernetes.io" and not domain.endswith(".kubernetes.io")
+
+
+def _is_part(amount: object) -> bool:
+    found = quantity(amount)
+    return found is not None and found != found.to_integral_value()
 
 
 def _mounts(container: Body, path: str, volumes: dict[str, _Place]) -> Iterator[Problem]:

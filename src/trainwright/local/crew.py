@@ -184,7 +184,7 @@ class Crew:
         await agent.see_out(notify)
         self._devices.node_lost(name)
         if not self._stopping.is_set():
-            why = agent.verdict or f"{agent.title} ended with {code}"
+            why = agent.verdict or f"{agent.title} {_ended(code)}"
             notify(f"{name} is lost: {why}")
             await node_lost(self._cluster, name, self._clock, why)
 
@@ -224,6 +224,14 @@ class Crew:
             except TimeoutError:
                 self._holder.kill()  # it is stopped; `fleet` clears away what it leaves on this machine
                 await self._holder.wait()
+
+
+def _ended(code: int) -> str:
+    """How a process ended, from the code that asyncio has for it."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    names = {one.value: one.name for one in signal.Signals}
+    return f"was killed by {names.get(-code, f'signal {-code}')}"
 
 
 async def _python(module: str, argument: str, *, stdin: int = DEVNULL, pass_fds: tuple[int, ...] = ()) -> Process:

@@ -3,6 +3,7 @@
 
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,16 @@ def test_a_folder_is_seen_where_it_is_mounted(box: Sandboxed, data: Path, target
     assert box.run(f"cat {target}/file; echo made > {target}/new", mounts=at(data, target)) == "inside\n"
     assert (data / "new").read_text() == "made\n"
     assert _host() == before
+
+
+@pytest.mark.parametrize("target", ["/sandbox-data", "/mnt", "/opt/sandbox-data/a"])
+def test_the_machine_s_tmp_is_seen_where_it_is_mounted(box: Sandboxed, data: Path, target: str) -> None:
+    """A pod has a /tmp of its own, which must not cover the machine's where a volume shows that."""
+    box.open()
+    machine = Path("/tmp")  # noqa: S108 - the machine's
+    file = shlex.quote(f"{target}/{data.relative_to(machine)}/file")
+    said = box.run(f"cat {file}", mounts=at(machine, target))
+    assert said == "inside\n"
 
 
 @pytest.mark.parametrize("target", [*_MISSING.values(), "/etc/hostname"], ids=[*_MISSING, "there"])

@@ -50,10 +50,14 @@ def prepare() -> None:
 
 
 def planned(pod: dict[str, Any], start: dict[str, Any]) -> list[Mount]:
-    """All mounts of a container, parents first; of two at the same place the later one is seen."""
+    """All mounts of a container, parents first; of two at the same place the later one is seen.
+
+    /tmp and what is in it come last: a bind of a folder takes the mounts on it along, so a volume that shows the
+    machine's /tmp elsewhere would show the pod's own.
+    """
     given = [_given(one) for one in start.get("mounts") or ()]
     taken = {one.target for one in given}
-    return sorted([one for one in _usual(pod) if one.target not in taken] + given, key=_depth)
+    return sorted([one for one in _usual(pod) if one.target not in taken] + given, key=_order)
 
 
 def _given(one: dict[str, Any]) -> Mount:
@@ -92,8 +96,8 @@ def _private(tmp: str, keep: Iterable[str]) -> list[Mount]:
     return [Mount(_TMP, tmp), *(Mount(path, path) for path in below)]
 
 
-def _depth(one: Mount) -> int:
-    return one.target.rstrip("/").count("/")
+def _order(one: Mount) -> tuple[bool, int]:
+    return f"{one.target}/".startswith(f"{_TMP}/"), one.target.rstrip("/").count("/")
 
 
 def share(plan: list[Mount], known: set[str]) -> None:
