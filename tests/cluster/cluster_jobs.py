@@ -5,6 +5,8 @@ Pods run on fake nodes as their annotations say (`cluster_pods.Script`).
 """
 
 import json
+import subprocess
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +16,6 @@ from typing import Any
 from cluster_client import until
 from cluster_plane import ControlPlane
 from cluster_pods import PREFIX
-from cluster_process import Process
 
 Body = dict[str, Any]
 API = "batch.tensorstack.dev/v1beta1"
@@ -128,19 +129,39 @@ class Jobs:
 
 @contextmanager
 def pods_born(jobs: Jobs, log: Path) -> Iterator[Callable[[], Counter[str]]]:
-    """Every pod that ever was from now on, by name: how many of different UIDs."""
-    since = jobs.plane.call("GET", jobs.pods_path)["metadata"]["resourceVersion"]
-    path = f"{jobs.pods_path}?watch=1&resourceVersion={since}&timeoutSeconds=3600"
-    words = [jobs.plane.binaries["kubectl"], f"--kubeconfig={jobs.plane.kubeconfig()}", "get", "--raw", path]
-    process = Process("watch", words, log)
-    process.start()
+    """Every pod that ever was from now on, by name: how many of different UIDs.
+
+    The API server ends a watch whose reader is slow, as on a loaded machine: it is resumed where it was.
+    """
+    first = jobs.plane.call("GET", jobs.pods_path)["metadata"]["resourceVersion"]
+    log.write_text("")
+    over = threading.Event()
+    running: list[subprocess.Popen[bytes]] = []
+
+    def watch() -> None:
+        while not over.is_set():
+            since = next((meta["resourceVersion"] for meta in reversed(_metas(log))), first)
+            path = f"{jobs.pods_path}?watch=1&resourceVersion={since}&timeoutSeconds=3600"
+            words = [jobs.plane.binaries["kubectl"], f"--kubeconfig={jobs.plane.kubeconfig()}", "get", "--raw", path]
+            with log.open("ab") as out:
+                running.append(subprocess.Popen(words, stdout=out))
+                running[-1].wait()
+            whole = log.read_bytes()
+            log.write_bytes(whole[: whole.rfind(b"\n") + 1])  # not the line in which it broke off
+
+    thread = threading.Thread(target=watch)
+    thread.start()
     try:
-        yield lambda: _born(log)
+        until(lambda: running, "the watch begins")
+        yield lambda: Counter(name for name, _ in {(meta["name"], meta["uid"]) for meta in _metas(log)})
     finally:
-        process.kill()
+        over.set()
+        while thread.is_alive():
+            running[-1].kill()
+            thread.join(0.1)
 
 
-def _born(log: Path) -> Counter[str]:
+def _metas(log: Path) -> list[Body]:
     whole = log.read_text().rpartition("\n")[0].splitlines()
-    metas = [json.loads(line)["object"]["metadata"] for line in whole]
-    return Counter(name for name, _ in {(meta["name"], meta["uid"]) for meta in metas})
+    changes = [json.loads(line) for line in whole]
+    return [change["object"]["metadata"] for change in changes if change["type"] != "ERROR"]

@@ -63,7 +63,7 @@ def _made_all_the_time(pair: Pair, log: Path) -> Iterator[None]:
             pair.jobs.until(name, "Succeeded", patience=60)
         # Who watches may lag behind who works.
         expected = {f"{name}-worker-{index}": 1 + (int(name[4:7]) % 5 == 0) for name in names for index in range(2)}
-        until(lambda: born().total() >= sum(expected.values()), "every pod was seen", 20)
+        until(lambda: born().total() >= sum(expected.values()), "every pod was seen", 60)
         assert born() == expected
 
 
