@@ -150,6 +150,8 @@ def plain(part: Any, key: str = "") -> Any:
     if isinstance(part, dict):
         # What a pod that is removed still had to say may come too late to be told.
         unsaid = {"exitCode"} if part.get("exitCode") in _ENDED else set()
+        # Our supervisor knows whether a signal ended the program; a kubelet does not tell.
+        unsaid |= {"signal"}
         return {name: plain(value, name) for name, value in part.items() if name not in unsaid}
     if isinstance(part, list):
         found = [plain(one) for one in part]
