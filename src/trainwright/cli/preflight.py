@@ -44,7 +44,8 @@ def command(kubeconfig: str, context: str, kinds: str, output: Literal["text", "
 
     \b
     Exit codes:
-      0  nothing is in the way     1  something has to be decided first     3  no answer from the cluster
+      0  nothing is in the way     1  something has to be decided first
+      2  wrong usage, or no cluster is known     3  no answer from the cluster
     """
     return asyncio.run(_run(kubeconfig, context, kinds, output))
 
