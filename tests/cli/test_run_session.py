@@ -9,7 +9,7 @@ import pytest
 from run_command import demo, worker
 from run_objects import container, job, pod
 
-from trainwright.cli.record import Facts, Record, facts_of
+from trainwright.cli.record import Facts, Record, facts_of, pods
 from trainwright.cli.run.board import Board
 from trainwright.cli.run.follow import Follower, last_lines
 from trainwright.cli.run.intake import Intake, Task
@@ -164,6 +164,24 @@ def test_what_was_not_read_when_everything_ended_is_read_then(tmp_path: Path) ->
     assert follower.words("demo-worker-0", 0, "main") == ("one", "last words")
     assert follower.words("demo-worker-0", 0, "") == ("one", "last words")
     assert follower.words("demo-worker-0", 7, "main") == follower.words("demo-worker-9", 0, "") == ()
+
+
+def test_what_was_shown_can_be_found_by_logs_even_if_the_run_is_killed_at_once(tmp_path: Path) -> None:
+    known: list[str] = []
+
+    class Killed(Seen):
+        def logs(self, lines: list[Line]) -> None:
+            super().logs(lines)
+            known.extend(one.replica for one in pods(tmp_path))
+
+    log = tmp_path / "logs/demo-worker-0/00000000-main-0.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("one\n")
+    follower = Follower(Board([(GENERICJOB, job())]), Killed(), Record(tmp_path))
+    follower.pods([(pod(containers=[container("running")]), False)])
+    follower.look()
+
+    assert known == ["worker-0"]
 
 
 def test_the_last_lines_of_a_long_log(tmp_path: Path) -> None:

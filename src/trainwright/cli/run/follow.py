@@ -102,6 +102,8 @@ class Follower:
 
     def _print(self, lines: list[Line]) -> None:
         if lines:
+            # The record is written first: if the run is killed after a line was shown, `logs` must find that line.
+            self._record.flush()
             self._view.logs(lines)
 
     def _tell(self, news: list[News]) -> None:
