@@ -20,6 +20,7 @@ from trainwright.local import machine
 from trainwright.local.agent.agent import Agent
 from trainwright.local.agent.environment import passed
 from trainwright.local.agent.link import Link
+from trainwright.local.agent.settings import CHOSEN, PLAIN
 from trainwright.local.agent.settings import Settings as Node
 from trainwright.local.devices.pool import DevicePool
 from trainwright.local.fencing import fence, unkillable
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 #: Seconds for a supervisor to end what is left of its pods.
 _PATIENCE = 3.0
-CHOSEN = "every pod has its own network, processes and mounts"
-PLAIN = "pods are plain processes that share this machine's network and files"
 
 
 class Fleet:

@@ -21,9 +21,8 @@ from trainwright.local.agent.agent import Agent
 from trainwright.local.agent.container import Container
 from trainwright.local.agent.link import Link
 from trainwright.local.agent.means import Tokens
-from trainwright.local.agent.settings import Settings
+from trainwright.local.agent.settings import CHOSEN, PLAIN, Settings
 from trainwright.local.devices.pool import DevicePool
-from trainwright.local.fleet import CHOSEN, PLAIN
 from trainwright.local.network.member import Member, join
 from trainwright.model.meta import Key
 from trainwright.runtime.clock import WallClock

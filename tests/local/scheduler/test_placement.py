@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import node, pod
 
-from trainwright.local.scheduling.claims import Claim, Group, LeasedDevices, Tally, claim, offer
+from trainwright.local.devices.leased import LeasedDevices
+from trainwright.local.scheduling.claims import Claim, Group, Tally, claim, offer
 from trainwright.local.scheduling.placement import Decisions, place
 from trainwright.model.meta import Key
 

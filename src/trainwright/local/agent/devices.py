@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import msgspec
 
 from trainwright.local.devices.inventory import DeviceSet
+from trainwright.local.devices.leased import holders
 from trainwright.local.devices.pool import DevicePool, DeviceRequest, Granted, lease_name
-from trainwright.local.scheduling.reasons import holders
 from trainwright.model.job import Body
 from trainwright.model.meta import DEVICES
 from trainwright.model.units import quantity

@@ -13,6 +13,8 @@ from trainwright.local.devices.inventory import DeviceSet
 Runtime = Literal["sandbox", "process"]
 #: The engine's verb by which an agent in a process of its own says that it is alive.
 HEARTBEAT = "heartbeat"
+CHOSEN = "every pod has its own network, processes and mounts"
+PLAIN = "pods are plain processes that share this machine's network and files"
 
 
 class Pace(Struct, frozen=True, kw_only=True):

@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Struct
 
 from trainwright.local.devices.inventory import DeviceSet
+from trainwright.local.devices.leased import LeasedDevices
 from trainwright.local.devices.leases import DeviceLease, LeaseFolder, LeaseHolder, own_description
-from trainwright.local.scheduling.claims import LeasedDevices
 from trainwright.model.job import Body
 from trainwright.model.meta import INDEX, JOB_UID, ROLE
 from trainwright.model.units import rfc3339

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from trainwright.local.devices.leased import LeasedDevices
 from trainwright.local.scheduling.requests import Amounts, amounts, asks
 from trainwright.local.scheduling.terms import Terms, Traits, terms, traits
 from trainwright.model.job import Body
@@ -54,17 +55,6 @@ class Group(Struct, frozen=True):
 
     least: int
     priority: int = 0
-
-
-class LeasedDevices(Struct, frozen=True):
-    """Devices of one resource on one node that other runs hold: the id of each, and its holder in words."""
-
-    devices: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def amount(self) -> int:
-        """How many they are, in thousandths as all amounts."""
-        return 1000 * len(self.devices)
 
 
 #: By node and resource name.

@@ -8,7 +8,8 @@ waiting, and if not, which number to change. `NEVER` opens the reasons of pods f
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from trainwright.local.scheduling.claims import Claim, LeasedDevices
+from trainwright.local.devices.leased import holders
+from trainwright.local.scheduling.claims import Claim
 from trainwright.local.scheduling.requests import Amounts, needed, present, total
 from trainwright.local.scheduling.room import Asks, Room
 from trainwright.local.scheduling.terms import refusal
@@ -94,29 +95,6 @@ def _together(head: str, waiting: Sequence[Claim], room: Room) -> str:
 def _holders(resource: str, nodes: Iterable[str], room: Room) -> str:
     leased = (room.leased.get(name, {}).get(resource) for name in nodes)
     return holders(one for one in leased if one is not None)
-
-
-def holders(leased: Iterable[LeasedDevices]) -> str:
-    """`; 0-3 held by alice (run …) since …, 4 held by bob (run …) since …`: who keeps devices from this run."""
-    held: dict[str, list[str]] = {}
-    for one in leased:
-        for device, holder in one.devices:
-            held.setdefault(holder, []).append(device)
-    listed = ", ".join(f"{ranges(devices)} held by {holder}" for holder, devices in held.items())
-    return f"; {listed}" if listed else ""
-
-
-def ranges(devices: Sequence[str]) -> str:
-    """`0-3,7`: ids that follow each other in short."""
-    numbers = sorted({int(one) for one in devices if one.isdecimal()})
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    spans = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return ",".join([*spans, *sorted({one for one in devices if not one.isdecimal()})])
 
 
 def short(asks: Asks, has: Mapping[str, int]) -> str:
