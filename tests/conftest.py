@@ -21,6 +21,8 @@ def pytest_configure() -> None:
     """Forget the loop that a plug-in's import may have made; keep the devices of this process to its tests."""
     asyncio.set_event_loop(None)
     os.environ[LEASES] = tempfile.mkdtemp(prefix="trainwright-leases-")
+    # Some machines set it for everybody; a user's machine does not, and buffers hide and show different defects.
+    os.environ.pop("PYTHONUNBUFFERED", None)
 
 
 def pytest_unconfigure() -> None:

@@ -95,7 +95,11 @@ def main() -> None:
             # What a terminal cannot show is shown as an escape; it is no reason to fail.
             stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:])
-    if code == _READER_GONE:  # or the interpreter's own last flush would complain
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # The reader is gone or the disk is full, and `run` has told so. Without this the interpreter would flush once
+        # more at its exit, print a traceback, and exit with code 120.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
