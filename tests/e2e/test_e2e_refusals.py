@@ -250,21 +250,20 @@ def test_of_runs_that_start_at_once_one_has_the_name(process: Stage) -> None:
 # -- what is not for us ----------------------------------------------------------------------------------------------
 
 
-@needs_root
 def test_what_may_not_be_read_is_told(process: Stage) -> None:
     """A manifest, and a state folder; root is made to respect permissions."""
+    run = meekly if os.geteuid() == 0 else Stage.run
     file = Path(process.write(worker("true"), name="secret.yaml"))
-    file.chmod(0o600)
-    os.chown(file, 12345, 12345)
-    done = meekly(process, "run", "--runtime", "process", str(file))
+    file.chmod(0)
+    done = run(process, "run", "--runtime", "process", str(file))
     assert (done.code, done.out) == (2, ""), done.err
     assert done.err.startswith(f"trainwright: {file}: ")
     assert "not allowed to read it" in done.err
 
-    os.chown(file, 0, 0)
-    process.state.mkdir(mode=0o700)
-    os.chown(process.state, 12345, 12345)
-    done = meekly(process, "run", "--runtime", "process", str(file))
+    file.chmod(0o600)
+    process.state.mkdir(mode=0)
+    done = run(process, "run", "--runtime", "process", str(file))
+    process.state.chmod(0o700)
     assert (done.code, done.out) == (3, ""), done.err
     assert f"the state folder {process.state} cannot be used: Permission denied" in done.err
 
@@ -277,7 +276,7 @@ def meekly(stage: Stage, *words: str, without: str = "-dac_override,-dac_read_se
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-@needs_root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has privileges to give up")
 def test_root_without_privileges_is_served_by_plain_processes_and_told_why(process: Stage) -> None:
     """As in a container."""
     done = meekly(process, "run", "--runtime", "auto", process.write(worker("echo hello")), without="-all")

@@ -52,6 +52,22 @@ def test_sigterm_ends_a_command_that_does_not_handle_it(box: Sandboxed) -> None:
     assert time.monotonic() - began < 2
 
 
+_HOLD = """python3 -c 'import time; x = bytearray(200 << 20); x[::4096] = b"y" * len(x[::4096]); time.sleep(300)'"""
+
+
+@pytest.mark.parametrize("script", [f"exec {_HOLD}", f"(setsid {_HOLD} & ); sleep 300"], ids=["main process", "daemon"])
+def test_without_cgroups_a_memory_limit_holds_for_all_processes(who: str, folder: Path, script: str) -> None:
+    hide = ["unshare", "-m", "/bin/sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup && exec "$0" "$@"']
+    box = Sandboxed(folder, who, hide if os.geteuid() == 0 else ())
+    try:
+        box.ready()
+        box.open()
+        end = box.event("ended", container=box.start(script, limits={"memory": 64 << 20}))
+        assert (end["code"], end["signal"], end["oom"]) == (137, 9, True)
+    finally:
+        box.end()
+
+
 @pytest.mark.parametrize(("script", "code", "number"), [("exit 7", 7, 0), ("exit 137", 137, 0), ("kill -9 $$", 137, 9)])
 def test_how_it_ended_is_told(box: Sandboxed, script: str, code: int, number: int) -> None:
     box.open()

@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits: real cgroups where we may make them (version 1 or 2, whichever is there), and version 2 in a made-up tree."""
+"""Limits: real cgroups where we may make them (version 1 or 2, whichever is there), and version 2 in a made-up tree.
+
+Where we may make none, and as if that were so, the supervisor measures memory itself.
+"""
 
 import os
 import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from supervised import Supervised, supervised
 
 from trainwright.local.supervisor.cgroups import Cgroups
+from trainwright.local.supervisor.loop import Loop, Timer
+from trainwright.local.supervisor.memory import INTERVAL, MemoryWatch
 
-_EAT = "import sys; x = bytearray(200 << 20); x[::4096] = b'y' * len(x[::4096]); print('not reached')"
+_EAT = "x = bytearray(200 << 20); x[::4096] = b'y' * len(x[::4096]); print('not reached')"
 
 
 def _need_cgroups() -> None:
@@ -97,7 +104,7 @@ def test_version_2_makes_a_group_beside_our_own(tmp_path: Path) -> None:
     stale = root / "user.slice" / "trainwright-4194305" / "7"
     stale.mkdir(parents=True)
     cgroups = Cgroups(str(proc))
-    assert (cgroups.version, cgroups.refusal) == ("v2", "")
+    assert (cgroups.version, cgroups.refusals) == ("v2", {})
     group = cgroups.group({"memory": 1 << 30, "cpu": 1.5})
     base = root / "user.slice" / f"trainwright-{os.getpid()}"
     assert group.folders == [str(base / "1")]
@@ -142,33 +149,124 @@ def test_a_group_that_is_still_busy_is_removed_later(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shared", "own", "refusal"),
+    ("shared", "own", "version", "refused"),
     [
-        ("pids", "/user.slice/app.scope", "no cgroup of version 2 above ours shares out cpu"),
-        ("", "/", "no cgroup of version 2 above ours shares out cpu"),
+        ("pids", "/user.slice/app.scope", "none", ["memory", "cpu"]),
+        ("", "/", "none", ["memory", "cpu"]),
+        ("memory pids", "/user.slice/app.scope", "v2", ["cpu"]),
     ],
-    ids=["not shared out", "in the root of a container"],
+    ids=["not shared out", "in the root of a container", "memory alone, as systemd does for users"],
 )
-def test_where_no_group_can_be_made_it_says_why(tmp_path: Path, shared: str, own: str, refusal: str) -> None:
+def test_of_each_limit_that_no_group_can_have_it_says_why(
+    tmp_path: Path, shared: str, own: str, version: str, refused: list[str]
+) -> None:
     proc, _ = _tree(tmp_path, shared, own)
     cgroups = Cgroups(str(proc))
-    assert (cgroups.version, cgroups.refusal) == ("none", refusal)
-    with pytest.raises(OSError, match=refusal):
-        cgroups.group({"memory": 1})
+    why = "no cgroup above this process lets it limit {}"
+    assert (cgroups.version, cgroups.refusals) == (version, {name: why.format(name) for name in refused})
 
 
-_WITHOUT = ("unshare", "-m", "/bin/sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup && exec "$0" "$@"')
+# -- without cgroups --------------------------------------------------------------------------------------------------
+
+_HIDE = 'mount -t tmpfs none /sys/fs/cgroup && exec "$0" "$@"'
+_HOLD = "x = bytearray({} << 20); x[::4096] = b'y' * len(x[::4096]); print('full', flush=True); time.sleep(300)"
 
 
-def test_limits_that_cannot_be_had_are_one_notice(tmp_path: Path) -> None:
-    if subprocess.run([*_WITHOUT, "true"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting is not allowed here")
-    one = Supervised(tmp_path, _WITHOUT)
-    try:
-        assert one.event("ready")["cgroup"] == "none"
-        for _ in range(2):
-            assert one.ended(one.shell("exit 3", limits={"memory": 64 << 20}))["code"] == 3
-        (notice,) = one.events
-        assert notice["text"].startswith("memory and CPU limits are not enforced: /sys/fs/cgroup")
-    finally:
-        one.end()
+def _hold(mebibytes: int) -> str:
+    return f'python3 -c "import time; {_HOLD.format(mebibytes)}"'
+
+
+@pytest.fixture
+def without(tmp_path: Path) -> Iterator[Supervised]:
+    """A supervisor that finds no cgroup which it may use, whatever this machine has."""
+    mounting = ("unshare", "-m" if os.geteuid() == 0 else "-rm", "/bin/sh", "-c", _HIDE)
+    with supervised(tmp_path, mounting if Cgroups().version != "none" else ()) as one:
+        yield one
+
+
+def test_each_limit_that_no_cgroup_enforces_is_one_notice(without: Supervised) -> None:
+    for _ in range(2):
+        assert without.ended(without.shell("exit 3", limits={"memory": 64 << 20}))["code"] == 3
+    (memory,) = without.events
+    assert memory["text"].startswith("limits.memory is checked only once a second, and ")
+    for _ in range(2):
+        without.ended(without.shell("exit 3", limits={"memory": 64 << 20, "cpu": 1}))
+    assert without.events[0] == memory
+    (cpu,) = without.events[1:]
+    assert cpu["text"].startswith("limits.cpu is not enforced, since trainwright cannot make a cgroup for it: ")
+    assert cpu["text"].partition("; ")[2].startswith(("root may", "start it with `systemd-run"))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [f"exec {_hold(200)}", f"{_hold(200)} & wait", f"(setsid {_hold(200)} &); sleep 300"],
+    ids=["main process", "child", "daemon"],
+)
+def test_without_cgroups_a_container_that_takes_too_much_memory_is_killed(without: Supervised, script: str) -> None:
+    other = without.shell("sleep 300", limits={"memory": 64 << 20})
+    name = without.shell(script, limits={"memory": 64 << 20})
+    end = without.ended(name)
+    assert (end["code"], end["signal"], end["oom"]) == (137, 9, True)
+    without.call("kill", container=other)
+    assert without.ended(other)["oom"] is False
+    without.eventually(lambda: not without.children())
+
+
+def test_without_cgroups_what_is_run_in_a_container_counts_for_it(without: Supervised) -> None:
+    name = without.shell("sleep 300", limits={"memory": 64 << 20})
+    without.ask("exec", container=name, argv=["/bin/sh", "-c", f"exec {_hold(200)}"], env=None, timeout=60)
+    assert without.ended(name)["oom"] is True
+
+
+class ManualLoop(Loop):
+    """Keeps what is to be done later until the test does it."""
+
+    def __init__(self) -> None:
+        self.due: list[Callable[[], None]] = []
+
+    def later(self, seconds: float, act: Callable[[], None]) -> Timer:
+        assert seconds >= INTERVAL
+        self.due.append(act)
+        return Timer(act)
+
+    def ring(self) -> None:
+        due, self.due = self.due, []
+        for act in due:
+            act()
+
+
+_FORK = """
+import mmap, os, sys
+x = bytearray(40 << 20)
+x[::4096] = b'y' * len(x[::4096])
+file = mmap.mmap(os.open(sys.argv[1], os.O_RDONLY), 0, prot=mmap.PROT_READ)
+file[::4096]
+for _ in range(2):
+    os.fork()
+os.write(1, b'full\\n')
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(("limit", "killed"), [(100, []), (30, ["one"])], ids=["below", "above"])
+def test_memory_is_measured_as_a_cgroup_counts_it(tmp_path: Path, limit: int, killed: list[str]) -> None:
+    """Four processes share 40 MiB, and have mapped a file of 200 MiB."""
+    file, found, loop = tmp_path / "file", list[str](), ManualLoop()
+    file.write_bytes(bytes(200 << 20))
+    watch = MemoryWatch(loop, found.append)
+    with subprocess.Popen(
+        [sys.executable, "-c", _FORK, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(4)] == [b"full\n"] * 4
+        watch.add(process.pid, "one", limit << 20)
+        watch.add(os.getpid(), "two", 1 << 40)
+        loop.ring()
+        assert found == killed
+        watch.remove(process.pid)
+        loop.ring()
+        assert (found, len(loop.due)) == (killed, 1)
+        watch.remove(os.getpid())
+        loop.ring()
+        assert loop.due == []
+        process.communicate()

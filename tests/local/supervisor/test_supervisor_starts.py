@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from supervised import PATH, Supervised, supervised
 
+from trainwright.local.supervisor.cgroups import Cgroups
+
 
 @pytest.mark.parametrize(
     ("script", "code", "signal"),
@@ -49,7 +51,7 @@ _FILES: dict[str, tuple[str | None, int, int, str]] = {
 @pytest.mark.parametrize("name", _FILES)
 @pytest.mark.parametrize("limits", [{}, {"memory": 64 << 20}], ids=["free", "limited"])
 def test_a_file_that_cannot_run_is_refused(tmp_path: Path, name: str, limits: dict[str, int]) -> None:
-    if limits and name == "format":
+    if limits and name == "format" and "memory" not in Cgroups().refusals:
         pytest.skip("the shell that enters a cgroup runs such a file as a script")
     text, mode, code, sentence = _FILES[name]
     path = tmp_path / name

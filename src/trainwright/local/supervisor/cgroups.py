@@ -2,7 +2,7 @@
 """Memory and CPU limits: a cgroup per container that asks for them, of version 1 or 2, below or beside our own.
 
 `containers` makes a `Group`, hands its `entries` to the runtime, and asks it at the end whether memory ran out.
-Where no group can be made, `Cgroups.refusal` says why, and containers run without limits.
+`Cgroups.refusals` says which limits no group can enforce, and why.
 """
 # pathlib would cost the supervisor a tenth of its start.
 
@@ -12,7 +12,7 @@ from typing import Any
 
 _PERIOD = 100_000  # microseconds
 _SHORTEST = 1_000  # of CPU time in a period, the least that the kernel takes
-_WANTED = ("memory", "cpu")
+CONTROLLERS = ("memory", "cpu")
 _NAME = "trainwright-"
 
 Mount = tuple[str, str, str, list[str]]  # root, mount point, type, options of the file system
@@ -57,7 +57,8 @@ class Cgroups:
 
     def __init__(self, proc: str = "/proc") -> None:
         self.version = "none"
-        self.refusal = "this system has no cgroups"
+        #: By controller: why no group can have such a limit.
+        self.refusals = dict.fromkeys(CONTROLLERS, "this system has no cgroups")
         self._proc = proc
         self._count = 0
         self._places: dict[str, str] = {}  # by controller: the folder in which ours is, or will be
@@ -67,11 +68,11 @@ class Cgroups:
             self._find(_mounts(_read(f"{proc}/self/mountinfo")), _own(_read(f"{proc}/self/cgroup")))
 
     def group(self, limits: dict[str, Any]) -> Group:
-        """A new group with these limits. Raises OSError."""
+        """A new group with those of these limits that `refusals` does not name. Raises OSError."""
         if not self._ready:
             self._prepare()
         self._count += 1
-        wanted = [name for name in _WANTED if name in self._places and limits.get(name)]
+        wanted = [name for name in CONTROLLERS if name in self._places and limits.get(name)]
         folders = [*dict.fromkeys(f"{self._base(name)}/{self._count}" for name in wanted)]
         made: list[str] = []
         try:
@@ -106,7 +107,7 @@ class Cgroups:
         return f"{self._places[controller]}/{_NAME}{os.getpid()}"
 
     def _find(self, mounts: list[Mount], own: dict[str, str]) -> None:
-        for name in _WANTED:
+        for name in CONTROLLERS:
             for root, point, kind, options in mounts:
                 if kind == "cgroup" and name in options and name in own:
                     self._offer(name, "v1", _inside(root, point, own[name]))
@@ -114,17 +115,18 @@ class Cgroups:
                     self._offer(name, "v2", _spacious(point, _inside(root, point, own[""]), name))
 
     def _offer(self, controller: str, version: str, folder: str | None) -> None:
+        if controller in self._places:
+            return
         if folder is None:
-            self.refusal = f"no cgroup of version 2 above ours shares out {controller}"
+            self.refusals[controller] = f"no cgroup above this process lets it limit {controller}"
         elif not os.access(folder, os.W_OK):
-            self.refusal = f"{folder} may not be written"
-        elif controller not in self._places:
+            self.refusals[controller] = f"{folder} may not be written"
+        else:
             self._places[controller] = folder
-            self.version, self.refusal = version, ""
+            self.version = version
+            del self.refusals[controller]
 
     def _prepare(self) -> None:
-        if not self._places:
-            raise OSError(self.refusal)
         for folder in {*self._places.values()}:
             _clear(folder, self._proc)
         for name in self._places:
@@ -141,6 +143,15 @@ class Cgroups:
         if cpu and "cpu" in self._places:
             quota = max(_SHORTEST, int(float(cpu) * _PERIOD))
             _limit_cpu(f"{self._base('cpu')}/{self._count}", quota, self.version)
+
+
+def remedy() -> str:
+    """How people can let this process make cgroups, as the end of a sentence; empty where there are none."""
+    if not os.path.exists("/proc/self/cgroup"):
+        return ""
+    if os.path.isdir("/run/systemd/system"):
+        return "; start it with `systemd-run --user --scope -p Delegate=yes trainwright …`"
+    return "; root may, and so may a user who owns the cgroup that trainwright was started in"
 
 
 def _limit_memory(folder: str, size: int, version: str) -> None:

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from trainwright.local.supervisor.cgroups import Cgroups, Group
+from trainwright.local.supervisor import memory
+from trainwright.local.supervisor.cgroups import CONTROLLERS, Cgroups, Group, remedy
 from trainwright.local.supervisor.children import End, reap
 from trainwright.local.supervisor.journal import Journal
 from trainwright.local.supervisor.launch import NOT_POSSIBLE
@@ -21,6 +22,8 @@ from trainwright.local.supervisor.pipes import Pipe
 from trainwright.local.supervisor.runtimes import Process, Refused, Runtime
 
 _TIDY = 0.1  # seconds until a cgroup that was busy is tried again
+_MEASURED = "limits.memory is checked only once a second, and a container that exceeds it is killed then"
+_NOT_ENFORCED = "limits.{} is not enforced"
 
 Tell = Callable[[dict[str, Any]], None]
 
@@ -28,11 +31,12 @@ Tell = Callable[[dict[str, Any]], None]
 class Container:
     """One that runs."""
 
-    __slots__ = ("group", "log", "name", "pipe", "pod", "process")
+    __slots__ = ("exceeded", "group", "log", "name", "pipe", "pod", "process")
 
     def __init__(self, name: str, pod: str, process: Process, pipe: Pipe, log: Log) -> None:
         self.name, self.pod, self.process, self.pipe, self.log = name, pod, process, pipe, log
         self.group: Group | None = None
+        self.exceeded = False  # its memory limit, by measurement
 
 
 class Containers:
@@ -48,7 +52,8 @@ class Containers:
         self._loop, self._runtime, self._journal, self._tell = loop, runtime, journal, tell
         self.leases = leases
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        self._unlimited = False
+        self._memory = memory.MemoryWatch(loop, self._exceeded)
+        self._told: set[str] = set()  # limits of which people know that no cgroup enforces them
         self._tidying = False
 
     def start(self, request: dict[str, Any]) -> int:
@@ -58,7 +63,8 @@ class Containers:
             raise Refused(NOT_POSSIBLE, f'the container "{name}" was started before.')
         if self.closing:
             raise Refused(NOT_POSSIBLE, "the supervisor is about to end.")
-        group = self._group(request.get("limits") or {})
+        limits = request.get("limits") or {}
+        group = self._group(limits)
         try:
             container = self._spawned(request, group)
         except BaseException:
@@ -66,6 +72,8 @@ class Containers:
                 self._remove(group)
             raise
         self.running[name] = self._by_pid[container.process.pid] = container
+        if limits.get("memory") and (group is None or "memory" in self.cgroups.refusals):
+            self._memory.add(container.process.pid, name, int(limits["memory"]))
         self._journal.started(name, container.pod, container.process.pid)
         return container.process.pid
 
@@ -128,7 +136,8 @@ class Containers:
         if container is None:
             return None
         del self.running[container.name]
-        oom = container.group is not None and container.group.oom()
+        self._memory.remove(end.pid)
+        oom = container.exceeded or (container.group is not None and container.group.oom())
         how = {"code": end.code, "signal": end.signal, "oom": oom, "at": time.time()}
         if not self.closing:  # an end that we make is not the container's own
             self._journal.ended(container.name, how)
@@ -153,16 +162,25 @@ class Containers:
         self.cgroups.close()
 
     def _group(self, limits: dict[str, Any]) -> Group | None:
-        """A cgroup where limits are asked for and can be had; without, one notice is enough."""
-        if not limits.get("memory") and not limits.get("cpu"):
-            return None
-        try:
-            return self.cgroups.group(limits)
-        except OSError as error:
-            if not self._unlimited:
-                self._notice(f"memory and CPU limits are not enforced: {error.strerror or error}")
-            self._unlimited = True
-            return None
+        """A cgroup for the limits that it can enforce. Of each other limit people are told once."""
+        asked = [name for name in CONTROLLERS if limits.get(name)]
+        refusals, group = self.cgroups.refusals, None
+        if any(name not in refusals for name in asked):
+            try:
+                group = self.cgroups.group(limits)
+            except OSError as error:
+                refusals = dict.fromkeys(asked, error.strerror or str(error))
+        for name in asked:
+            if name in refusals and name not in self._told:
+                self._told.add(name)
+                measured = name == "memory" and memory.measurable()
+                what = _MEASURED if measured else _NOT_ENFORCED.format(name)
+                self._notice(f"{what}, since trainwright cannot make a cgroup for it: {refusals[name]}{remedy()}")
+        return group
+
+    def _exceeded(self, name: str) -> None:
+        self.running[name].exceeded = True
+        self.kill(name)
 
     def _remove(self, group: Group) -> None:
         self.cgroups.remove(group)

@@ -10,7 +10,7 @@ Without /proc only process groups are known.
 import contextlib
 import os
 import signal
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 from trainwright.local.supervisor.runtimes import MARKER, Process
 
@@ -40,9 +40,22 @@ def adopted() -> list[int]:
 
 def container(pid: int) -> str | None:
     """Which container it belongs to, by its environment; None if that cannot be told."""
-    environ = b"\0" + _read(f"/proc/{pid}/environ")
+    environ = b"\0" + read(f"/proc/{pid}/environ")
     at = environ.find(_MARK)
     return environ[at + len(_MARK) :].split(b"\0", 1)[0].decode(errors="replace") if at >= 0 else None
+
+
+def members(mains: Mapping[int, str]) -> dict[str, list[int]]:
+    """The processes of these containers: their main processes, all below those, and all below us with their mark."""
+    found: dict[str, list[int]] = {name: [] for name in mains.values()}
+    level = [(pid, mains.get(pid) or container(pid)) for pid in _children(os.getpid())]
+    while level:
+        level = [(pid, owner) for pid, owner in level if owner is None or owner in found]
+        for pid, owner in level:
+            if owner is not None:
+                found[owner].append(pid)
+        level = [(child, owner or container(child)) for pid, owner in level for child in _children(pid)]
+    return found
 
 
 def kill(process: Process) -> None:
@@ -159,7 +172,7 @@ def activity(pid: int) -> tuple[str, float]:
 
 def _stat(pid: int) -> list[bytes]:
     """The fields of /proc/PID/stat after the name of the command, in which there may be anything."""
-    return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
 
 
 def _everyone() -> list[int]:
@@ -170,10 +183,10 @@ def _everyone() -> list[int]:
 
 
 def _numbers(path: str) -> list[int]:
-    return [int(word) for word in _read(path).split()]
+    return [int(word) for word in read(path).split()]
 
 
-def _read(path: str) -> bytes:
+def read(path: str) -> bytes:
     """A small file of /proc; empty if it is gone, or not for us."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
