@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run that goes on: signals and time limits end it, other commands reach it, a second one of its name is refused."""
 
-import fcntl
 import os
 import re
 import signal
-import struct
 import subprocess
-import termios
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from run_command import SCRIPT, Live, Place, demo, processes, wait, worker
+from run_terminal import Terminals, terminals_of
 
 from trainwright.cli.state import Claim
 from trainwright.model.meta import Key
@@ -245,72 +242,10 @@ def test_an_engine_that_does_not_answer(place: Place) -> None:
             assert f"default/demo is being run by process {os.getpid()}, but no engine answers at " in done.stderr
 
 
-class Terminal:
-    """A command on a terminal of its own."""
-
-    def __init__(self, place: Place, *args: str) -> None:
-        self.ours, theirs = os.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-        self.process = subprocess.Popen(
-            ["setsid", "--ctty", SCRIPT, *args],  # noqa: S607
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env=place.env,
-            cwd=place.folder,
-        )
-        os.close(theirs)
-        self.text = ""
-
-    def until(self, text: str) -> None:
-        end = time.monotonic() + 30
-        os.set_blocking(self.ours, False)
-        while text not in self.text:
-            assert time.monotonic() < end, self.text
-            with suppress(BlockingIOError):
-                self.text += os.read(self.ours, 65536).decode()
-            time.sleep(0.01)
-
-    def type(self, text: str) -> None:
-        os.write(self.ours, text.encode())
-
-    def resize(self, width: int, height: int) -> None:
-        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-
-    def end(self) -> int:
-        end = time.monotonic() + 30
-        while self.process.poll() is None and time.monotonic() < end:
-            self._take()
-            time.sleep(0.01)
-        self._take()
-        return self.process.wait(1)
-
-    def close(self) -> None:
-        os.close(self.ours)
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-
-    def _take(self) -> None:
-        os.set_blocking(self.ours, False)
-        with suppress(OSError):
-            self.text += os.read(self.ours, 65536).decode()
-
-
-Terminals = Callable[..., Terminal]
-
-
 @pytest.fixture
 def terminals(place: Place) -> Iterator[Terminals]:
-    made: list[Terminal] = []
-
-    def start(*args: str) -> Terminal:
-        made.append(Terminal(place, *args))
-        return made[-1]
-
-    yield start
-    for terminal in made:
-        terminal.close()
+    with terminals_of(place) as start:
+        yield start
 
 
 def test_exec_at_a_terminal(terminals: Terminals, live: Live) -> None:

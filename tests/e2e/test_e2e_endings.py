@@ -172,6 +172,18 @@ def test_an_engine_that_is_killed_takes_everything_along(stage: Stage) -> None:
     assert "killed" in after.said, after.said
 
 
+def test_an_engine_that_is_killed_takes_a_stopped_supervisor_along(stage: Stage) -> None:
+    """Nobody is left to let it go on but the kernel."""
+    run = stage.start("run", worker("echo ready; setsid sleep 300 & exec sleep 300"))
+    run.until("| ready")
+    os.kill(stage.pid("trainwright.local.supervisor"), signal.SIGSTOP)
+
+    run.process.kill()
+    run.end()
+
+    until(lambda: not stage.left(), f"nothing is left: {stage.left()}")
+
+
 def test_a_supervisor_that_is_killed_is_a_clear_end(stage: Stage) -> None:
     run = stage.start("run", worker("echo ready; setsid sleep 300 & exec sleep 300"))
     run.until("| ready")

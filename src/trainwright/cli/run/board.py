@@ -83,6 +83,8 @@ class Board:
         self._sizes: dict[tuple[Key, str], tuple[int, int]] = {}
         #: Replicas whose last pod had containers restarted inside it: that pod's attempt, and how many.
         self._inside: dict[At, PodCount] = {}
+        #: Replicas that are shown as they were when the run began to terminate their pods; whether the pod still lives.
+        self._kept: dict[At, bool] = {}
         self._counts: dict[Key, Counter[str]] = {key: Counter() for key in self._sheets}
         for sheet in self._sheets.values():
             self._fill(sheet)
@@ -121,6 +123,9 @@ class Board:
         attempt = attempt_of(pod)
         if before is not None and before.uid not in ("", meta["uid"]) and (deleted or attempt < before.attempt):
             return None  # a predecessor on its way out
+        if at in self._kept:
+            self._kept[at] = not deleted and condition(pod).phase not in OVER
+            return None
         if deleted:
             return self._gone(at, before)
         new = self._read(pod, at, before, attempt)
@@ -129,6 +134,10 @@ class Board:
         self._put(at, before, new)
         self._pods[Key(sheet.key.namespace, new.pod)] = at
         return new
+
+    def keep(self, one: Replica) -> None:
+        """Show this replica as it now is, whatever becomes of its pod: a clean-up policy keeps it, the run does not."""
+        self._kept[one.job, one.role, one.index] = True
 
     def event(self, event: Body) -> Happening | None:
         """Something was reported; whose it is, and what to tell."""
@@ -187,7 +196,8 @@ class Board:
 
     def alive(self) -> list[Replica]:
         """Replicas that have a pod which is not over."""
-        return [one for one in self._replicas.values() if one.pod and not one.removed and one.phase not in OVER]
+        there = [(at, one) for at, one in self._replicas.items() if one.pod and not one.removed]
+        return [one for at, one in there if one.phase not in OVER and self._kept.get(at, True)]
 
     @property
     def over(self) -> bool:

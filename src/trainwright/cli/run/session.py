@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trainwright.cli.condition import condition
 from trainwright.cli.record import Facts, Record
 from trainwright.cli.run.board import Board
 from trainwright.cli.run.ends import Ends
@@ -21,10 +22,11 @@ from trainwright.cli.run.follow import Follower
 from trainwright.cli.run.intake import Intake
 from trainwright.cli.run.verdict import CODES, End, Scene, ending
 from trainwright.cli.run.watch import watch
-from trainwright.cli.show.news import Ending, Replica, View
+from trainwright.cli.show.news import OVER, Ending, Replica, View
 from trainwright.cli.show.summary import named
 from trainwright.errors import ConflictError, NotFoundError, TrainwrightError
 from trainwright.local.engine import Engine
+from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.units import rfc3339
 from trainwright.runtime.ports import Clock
@@ -204,11 +206,25 @@ class Session:
         for task in self._order.intake.tasks:
             with suppress(NotFoundError):
                 self._jobs([(await self._engine.cluster.get(jobs_of(task.kind), task.key), False)])
+        kept = []
+        for one, pod in await self._left():
+            self._terminated.setdefault(one.job, []).append(one.name)
+            if self._decided(one.job):
+                self._pods([(pod, False)])
+                self._board.keep(one)
+                kept.append(one.label)
+        if kept:
+            many = f"{len(kept)} replica{'s' * (len(kept) != 1)}"
+            self._view.notice(f"run itself ends {many} that a clean-up policy keeps: {named(kept)}")
         for one in self._board.alive():
-            if one.phase != "Terminating":
-                self._terminated.setdefault(one.job, []).append(one.name)
             await self._delete(one)
         await self._within(self._patience, lambda: not self._board.alive())
+
+    async def _left(self) -> list[tuple[Replica, Body]]:
+        """The replicas whose pods live and are not being removed. The store knows; the board may be behind it."""
+        pods = {pod["metadata"]["uid"]: pod for pod in (await self._engine.cluster.list(PODS.whole())).items}
+        alive = [(one, pods[one.uid]) for one in self._board.alive() if one.uid in pods]
+        return [(one, pod) for one, pod in alive if condition(pod).phase not in (*OVER, "Terminating")]
 
     async def _delete(self, one: Replica, grace: int | None = None) -> None:
         with suppress(NotFoundError, ConflictError):

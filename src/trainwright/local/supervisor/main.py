@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from trainwright.local.supervisor import children, descriptors
+from trainwright.local.supervisor import children, descriptors, tree
 from trainwright.local.supervisor.containers import Containers
 from trainwright.local.supervisor.control import Control
 from trainwright.local.supervisor.execs import Execs
@@ -206,4 +206,6 @@ def main() -> None:
         lines.send({"event": "failed", "text": str(error) or type(error).__name__})
         lines.flush()
         sys.exit(3)
+    if config.get("orphans") != "keep":
+        tree.wake_without_parent()  # only now: a change of user namespace may undo it
     supervisor.run()

@@ -10,12 +10,13 @@ Without /proc only process groups are known.
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Container, Mapping
 
 from trainwright.local.supervisor.runtimes import MARKER, Process
 
 _MARK = f"\0{MARKER}=".encode()
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _FLAGS, _UTIME, _STIME, _THREADS = 6, 11, 12, 17  # which fields of `_stat`
 _PF_EXITING = 4
 ENDED = ("", "Z", "X")  # what `activity` says of a process that has ended
@@ -23,12 +24,23 @@ ENDED = ("", "Z", "X")  # what `activity` says of a process that has ended
 
 def adopt() -> bool:
     """Have orphans below us become our children, where the system can do that (Linux)."""
-    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
-        return False
+    return os.path.exists(f"/proc/self/task/{os.getpid()}/children") and _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def wake_without_parent() -> None:
+    """Have the kernel let this process go on when its parent ends: one that is stopped then could not notice (Linux).
+
+    SIGKILL would not do: the processes below would live on with nobody to end them.
+    """
+    if sys.platform == "linux":
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+
+
+def _prctl(option: int, value: int) -> bool:
     try:
         import ctypes  # noqa: PLC0415 - 3 ms, which nobody else needs
 
-        return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+        return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
     except (ImportError, OSError, AttributeError):
         return False
 
