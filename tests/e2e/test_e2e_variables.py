@@ -81,6 +81,8 @@ def test_well_known_variables_that_do_not_pass_are_named_once(process: Stage) ->
     assert SECRET not in done.said
     quiet = process.run("run", "--env", "WANDB_API_KEY", "--env", "HF_HOME=/other", body, env=mine)
     assert (quiet.code, "not passed" in quiet.out) == (0, False)
+    bare = process.run("run", job(role("worker", shell("true"))), env={"PYTHONPATH": "lib"})
+    assert bare.out.count("not passed to replicas: PYTHONPATH; `--env NAME` passes one") == 1
 
 
 TFJOB = {
