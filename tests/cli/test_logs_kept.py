@@ -137,7 +137,7 @@ def test_get_shows_how_it_ended(state: Path, capfd: pytest.CaptureFixture[str]) 
 
     assert run(["get", "demo"]) == 0
     lines = capfd.readouterr().out.splitlines()
-    assert lines[1].split() == ["default", "demo", "GenericJob", "Failed", "1/2", "3"]
+    assert lines[1].split()[:-1] == ["default", "demo", "GenericJob", "Failed", "1/2", "3"]
     assert lines[3:] == [
         "demo failed after 2.0s, 3 restarts: worker-1 failed",
         "  replica: worker-1 (pod )",

@@ -480,6 +480,7 @@ def test_namespace(plan: Any, text: str, options: list[str], expected: str) -> N
         pytest.param(
             "apiVersion: batch.tensorstack.dev/v1beta1\nkind: GenericJob\nmetadata: 7\n",
             ["-n", "lab"],
+            "job.yaml:1: error: document 1 (GenericJob default/(no name)): spec: missing; expected a mapping\n"
             "job.yaml:3: error: document 1 (GenericJob default/(no name)): metadata: expected ",
             id="hardly a manifest",
         ),

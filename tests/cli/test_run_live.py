@@ -84,7 +84,7 @@ def test_what_held_it_up_is_told_when_time_has_passed(place: Place) -> None:
     done = place.run(job, args=("--timeout", "1s"))
 
     assert done.returncode == 124
-    assert re.search(r"  waiting: second-0 Pending: Unschedulable: .*cpu", done.stdout)
+    assert re.search(r"  state:   second-0 Pending: Unschedulable: .*cpu", done.stdout)
 
 
 def test_a_killed_run_leaves_nothing_and_says_nothing(place: Place, word: str) -> None:
@@ -96,11 +96,23 @@ def test_a_killed_run_leaves_nothing_and_says_nothing(place: Place, word: str) -
 
     told = place.call("get", "demo")
     assert "Lost" in told.stdout
-    assert "its run ended without a word: it was killed" in told.stdout
+    head, row, _, lost, unknown, *_ = told.stdout.splitlines()
+    assert dict(zip(head.split(), row.split(), strict=True)).items() >= {
+        ("NAME", "demo"),
+        ("KIND", "GenericJob"),
+        ("PHASE", "Lost"),
+        ("REPLICAS", "?/1"),
+        ("RESTARTS", "0"),
+    }
+    assert re.fullmatch(rf"demo was lost: its run \(process {run.pid}, started at \S+Z\) was killed", lost)
+    assert unknown.startswith("not known: how the job and its replicas ended")
+    assert re.search(r"^worker-0 +demo-worker-0 +0$", told.stdout, re.M)
+    assert re.search(r"^last events:\n  \S+Z demo Running: ", told.stdout, re.M)
+    assert f"they are in {place.latest()}, without a final status" in told.stdout
     assert place.call("logs", "demo").stdout.startswith("ready\n")
     refused = place.call("exec", "demo", "worker-0", "--", "true")
     assert refused.returncode == 2
-    assert "there is no live run of default/demo; the last one is over" in refused.stderr
+    assert "there is no live run of default/demo; the last one was killed" in refused.stderr
 
 
 def test_a_replica_that_is_killed_is_restarted(place: Place, word: str) -> None:

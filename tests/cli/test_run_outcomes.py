@@ -57,7 +57,7 @@ def test_failure_names_the_rule_the_replica_the_code_and_its_last_words(place: P
     assert "1 restart: " in done.stdout
     assert (
         '  rule:    {"worker":[1]}\n  replica: worker-1 (pod demo-worker-1)\n'
-        "  cause:   container main exited with code 3; 1 of 1 restarts were used\n"
+        "  cause:   container main exited with code 3; 1 of 1 restart was used\n"
         "  last lines of worker-1:\n    | step 1\n    | step 2\n    | step 3\n    | doomed\n"
     ) in done.stdout
     assert "notice: it is decided: ending 1 replica in good order" in done.stdout

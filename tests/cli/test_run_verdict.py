@@ -13,6 +13,7 @@ from trainwright.cli.run.verdict import End, Scene, ending
 from trainwright.cli.show.news import Ending, Replica
 from trainwright.kinds.aitrainingjob import AITRAININGJOB
 from trainwright.kinds.genericjob import GENERICJOB
+from trainwright.kinds.tfjob import TFJOB
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 
@@ -111,6 +112,25 @@ def test_failure_for_other_reasons(reason: str, message: str) -> None:
     found = verdict(outcome=outcome("Failed", reason, message=message))
 
     assert (found.outcome, found.rule, found.because, found.replica) == ("Failed", "", message, "")
+
+
+PODS = {"template": {"spec": {"containers": [{"name": "tensorflow", "image": "x", "command": ["true"]}]}}}
+FAILED: Body = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob"}
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(2, "2 s"), (90, "90 s"), (7200, "7200 s (2h00m)")])
+def test_a_deadline_is_told_with_its_length(seconds: int, told: str) -> None:
+    message = "it was active longer than its deadline"
+    spec = {"runPolicy": {"activeDeadlineSeconds": seconds}, "tfReplicaSpecs": {"Worker": PODS}}
+    stored = {"trainwright": {"outcome": outcome("Failed", "Deadline", message=message)}}
+    body = FAILED | {"spec": spec, "status": stored}
+    body["metadata"] = {"name": "demo", "namespace": "default", "uid": "u"}
+    board = Board([(TFJOB, body)])
+    board.job(body)
+
+    found = ending(board.sheet(DEMO), Scene(End.DONE, "sandbox", 7.5, [], lambda *_: ()))
+
+    assert found.because == f"{message} of {told}"
 
 
 def test_the_last_failure_explains_an_end_that_names_none() -> None:

@@ -80,6 +80,11 @@ def written() -> Written:
         ),
         pytest.param(msgspec.structs.replace(RUNNING, deleted=True), "demo  deleted", id="deleted"),
         pytest.param(
+            msgspec.structs.replace(RUNNING, phase="Paused", step=Phase.SUSPENDED, deleted=True),
+            "demo  deleted",
+            id="deleted while paused",
+        ),
+        pytest.param(
             msgspec.structs.replace(RUNNING, phase="Paused", step=Phase.SUSPENDED),
             "demo  Paused  `trainwright resume demo` lets it go on",
             id="paused",
@@ -161,13 +166,14 @@ def test_the_end_in_words(written: Written) -> None:
         ("TimedOut", "demo timed out after 2.0s: --timeout passed"),
         ("Interrupted", "demo was interrupted after 2.0s: --timeout passed"),
         ("Deleted", "demo was deleted after 2.0s: --timeout passed"),
+        ("Broken", "demo was lost after 2.0s: --timeout passed"),
     ],
 )
 def test_ends_without_an_outcome(written: Written, word: str, text: str) -> None:
     end = Ending("default", "demo", word, 124, 2.0, 0, "--timeout passed", unsettled=("worker-0 Pending: a", "b"))
     Lines(written.pen, lambda: 0.0).end([end], "/run")
 
-    assert written.text().splitlines()[1:4] == [text, "  waiting: worker-0 Pending: a", "           b"]
+    assert written.text().splitlines()[1:4] == [text, "  state:   worker-0 Pending: a", "           b"]
 
 
 def test_the_end_of_many_jobs_is_short(written: Written) -> None:

@@ -154,7 +154,42 @@ def test_a_run_that_was_refused_leaves_no_trace(state: Path) -> None:
 
     assert (place(state, DEMO) / "latest").resolve() == before
     assert runs_in(place(state, DEMO)) == [before]
-    assert sorted(path.name for path in place(state, other).iterdir()) == ["lock"]
+    assert not place(state, other).exists()
+    with Claim(state, [other], NOW) as again:
+        assert again.folder.is_dir()
+
+
+def test_a_first_run_that_was_refused_leaves_not_even_the_state_folder(state: Path) -> None:
+    with Claim(state, [DEMO], NOW) as claim:
+        claim.discard()
+
+    assert not state.exists()
+
+
+def test_a_run_whose_name_is_taken_leaves_nothing_of_its_other_names(state: Path) -> None:
+    free = Key("another", "demo")
+    with Claim(state, [DEMO], NOW):
+        with pytest.raises(UsageError), Claim(state, [free, DEMO], NOW):
+            pass
+        assert not (state / "another").exists()
+        assert is_live(place(state, DEMO) / "lock")
+
+
+def test_a_lock_that_was_removed_meanwhile_holds_no_name(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run was refused, and removed its lock after this one had opened it."""
+    calls: list[int] = []
+    real = fcntl.flock
+
+    def flock(file: int, how: int) -> None:
+        if not calls:
+            calls.append(how)
+            (place(state, DEMO) / "lock").unlink()
+            place(state, DEMO).rmdir()
+        real(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with Claim(state, [DEMO], NOW):
+        assert is_live(place(state, DEMO) / "lock")
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:

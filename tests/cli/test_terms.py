@@ -166,7 +166,7 @@ def test_an_alternative_that_nobody_can_fulfil_is_left_out() -> None:
         (0, False, "fails with the first restart of any role (backoffLimit 0)"),
         (0, True, "fails with the first restart of any role (backoffLimit 0)"),
         (1, True, "fails with the first restart of any role (backoffLimit 1)"),
-        (1, False, "fails beyond 1 restarts of all roles together"),
+        (1, False, "fails beyond 1 restart of all roles together"),
     ],
 )
 def test_a_limit_that_the_first_restart_reaches(limit: int, at: bool, expected: str) -> None:

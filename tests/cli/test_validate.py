@@ -137,6 +137,12 @@ def test_what_stands_beside_a_job_is_skipped(folder: Path, capsys: pytest.Captur
             b"apiVersion: 1\nkind: GenericJob", "apiVersion: expected batch.tensorstack.dev/v1beta1, found", id="n"
         ),
         pytest.param(b"apiVersion: v1", "kind: missing; expected GenericJob", id="no kind"),
+        pytest.param(b"kind: genericjob", "found the text 'genericjob'; did you mean `GenericJob`?", id="case alone"),
+        pytest.param(
+            b"kind: Tfjob",
+            "apiVersion: missing; expected kubeflow.org/v1 or kubeflow.org/v1alpha2\n",
+            id="case of TFJob",
+        ),
         pytest.param(
             JOB.replace(b"name: fine", b'name: "a\\nb"'), "(GenericJob default/(no name))", id="name of two lines"
         ),
@@ -182,13 +188,13 @@ def test_no_mistake_hides_another(folder: Path, capsys: pytest.CaptureFixture[st
     pod = "spec.replicaSpecs[0].template.spec.containers[0]"
     assert [(one["severity"], one["path"], one["line"]) for one in document["problems"]] == [
         ("error", "apiVersion", 1),
-        ("error", "spec.cleanUpPolicy", 6),
-        ("warning", f"{pod}.comand", 17),
-        ("error", f"{pod}.env[0].value", 18),
         ("error", "metadata.name", 3),
         ("error", "spec.successRules[0]", 5),
+        ("error", "spec.cleanUpPolicy", 6),
         ("error", "spec.failureRules[0].worker", 7),
         ("warning", "spec.replicaSpecs[0].restartPolicy.limit", 11),
+        ("warning", f"{pod}.comand", 17),
+        ("error", f"{pod}.env[0].value", 18),
         ("error", f"{pod}.volumeMounts[0].name", 19),
     ]
 
@@ -259,6 +265,36 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ],
         "summary": {"valid": 1, "invalid": 1, "skipped": 1, "warnings": 1},
     }
+
+
+def test_a_kind_of_kubernetes_without_a_version_is_not_taken_for_one_of_ours(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "job.yaml").write_bytes(b"kind: Job")
+
+    assert run(["validate", "job.yaml"]) == 2
+    assert "did you mean" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("before", "number"),
+    [
+        pytest.param(b"", 1, id="first"),
+        pytest.param(SECRET + b"---\n", 2, id="second"),
+        pytest.param(b"apiVersion: v1\nkind: List\nitems: [{kind: A}, {kind: B}]\n---\n", 3, id="after a list of two"),
+    ],
+)
+def test_a_document_has_one_number_in_text_and_json(
+    folder: Path, capsys: pytest.CaptureFixture[str], before: bytes, number: int
+) -> None:
+    (folder / "job.yaml").write_bytes(before + b"a: 1\na: 2\n")
+
+    assert run(["validate", "job.yaml"]) == 2
+    assert f"document {number}: key 'a' is given twice" in capsys.readouterr().out
+    assert run(["validate", "-o", "json", "job.yaml"]) == 2
+    (finding,) = msgspec.json.decode(capsys.readouterr().out)["documents"]
+    assert finding["document"] == number
+    assert finding["problems"][0]["message"].startswith("key 'a' is given twice")
 
 
 def test_a_file_that_cannot_be_read_does_not_keep_the_others_from_it(

@@ -430,7 +430,7 @@ def test_an_edit_below_what_it_is_held_to_is_followed_at_once() -> None:
     plan = look(auto(replicas=1, book=held()), *PAIR, site=SITE, now=later(10))
 
     assert book(plan).size == 1
-    assert plan.events == (Emit(Moment.RESIZED, "worker is scaled from 2 to 1 replicas"),)
+    assert plan.events == (Emit(Moment.RESIZED, "worker is scaled from 2 to 1 replica"),)
 
 
 def test_bounds_that_are_raised_hold() -> None:

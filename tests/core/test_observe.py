@@ -156,13 +156,13 @@ def test_what_has_ended_is_remembered_with_its_pod_and_cause() -> None:
     ("one", "index", "why"),
     [
         pytest.param(pod(0, role="chief"), 0, "the job has no role chief", id="a role that is gone"),
-        pytest.param(pod(1), 1, "worker has 1 replicas", id="an index beyond the last"),
-        pytest.param(labelled("-1"), -1, "worker has 1 replicas", id="an index below 0"),
-        pytest.param(labelled("x"), -1, "worker has 1 replicas", id="an index that is none"),
-        pytest.param(labelled(""), -1, "worker has 1 replicas", id="an empty index"),
-        pytest.param(labelled("\u0660"), -1, "worker has 1 replicas", id="an index in another script"),
-        pytest.param(labelled("999999999"), 999_999_999, "worker has 1 replicas", id="an index of nine digits"),
-        pytest.param(labelled("1000000000"), -1, "worker has 1 replicas", id="an index of ten digits"),
+        pytest.param(pod(1), 1, "worker has 1 replica", id="an index beyond the last"),
+        pytest.param(labelled("-1"), -1, "worker has 1 replica", id="an index below 0"),
+        pytest.param(labelled("x"), -1, "worker has 1 replica", id="an index that is none"),
+        pytest.param(labelled(""), -1, "worker has 1 replica", id="an empty index"),
+        pytest.param(labelled("\u0660"), -1, "worker has 1 replica", id="an index in another script"),
+        pytest.param(labelled("999999999"), 999_999_999, "worker has 1 replica", id="an index of nine digits"),
+        pytest.param(labelled("1000000000"), -1, "worker has 1 replica", id="an index of ten digits"),
         pytest.param(labelled("0", "x"), 0, "attempt -1 has been replaced by 0", id="an attempt that is none"),
     ],
 )
@@ -205,8 +205,8 @@ def test_surplus_pods_are_listed_by_index() -> None:
     pods = tuple(pod(index) for index in (3, 0, 2))
 
     assert [
-        Leftover(pods[2], "worker", 2, "worker has 1 replicas"),
-        Leftover(pods[0], "worker", 3, "worker has 1 replicas"),
+        Leftover(pods[2], "worker", 2, "worker has 1 replica"),
+        Leftover(pods[0], "worker", 3, "worker has 1 replica"),
     ] == list(view(job(), *pods).leftovers)
 
 

@@ -144,7 +144,7 @@ def test_a_job_that_shrinks_loses_pods_and_services_and_forgets_them() -> None:
 
     plan = look(given, pod(0), pod(1, "Succeeded"), pod(2, attempt=1), services=services)
 
-    why, gone = "worker has 1 replicas", "no replica of this name is wanted"
+    why, gone = "worker has 1 replica", "no replica of this name is wanted"
     assert plan.deletes == (
         Delete("Pod", "job-worker-1", "job-worker-1-0", why),
         Delete("Pod", "job-worker-2", "job-worker-2-1", why),

@@ -230,11 +230,16 @@ WRONG = {
     "for a command": (["--replicas", "2", "job.yaml"], r"--replicas is for a command after `--`; --set PATH=VALUE"),
     "python with torchrun": (["--torchrun", "--", "python3.11", "train.py"], r"run --torchrun -- train.py$"),
     "processes without torchrun": (["--nproc-per-node", "2", "--", "true"], r"--nproc-per-node is for --torchrun"),
-    "a name": (["--name", "A_b", "--", "true"], r"command line:4: error: .*: 'A_b' becomes part of object names"),
-    "an amount": (["--memory-per-replica", "8GB", "--", "true"], r"limits.memory: expected a quantity .*'8GB'"),
+    "a name": (["--name", "A_b", "--", "true"], r"^trainwright: error: --name: 'A_b' becomes part of object names"),
+    "an amount": (["--memory-per-replica", "8GB", "--", "true"], r"^\S+ error: --memory-per-replica: expected .*'8GB'"),
     "more than there is": (
         ["--gpus", "1", "--replicas", "2", "--gpus-per-replica", "1", "--", "true"],
-        r"can never fit: gang needs 2 pods at once: nvidia.com/gpu: needs 2 together, all nodes have 1",
+        r"^trainwright: error: --gpus-per-replica and --replicas: can never fit: gang needs 2 pods at once: "
+        r"nvidia.com/gpu: needs 2 together, all nodes have 1",
+    ),
+    "more than there is for one": (
+        ["--cpus-per-replica", "9999", "--", "true"],
+        r"\A\S+ error: --cpus-per-replica: can never fit: .*\ntrainwright: nothing was started: 1 thing .*\n\Z",
     ),
     "a rank": (["--env", "RANK=1", "--", "true"], r"--env RANK: `trainwright run` sets it for each replica"),
 }  # fmt: skip
@@ -249,6 +254,7 @@ def test_what_cannot_be_meant_is_refused(process: Stage, name: str) -> None:
     assert (done.code, done.out) == (2, "")
     assert re.search(expected, done.err, re.M), done.err
     assert "Traceback" not in done.err
+    assert not process.state.exists(), "nothing was run, so nothing is kept"
     (process.work / "train.py").unlink()
 
 

@@ -53,7 +53,7 @@ def test_a_second_run_waits_and_says_who_holds_which_device_since_when(stage: St
 
     assert first.end().code == 0
     assert done.code == 0, done.said
-    (run,) = set(re.findall(rf"{re.escape(GPU)}: needs 5, 4 of 8 is free; 0-3 {HELD}", done.out))
+    (run,) = set(re.findall(rf"{re.escape(GPU)}: needs 5, 4 of 8 are free; 0-3 {HELD}", done.out))
     assert run == stage.folder_of("first").name
     assert re.search(rf"{re.escape(GPU)} +0 +\S+ +default/first +first-worker-0 +{run} +\d+ +\d+s +held\n", shown)
     assert len(shown.splitlines()) == 5

@@ -52,7 +52,7 @@ def test_a_worker_that_is_killed_is_restarted_and_the_job_succeeds(stage: Stage)
     assert "worker 1 is gone, waiting for it to be started again" in done.out
     assert re.search(r"worker-1 +Failed +killed by SIGKILL", done.out), done.out
     assert "quickstart-worker-1: container train was killed by SIGKILL (exit code 137)" in done.out
-    assert done.out.count("worker-1 | process ") == 2
+    assert done.out.count("worker-1 | worker 1 has ") == 2
     assert re.search(r"^quickstart succeeded after .*, 1 restart: rule", done.out, re.M)
     assert len([*stage.folder_of("quickstart").glob("logs/*worker-1/*.log")]) == 2
 
@@ -78,7 +78,7 @@ def test_kills_beyond_the_budget_fail_the_job_which_says_why(stage: Stage) -> No
     assert re.search(r'^e2e failed after .*, 1 restart: worker-1 failed, which rule {"worker":\[1]} names$', end, re.M)
     assert '{"worker":[1]}' in re.search(r"^  rule: +(.*)$", end, re.M)[1]  # type: ignore[index]
     assert re.search(r"^  replica: worker-1 \(pod e2e-worker-1\)$", end, re.M)
-    assert "was killed by SIGKILL (exit code 137); 1 of 1 restarts were used" in end
+    assert "was killed by SIGKILL (exit code 137); 1 of 1 restart was used" in end
     assert "  last lines of worker-1:\n    | I am here\n    | so far so good\n" in end
 
 

@@ -84,9 +84,9 @@ def test_a_worker_is_killed_from_inside_as_the_quickstart_says(sandbox: Stage) -
     """By the number that it prints itself, which is that of its own PID space."""
     env = "spec.replicaSpecs[coordinator].template.spec.containers[train].env[PACE]"
     run = sandbox.start("run", "--set", f"{env}.value='0.04'", str(EXAMPLES / "quickstart.yaml"))
-    run.until("worker-1 | process")
+    run.until("worker-1 | worker 1 has")
     run.until("step  2/40")
-    (number,) = re.findall(r"worker-1 \| process (\d+)", run.said)
+    (number,) = re.findall(r"worker-1 \| worker 1 has \d+ samples, and the process id (\d+)", run.said)
 
     assert sandbox.run("exec", "quickstart", "worker-1", "--", "kill", "-9", number).code in (0, 137)
     run.until("worker 1 is gone")

@@ -79,7 +79,7 @@ def test_a_worker_killed_while_it_trains_joins_again(stage: Open, killed: list[s
 def test_a_worker_killed_before_there_is_a_coordinator_is_not_missed(stage: Open) -> None:
     job = stage("quickstart")
     first = job.start("worker-0")
-    job.until("worker-0", "has 500 samples")
+    job.until("worker-0", "worker 0 has 500 samples, and the process id ")
     first.kill()
 
     assert ends(*(job.start(name, PACE="0") for name in QUICKSTART)) == [0, 0, 0, 0]

@@ -237,22 +237,18 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     "too much": (
         job({"resources": {"requests": {"cpu": 64}}}),
         [
-            "warning: spec: not all 1 replicas can run at the same time: cpu: needs 64 together, all nodes have 2",
             "….containers[0].resources: can never fit: node-0: cpu: needs 64, this node has 2",
         ],
     ),
     "too much in two containers": (
         job({"resources": {"requests": {"cpu": 1}}}, {"resources": {"limits": {"cpu": 2}}}),
         [
-            "warning: spec: not all 1 replicas can run at the same time: cpu: needs 3 together, all nodes have 2",
             "….containers: can never fit: node-0: cpu: needs 3, this node has 2",
         ],
     ),
     "no GPU": (
         job(GPUS),
         [
-            "warning: spec: not all 1 replicas can run at the same time:"
-            " nvidia.com/gpu: needs 1 together, all nodes have 0",
             "….containers[0].resources: can never fit: node-0: nvidia.com/gpu: needs 1, this node has none;"
             " `--gpus N` pretends that there are GPUs",
         ],
@@ -260,11 +256,21 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     "no such device": (
         job({"resources": {"limits": {"huawei.com/Ascend910": 8}}}),
         [
-            "warning: spec: not all 1 replicas can run at the same time:"
-            " huawei.com/Ascend910: needs 8 together, all nodes have 0",
             "….containers[0].resources: can never fit: node-0: huawei.com/Ascend910: needs 8, this node has none;"
             " `--device huawei.com/Ascend910=N` says that there are N",
         ],
+    ),
+    "too much of one thing for a pod, of another for all": (
+        job({"resources": {"requests": {"cpu": 1}, "limits": GPUS["resources"]["limits"]}}, replicas=4),
+        [
+            "warning: spec: not all 4 replicas can run at the same time: cpu: needs 4 together, all nodes have 2",
+            "….containers[0].resources: can never fit: node-0: nvidia.com/gpu: needs 1, this node has none;"
+            " `--gpus N` pretends that there are GPUs",
+        ],
+    ),
+    "too much for a gang of one": (
+        job({"resources": {"requests": {"cpu": 64}}}, spec={"scheduler": {"t9kScheduler": {}}}),
+        ["….containers[0].resources: can never fit: node-0: cpu: needs 64, this node has 2"],
     ),
     "not all at once": (
         job({"resources": {"requests": {"cpu": 1}}}, replicas=4),

@@ -53,6 +53,11 @@ def spell(seconds: float) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
 
 
+def span(seconds: float) -> str:
+    """A length that somebody chose: `90 s`, `1.5 s`; from an hour on also as people read it."""
+    return f"{seconds:g} s" + (f" ({spell(seconds)})" if seconds >= 3600 else "")
+
+
 def age(seconds: float) -> str:
     """As a table shows it: whole seconds, so that it does not change more often."""
     return f"{max(int(seconds), 0)}s" if seconds < 60 else spell(seconds)

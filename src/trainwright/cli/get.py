@@ -11,6 +11,7 @@ import click
 import msgspec
 from msgspec import Struct
 
+from trainwright.cli import lost
 from trainwright.cli.columns import columns
 from trainwright.cli.condition import condition
 from trainwright.cli.duration import age
@@ -133,13 +134,19 @@ def _row(one: Known, now: Time, *, wide: bool) -> list[str]:
     row = [
         one.run.key.namespace,
         one.run.key.name,
-        one.body.get("kind", ""),
+        one.body.get("kind", "?"),
         _state(one.body, status) if one.run.live or ledger.outcome is not None else _word(one.run),
-        f"{_there(one, ledger)}/{_total(one.body)}",
+        _counted_replicas(one, ledger),
         str(_restarts(one, ledger)),
-        _age(one.body.get("metadata") or {}, now),
+        _age(one.body.get("metadata") or {}, now) or _since_start(one.run, now),
     ]
     return row + [str(one.run.folder)] * wide
+
+
+def _counted_replicas(one: Known, ledger: Ledger) -> str:
+    """`2/4`; a run that was killed has not said how many had succeeded."""
+    total = _total(one.body)
+    return f"{_there(one, ledger)}/{total}" if one.run.live or _endings(one.run) else f"?/{total or '?'}"
 
 
 def _restarts(one: Known, ledger: Ledger) -> int:
@@ -147,7 +154,7 @@ def _restarts(one: Known, ledger: Ledger) -> int:
     if one.pods is not None:
         return shown(ledger, (_counted(pod) for pod in one.pods))
     told = [ending.restarts for ending in _endings(one.run)]
-    return told[0] if told else shown(ledger)
+    return told[0] if told else lost.restarts(one.run.folder, one.run.key)
 
 
 def _counted(pod: Body) -> PodCount:
@@ -193,6 +200,12 @@ def _age(holder: Body, now: Time) -> str:
     return age((now - since).total_seconds()) if since is not None else ""
 
 
+def _since_start(run: Run, now: Time) -> str:
+    """Of a run that was killed only its own start is known."""
+    facts = facts_of(run.folder)
+    return _age({"startTime": facts.started}, now) if facts is not None else "?"
+
+
 def _replicas(one: Known, pods: list[Body], now: Time, *, wide: bool) -> Iterator[str]:
     ledger = _ledger(one)
     rows = []
@@ -230,10 +243,11 @@ def _place(pod: Body) -> tuple[str, int]:
 
 
 def _ended(run: Run) -> Iterator[str]:
-    for one in _endings(run):
+    endings = _endings(run)
+    if not endings:
+        yield from lost.lines(run.folder, run.key, run.word)
+        return
+    for one in endings:
         yield headline(one)
         yield from (f"  {line}" for line in details(one))
-    facts = facts_of(run.folder)
-    if facts is None or not facts.endings:
-        yield "its run ended without a word: it was killed"
     yield f"logs and final status: {run.folder}"

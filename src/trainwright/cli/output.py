@@ -30,8 +30,8 @@ class Remark(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 def remarks(document: Document, problems: Iterable[Problem], *, strict: bool = False) -> tuple[Remark, ...]:
-    """Problems with the lines they are on; to the strict a warning is an error."""
-    return tuple(
+    """Problems with the lines they are on, in the order of the lines; to the strict a warning is an error."""
+    found = [
         Remark(
             "warning" if one.warning and not strict else "error",
             one.path,
@@ -40,11 +40,12 @@ def remarks(document: Document, problems: Iterable[Problem], *, strict: bool = F
             document.line(one.path),
         )
         for one in problems
-    )
+    ]
+    return tuple(sorted(found, key=lambda remark: remark.line or 0))
 
 
 class Finding(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What was found out about one document; number 0 stands for a whole file that cannot be read."""
+    """What was found out about one document, counted from 1; 0 stands for a file of which no document can be read."""
 
     file: str
     document: int

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.cli import objects, terms
+from trainwright.cli.rendezvous import OPTION, needs_etcd
 from trainwright.cli.steps import Step, Story
 from trainwright.kinds.base import Kind, Loaded
 from trainwright.model.job import Body, Job
@@ -25,6 +26,7 @@ ENDLESS = "No success rule can be fulfilled, so nothing ends well by itself."
 ELSEWHERE = "The manifest leaves the job to another controller: nothing is made, and its status is not touched."
 AGAIN = "Restarted even after success: the job does not end before its restarts are used up."
 ADDRESSES = "Addresses are examples: pods have theirs once they are on a node."
+ETCD = "Replicas find each other through an etcd: give `trainwright run` or `trainwright operator` one with {}."
 GANG = "This is for a cluster that has {}; on others pods start one by one."
 
 
@@ -52,6 +54,7 @@ def look(file: str, kind: Kind, loaded: Loaded) -> Preview:
     failing = [] if _debugging(wire) else _fail(Story(kind, job), job)
     apis = [one.api for one in job.gang.choices()] if job.gang is not None and job.gang.asked else []
     notes += [ADDRESSES] if any(role.gate and not role.service for role in job.roles) else []
+    notes += [ETCD.format(OPTION)] if needs_etcd(job) else []
     notes += [GANG.format(" or ".join(apis))] if apis else []
     return Preview(
         file, kind.name, job.key.namespace, job.key.name, made, terms.rules(job), story.steps, failing, notes

@@ -99,10 +99,11 @@ def enter(run: Run) -> Portal:
 
 def _over(run: Run) -> str:
     facts = facts_of(run.folder)
-    ended = f" ended at {facts.ended}" if facts is not None and facts.ended else " is over"
+    ended = f"ended at {facts.ended}" if facts is not None and facts.ended else "was killed"
+    status = "its status" if facts is not None and facts.ended else "what is known of it"
     return (
-        f"there is no live run of {run.key}; the last one{ended} "
-        f"(its logs: `trainwright logs {run.word}`, its status: `trainwright get {run.word}`)"
+        f"there is no live run of {run.key}; the last one {ended} "
+        f"(its logs: `trainwright logs {run.word}`, {status}: `trainwright get {run.word}`)"
     )
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is kept of a run, in its folder: `status.yaml`, `events.jsonl`, `replicas.jsonl` and `run.json`.
 
+Until there is a `status.yaml`, `manifest.yaml` has the jobs as they were submitted; if the run is killed, it stays.
+
 `session` writes here as things happen; `get` and `logs` read it, also long after. A full disk ends no job: what cannot
 be kept is left out and `trouble` says so once. Room for the final status is set aside before the logs can take it.
 """
@@ -23,6 +25,7 @@ STATUS = "status.yaml"
 EVENTS = "events.jsonl"
 REPLICAS = "replicas.jsonl"
 RUN = "run.json"
+MANIFEST = "manifest.yaml"
 _ROOM = ".room"
 _ROOM_SIZE = 128 * 1024
 
@@ -76,11 +79,17 @@ class Record:
         """Write `run.json` anew."""
         self._write(RUN, msgspec.json.encode(facts) + b"\n", os.O_TRUNC)
 
+    def submitted(self, jobs: Sequence[Body]) -> None:
+        """Write the jobs as they are submitted."""
+        self._write(MANIFEST, as_yaml(jobs).encode(), os.O_TRUNC)
+
     def close(self, jobs: Sequence[Body], facts: Facts) -> None:
         """Write the final status of all jobs, into the room that was kept for it."""
         with suppress(OSError):
             (self.folder / _ROOM).unlink()
         self._write(STATUS, as_yaml(jobs).encode(), os.O_TRUNC)
+        with suppress(OSError):
+            (self.folder / MANIFEST).unlink()
         self.facts(facts)
         self.flush()
 
@@ -140,13 +149,28 @@ def facts_of(folder: Path) -> Facts | None:
 
 
 def status_of(folder: Path, key: Key) -> Body:
-    """The job as a run left it; of one that was killed only its name is known."""
+    """The job as a run left it; of a run that was killed, as it was submitted, if even that is there."""
+    nothing: Body = {"metadata": {"namespace": key.namespace, "name": key.name}}
+    return _body(folder / STATUS, key) or _body(folder / MANIFEST, key) or nothing
+
+
+def _body(path: Path, key: Key) -> Body | None:
     import yaml  # noqa: PLC0415 - as above
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    with suppress(OSError, yaml.YAMLError), (folder / STATUS).open("rb") as file:
+    with suppress(OSError, yaml.YAMLError), path.open("rb") as file:
         for body in yaml.load_all(file, Loader=loader):
             meta = body["metadata"] if isinstance(body, dict) else {}
             if (meta.get("namespace"), meta.get("name")) == (key.namespace, key.name):
                 return dict(body)
-    return {"metadata": {"namespace": key.namespace, "name": key.name}}
+    return None
+
+
+def events(folder: Path) -> list[Body]:
+    """What happened, oldest first; a line that was cut off is left out."""
+    found: list[Body] = []
+    with suppress(OSError):
+        for line in (folder / EVENTS).read_bytes().splitlines():
+            with suppress(msgspec.DecodeError):
+                found.append(msgspec.json.decode(line))
+    return found

@@ -80,6 +80,8 @@ class Claim:
         self.now = now
         self.folder = place(state, self.keys[0]) / run_id(now, os.getpid())
         self._locks: list[int] = []
+        #: The folders and locks that were not there before, outer ones first.
+        self._made: list[Path] = []
         _more_files(len(self.keys))
 
     def __enter__(self) -> "Claim":
@@ -88,10 +90,10 @@ class Claim:
                 self._take(key)
             self._make()
         except OSError as error:
-            self.release()
+            self._undo()
             raise EngineError(f"the state folder {self.state} cannot be used: {_why(error)}") from None
         except BaseException:
-            self.release()
+            self._undo()
             raise
         return self
 
@@ -99,7 +101,7 @@ class Claim:
         self.release()
 
     def discard(self) -> None:
-        """Forget this run: nothing was started."""
+        """Forget this run: nothing was started, so nothing stays that was not there before."""
         shutil.rmtree(self.folder, ignore_errors=True)
         for key in self.keys:
             folder = place(self.state, key)
@@ -107,22 +109,52 @@ class Claim:
             past = runs_in(folder)
             if past:
                 _point(folder / LATEST, past[-1].name)
+        self._undo()
 
     def release(self) -> None:
         """Let go of all names."""
         while self._locks:
             os.close(self._locks.pop())
 
+    def _undo(self) -> None:
+        """Remove what this claim has made, as far as it is empty, and let go of all names."""
+        while self._made:
+            path = self._made.pop()
+            with suppress(OSError):
+                if path.name == LOCK and not path.is_dir():
+                    path.unlink()
+                else:
+                    path.rmdir()
+        self.release()
+
     def _take(self, key: Key) -> None:
         folder = place(self.state, key)
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._locks.append(lock)
-        if not _locked(lock):
+        lock = self._lock(folder / LOCK)
+        if lock is None:
             raise NameInUseError(in_use(key, holder(folder / LOCK), self.now))
+        self._locks.append(lock)
         text = msgspec.json.encode(Holder(os.getpid(), str(self.folder), rfc3339(self.now)))
         os.ftruncate(lock, 0)
         os.pwrite(lock, text, 0)
+
+    def _lock(self, path: Path) -> int | None:
+        """The lock, held; None: another run holds it. A claim that is undone removes its lock: then again."""
+        while True:
+            missing = [one for one in (path, *path.parents) if not one.exists()]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                if path.parent.exists():
+                    raise
+                continue
+            if not _locked(lock):
+                os.close(lock)
+                return None
+            if _is_at(lock, path):
+                self._made += reversed(missing)
+                return lock
+            os.close(lock)
 
     def _make(self) -> None:
         self.folder.mkdir(mode=0o700)
@@ -152,6 +184,14 @@ def _locked(lock: int) -> bool:
         else:
             return True
     return False
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Whether an open file is still what the path names."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _point(link: Path, target: str) -> None:

@@ -71,8 +71,10 @@ def subject_of(body: Body) -> Subject:
 def _likely(version: object, word: object) -> Kind | None:
     """The kind of that name, whatever the version; else the kind of that version whose name is nearly this one."""
     named = next((kind for kind in KINDS if kind.name == word), None)
-    if named is not None or not isinstance(version, str):
+    if named is not None:
         return named
+    if not isinstance(version, str):
+        return _misspelt(word)
     served = [kind for kind in KINDS if version in kind.served]
     near = nearest(word, [kind.name for kind in served]) if isinstance(word, str) else ""
     return next((kind for kind in served if kind.name == near or not isinstance(word, str)), None)
@@ -80,14 +82,26 @@ def _likely(version: object, word: object) -> Kind | None:
 
 def _missing(body: Body) -> list[Problem]:
     """Both words are needed before anything else can be said; one of them may narrow the other down."""
-    named = [kind for kind in KINDS if kind.name == body.get("kind")] or KINDS
+    meant = _misspelt(body.get("kind"))
+    named = [kind for kind in KINDS if kind.name == body.get("kind") or kind == meant] or KINDS
     versions = " or ".join(version for kind in named for version in kind.served)
     names = " or ".join(kind.name for kind in KINDS)
-    return [
+    found = [
         Problem(key, f"expected {known}, found {shown(body[key])}" if key in body else f"missing; expected {known}")
         for key, known in (("apiVersion", versions), ("kind", names))
         if not isinstance(body.get(key), str)
     ]
+    if meant is not None:
+        found.append(Problem("kind", f"expected {names}, found {shown(body['kind'])}", meant.name))
+    return found
+
+
+def _misspelt(word: object) -> Kind | None:
+    """The kind that a word nearly names; a kind of Kubernetes is spelt as it was meant."""
+    if not isinstance(word, str) or word in " ".join(_BESIDE.values()).split():
+        return None
+    near = nearest(word, [kind.name for kind in KINDS])
+    return next((kind for kind in KINDS if kind.name == near != word), None)
 
 
 def _unknown(version: str, word: str) -> Problem:

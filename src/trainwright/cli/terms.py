@@ -155,7 +155,9 @@ def _limit(life: Lifecycle) -> str:
     limit = life.backoff_limit
     if life.restarts_allowed == 0:
         return f"fails with the first restart of any role (backoffLimit {limit})"
-    return f"fails {'with' if life.fails_at_limit else 'beyond'} {limit} restarts of all roles together"
+    return (
+        f"fails {'with' if life.fails_at_limit else 'beyond'} {limit} restart{'s' * (limit != 1)} of all roles together"
+    )
 
 
 def _partial(rule: Rule) -> bool:

@@ -56,7 +56,7 @@ def _examine(file: str, *, strict: bool) -> Iterator[Finding]:
         found = documents(file)
     except MalformedError as error:
         remark = Remark("error", "", error.what, line=error.line)
-        yield Finding(error.file, 0, "invalid", line=error.line, problems=(remark,))
+        yield Finding(error.file, error.document, "invalid", line=error.line, problems=(remark,))
         return
     yield from (_judge(document, strict=strict) for document in found)
 

@@ -171,7 +171,7 @@ class _Looker(Struct, frozen=True, gc=False):
     def _shrink(self, role: Role, slot: Slots, book: RoleLedger) -> RoleLedger:
         """Replicas that are no longer wanted go; should one come back, it is a new one, and its old pod is stale."""
         surplus = [(index, found) for index, found in sorted(slot.items()) if not 0 <= index < role.replicas]
-        why = f"{role.name} has {role.replicas} replicas"
+        why = f"{role.name} has {role.replicas} replica{'s' * (role.replicas != 1)}"
         self.leftovers.extend(Leftover(pod, role.name, index, why, _spare(pod)) for index, (_, pod) in surplus)
         current = [index for index, (found, _) in surplus if index >= 0 and found >= attempts.attempt(book, index)]
         return attempts.retry(book, current) if current else book

@@ -164,10 +164,11 @@ def _decided(old: RoleLedger, new: RoleLedger) -> bool:
 def _scaled(old: RoleLedger, new: RoleLedger) -> Emit:
     why = f": {new.ceiling.why}" if new.ceiling is not None and _decided(old, new) and new.ceiling.why else ""
     if new.size >= 0:
-        text = f"{new.name} is scaled from {old.size} to {new.size} replicas"
+        text = f"{new.name} is scaled from {old.size} to {new.size} replica{'s' * (new.size != 1)}"
     else:
         most = new.ceiling.most if new.ceiling is not None else -1
-        text = f"{new.name} is scaled to {most} replicas" if most >= 0 else f"{new.name} is scaled to its full size"
+        size = f"{most} replica{'s' * (most != 1)}" if most >= 0 else "its full size"
+        text = f"{new.name} is scaled to {size}"
     return Emit(Moment.RESIZED, brief(f"{text}{why}"))
 
 

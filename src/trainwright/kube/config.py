@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trainwright.errors import UsageError
 from trainwright.kube.kubeconfig import Cluster, Context, Entry, Kubeconfig, User, read
@@ -42,6 +43,8 @@ class Access(Struct, frozen=True):
     namespace: str = "default"
     #: A URL; empty: none.
     proxy: str = ""
+    #: Where the server's address is from: `context 'lab' of /home/me/.kube/config`; empty: not told.
+    origin: str = ""
 
 
 def load(
@@ -92,7 +95,8 @@ def _from_files(asked: Asked, environ: Mapping[str, str], config: Kubeconfig) ->
         raise UsageError(f"{files}: {field}: there is no context {name!r}{_meant(name, config.contexts)}")
     cluster = _named(context, "cluster", config.clusters)
     user = _named(context, "user", config.users) if context.value.user else Entry(context.file, "", User())
-    return _access(asked, environ, cluster, user, context.value.namespace or "")
+    found = _access(asked, environ, cluster, user, context.value.namespace or "")
+    return found if asked.server else replace(found, origin=f"context {name!r} of {cluster.file}")
 
 
 def _named(
@@ -133,7 +137,8 @@ def _access(
     if proxy and urlsplit(proxy).scheme not in ("http", "https"):
         scheme = urlsplit(proxy).scheme  # the rest may hold a password
         raise cluster.wrong("proxy-url", f"'{scheme}://…'; expected an http:// or https:// proxy")
-    return Access(server, cluster, user, asked.namespace or namespace or "default", proxy)
+    origin = "--master" if asked.server else cluster.file
+    return Access(server, cluster, user, asked.namespace or namespace or "default", proxy, origin)
 
 
 def _server(given: str, cluster: Entry[Cluster]) -> str:

@@ -37,6 +37,7 @@ from trainwright.kube.calls import Call
 from trainwright.kube.proof import Proof
 from trainwright.kube.session import Session
 from trainwright.kube.status import error_of, read
+from trainwright.kube.unreachable import advice, happened
 
 T = TypeVar("T")
 #: Called with the verb, the resource's id, the HTTP code (0: no answer) and the seconds it took, for every attempt.
@@ -185,15 +186,11 @@ class Http:
             return _Failed(error.__cause__)
         harmless = isinstance(error, ClientConnectorError | ConnectionTimeoutError | ClientHttpProxyError)
         passing = not isinstance(error, ClientConnectorCertificateError)
-        text = f"no answer from {self.session.server}: {self._why(error) or type(error).__name__}"
+        seconds = self._connect if isinstance(error, ConnectionTimeoutError) else self.manner.timeout
+        text = f"no answer from {self.session.server}: {happened(error, seconds)}"
+        text += f"; the address is from {self.session.origin}" if self.session.origin else ""
+        text += f"; {todo}" if (todo := advice(error)) else ""
         return _Failed((UnavailableError if passing else UntrustedError)(text), passing=passing, harmless=harmless)
-
-    def _why(self, error: Exception) -> str:
-        if isinstance(error, TimeoutError):
-            return f"none within {self.manner.timeout:g} s"
-        if isinstance(error, ClientHttpProxyError):  # its own text has the proxy's URL, password and all
-            return f"the proxy says {error.status} {error.message}".rstrip()
-        return str(error)
 
 
 def _refused(call: Call, response: ClientResponse, data: bytes, proof: Proof) -> _Failed:

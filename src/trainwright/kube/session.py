@@ -42,7 +42,7 @@ class Session:
     """One server, one user."""
 
     def __init__(self, access: Access, clock: Clock | None = None) -> None:
-        self.server = access.server
+        self.server, self.origin = access.server, access.origin
         self.credentials = credentials(access, clock or WallClock())
         self._access = access
         self._headers = _headers(access.user.value)

@@ -34,6 +34,7 @@ class Builder:
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
+        #: Of the object that is being read; `documents.read` counts, since a List holds several.
         self.number = 1
         self._left = MOST
         self._anchors: dict[str, Node] = {}
@@ -48,14 +49,13 @@ class Builder:
                     node = self._node(next(self._events), 0)
                     if node[0] is not None:
                         yield node
-                        self.number += 1
         except yaml.YAMLError as error:
             self.fail(*explain(error))
 
     def fail(self, mark: Any, what: str) -> NoReturn:
         """Refuse the file."""
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (None, None)
-        raise MalformedError(self.file, f"document {self.number}: {what}", line, column)
+        raise MalformedError(self.file, what, line, column, document=self.number)
 
     def _node(self, event: Any, depth: int) -> Node:
         self._spend(event, depth)

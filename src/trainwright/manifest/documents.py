@@ -36,7 +36,11 @@ class Document(Struct, frozen=True):
 def read(file: str, text: bytes) -> tuple[Document, ...]:
     """All documents of a file. Raises ManifestError, with one complete line of text."""
     builder = Builder(file, decoded(file, text))
-    objects = [each for body, mark in builder.documents() for each in _objects(builder, body, mark)]
+    objects: list[tuple[dict[str, Any], Mark]] = []
+    for body, mark in builder.documents():
+        for each in _objects(builder, body, mark):
+            objects.append(each)
+            builder.number = len(objects) + 1
     if not objects:
         raise MalformedError(file, "no documents in it; a manifest begins with `apiVersion:` and `kind:`")
     return tuple(Document(file, number, body, mark) for number, (body, mark) in enumerate(objects, 1))
@@ -46,16 +50,15 @@ def _objects(builder: Builder, body: Any, mark: Mark) -> Iterator[tuple[dict[str
     """The object itself, or the items of a list of objects."""
     line, inner = mark
     if not isinstance(body, dict):
-        what = f"document {builder.number}: expected a mapping that begins with `apiVersion:`, found {shown(body)}"
-        raise MalformedError(builder.file, what, line)
+        what = f"expected a mapping that begins with `apiVersion:`, found {shown(body)}"
+        raise MalformedError(builder.file, what, line, document=builder.number)
     if body.get("apiVersion") != "v1" or body.get("kind") != "List":
         yield body, mark
         return
     items = body.get("items") or []
     if not isinstance(items, list):
-        raise MalformedError(
-            builder.file, f"document {builder.number}: `items` of a List must be a list", inner["items"][0]
-        )
+        what = "`items` of a List must be a list"
+        raise MalformedError(builder.file, what, inner["items"][0], document=builder.number)
     for item, place in zip(items, inner["items"][1] if items else (), strict=True):
         yield from _objects(builder, item, place)
 

@@ -17,14 +17,20 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U000100
 
 
 class MalformedError(ManifestError):
-    """Text that is not a manifest: `where` is FILE[:LINE[:COLUMN]], `what` names the document and the reason."""
+    """Text that is not a manifest: `where` is FILE[:LINE[:COLUMN]], `what` the reason.
 
-    def __init__(self, file: str, what: str, line: int | None = None, column: int | None = None) -> None:
+    `document` counts from 1, as in `Document`; 0: the reason is not in one of the documents.
+    """
+
+    def __init__(
+        self, file: str, what: str, line: int | None = None, column: int | None = None, *, document: int = 0
+    ) -> None:
         self.file = file
+        self.document = document
         self.line = line
         self.where = ":".join(str(part) for part in (file, line, column) if part is not None)
         self.what = what
-        super().__init__(f"{self.where}: {what}")
+        super().__init__(f"{self.where}: {f'document {document}: ' if document else ''}{what}")
 
 
 def decoded(file: str, data: bytes) -> str:

@@ -181,7 +181,7 @@ def test_while_old_pods_go_for_a_new_size_the_job_restarts() -> None:
     world.document["spec"]["replicaSpecs"]["trainer"]["replicas"] = 1
     world.go(reaps=False)
 
-    assert last(world.status) == ("Restarting", "trainer is scaled from 2 to 1 replicas")
+    assert last(world.status) == ("Restarting", "trainer is scaled from 2 to 1 replica")
 
 
 @pytest.mark.parametrize("reason", ["NodeShutdown", "Terminated", "NodeLost", "SupervisorLost"])

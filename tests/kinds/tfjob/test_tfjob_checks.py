@@ -305,7 +305,7 @@ CASES: dict[str, tuple[Body, list[Problem]]] = {
         [
             warning(
                 "spec.runPolicy.schedulingPolicy.minAvailable",
-                "3 is more than the 2 replicas that there are: the group is never admitted",
+                "3 is more than the job's 2 replicas: the group is never admitted",
             )
         ],
     ),

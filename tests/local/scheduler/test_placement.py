@@ -162,7 +162,7 @@ def test_disk_is_not_metered_where_the_node_does_not_say() -> None:
 def test_a_node_takes_only_so_many_pods() -> None:
     decisions = decide([pod(f"p-{index}") for index in range(3)], [node(pods=2)])
     assert len(decisions.placed) == 2
-    assert waiting(decisions) == {"p-2": "0/1 nodes are available: node-0: pods: needs 1, 0 of 2 is free"}
+    assert waiting(decisions) == {"p-2": "0/1 nodes are available: node-0: pods: needs 1, 0 of 2 are free"}
 
 
 def workers(count: int, **asks: Any) -> list[dict[str, Any]]:
@@ -179,7 +179,7 @@ GANG_REASONS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], str]] 
     "not all fit now": (
         workers(4, cpu=1),
         [node(cpu=4)],
-        "gang needs 4 pods at once: cpu: needs 4 together, 3 of 4 is free",
+        "gang needs 4 pods at once: cpu: needs 4 together, 3 of 4 are free",
     ),
     "more than all nodes have": (
         workers(4, cpu=1),
@@ -220,7 +220,7 @@ def test_members_that_are_there_already_count() -> None:
 
 def test_a_member_that_comes_again_counts_once() -> None:
     decisions = decide([pod("w-0", group="g")], [node()], [(pod("w-0", group="g"), "node-0")], g=2)
-    assert waiting(decisions) == {"w-0": "gang needs 2 pods at once: 1 of them exist"}
+    assert waiting(decisions) == {"w-0": "gang needs 2 pods at once: 1 of them exists"}
 
 
 def test_a_gang_that_cannot_go_leaves_its_room_to_others() -> None:
@@ -236,7 +236,7 @@ def test_a_gang_is_packed_where_spreading_leaves_somebody_out() -> None:
 def test_members_beyond_the_least_go_as_they_fit() -> None:
     decisions = decide(workers(4, cpu=1), [node()], g=2)
     assert len(decisions.placed) == 2
-    assert set(waiting(decisions).values()) == {"0/1 nodes are available: node-0: cpu: needs 1, 0 of 2 is free"}
+    assert set(waiting(decisions).values()) == {"0/1 nodes are available: node-0: cpu: needs 1, 0 of 2 are free"}
 
 
 def test_a_label_without_a_group_is_only_a_label() -> None:
@@ -325,7 +325,7 @@ LEASED: dict[str, tuple[list[dict[str, Any]], dict[str, dict[str, LeasedDevices]
     "one holder": (
         [pod(gpu=3)],
         {"node-0": {GPU: held("0", "1", "2", "7")}},
-        "0/1 nodes are available: node-0: nvidia.com/gpu: needs 3, 0 of 4 is free; 0-2,7 held by alice (run 7, job"
+        "0/1 nodes are available: node-0: nvidia.com/gpu: needs 3, 0 of 4 are free; 0-2,7 held by alice (run 7, job"
         " demo/train) since 2026-11-16T12:03:11Z",
     ),
     "two holders": (
@@ -337,7 +337,7 @@ LEASED: dict[str, tuple[list[dict[str, Any]], dict[str, dict[str, LeasedDevices]
     "a gang": (
         [pod("p", gpu=2, group="g"), pod("q", gpu=2, group="g")],
         {"node-0": {GPU: held("3", by="bob")}},
-        "gang needs 2 pods at once: nvidia.com/gpu: needs 4 together, 3 of 4 is free; 3 held by bob",
+        "gang needs 2 pods at once: nvidia.com/gpu: needs 4 together, 3 of 4 are free; 3 held by bob",
     ),
 }
 

@@ -85,7 +85,7 @@ async def test_what_waits_is_told_and_goes_when_room_becomes_free() -> None:
         await asyncio.sleep(1)
         told = scheduled(store, "b")
         assert (told["status"], told["reason"]) == ("False", "Unschedulable")
-        assert told["message"] == "0/1 nodes are available: node-0: cpu: needs 1, 0 of 2 is free"
+        assert told["message"] == "0/1 nodes are available: node-0: cpu: needs 1, 0 of 2 are free"
         end(store, "a")
         await asyncio.sleep(0.01)
         assert where(store, "b") == ["node-0"]
@@ -154,7 +154,7 @@ async def test_a_reason_is_written_once_and_again_when_it_changes() -> None:
         version = store.version
         await asyncio.sleep(5)
         assert writes(store, PODS, version) == 1
-        assert scheduled(store, "c")["message"].endswith("cpu: needs 3, 2 of 4 is free")
+        assert scheduled(store, "c")["message"].endswith("cpu: needs 3, 2 of 4 are free")
         assert scheduled(store, "c")["lastTransitionTime"] == since
 
 

@@ -70,7 +70,7 @@ def _value(whole: str, text: str) -> Any:
     try:
         values = [value for value, _ in Builder("VALUE", text).documents()]
     except MalformedError as error:
-        raise UsageError(f"--set {whole}: the value is {error.what.partition(': ')[2]}") from None
+        raise UsageError(f"--set {whole}: the value is {error.what}") from None
     if len(values) > 1:
         raise UsageError(f"--set {whole}: the value is {len(values)} documents; expected one")
     return values[0] if values else None
@@ -130,7 +130,10 @@ def _place(node: list[Any], change: Change, depth: int, path: str) -> int:
     if isinstance(step, int):
         if step < len(node):
             return step
-        raise _nowhere(change, f"{path} has {len(node)} entries, counted from 0; there is no [{step}]")
+        raise _nowhere(
+            change,
+            f"{path} has {len(node)} {'entry' if len(node) == 1 else 'entries'}, counted from 0; there is no [{step}]",
+        )
     names = [next((one[key] for key in _NAMES if key in one), None) for one in node if isinstance(one, dict)]
     if step in names:
         return names.index(step)

@@ -83,7 +83,13 @@ from trainwright.runtime.clock import WallClock
     metavar="TIME",
     help="Look at an unfinished job again after this long although nothing happened; doubles up to 5m.",
 )
-@click.option("--etcd-server", type=Servers(), metavar="HOST:PORT,…", default="", help="Where elastic jobs meet.")
+@click.option(
+    "--etcd-server",
+    type=Servers(),
+    metavar="HOST:PORT,…",
+    default="",
+    help="Where replicas of elastic PaddleJobs meet.",
+)
 @click.option(
     "-o",
     "--output",

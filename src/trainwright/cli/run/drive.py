@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from trainwright.cli.devices import nameless
 from trainwright.cli.record import Facts, Record
+from trainwright.cli.rendezvous import OPTION, needs_etcd
 from trainwright.cli.run import environment
 from trainwright.cli.run.intake import Intake, Refused, tell
 from trainwright.cli.run.session import Order, Session
@@ -102,6 +103,7 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
         first = [f"runtime {engine.runtime}: {engine.choice}", *_left_out(intake)]
         first += environment.left_out([*passed(os.environ), *options.env], intake.tasks, os.environ)
         first += _apart(engine.runtime, options.etcd_server)
+        first += _unmet(intake, options)
         notices.show(view.notice, *first, *nameless(options.devices))
 
     order = Order(
@@ -167,6 +169,14 @@ def _apart(runtime: str, servers: str) -> list[str]:
     if runtime != "sandbox" or not near:
         return []
     return [f"pods do not reach {near[0]} of this machine: name another address of it, or take --runtime process"]
+
+
+def _unmet(intake: Intake, options: Options) -> list[str]:
+    """Jobs whose replicas wait for each other for ever, since they know of no place to meet."""
+    names = [task.key.name for task in intake.tasks if needs_etcd(task.loaded.job, options.env)]
+    if options.etcd_server or not names:
+        return []
+    return [f"replicas of {', '.join(names)} find each other through an etcd, and none is given: {OPTION}"]
 
 
 def _view(pen: Pen, options: Options, start: Start, runtime: Callable[[], str]) -> View:

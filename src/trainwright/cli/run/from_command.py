@@ -24,7 +24,7 @@ from trainwright.manifest import Document, read
 from trainwright.model.job import Body
 
 #: What problems call the manifest: it is in no file.
-_FILE = "command line"
+FILE = "command line"
 _ROLE = "worker"
 _PORT_NAME = "master"
 #: PyTorch's own.
@@ -161,7 +161,7 @@ def check_variables(variables: Iterable[str], shape: Shape) -> None:
 
 def document(words: Sequence[str], shape: Shape, port: int = DEFAULT_PORT) -> Document:
     """The manifest, as if it had been read from a file. Raises UsageError."""
-    (found,) = read(_FILE, as_yaml([_manifest(words, shape, port)]).encode())
+    (found,) = read(FILE, as_yaml([_manifest(words, shape, port)]).encode())
     return found
 
 

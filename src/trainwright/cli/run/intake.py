@@ -12,6 +12,7 @@ from msgspec import Struct
 from trainwright.cli import output
 from trainwright.cli.files import documents
 from trainwright.cli.output import Finding, State
+from trainwright.cli.run import from_command, option_problems
 from trainwright.cli.run.changes import Change, apply, where
 from trainwright.cli.state import VOLUMES
 from trainwright.cli.subject import placed, subject_of
@@ -121,6 +122,11 @@ def _judged(task: Task, edits: tuple[Change, ...]) -> Iterator[Problem]:
 
 def tell(document: Document, subject: str, problems: Iterable[Problem]) -> int:
     """Problems as `validate` words them, on standard error; how many are errors."""
+    problems = tuple(problems)
+    if document.file == from_command.FILE:
+        for text in option_problems.lines(problems):
+            click.echo(f"trainwright: {text}", err=True)
+        return sum(not one.warning for one in problems)
     remarks = output.remarks(document, problems)
     errors = sum(remark.severity == "error" for remark in remarks)
     state: State = "invalid"

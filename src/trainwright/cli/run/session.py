@@ -120,6 +120,7 @@ class Session:
         self._spawn(self._look())
         self._engine.broken.add_done_callback(self._broke)
         self._order.record.facts(replace(self._order.facts, runtime=self._engine.runtime))
+        self._order.record.submitted([task.body for task in self._order.intake.tasks])
         for body in self._order.intake.beside:
             await cluster.create(_BESIDE[body["kind"]].whole(), body)
         for task in self._order.intake.tasks:

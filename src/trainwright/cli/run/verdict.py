@@ -10,6 +10,7 @@ from enum import StrEnum
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
+from trainwright.cli.duration import span
 from trainwright.cli.restarts import PodCount, shown
 from trainwright.cli.run.board import Sheet
 from trainwright.cli.run.hints import Evidence, hint
@@ -19,7 +20,7 @@ from trainwright.core import attempts, counting
 from trainwright.kinds.base import load
 from trainwright.model.cause import Cause, Why
 from trainwright.model.indexes import row
-from trainwright.model.job import Role
+from trainwright.model.job import Job, Role
 from trainwright.model.ledger import Failure, Outcome, Reason
 from trainwright.model.rule import Result
 
@@ -116,7 +117,7 @@ def _failed(sheet: Sheet, outcome: Outcome, scene: Scene, blank: Ending) -> Endi
     failure = outcome.failure or next(iter(sheet.ledger.failures[-1:]), None)
     if failure is None:
         waiting = tuple(_unsettled(scene.replicas))
-        return replace(blank, because=_decided(outcome, None), rule=rule, unsettled=waiting)
+        return replace(blank, because=_decided(outcome, None, job), rule=rule, unsettled=waiting)
     cause = failure.cause
     code, signal = (None if value is UNSET else value for value in (cause.code, cause.signal))
     lines = (scene.words(failure.pod, failure.attempt, cause.container) or _last(cause)) if cause.started else ()
@@ -124,7 +125,7 @@ def _failed(sheet: Sheet, outcome: Outcome, scene: Scene, blank: Ending) -> Endi
     evidence = Evidence(code, signal, cause.reason, lines, scene.runtime, cause.message, told)
     return replace(
         blank,
-        because=_decided(outcome, failure),
+        because=_decided(outcome, failure, job),
         rule=rule,
         replica=f"{failure.role}-{failure.index}",
         pod=failure.pod,
@@ -137,10 +138,20 @@ def _failed(sheet: Sheet, outcome: Outcome, scene: Scene, blank: Ending) -> Endi
     )
 
 
-def _decided(outcome: Outcome, failure: Failure | None) -> str:
+def _decided(outcome: Outcome, failure: Failure | None, job: Job) -> str:
     if outcome.reason is not Reason.RULE or failure is None:
-        return outcome.message
+        return outcome.message + _limit(outcome, job)
     return f"{failure.role}-{failure.index} failed" + (f", which rule {outcome.rule} names" if outcome.rule else "")
+
+
+def _limit(outcome: Outcome, job: Job) -> str:
+    """How long the time was that has passed; the kinds' own texts do not all say it."""
+    life = job.lifecycle
+    if outcome.reason is Reason.DEADLINE and life.deadline is not None:
+        return f" of {span(life.deadline.seconds)}"
+    if outcome.reason is Reason.START_DEADLINE and life.start_deadline is not None:
+        return f" ({span(life.start_deadline)})"
+    return ""
 
 
 def _cause(cause: Cause, lines: tuple[str, ...]) -> str:
@@ -164,7 +175,8 @@ def _budget(sheet: Sheet, failure: Failure, roles: tuple[Role, ...]) -> str:
         used = row(book.charged or counting.attributed(role, book).charged).get(failure.index, 0)
     else:
         used = attempts.restarts(book, role.uncounted)
-    return f"; {used} of {role.restart.limit} restarts were used"
+    limit = role.restart.limit
+    return f"; {used} of {limit} restart{'s' * (limit != 1)} {'was' if used == 1 else 'were'} used"
 
 
 def _last(cause: Cause) -> tuple[str, ...]:

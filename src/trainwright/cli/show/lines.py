@@ -66,11 +66,11 @@ class Lines:
 def told(item: News) -> str:
     """What a line says of it; nothing, if it only passes through."""
     match item:
+        case JobState(deleted=True, outcome=None):
+            return f"{item.key.name}  deleted"
         case JobState(step=Phase.SUSPENDED):
             word = item.key.name if item.key.namespace == "default" else str(item.key)
             return f"{item.key.name}  {item.phase}  `trainwright resume {word}` lets it go on"
-        case JobState(deleted=True, outcome=None):
-            return f"{item.key.name}  deleted"
         case JobState():
             return f"{item.key.name}  {item.phase}" + (f"  {progress(item)}" if item.total and not item.over else "")
         case Replica(phase="Pending" | "Starting" | "Waiting", reason=""):

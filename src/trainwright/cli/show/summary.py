@@ -54,7 +54,7 @@ def details(one: Ending) -> Iterator[str]:
         yield f"replica: {one.replica} (pod {one.pod})"
     if one.cause:
         yield f"cause:   {clean(one.cause)}"
-    yield from (f"{'waiting:' if not place else '        '} {clean(text)}" for place, text in enumerate(one.unsettled))
+    yield from (f"{'state:' if not place else '':8} {clean(text)}" for place, text in enumerate(one.unsettled))
     if one.last_lines:
         yield f"last lines of {one.replica}:"
         yield from (f"  | {clean(text)}" for text in one.last_lines)

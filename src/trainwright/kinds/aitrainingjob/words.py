@@ -137,7 +137,7 @@ def _scaled(old: RoleLedger, book: RoleLedger) -> str:
     why = (
         f": {book.ceiling.why}" if book.ceiling is not None and book.ceiling != old.ceiling and book.ceiling.why else ""
     )
-    return f"{book.name} is scaled from {old.size} to {book.size} replicas{why}"
+    return f"{book.name} is scaled from {old.size} to {book.size} replica{'s' * (book.size != 1)}{why}"
 
 
 def restarting(job: Job, name: str) -> str:

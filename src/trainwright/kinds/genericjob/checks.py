@@ -118,7 +118,7 @@ def _rules(path: str, rules: tuple[FinishRule, ...], spec: GenericJobSpec) -> It
                 yield _unknown_type(f"{path}[{position}]", name, sizes)
             for rank in ranks if name in sizes and any(sizes.values()) else ():  # no replica at all is told once
                 if not 0 <= number(rank) < sizes[name]:
-                    message = f"there is no rank {rank}: {name} has {sizes[name]} replicas, counted from 0"
+                    message = f"there is no rank {rank}: {name} has {_replicas(sizes[name])}, counted from 0"
                     yield Problem(where, message)
 
 
@@ -198,6 +198,10 @@ def _container_texts(container: Body, path: str) -> Iterator[tuple[str, str]]:
             yield f"{path}.env[{position}].value", entry["value"]
 
 
+def _replicas(count: int) -> str:
+    return f"{count} replica{'s' * (count != 1)}"
+
+
 def _reference(path: str, ref: Reference, spec: GenericJobSpec) -> Problem | None:
     sizes = {one.type: one.replicas for one in spec.replica_specs}
     if ref.asks in ("host", "port") and spec.service is None:
@@ -205,7 +209,7 @@ def _reference(path: str, ref: Reference, spec: GenericJobSpec) -> Problem | Non
     if ref.asks in ("host", "count") and ref.name not in sizes:
         return _unknown_type(path, ref.name, sizes)
     if ref.asks == "host" and ref.rank >= sizes[ref.name] and any(sizes.values()):
-        return Problem(path, f"{ref.text}: {ref.name} has {sizes[ref.name]} replicas, counted from 0")
+        return Problem(path, f"{ref.text}: {ref.name} has {_replicas(sizes[ref.name])}, counted from 0")
     if ref.asks == "port" and spec.service is not None:
         names = [port.name for port in spec.service.ports]
         if ref.name not in names:

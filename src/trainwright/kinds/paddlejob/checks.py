@@ -158,7 +158,7 @@ def _scheduling(spec: PaddleJobSpec) -> Iterator[Problem]:
     policy, total = spec.scheduling_policy, sum(one.replicas for one in roles(spec).values())
     complete = spec.worker is not None and spec.worker.replicas  # else that is what is wrong
     if complete and policy is not None and policy.min_available is not UNSET and policy.min_available > total:
-        message = f"{policy.min_available} is more than the {total} replicas that there are"
+        message = f"{policy.min_available} is more than the job's {total} replica{'s' * (total != 1)}"
         yield Problem("spec.schedulingPolicy.minAvailable", f"{message}: the group is never admitted", warning=True)
     by_workers = spec.run_policy is not None and spec.run_policy.success_policy == "Workers"
     if by_workers and PS not in roles(spec) and len(roles(spec)) == 1:

@@ -179,6 +179,7 @@ def _scheduling(spec: TFJobSpec) -> Iterator[Problem]:
     total = sum(one.replicas for one in spec.tf_replica_specs.values())
     if total and policy is not None and policy.min_available is not UNSET and policy.min_available > total:
         message = (
-            f"{policy.min_available} is more than the {total} replicas that there are: the group is never admitted"
+            f"{policy.min_available} is more than the job's {total} replica{'s' * (total != 1)}:"
+            " the group is never admitted"
         )
         yield Problem(f"{_POLICY}.schedulingPolicy.minAvailable", message, warning=True)

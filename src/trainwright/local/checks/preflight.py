@@ -142,13 +142,17 @@ def _together(job: Job, parts: Sequence[Part], offers: Sequence[Offer]) -> Itera
     """A gang that all nodes together cannot hold never starts; other jobs only run in turns."""
     if not offers:
         return
-    needs = total({one: amount * part.role.replicas for one, amount in part.asks} for part in parts)
+    # What even one pod cannot have is told of that pod alone.
+    most = {name: max(one.total.get(name, 0) for one in offers) for part in parts for name, _ in part.asks}
+    told = {name for part in parts for name, amount in part.asks if amount > most[name]}
+    needs = total({one: n * part.role.replicas for one, n in part.asks if one not in told} for part in parts)
     lacking = short(tuple(sorted(needs.items())), total(one.total for one in offers))
     if not lacking:
         return
     count = sum(part.role.replicas for part in parts)
+    pods = f"{count} pod{'s' * (count != 1)}"
     if job.gang is not None and job.gang.asked:
-        yield Problem("spec", f"can never fit: gang needs {count} pods at once: {lacking}")
+        yield Problem("spec", f"can never fit: gang needs {pods} at once: {lacking}")
     else:
         yield Problem("spec", f"not all {count} replicas can run at the same time: {lacking}", warning=True)
 

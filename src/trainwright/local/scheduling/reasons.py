@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from trainwright.local.devices.leased import holders
 from trainwright.local.scheduling.claims import Claim
-from trainwright.local.scheduling.requests import Amounts, needed, present, total
+from trainwright.local.scheduling.requests import Amounts, free_of, needed, present, total
 from trainwright.local.scheduling.room import Asks, Room
 from trainwright.local.scheduling.terms import refusal
 
@@ -62,9 +62,10 @@ def _now(claim: Claim, room: Room) -> str:
 
 def gang(least: int, there: int, waiting: Sequence[Claim], room: Room) -> str:
     """Why the pods of a gang wait: the same for each of them."""
-    head = f"gang needs {least} pods at once: "
-    if there + len(waiting) < least:
-        return f"{head}{there + len(waiting)} of them exist"
+    head = f"gang needs {least} pod{'s' * (least != 1)} at once: "
+    exist = there + len(waiting)
+    if exist < least:
+        return f"{head}{exist} of them exist{'s' * (exist == 1)}"
     if not room.offers:
         return f"{head}no node has reported yet"
     for claim in waiting:
@@ -85,7 +86,7 @@ def _together(head: str, waiting: Sequence[Claim], room: Room) -> str:
     usable = {name for claim in waiting for name in room.open_to(claim.terms)}
     free = _positive(room.free[name] for name in sorted(usable))
     parts = (
-        f"{one}: needs {needed(one, n)} together, {present(one, free.get(one, 0))} of {present(one, has[one])} is free"
+        f"{one}: needs {needed(one, n)} together, {free_of(one, free.get(one, 0), has[one])}"
         f"{_holders(one, sorted(usable), room)}"
         for one, n in _lacking(asks, free)
     )
@@ -122,7 +123,7 @@ def _distance(lacking: Iterable[tuple[str, int]], has: Mapping[str, int]) -> flo
 def _free(one: str, amount: int, free: int, in_all: int) -> str:
     if in_all < amount:
         return _has(one, amount, in_all)
-    return f"{one}: needs {needed(one, amount)}, {present(one, max(0, free))} of {present(one, in_all)} is free"
+    return f"{one}: needs {needed(one, amount)}, {free_of(one, max(0, free), in_all)}"
 
 
 def _has(one: str, amount: int, in_all: int) -> str:

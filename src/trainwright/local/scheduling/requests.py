@@ -96,9 +96,19 @@ def present(name: str, amount: int) -> str:
     return _words(name, amount, up=False)
 
 
+def free_of(name: str, free: int, in_all: int) -> str:
+    """`4 of 8 are free`, `1 of 8 is free`; a size is one amount: `3Gi of 4Gi is free`."""
+    verb = "is" if _is_size(name) or 0 < free <= 1000 else "are"
+    return f"{present(name, free)} of {present(name, in_all)} {verb} free"
+
+
+def _is_size(name: str) -> bool:
+    return name == "memory" or name.startswith(("hugepages-", "ephemeral-storage"))
+
+
 def _words(name: str, amount: int, *, up: bool) -> str:
     unit, suffix = 1, ""
-    if name == "memory" or name.startswith(("hugepages-", "ephemeral-storage")):
+    if _is_size(name):
         unit, suffix = next(((size, word) for size, word in _SIZES if amount >= size * 1000), (1, ""))
     # Two decimals of a size are enough to read; a CPU is counted in thousandths.
     digits = 100 if suffix else 1000
