@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from supervised import PATH, Supervised, supervised
 
+from patience import PATIENCE
+
 
 @pytest.mark.parametrize(
     ("script", "code", "signal"),
@@ -213,7 +215,7 @@ def test_a_supervisor_that_cannot_work_says_why(tmp_path: Path, config: dict[str
     one = Supervised(tmp_path, **config)
     try:
         assert sentence in one.event("failed")["text"]
-        assert one.process.wait(10) == 3
+        assert one.process.wait(PATIENCE) == 3
     finally:
         one.end()
 
