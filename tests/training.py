@@ -20,6 +20,8 @@ from typing import Any
 import yaml
 from msgspec import Struct
 
+from patience import PATIENCE
+
 Body = dict[str, Any]
 EXAMPLE = Path(__file__).parents[1] / "examples" / "aitrainingjob" / "elastic.yaml"
 PORT = 24446
@@ -31,6 +33,8 @@ def print(text, say=print):
     with open(os.path.join(os.environ["CHECKPOINTS"], "said-" + os.environ["TRAININGJOB_REPLICA_INDEX"]), "a") as file:
         file.write(f"{time.time()} {text}\\n")
 """
+#: And it makes its steps without a pause once there is a file of that name beside its checkpoint.
+HURRY = "time.sleep(pace)", 'os.path.exists(os.path.join(env["CHECKPOINTS"], "hurry")) or time.sleep(pace)'
 
 
 class Point(Struct, frozen=True):
@@ -78,7 +82,7 @@ def undisturbed(steps: int) -> dict[int, float]:
         made = Training(Path(folder), steps)
         env = environment(made.folder, steps, 0, ["127.0.0.1:0"])
         words = [sys.executable, "-c", RECORD + program()]
-        subprocess.run(words, env=env, check=True, stdout=subprocess.DEVNULL, timeout=60)
+        subprocess.run(words, env=env, check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE)
         return {point.step: point.loss for point in made.points}
 
 
@@ -99,7 +103,7 @@ class Training:
         trainers |= role
         template = trainers["template"]["spec"]
         (container,) = template["containers"]
-        container["command"] = ["python3", "-uc", RECORD + program()]
+        container["command"] = ["python3", "-uc", RECORD + program().replace(*HURRY)]
         given = {"STEPS": str(self.steps), "PACE": str(self.pace), "CHECKPOINTS": str(self.folder)}
         known = {one["name"]: one["value"] for one in container["env"]} | given
         container["env"] = [{"name": key, "value": value} for key, value in known.items()]
@@ -108,6 +112,10 @@ class Training:
         template["volumes"] = [{"name": "checkpoints", "hostPath": {"path": str(self.folder)}}]
         template |= pod or {}
         return body
+
+    def hurry(self) -> None:
+        """Let it come to its end: what happens in the middle of it has happened."""
+        (self.folder / "hurry").touch()
 
     # -- what it says ------------------------------------------------------------------------------------------------
 
@@ -165,7 +173,7 @@ class Training:
 
     # -- its processes -----------------------------------------------------------------------------------------------
 
-    def process(self, rank: int, patience: float = 30.0) -> int:
+    def process(self, rank: int, patience: float = PATIENCE) -> int:
         """The process of a trainer, as this machine knows it."""
         deadline = time.monotonic() + patience
         while not (found := self._processes(rank)):
@@ -183,7 +191,7 @@ class Training:
                     found.append(int(entry.name))
         return found
 
-    def until(self, step: int, patience: float = 60.0) -> float:
+    def until(self, step: int, patience: float = PATIENCE) -> float:
         """Wait until it has come so far; the time."""
         deadline = time.monotonic() + patience
         while self.step < step:

@@ -13,11 +13,11 @@ from typing import Any
 
 from run_objects import role
 
+from patience import PATIENCE
 from trainwright.cli.record import as_yaml
 from trainwright.model.job import Body
 
 SCRIPT = str(Path(sys.executable).with_name("trainwright"))
-_PATIENCE = 30.0
 
 
 def script(*lines: str, **more: Any) -> Body:
@@ -68,7 +68,7 @@ class Place:
             text=True,
             env=self.env,
             cwd=self.folder,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )
 
@@ -92,7 +92,7 @@ class Place:
                 process.send_signal(signal.SIGTERM)
                 process.send_signal(signal.SIGTERM)
             try:
-                process.wait(10)
+                process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -126,10 +126,10 @@ class Live:
 
     def end(self) -> int:
         """Wait for its end; the exit code."""
-        return self.process.wait(_PATIENCE)
+        return self.process.wait(PATIENCE)
 
 
-def wait(look: Callable[[], bool], seconds: float = _PATIENCE) -> None:
+def wait(look: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Until it is so."""
     until = time.monotonic() + seconds
     while not look():

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 
 from run_command import SCRIPT, Place
 
+from patience import PATIENCE
+
 
 class Terminal:
     """A command on a terminal of its own."""
@@ -35,7 +37,7 @@ class Terminal:
 
     def until_so(self, look: Callable[[], bool]) -> None:
         """Read until that is so."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + PATIENCE
         os.set_blocking(self.ours, False)
         while not look():
             assert time.monotonic() < end, self.text
@@ -50,7 +52,7 @@ class Terminal:
         fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
     def end(self) -> int:
-        end = time.monotonic() + 30
+        end = time.monotonic() + PATIENCE
         while self.process.poll() is None and time.monotonic() < end:
             self._take()
             time.sleep(0.01)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE
 from trainwright.cli.node import label, memory, taint
 
 
@@ -15,7 +16,7 @@ def call(tmp_path: Path, *words: str, **env: str) -> "subprocess.CompletedProces
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "TRAINWRIGHT"))}
     argv = [sys.executable, "-m", "trainwright", "node", *words]
     env = {**clean, "HOME": str(tmp_path), "TRAINWRIGHT_STATE": str(tmp_path / "state"), **env}
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 @pytest.mark.parametrize(

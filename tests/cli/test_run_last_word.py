@@ -10,7 +10,7 @@ from run_command import Place, script
 
 from trainwright.model.job import Body
 
-SLOW = "trap 'sleep {}; exit 0' TERM; echo up; while true; do sleep 0.1; done"
+SLOW = "trap 'sleep {}; exit 0' TERM; touch up; while true; do sleep 0.1; done"
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def place(tmp_path: Path) -> Place:
 
 def training(slow: float, **spec: str) -> Body:
     """The first trainer is done at once, and that is enough; the second takes its time to end."""
-    first, second = script("sleep 0.5"), script(SLOW.format(slow))
+    first, second = script("until [ -e up ]; do sleep 0.05; done"), script(SLOW.format(slow))
     types = {"first": {"template": first}, "second": {"template": second}}
     head = {"apiVersion": "elasticdeeplearning.ai/v1", "kind": "AITrainingJob", "metadata": {"name": "demo"}}
     return {**head, "spec": {"replicaSpecs": types, "completePolicy": "Any", **spec}}

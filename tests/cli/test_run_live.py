@@ -14,6 +14,7 @@ import pytest
 from run_command import SCRIPT, Live, Place, demo, processes, wait, worker
 from run_terminal import Terminals, terminals_of
 
+from patience import PATIENCE
 from trainwright.cli.state import Claim
 from trainwright.model.meta import Key
 from trainwright.runtime.clock import WallClock
@@ -49,31 +50,31 @@ def test_a_signal_ends_the_job_in_good_order(place: Place, word: str, number: si
     assert "ending 2 replicas in good order; Ctrl-C" in run.text()
     assert "worker-0 | goodbye" in run.text()
     assert "demo was interrupted after " in run.text()
-    assert processes(word) == []
+    wait(lambda: processes(word) == [])
     told = place.call("get", "-a")
     assert "Interrupted" in told.stdout
 
 
 def test_a_second_signal_ends_it_at_once(place: Place, word: str) -> None:
-    with place.live(demo(worker(DEAF, f": {word}"))) as run:
+    role = worker(DEAF, f": {word}")
+    role["template"]["spec"]["terminationGracePeriodSeconds"] = 600
+    with place.live(demo(role)) as run:
         run.until("worker-0 | ready")
         run.process.send_signal(signal.SIGINT)
         run.until("Ctrl-C again kills at once")
-        before = time.monotonic()
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
-        assert time.monotonic() - before < 4  # it would be given 5 s
 
-    assert processes(word) == []
+    wait(lambda: processes(word) == [])
 
 
 def test_time_that_has_passed(place: Place, word: str) -> None:
-    done = place.run(demo(worker(DEAF, f": {word}")), args=("--timeout", "500ms", "--grace", "100ms"))
+    done = place.run(demo(worker(DEAF, f": {word}")), args=("--timeout", "2s", "--grace", "100ms"))
 
     assert done.returncode == 124
     assert "notice: --timeout has passed: ending 1 replica in good order" in done.stdout
     assert "demo timed out after " in done.stdout
-    assert processes(word) == []
+    wait(lambda: processes(word) == [])
 
 
 def test_what_held_it_up_is_told_when_time_has_passed(place: Place) -> None:
@@ -81,7 +82,7 @@ def test_what_held_it_up_is_told_when_time_has_passed(place: Place) -> None:
     cpus = str(len(os.sched_getaffinity(0)))
     for role in job["spec"]["replicaSpecs"]:
         role["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": f"{int(cpus) * 600}m"}}
-    done = place.run(job, args=("--timeout", "1s"))
+    done = place.run(job, args=("--timeout", "3s"))
 
     assert done.returncode == 124
     assert re.search(r"  state:   second-0 Pending: Unschedulable: .*cpu", done.stdout)
@@ -180,7 +181,7 @@ def test_following_logs_until_the_end(place: Place, word: str) -> None:
             assert follower.stdout.readline() == "one\n"
             (place.folder / "go").touch()
             assert follower.stdout.read() == "two\nthree\n"
-            assert follower.wait(20) == 0
+            assert follower.wait(PATIENCE) == 0
         assert run.end() == 0
 
 
@@ -243,7 +244,7 @@ def test_delete(place: Place, live: Live, word: str) -> None:
     assert live.end() == 1
     assert "demo was deleted after " in live.text()
     assert "somebody deleted the job before it ended" in live.text()
-    assert processes(word) == []
+    wait(lambda: processes(word) == [])
 
 
 def test_an_engine_that_does_not_answer(place: Place) -> None:
@@ -298,4 +299,4 @@ def test_ctrl_c_at_a_terminal(place: Place, terminals: Terminals, word: str) -> 
 
     assert terminal.end() == 130
     assert "goodbye" in terminal.text  # the replica was asked, not killed along with us
-    assert processes(word) == []
+    wait(lambda: processes(word) == [])

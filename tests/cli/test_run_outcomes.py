@@ -12,6 +12,7 @@ import pytest
 from run_command import SCRIPT, Place, demo, processes, worker
 from run_objects import role, template
 
+from patience import PATIENCE
 from trainwright.cli.record import as_yaml
 from trainwright.model.job import Body
 
@@ -259,7 +260,7 @@ def test_a_full_disk_under_the_output_ends_no_job(place: Place) -> None:
             text=True,
             env=place.env,
             cwd=place.folder,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )
 
@@ -277,7 +278,7 @@ def test_nobody_reads_any_more(place: Place) -> None:
         capture_output=True,
         text=True,
         env=place.env,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -295,13 +296,13 @@ def test_no_more_is_imported_than_is_needed(place: Place) -> None:
         text=True,
         env=place.env,
         cwd=place.folder,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert not {"rich", "prometheus_client", "aiohttp"} & set(done.stderr.split())
 
     done = subprocess.run(
-        [*words, "logs", "demo"], capture_output=True, text=True, env=place.env, timeout=60, check=False
+        [*words, "logs", "demo"], capture_output=True, text=True, env=place.env, timeout=PATIENCE, check=False
     )
     assert "hello" in done.stdout
     assert not {"rich", "asyncio", "yaml"} & set(done.stderr.split())

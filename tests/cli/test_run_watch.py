@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from patience import PATIENCE
 from trainwright.cli.run.watch import watch
 from trainwright.errors import GoneError, UnavailableError
 from trainwright.model.job import Body
@@ -43,5 +44,5 @@ async def test_what_went_away_unseen_is_noticed() -> None:
         seen.extend((body["metadata"]["uid"], gone) for body, gone in found)
 
     with pytest.raises(UnavailableError):
-        await asyncio.wait_for(watch(cast("Cluster", Gappy()), PODS.whole(), act), 5)
+        await asyncio.wait_for(watch(cast("Cluster", Gappy()), PODS.whole(), act), PATIENCE)
     assert seen == [("a", False), ("b", False), ("c", False), ("b", True), ("a", True), ("c", False)]

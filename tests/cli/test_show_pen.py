@@ -37,7 +37,7 @@ def test_a_slow_reader_stops_nobody(pipe: tuple[int, int]) -> None:
     for _ in range(64):
         pen.write("x" * 10_000)
 
-    assert time.monotonic() - before < 1
+    assert time.monotonic() - before < 30  # nobody reads meanwhile, so one that waited would wait for ever
     assert pen.busy
     pen.close(0.05)  # not for ever
     got = 0

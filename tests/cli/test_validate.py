@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from patience import PATIENCE
 from trainwright.cli.main import run
 from trainwright.kinds.registry import KINDS
 
@@ -363,7 +364,7 @@ def test_nothing_hostile_hurts(tmp_path: Path, name: str) -> None:
     else:
         file.write_bytes(text)
     before, start = os.times(), time.monotonic()
-    done = subprocess.run([SCRIPT, "validate", file], capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run([SCRIPT, "validate", file], capture_output=True, text=True, check=False, timeout=PATIENCE)
     after = os.times()
 
     assert expected in done.stdout

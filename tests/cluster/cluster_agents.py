@@ -24,6 +24,7 @@ from cluster_plane import ControlPlane
 from cluster_process import Process
 from cluster_users import write_certificate_kubeconfig
 
+from patience import PATIENCE
 from trainwright.crd import agents
 from trainwright.crd.rights import RBAC
 
@@ -183,7 +184,7 @@ class Pods:
         found = self.plane.find(f"{self.path}/pods/{name}") or {}
         return found.get("status") or {}
 
-    def until(self, name: str, *phases: str, patience: float = 20) -> Body:
+    def until(self, name: str, *phases: str, patience: float = PATIENCE) -> Body:
         """Wait for one of these phases; the status."""
         until(lambda: self.status(name).get("phase") in phases, f"{name} is {phases}: {self.status(name)}", patience)
         return self.status(name)

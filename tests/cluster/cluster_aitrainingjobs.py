@@ -7,6 +7,8 @@ from cluster_client import until
 from cluster_jobs import Jobs
 from cluster_pods import PREFIX
 
+from patience import PATIENCE
+
 Body = dict[str, Any]
 
 
@@ -46,7 +48,7 @@ class AITrainingJobs(Jobs):
         """What it says of where it is."""
         return str((self.status(name).get("conditions") or [{"message": ""}])[-1]["message"])
 
-    def until_message(self, name: str, text: str, patience: float = 30) -> None:
+    def until_message(self, name: str, text: str, patience: float = PATIENCE) -> None:
         """Wait until it says so."""
         until(lambda: text in self.message(name), f"{text!r} of {name}: {self.status(name)}", patience)
 

@@ -14,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cluster_process import PATIENCE, PlaneError
+from cluster_process import PlaneError
+
+from patience import PATIENCE
 
 Body = dict[str, Any]
 _MERGE = "application/merge-patch+json"

@@ -51,7 +51,7 @@ class Groups:
 
     def until(self, name: str, *, there: bool = True) -> dict[str, Any]:
         """Wait until there is one, or none."""
-        until(lambda: bool(self.find(name)) is there, f"{self.path}/{name} is there: {there}", 30)
+        until(lambda: bool(self.find(name)) is there, f"{self.path}/{name} is there: {there}")
         return self.find(name)
 
     def make(self, name: str) -> None:

@@ -14,7 +14,7 @@ def install_crds(plane: ControlPlane) -> str:
     """All kinds, ready for use; what kubectl said."""
     crds = trainwright("crds").stdout
     said = plane.kubectl("apply", "--server-side", "-f", "-", given=crds).stdout
-    plane.kubectl("wait", "--for=condition=Established", "--timeout=20s", "crd", "--all")
+    plane.kubectl("wait", "--for=condition=Established", "--timeout=100s", "crd", "--all")
     return said
 
 

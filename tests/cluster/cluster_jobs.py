@@ -17,6 +17,8 @@ from cluster_client import until
 from cluster_plane import ControlPlane
 from cluster_pods import PREFIX
 
+from patience import PATIENCE
+
 Body = dict[str, Any]
 API = "batch.tensorstack.dev/v1beta1"
 ENDS = ("Succeeded", "Failed")
@@ -88,7 +90,7 @@ class Jobs:
         """Its phase."""
         return str(self.status(name).get("phase", ""))
 
-    def until(self, name: str, *phases: str, patience: float = 30) -> Body:
+    def until(self, name: str, *phases: str, patience: float = PATIENCE) -> Body:
         """Wait for one of these phases; the status."""
         until(lambda: self.phase(name) in phases, f"{name} is {phases}: {self.status(name)}", patience)
         return self.status(name)
@@ -98,7 +100,7 @@ class Jobs:
         found = self.status(name).get("conditions") or ()
         return "".join(one["message"] for one in found if (one["type"], one["status"]) == (kind, "True"))
 
-    def until_told(self, name: str, text: str, patience: float = 20) -> None:
+    def until_told(self, name: str, text: str, patience: float = PATIENCE) -> None:
         """Wait until the status says so, and an event does."""
         until(lambda: text in self.condition(name), f"{text!r} of {name}: {self.status(name)}", patience)
         until(lambda: any(text in said for said in self.events(name)), f"{text!r}: {self.events(name)}", patience)
@@ -123,7 +125,7 @@ class Jobs:
             found = self.pods(name).values()
             return len(found) == number and all(one["status"].get("phase") == phase or not phase for one in found)
 
-        until(there, f"{number} pods of {name or 'all'} {phase}: {list(self.pods(name))}", 30)
+        until(there, f"{number} pods of {name or 'all'} {phase}: {list(self.pods(name))}")
         return self.pods(name)
 
 

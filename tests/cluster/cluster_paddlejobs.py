@@ -7,6 +7,8 @@ from cluster_client import until
 from cluster_plane import ControlPlane
 from cluster_pods import PREFIX
 
+from patience import PATIENCE
+
 Body = dict[str, Any]
 API = "batch.paddlepaddle.org/v1"
 
@@ -47,7 +49,7 @@ class PaddleJobs:
         """Its status, or nothing."""
         return self.find(name).get("status") or {}
 
-    def until(self, name: str, phase: str, patience: float = 30) -> Body:
+    def until(self, name: str, phase: str, patience: float = PATIENCE) -> Body:
         """Wait for that phase; the status."""
         until(lambda: self.status(name).get("phase") == phase, f"{name} is {phase}: {self.status(name)}", patience)
         return self.status(name)

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-PATIENCE = 60.0
+from patience import PATIENCE
+
 # The kernel ends the program when the thread that started it ends, even if that was killed.
 _TIED = """
 import ctypes, os, sys

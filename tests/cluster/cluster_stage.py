@@ -21,7 +21,7 @@ def operator(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> I
     grant(plane, HOME, "operator", {"kind": "User", "name": "operator", "apiGroup": RBAC})
     mark, log = plane.mark(), tmp_path_factory.mktemp("operator") / "operator.log"
     with started(plane.kubeconfig("operator"), log, "--lease", f"{HOME}/operator") as process:
-        process.until(lambda: process.leads(plane, HOME), 40)
+        process.until(lambda: process.leads(plane, HOME))
         yield process
         assert process.alive, process.tail()
         assert process.end() == 0

@@ -8,6 +8,7 @@ from cluster_client import until
 from cluster_plane import ControlPlane
 from cluster_pods import PREFIX
 
+from patience import PATIENCE
 from trainwright.core import render
 from trainwright.core.names import child
 from trainwright.kinds.base import load
@@ -62,7 +63,7 @@ class TFJobs:
         said = self.status(name).get("conditions") or ()
         return [one["type"] if one["status"] == "True" else f"{one['type']}={one['status']}" for one in said]
 
-    def until(self, name: str, *conditions: str, patience: float = 30) -> Body:
+    def until(self, name: str, *conditions: str, patience: float = PATIENCE) -> Body:
         """Wait until its conditions are these; the status."""
         expected = list(conditions)
         until(lambda: self.conditions(name) == expected, f"{name} is {expected}: {self.status(name)}", patience)

@@ -36,7 +36,7 @@ class Version:
     def install_crds(self, plane: ControlPlane) -> None:
         """Its definitions, in the place of whatever is there."""
         plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", given=self.crds())
-        plane.kubectl("wait", "--for=condition=Established", "--timeout=20s", "crd", "--all")
+        plane.kubectl("wait", "--for=condition=Established", "--timeout=100s", "crd", "--all")
 
     def _python(self, *words: str) -> str:
         assignments = [f"{key}={value}" for key, value in self.env.items()]

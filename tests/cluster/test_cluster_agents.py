@@ -45,7 +45,7 @@ def agents(plane: ControlPlane) -> Iterator[Agents]:
     four = ("--cpus", "4")
     with agent(plane, "east", *four, "--label", "side=east") as east, agent(plane, "west", *four) as west:
         yield {"east": east, "west": west}
-    until(lambda: not any(link in _links() for link in _ours(before)), "the links of the nodes have gone", 10)
+    until(lambda: not any(link in _links() for link in _ours(before)), "the links of the nodes have gone")
 
 
 def _links() -> set[str]:
@@ -77,7 +77,7 @@ def test_the_node_looks_like_any_other(plane: ControlPlane) -> None:
     assert status["daemonEndpoints"]["kubeletEndpoint"]["Port"] > 0
     assert node["metadata"]["labels"]["side"] == "east"
     assert lease["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
-    until(lambda: _renewed(plane) != lease["spec"]["renewTime"], "the lease is renewed", 5)
+    until(lambda: _renewed(plane) != lease["spec"]["renewTime"], "the lease is renewed")
     assert "Ready" in plane.kubectl("get", "nodes", "east").stdout
 
 
@@ -91,7 +91,7 @@ def test_a_node_that_was_deleted_comes_back(plane: ControlPlane) -> None:
     before = plane.call("GET", "/api/v1/nodes/west")["metadata"]["uid"]
     plane.call("DELETE", "/api/v1/nodes/west")
 
-    until(lambda: condition(plane, "west") == "True", "it is there and ready", 30)
+    until(lambda: condition(plane, "west") == "True", "it is there and ready")
     assert plane.call("GET", "/api/v1/nodes/west")["metadata"]["uid"] != before
 
 
@@ -163,7 +163,7 @@ def test_pods_of_two_agents_find_each_other_by_name(pods: Pods) -> None:
     inside = {"clusterIP": "None", "selector": {"app": "server"}, "ports": ports}
     pods.make({"metadata": {"name": "inside"}, "spec": inside}, "services")
     pods.until("server", "Running")
-    until(lambda: _is_ready(pods, "server"), "it is ready", 10)
+    until(lambda: _is_ready(pods, "server"), "it is ready")
     space = pods.namespace
     hosts = ["server", "front", f"front.{space}", f"front.{space}.svc", f"front.{space}.svc.cluster.local", "inside"]
     hosts += ["first.inside", f"first.inside.{space}.svc.cluster.local", pods.status("server")["podIP"]]
@@ -226,7 +226,7 @@ def test_kubectl_logs_shows_any_part_of_a_log(pods: Pods) -> None:
 
 def test_a_deleted_pod_has_its_grace_and_its_last_words_are_followed(pods: Pods) -> None:
     script = "trap 'echo saving; sleep 1; echo saved; exit 0' TERM; echo began; while :; do sleep 0.1; done"
-    pods.make(pod("a", script, terminationGracePeriodSeconds=20))
+    pods.make(pod("a", script, terminationGracePeriodSeconds=100))
     pods.until("a", "Running")
     words = [pods.plane.binaries["kubectl"], f"--kubeconfig={pods.plane.kubeconfig()}", "-n", pods.namespace]
     follow = subprocess.Popen([*words, "logs", "-f", "a"], stdout=subprocess.PIPE, text=True)
@@ -235,8 +235,8 @@ def test_a_deleted_pod_has_its_grace_and_its_last_words_are_followed(pods: Pods)
     began = time.monotonic()
     pods.kubectl("delete", "pod", "a")
 
-    assert 1 <= time.monotonic() - began < 10
-    assert follow.communicate(timeout=10)[0] == "saving\nsaved\n"
+    assert 1 <= time.monotonic() - began < 60
+    assert follow.communicate(timeout=60)[0] == "saving\nsaved\n"
     assert pods.status("a") == {}
 
 
@@ -275,7 +275,7 @@ def operator(plane: ControlPlane) -> Iterator[Process]:
     with started(
         plane.kubeconfig("operator"), log, "--lease", "default/operator", "--node-grace", "3s", *QUICK
     ) as process:
-        process.until(lambda: process.leads(plane, "default"), 20)
+        process.until(lambda: process.leads(plane, "default"))
         yield process
         assert process.end() == 0
 
@@ -289,8 +289,8 @@ def phase(pods: Pods, name: str) -> str:
 @pytest.mark.usefixtures("operator")
 def test_the_quickstart_trains_on_two_nodes(pods: Pods) -> None:
     pods.kubectl("apply", "-f", str(ROOT / "examples" / "quickstart.yaml"))
-    until(lambda: len(_nodes_of(pods)) == 2, "pods are on both nodes", 20)
-    until(lambda: phase(pods, "quickstart") in ("Succeeded", "Failed"), "it has ended", 60)
+    until(lambda: len(_nodes_of(pods)) == 2, "pods are on both nodes")
+    until(lambda: phase(pods, "quickstart") in ("Succeeded", "Failed"), "it has ended")
 
     assert phase(pods, "quickstart") == "Succeeded"
     assert "found y = " in pods.kubectl("logs", "quickstart-coordinator-0")
@@ -309,7 +309,7 @@ def test_servers_and_workers_of_a_paddlejob_find_each_other_on_two_nodes(pods: P
         job = pods.plane.call("GET", f"{path}/wide-and-deep-podip")
         return str((job.get("status") or {}).get("phase", ""))
 
-    until(lambda: ended() in ("Completed", "Failed"), f"it has ended: {ended()}", 60)
+    until(lambda: ended() in ("Completed", "Failed"), f"it has ended: {ended()}")
     assert ended() == "Completed"
 
 
@@ -345,12 +345,12 @@ def test_pods_of_an_agent_that_was_killed_are_failed_or_started_again(plane: Con
             pods.make(pod(name, "echo began; exec sleep 60", nodeName="north", restartPolicy=policy))
             pods.until(name, "Running")
         process.kill()
-        until(lambda: condition(plane, "north") == "Unknown", "its node is found dead", 30)
+        until(lambda: condition(plane, "north") == "Unknown", "its node is found dead")
     with agent(plane, "north") as process:
         status = pods.until("never", "Failed")
         until(lambda: _restarts(pods, "again") == 1, "it is started again")
         assert (status["reason"], "started anew" in status["message"]) == ("NodeLost", True)
-        until(lambda: not _taints(plane, "north"), "Kubernetes trusts it again", 20)
+        until(lambda: not _taints(plane, "north"), "Kubernetes trusts it again")
         assert pods.kubectl("logs", "again", "--previous") == "began\n"
     plane.call("DELETE", "/api/v1/nodes/north")
 
@@ -368,11 +368,11 @@ def _taints(plane: ControlPlane, name: str) -> list[Body]:
 def test_a_job_goes_on_elsewhere_when_its_node_dies(plane: ControlPlane, namespace: str) -> None:
     pods = Pods(plane, namespace)
     with agent(plane, "doomed", "--label", "pool=doomed") as process:
-        until(lambda: not _taints(plane, "doomed"), "Kubernetes trusts it", 20)
+        until(lambda: not _taints(plane, "doomed"), "Kubernetes trusts it")
         pods.plane.kubectl("-n", namespace, "apply", "-f", "-", given=json.dumps(_job("doomed")))
-        until(lambda: _running_on(pods) == {"doomed"}, "it runs there", 20)
+        until(lambda: _running_on(pods) == {"doomed"}, "it runs there")
         process.kill()
-        until(lambda: condition(plane, "doomed") == "Unknown", "its node is found dead", 30)
+        until(lambda: condition(plane, "doomed") == "Unknown", "its node is found dead")
         until(lambda: _running_on(pods) & {"east", "west"}, "it runs elsewhere", 120)
     plane.call("DELETE", "/api/v1/nodes/doomed")
 

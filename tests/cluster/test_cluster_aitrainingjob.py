@@ -31,7 +31,7 @@ def test_a_job_succeeds_within_its_budget_of_writes(
 ) -> None:
     mark = plane.mark()
     trainings.apply(aitrainingjob("demo", {"cleanPodPolicy": clean}, trainer=replicas(pods, runs="0.5")))
-    trainings.kubectl("wait", "--for=jsonpath={.status.phase}=Succeed", "aitj/demo", "--timeout=60s")
+    trainings.kubectl("wait", "--for=jsonpath={.status.phase}=Succeed", "aitj/demo", "--timeout=100s")
 
     head, row = trainings.kubectl("get", "aitj").splitlines()
     assert (head.split(), row.split()[:3]) == (["NAME", "PHASE", "RESTARTS", "AGE"], ["demo", "Succeed", "0"])
@@ -133,7 +133,7 @@ def test_a_job_outlives_its_end_and_takes_its_pods_along_when_deleted(trainings:
     trainings.until("demo", "Succeed")
     assert len(trainings.pods("demo")) == 2
 
-    trainings.kubectl("delete", "aitj", "demo", "--timeout=30s")
+    trainings.kubectl("delete", "aitj", "demo", "--timeout=100s")
     until(lambda: trainings.pods("demo") == {}, "its pods are gone")
 
 

@@ -74,7 +74,7 @@ def test_a_user_may_do_what_it_is_granted_and_nothing_else(plane: ControlPlane, 
     def lists() -> bool:
         return plane.kubectl("get", "pods", "-n", namespace, user="stranger", check=False).returncode == 0
 
-    until(lists, "the role holds", 10)
+    until(lists, "the role holds")
     with pytest.raises(RefusedError, match="403"):
         plane.call("POST", path, pod("a"), user="stranger")
 
@@ -114,7 +114,7 @@ def test_nothing_outlives_the_process_that_started_it() -> None:
         folder, *_ = holder.stdout.readline().split()
         assert len(_running(folder)) == 2
         holder.send_signal(signal.SIGKILL)
-    until(lambda: not _running(folder), "all have ended", 10)
+    until(lambda: not _running(folder), "all have ended")
     subprocess.run(["rm", "-r", folder], check=True)  # noqa: S607 - what nobody was left to remove
 
 

@@ -62,7 +62,7 @@ def agents(plane: ControlPlane) -> Iterator[dict[str, Process]]:
 def operator(plane: ControlPlane) -> Iterator[Process]:
     log = plane.layout.logs / "operator.log"
     with started(plane.kubeconfig("operator"), log, "--lease", "default/operator", *HASTY, *QUICK) as process:
-        process.until(lambda: process.leads(plane, "default"), 40)
+        process.until(lambda: process.leads(plane, "default"))
         yield process
         assert process.end() == 0
 
@@ -173,8 +173,8 @@ def back(plane: ControlPlane, agents: dict[str, Process], name: str) -> None:
     """Start it again, until Kubernetes trusts it."""
     agents[name].start()
     node = f"/api/v1/nodes/{name}"
-    until(lambda: condition(plane, name) == "True", f"{name} is ready", 60)
-    until(lambda: not plane.call("GET", node)["spec"].get("taints"), f"Kubernetes trusts {name} again", 60)
+    until(lambda: condition(plane, name) == "True", f"{name} is ready")
+    until(lambda: not plane.call("GET", node)["spec"].get("taints"), f"Kubernetes trusts {name} again")
 
 
 def test_it_becomes_smaller_when_a_node_is_lost_and_larger_when_it_returns(

@@ -56,7 +56,7 @@ def test_an_example_comes_to_what_it_should(applied: ControlPlane, path: Path) -
         _paddle(jobs, path, {"Succeeded": "Completed"}.get(phase, phase))
         return
 
-    jobs.kubectl("wait", f"--for=jsonpath={{.status.phase}}={phase}", f"gj/{name}", "--timeout=20s")
+    jobs.kubectl("wait", f"--for=jsonpath={{.status.phase}}={phase}", f"gj/{name}", "--timeout=100s")
 
     assert jobs.kubectl("get", "gj", "-o", "name").split() == [f"genericjob.batch.tensorstack.dev/{name}"]
     assert jobs.condition(name) == ""
@@ -69,7 +69,7 @@ def test_an_example_comes_to_what_it_should(applied: ControlPlane, path: Path) -
 
 def _train(jobs: Jobs, name: str, last: str) -> None:
     """Pods of fake nodes only ever succeed, so that every condition comes in its turn."""
-    jobs.kubectl("wait", f"--for=condition={last}", f"tfjob/{name}", "--timeout=20s")
+    jobs.kubectl("wait", f"--for=condition={last}", f"tfjob/{name}", "--timeout=100s")
 
     assert jobs.kubectl("get", "tfjobs", "-o", "name").split() == [f"tfjob.kubeflow.org/{name}"]
     assert jobs.kubectl("get", "tfjob", name).split()[4] == last
@@ -79,7 +79,7 @@ def _train(jobs: Jobs, name: str, last: str) -> None:
 
 
 def _fit(jobs: Jobs, name: str, last: str) -> None:
-    jobs.kubectl("wait", f"--for=jsonpath={{.status.phase}}={last}", f"aitj/{name}", "--timeout=20s")
+    jobs.kubectl("wait", f"--for=jsonpath={{.status.phase}}={last}", f"aitj/{name}", "--timeout=100s")
 
     assert jobs.kubectl("get", "aitj", "-o", "name").split() == [f"aitrainingjob.elasticdeeplearning.ai/{name}"]
     assert jobs.kubectl("get", "aitj", name).split()[-4:-1] == [name, last, "0"]
@@ -90,7 +90,7 @@ def _fit(jobs: Jobs, name: str, last: str) -> None:
 def _paddle(jobs: Jobs, path: Path, last: str) -> None:
     *_, job = yaml.safe_load_all((EXAMPLES / path).read_text(encoding="utf-8"))
     name = job["metadata"]["name"]
-    jobs.kubectl("wait", f"--for=jsonpath={{.status.phase}}={last}", f"pdj/{name}", "--timeout=30s")
+    jobs.kubectl("wait", f"--for=jsonpath={{.status.phase}}={last}", f"pdj/{name}", "--timeout=100s")
 
     assert jobs.kubectl("get", "pdj", "-o", "name").split() == [f"paddlejob.batch.paddlepaddle.org/{name}"]
     mode = "PS" if "ps" in job["spec"] else "Collective"

@@ -154,7 +154,7 @@ def cluster(plane: ControlPlane) -> Iterator[Cluster]:
         agent(plane, "north", *many),
         started(plane.kubeconfig("operator"), log, "--lease", "default/operator", *QUICK) as operator,
     ):
-        operator.until(lambda: operator.leads(plane, "default"), 40)
+        operator.until(lambda: operator.leads(plane, "default"))
         yield Cluster(plane)
         assert "Traceback" not in log.read_text()
 
@@ -212,7 +212,7 @@ def test_a_run_leaves_the_status_that_a_cluster_stores(
         return found
 
     with suppress(PlaneError):  # counts follow; whatever differs then is shown below
-        until(lambda: theirs() == mine, "it is as here", 30)
+        until(lambda: theirs() == mine, "it is as here")
     assert theirs() == mine
     assert body["metadata"]["generation"] == 1
     assert end.get("terminated", []) == KEPT.get(name, [])
@@ -229,8 +229,8 @@ def test_a_pod_in_back_off_is_deleted_when_its_job_has_failed(cluster: Cluster, 
         said = cluster.status(body, "crashing").get("conditions") or [{"type": ""}]
         return bool(said[-1]["type"] == "Failed" and said[-1]["status"] == "True")
 
-    until(failed, "it fails", 60)
-    until(lambda: set(cluster.pods("crashing")) == {"chief-0"}, f"{list(cluster.pods('crashing'))}", 60)
+    until(failed, "it fails")
+    until(lambda: set(cluster.pods("crashing")) == {"chief-0"}, f"{list(cluster.pods('crashing'))}")
     assert cluster.pods("crashing")["chief-0"]["status"]["phase"] == "Running"
 
 
@@ -239,10 +239,10 @@ def test_a_kept_pod_that_fails_after_the_end_is_not_restarted(cluster: Cluster, 
     worker = "touch {at}/up; until [ -e {at}/fail ]; do sleep 0.05; done; echo >> {at}/tries; exit 7"
     body = at(tmp_path, "later", tensorflow("None", worker=worker))
     cluster.make(body)
-    until(lambda: cluster.status(body, "later").get("completionTime"), "it has ended", 60)
+    until(lambda: cluster.status(body, "later").get("completionTime"), "it has ended")
     assert set(cluster.pods("later")) == {"chief-0", "worker-0", "worker-1"}
 
     (tmp_path / "later" / "fail").touch()
 
-    until(lambda: set(cluster.pods("later")) == {"chief-0"}, f"{list(cluster.pods('later'))}", 60)
+    until(lambda: set(cluster.pods("later")) == {"chief-0"}, f"{list(cluster.pods('later'))}")
     assert len((tmp_path / "later" / "tries").read_text().splitlines()) <= 4

@@ -103,7 +103,7 @@ def test_pods_of_a_volcano_job_wait_for_their_groups_turn(plane: ControlPlane, n
         assert groups.until("demo")["spec"]["queue"] == "research"
         groups.phase("demo", "Running")
         again = ("TFJobRunning", f"TFJob {namespace}/demo is running.")
-        until(lambda: jobs.events("demo").count(again) == 2, "its pods are made again, and run", 30)
+        until(lambda: jobs.events("demo").count(again) == 2, "its pods are made again, and run")
 
         plane.call("PATCH", f"{jobs.core}/pods/demo-worker-0/status", _over())
         groups.until("demo", there=False)
@@ -177,7 +177,7 @@ def test_a_scheduler_whose_pod_groups_are_not_installed_is_told_in_a_line(
     grant(plane, namespace, "operator", {"kind": "User", "name": "operator", "apiGroup": RBAC})
     log = tmp_path / "log"
     with started(plane.kubeconfig("operator"), log, "--no-leader-elect", "--gang-scheduler-name=volcano") as process:
-        until(lambda: not process.alive, "it ends", 20)
+        until(lambda: not process.alive, "it ends")
         assert process.end() == 2
 
     (line,) = [line for line in log.read_text().splitlines() if line.startswith("trainwright: ")]

@@ -75,7 +75,7 @@ def test_the_commands_of_the_page_make_a_machine_a_node(plane: ControlPlane, nam
         for where, block in BLOCK.findall(PAGE):
             if where == "machine":
                 shell.start(block)
-                until(lambda: requests(plane, "gpu-0"), "it has asked for a certificate", 60)
+                until(lambda: requests(plane, "gpu-0"), "it has asked for a certificate")
                 assert plane.find("/api/v1/nodes/gpu-0") is None
             else:
                 shell.run(block)
@@ -170,7 +170,7 @@ def test_a_node_that_gets_no_certificate_says_why_and_what_to_do(
     (name,) = requests(plane, node)
     if verdict:
         plane.kubectl("certificate", verdict, name)
-    until(lambda: not process.alive, "it has ended", 30)
+    until(lambda: not process.alive, "it has ended")
 
     assert process.end() == 3
     assert told in process.tail(1)
@@ -182,7 +182,7 @@ def test_a_node_that_gets_no_certificate_says_why_and_what_to_do(
 def test_who_may_not_ask_for_certificates_is_told_what_to_install(plane: ControlPlane) -> None:
     process = agent_process(plane, "nobody", "--bootstrap-kubeconfig", str(plane.kubeconfig("stranger")))
     process.start()
-    until(lambda: not process.alive, "it has ended", 30)
+    until(lambda: not process.alive, "it has ended")
 
     assert process.end() == 3
     assert "no certificate for node nobody can be requested" in process.tail(1)
@@ -192,7 +192,7 @@ def test_who_may_not_ask_for_certificates_is_told_what_to_install(plane: Control
 def test_a_node_cannot_be_another_one(plane: ControlPlane) -> None:
     process = agent_process(plane, "other", "--kubeconfig", str(node_kubeconfig(plane, "east")))
     process.start()
-    until(lambda: not process.alive, "it has ended", 30)
+    until(lambda: not process.alive, "it has ended")
 
     assert process.end() == 2
     assert "--name other: the kubeconfig is that of system:node:east" in process.tail(1)
@@ -247,7 +247,7 @@ def test_a_certificate_is_renewed_before_it_ends_and_the_agent_goes_on(tmp_path:
             first = ends(plane, "brief")
             pods.make(pod("long", "while :; do sleep 0.2; done", nodeName="brief"))
             pods.until("long", "Running")
-            process.until(lambda: "was renewed" in process.tail(50), 60)
+            process.until(lambda: "was renewed" in process.tail(50))
             assert ends(plane, "brief") > first
             time.sleep(max(0.0, first + 1 - time.time()))
             mark = plane.mark()
@@ -306,7 +306,7 @@ def asked(plane: ControlPlane, node: str, *words: str, given: Any = None) -> "su
 
 
 def test_a_node_runs_its_own_pod_with_secret_setting_token_and_log(apart: Pods) -> None:
-    until(lambda: len(apart.kubectl("logs", "east").split()) == 3, "it has written all", 20)
+    until(lambda: len(apart.kubectl("logs", "east").split()) == 3, "it has written all")
     secret, setting, token = apart.kubectl("logs", "east").split()
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
     user = apart.plane.call("POST", "/apis/authentication.k8s.io/v1/tokenreviews", review)["status"]["user"]
@@ -391,10 +391,10 @@ def test_the_shared_account_loses_its_rights_when_the_new_manifests_are_applied(
         as_old = {one: ("auth", "can-i", *one.split(), "-A", f"--as={OLD}") for one in asked}
         return {one for one, words in as_old.items() if plane.kubectl(*words, check=False).stdout.strip() == "yes"}
 
-    until(lambda: may() == set(asked), "the shared account may do all that", 10)
+    until(lambda: may() == set(asked), "the shared account may do all that")
     new = trainwright("manifests", "--nodes", "--no-crds").stdout
     plane.kubectl("apply", "--server-side", "-f", "-", given=new)
-    until(lambda: may() == set(), f"it may do nothing of it: {may()}", 10)
+    until(lambda: may() == set(), f"it may do nothing of it: {may()}")
     assert OLD.rpartition(":")[2] not in {
         one["name"]
         for binding in plane.call("GET", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings")["items"]

@@ -185,7 +185,7 @@ def the_other_takes_over(place: Place) -> None:
 
     place.plane.kubectl("delete", "pod", "-n", "trainwright", before.partition("_")[0], "--wait=false")
 
-    until(lambda: place.leader() not in ("", before), "the other one leads", 10)
+    until(lambda: place.leader() not in ("", before), "the other one leads")
     assert len(place.before) == 4
     assert place.replicas() == place.before
 

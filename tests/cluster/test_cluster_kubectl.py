@@ -16,11 +16,11 @@ pytest_plugins = ("cluster_fixtures", "cluster_stage")
 
 def test_a_job_is_applied_waited_for_and_described(jobs: Jobs) -> None:
     jobs.apply(job("well", role(replicas=2, runs="1")))
-    said = jobs.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "gj/well", "--timeout=30s")
+    said = jobs.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "gj/well", "--timeout=100s")
     assert "condition met" in said
 
     assert jobs.kubectl("get", "gj").splitlines()[1].split()[:2] == ["well", "Succeeded"]
-    until(lambda: jobs.kubectl("get", "gj", "-o", "wide").split()[-3:] == ["0", "2", "0"], "the counts are told", 15)
+    until(lambda: jobs.kubectl("get", "gj", "-o", "wide").split()[-3:] == ["0", "2", "0"], "the counts are told")
     described = " ".join(jobs.kubectl("describe", "gj", "well").split())
     assert "Message: The job has finished successfully." in described
     events = described.partition("Events:")[2]
@@ -86,7 +86,7 @@ def test_a_deleted_job_takes_its_children_along_unless_told_not_to(jobs: Jobs, c
     before = {name: one["metadata"]["uid"] for name, one in jobs.pods().items()}
     services = f"/api/v1/namespaces/{jobs.namespace}/services"
 
-    jobs.kubectl("delete", "gj", "gone", f"--cascade={cascade}", "--timeout=30s")
+    jobs.kubectl("delete", "gj", "gone", f"--cascade={cascade}", "--timeout=100s")
 
     assert jobs.find("gone") == {}
     until(lambda: len(jobs.plane.call("GET", services)["items"]) == left, "the services")
@@ -198,5 +198,5 @@ def test_an_edit_that_cannot_be_applied_is_told_and_harms_nothing(jobs: Jobs) ->
 
     jobs.apply(job("edited", good))
     jobs.until_pods(2, phase="Running")
-    until(lambda: not jobs.condition("edited"), "it is mended", 15)
+    until(lambda: not jobs.condition("edited"), "it is mended")
     assert jobs.pods()["edited-worker-0"]["metadata"]["uid"] == uid

@@ -43,7 +43,7 @@ def _shell(script: str, replicas: int = 1, **more: Any) -> Body:
 def test_a_job_succeeds_in_containers_and_its_logs_are_read(there: Jobs) -> None:
     there.apply(job("real", _shell("echo rank $(rank) of $(replicas[worker]) on `hostname`; sleep 1", replicas=2)))
 
-    status = there.until("real", "Succeeded", patience=60)
+    status = there.until("real", "Succeeded")
     assert status["aggregate"]["succeeded"] + status["aggregate"]["running"] == 2
     assert {one["spec"]["nodeName"] for one in there.pods().values()} == {NODE}
     for rank in range(2):
@@ -56,7 +56,7 @@ def test_a_job_succeeds_in_containers_and_its_logs_are_read(there: Jobs) -> None
 def test_a_container_that_fails_is_restarted_as_the_job_says_and_the_job_fails_when_it_may_not_be(there: Jobs) -> None:
     there.apply(job("fails", _shell("echo try; exit 3", limit=1)))
 
-    status = there.until("fails", "Failed", patience=60)
+    status = there.until("fails", "Failed")
     assert status["tasks"][0]["restartCount"] == 1
     assert status["tasks"][0]["replicas"][0]["containers"] == [{"name": "main", "state": "Terminated", "exitCode": 3}]
     assert status["trainwright"]["failures"][-1]["cause"] | {"message": ""} == {
@@ -80,7 +80,7 @@ def test_an_image_that_is_not_there_is_told(there: Jobs) -> None:
     absent["template"]["spec"]["containers"][0]["image"] = "trainwright.test/absent:1"
     there.apply(job("absent", absent))
 
-    until(lambda: "cannot be created: ErrImageNeverPull" in there.condition("absent"), f"{there.status('absent')}", 30)
+    until(lambda: "cannot be created: ErrImageNeverPull" in there.condition("absent"), f"{there.status('absent')}")
     assert there.phase("absent") == "Pending"
     there.kubectl("delete", "gj", "absent")
     there.until_pods(0)

@@ -57,7 +57,7 @@ def test_who_may_not_create_the_namespace_is_told_the_command_and_it_helps(plane
     install_crds(plane)
     _grant_all_but_namespaces(plane)
     with started(plane.kubeconfig("operator"), tmp_path / "operator.log") as operator:
-        until(lambda: not operator.alive, "it has ended", 60)
+        until(lambda: not operator.alive, "it has ended")
         assert operator.end() == 3
         last = operator.tail(1)
     assert last.startswith("trainwright: the lease trainwright/operator cannot be had: namespaces ")

@@ -36,7 +36,7 @@ def _lax(plane: ControlPlane) -> None:
         bodies.append({**body, "spec": {**body["spec"], "versions": versions}})
     given = json.dumps({"apiVersion": "v1", "kind": "List", "items": bodies})
     plane.kubectl("apply", "--server-side", "-f", "-", given=given)
-    plane.kubectl("wait", "--for=condition=Established", "--timeout=20s", "crd", "--all")
+    plane.kubectl("wait", "--for=condition=Established", "--timeout=100s", "crd", "--all")
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_a_job_that_slipped_past_the_schema_fails_and_says_why(there: Jobs) -> N
     began = time.monotonic()
     there.make(job("sound", role(replicas=2)))
     there.until("sound", "Succeeded")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
     for name in SPECS:
         until(lambda name=name: there.phase(name) == "Failed" and there.events(name), name, 15)  # type: ignore[misc]
@@ -173,7 +173,7 @@ def test_a_status_that_somebody_broke(there: Jobs, name: str) -> None:
     if goes_on:
         there.until(name, "Running")
     else:
-        until(lambda: "status.trainwright: cannot be read" in there.condition(name), f"{there.status(name)}", 15)
+        until(lambda: "status.trainwright: cannot be read" in there.condition(name), f"{there.status(name)}")
         assert any(event.startswith("Invalid status.trainwright: cannot be read") for event in there.events(name))
         assert there.status(name)["trainwright"] == broken["trainwright"], "what cannot be read is not written over"
     assert {one["metadata"]["uid"] for one in there.pods(name).values()} == uids
@@ -212,6 +212,6 @@ def test_a_server_that_goes_away_and_forgets_loses_nothing(there: Jobs, running:
         there.plane.compact()
         time.sleep(1)
     for name in names:
-        status = there.until(name, "Succeeded", patience=60)
+        status = there.until(name, "Succeeded")
         assert status["tasks"][0]["restartCount"] == 2
     assert running.alive

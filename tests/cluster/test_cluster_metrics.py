@@ -52,7 +52,7 @@ def test_the_operators_numbers_are_those_of_the_server(plane: ControlPlane, name
     probe, jobs, mark = Probe(), Jobs(plane, namespace), plane.mark()
     place = ("--namespace", namespace, "--lease", f"{namespace}/operator", "--address", probe.address)
     with started(config, tmp_path / "log", *place, "--log-format", "json", *MISSION) as process:
-        until(lambda: probe.get("/readyz") == (200, "ok\n"), "it is ready", 20)
+        until(lambda: probe.get("/readyz") == (200, "ok\n"), "it is ready")
         jobs.make(job("twice", role(replicas=2, limit=2, exit="1,0", runs="0.5")))
         jobs.make(job("never", role(exit="3", runs="0.5")))
         jobs.make(job("still", role(runs="forever")))
@@ -62,7 +62,7 @@ def test_the_operators_numbers_are_those_of_the_server(plane: ControlPlane, name
         found, healthy = probe.numbers(), probe.get("/healthz")
         calls = plane.audit(mark).where(user=user)
         assert process.end() == 0
-        until(lambda: holder(plane, namespace) == "", "the lease is given back", 3)
+        until(lambda: holder(plane, namespace) == "", "the lease is given back")
 
     pods = [call for call in calls if (call.verb, call.resource, call.code) == ("create", "pods", 201)]
     assert found["trainwright_api_calls_total", of(verb="create", resource="pods", code="201")] == len(pods) == 6

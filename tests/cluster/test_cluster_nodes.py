@@ -34,10 +34,10 @@ class Place:
             found = self.find(name)
             return found if found and found["status"].get("phase") == phase else None
 
-        return until(there, f"{name} is {phase}: {self.find(name)}", 20)
+        return until(there, f"{name} is {phase}: {self.find(name)}")
 
     def until_gone(self, name: str) -> None:
-        until(lambda: self.find(name) is None, f"{name} is gone: {self.find(name)}", 20)
+        until(lambda: self.find(name) is None, f"{name} is gone: {self.find(name)}")
 
 
 @pytest.fixture

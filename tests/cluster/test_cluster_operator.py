@@ -52,7 +52,7 @@ def test_a_hundred_jobs_at_once_all_end(plane: ControlPlane, jobs: Jobs) -> None
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda name: jobs.make(job(name, role(replicas=2))), names))
     for name in names:
-        jobs.until(name, "Succeeded", patience=60)
+        jobs.until(name, "Succeeded")
 
 
 def test_the_api_server_takes_the_manifests(plane: ControlPlane, namespace: str) -> None:

@@ -30,7 +30,7 @@ def addresses(paddle: PaddleJobs, name: str, kind: str) -> list[str]:
 
 def test_a_job_is_seen_with_kubectl_and_succeeds(jobs: Jobs, paddle: PaddleJobs) -> None:
     jobs.apply(paddlejob("demo", ps=role(1, runs="0.5"), worker=role(2, runs="0.5"), cleanPodPolicy="Never"))
-    jobs.kubectl("wait", "--for=condition=Completed", "pdj/demo", "--timeout=60s")
+    jobs.kubectl("wait", "--for=condition=Completed", "pdj/demo", "--timeout=100s")
 
     head, row = jobs.kubectl("get", "pdj").splitlines()
     assert (head.split(), row.split()[:3]) == (["NAME", "STATUS", "MODE", "AGE"], ["demo", "Completed", "PS"])
@@ -147,7 +147,7 @@ def test_an_unfinished_job_is_deleted_and_made_again_under_its_name(paddle: Padd
 def test_the_exit_codes_of_paddle_restart_and_others_fail(paddle: PaddleJobs) -> None:
     paddle.make(paddlejob("again", worker=role(1, exit="101,0", runs="0.3")))
     paddle.make(paddlejob("never", worker=role(1, exit="1", runs="0.3")))
-    paddle.until("again", "Completed", 60)
+    paddle.until("again", "Completed")
     failed = paddle.until("never", "Failed")
 
     assert "Restarting" in paddle.events("again")
@@ -213,5 +213,5 @@ def test_somebody_elses_configmap_of_its_name_is_told_of_and_nobody_reads_it(pad
     keys = paddle.children("demo")["worker-0"]["spec"]["containers"][0]["env"][-1]["valueFrom"]["configMapKeyRef"]
     assert keys["key"] not in paddle.data("demo"), "a kubelet would not start it"
     paddle.plane.call("DELETE", f"{paddle.core}/configmaps/demo")
-    until(lambda: keys["key"] in paddle.data("demo"), "its own is made as soon as the name is free", 40)
+    until(lambda: keys["key"] in paddle.data("demo"), "its own is made as soon as the name is free")
     paddle.until("demo", "Running")

@@ -58,7 +58,7 @@ def operator(plane: ControlPlane) -> Iterator[Process]:
     log, etcd = plane.layout.logs / "operator.log", plane.layout.etcd.removeprefix("http://")
     words = ("--lease", "default/operator", "--etcd-server", etcd, *QUICK)
     with started(plane.kubeconfig("operator"), log, *words) as process:
-        process.until(lambda: process.leads(plane, "default"), 40)
+        process.until(lambda: process.leads(plane, "default"))
         yield process
         assert process.end() == 0
 
@@ -104,7 +104,7 @@ def test_two_workers_on_two_nodes_train_one_network_together(
     agents: None, training: Training, intranet: str, record_property: Record
 ) -> None:
     name = training.start("resnet", lambda job: job["spec"].update(intranet=intranet))
-    until(lambda: training.nodes(name) == {"east", "west"}, "one is on each node", 30)
+    until(lambda: training.nodes(name) == {"east", "west"}, "one is on each node")
     training.end(name)
     found = losses(training.log(f"{name}-worker-0"))
 
@@ -121,7 +121,7 @@ def test_servers_on_two_nodes_hold_what_two_workers_learn(
     agents: None, training: Training, file: str, record_property: Record
 ) -> None:
     name = training.start(file)
-    until(lambda: training.nodes(name) == {"east", "west"}, "they are on both nodes", 30)
+    until(lambda: training.nodes(name) == {"east", "west"}, "they are on both nodes")
     training.end(name)
 
     for rank in (0, 1):
@@ -131,7 +131,7 @@ def test_servers_on_two_nodes_hold_what_two_workers_learn(
         before, now = map(float, re.findall(r"on inputs of all workers: loss ([\d.]+) .*loss ([\d.]+)", said)[0])
         assert now < 0.2 * before
         record_property("figure", f"PaddlePaddle, 2 nodes, {file}, worker {rank}: loss {before:.4f} → {now:.4f}")
-    until(lambda: set(training.children(name)) == {"worker-0", "worker-1"}, "those that serve for ever are ended", 60)
+    until(lambda: set(training.children(name)) == {"worker-0", "worker-1"}, "those that serve for ever are ended")
 
 
 # -- elastic -----------------------------------------------------------------------------------------------------------

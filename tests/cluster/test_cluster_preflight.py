@@ -116,7 +116,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
     def first(plane: ControlPlane) -> None:
         plane.kubectl("apply", "-f", "-", given=json.dumps(THEIRS))
-        plane.kubectl("wait", "--for=condition=Established", "--timeout=20s", "crd", "--all")
+        plane.kubectl("wait", "--for=condition=Established", "--timeout=100s", "crd", "--all")
 
     with ControlPlane(folder / "plane", first=first) as plane, fake_nodes(plane, 2):
         plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
@@ -205,9 +205,9 @@ def test_its_job_is_left_alone_and_that_is_told_once(stage: Stage) -> None:
     mark = stage.plane.mark()
     for _ in range(2):
         with stage.operator() as process:
-            until(lambda: stage.events("theirs"), "people are told", 30)
+            until(lambda: stage.events("theirs"), "people are told")
             stage.make(tfjob("ours", Worker=replicas(1)))
-            until(lambda: "Succeeded" in stage.conditions("ours"), "another job, which is ours, succeeds", 60)
+            until(lambda: "Succeeded" in stage.conditions("ours"), "another job, which is ours, succeeds")
             time.sleep(2)
             stage.plane.call("DELETE", f"{stage.path}/ours")
             assert process.end() == 0
@@ -233,9 +233,9 @@ def test_once_it_is_handed_over_it_starts_anew_under_us(stage: Stage) -> None:
         words = message.split("`")[1].split()
         assert words[:2] == ["kubectl", "annotate"]
         stage.plane.kubectl(*words[1:])
-        until(lambda: "trainwright" in stage.status("theirs"), "it is ours", 30)
-        until(lambda: _ours(stage), f"its pods are ours: {stage.uids()}", 60)
-        stage.until("theirs", "Created", "Running", patience=60)
+        until(lambda: "trainwright" in stage.status("theirs"), "it is ours")
+        until(lambda: _ours(stage), f"its pods are ours: {stage.uids()}")
+        stage.until("theirs", "Created", "Running")
         assert process.end() == 0
 
     assert set(stage.uids()) == set(stage.before)

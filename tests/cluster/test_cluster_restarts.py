@@ -61,10 +61,10 @@ def test_killed_again_and_again_it_makes_no_pod_twice_and_loses_no_count(
             with started(config, log, *words) as process:
                 process.until(lambda share=share: len(ended()) >= share)  # type: ignore[misc]
         with started(config, log, *words):  # what was left to clear away
-            until(lambda: _agree(jobs, ended()), "pods and statuses agree", 30)
+            until(lambda: _agree(jobs, ended()), "pods and statuses agree")
         # Who watches may lag behind who works.
         pods = sum(sum(_expected(number)[2].values()) for number in range(MANY))
-        until(lambda: born().total() >= pods, "every pod was seen", 60)
+        until(lambda: born().total() >= pods, "every pod was seen")
         made = born()
 
     statuses = ended()

@@ -133,7 +133,7 @@ class Life:
         def there() -> bool:
             return bool(self.plane.call("GET", f"{self.jobs}/{name}").get("status", {}).get("phase") == phase)
 
-        until(there, f"{name} is {phase}: {self.plane.find(f'{self.jobs}/{name}')}", 30)
+        until(there, f"{name} is {phase}: {self.plane.find(f'{self.jobs}/{name}')}")
 
     def pods(self, name: str) -> list[Body]:
         found: list[Body] = self.plane.call("GET", f"{self.core}/pods?labelSelector=genericjob={name}")["items"]

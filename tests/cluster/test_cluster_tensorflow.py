@@ -54,7 +54,7 @@ def agents(plane: ControlPlane) -> Iterator[tuple[Process, Process]]:
 def operator(plane: ControlPlane) -> Iterator[Process]:
     log = plane.layout.logs / "operator.log"
     with started(plane.kubeconfig("operator"), log, "--lease", "default/operator", *QUICK) as process:
-        process.until(lambda: process.leads(plane, "default"), 40)
+        process.until(lambda: process.leads(plane, "default"))
         yield process
         assert process.end() == 0
 
@@ -118,7 +118,7 @@ def steps(said: str) -> list[int]:
 
 def test_two_workers_on_two_nodes_train_one_model_together(training: Training) -> None:
     training.start("multi-worker", STEPS="40", PACE="0")
-    until(lambda: training.nodes("multi-worker") == {"east", "west"}, "one is on each node", 30)
+    until(lambda: training.nodes("multi-worker") == {"east", "west"}, "one is on each node")
     training.end("multi-worker")
     said = training.log("multi-worker-worker-0")
 
@@ -175,7 +175,7 @@ def ancestors(pid: int) -> set[int]:
 
 def test_a_chief_trains_with_workers_and_parameter_servers(training: Training) -> None:
     training.start("dist-mnist")
-    until(lambda: training.nodes("dist-mnist") == {"east", "west"}, "they are on both nodes", 30)
+    until(lambda: training.nodes("dist-mnist") == {"east", "west"}, "they are on both nodes")
     training.end("dist-mnist")
     said = training.log("dist-mnist-chief-0")
 
@@ -183,7 +183,7 @@ def test_a_chief_trains_with_workers_and_parameter_servers(training: Training) -
     assert "the parameters are held by task:0 task:1" in said
     assert len(losses(said)) == 8
     assert losses(said)[-1] < losses(said)[0] / 2
-    until(lambda: set(training.children("dist-mnist")) == {"chief-0"}, "those that serve for ever are ended", 60)
+    until(lambda: set(training.children("dist-mnist")) == {"chief-0"}, "those that serve for ever are ended")
 
 
 def test_the_same_program_trains_as_an_aitrainingjob(training: Training) -> None:

@@ -28,7 +28,7 @@ def test_a_job_succeeds_within_its_budget_of_writes_and_kubectl_can_wait_for_it(
 ) -> None:
     mark = plane.mark()
     jobs.apply(tfjob("demo", Worker=replicas(workers, runs="0.3")))
-    jobs.kubectl("wait", "--for=condition=Succeeded", "tfjob/demo", "--timeout=60s")
+    jobs.kubectl("wait", "--for=condition=Succeeded", "tfjob/demo", "--timeout=100s")
 
     head, row = jobs.kubectl("get", "tfjobs").splitlines()
     assert (head.split(), row.split()[:2]) == (["NAME", "STATE", "AGE"], ["demo", "Succeeded"])
@@ -43,8 +43,8 @@ def test_a_retryable_exit_is_tried_again_and_a_permanent_one_fails(jobs: Jobs) -
         tfjob("again", Worker=replicas(1, "ExitCode", exit="137,0", runs="0.2")),
         tfjob("never", Worker=replicas(1, "ExitCode", exit="1", runs="0.2")),
     )
-    jobs.kubectl("wait", "--for=condition=Succeeded", "tfjob/again", "--timeout=60s")
-    jobs.kubectl("wait", "--for=condition=Failed", "tfjob/never", "--timeout=60s")
+    jobs.kubectl("wait", "--for=condition=Succeeded", "tfjob/again", "--timeout=100s")
+    jobs.kubectl("wait", "--for=condition=Failed", "tfjob/never", "--timeout=100s")
 
     said = {one["type"]: one["message"] for one in found(jobs, "never")["status"]["conditions"]}
     assert said["Failed"] == 'job "never" is failing because "Worker" replica(s) failed.'
@@ -55,7 +55,7 @@ def test_a_retryable_exit_is_tried_again_and_a_permanent_one_fails(jobs: Jobs) -
 
 def test_suspended_and_resumed(jobs: Jobs) -> None:
     jobs.apply(tfjob("demo", Chief=replicas(1, runs="forever"), Worker=replicas(1, runs="forever")))
-    jobs.kubectl("wait", "--for=condition=Running", "tfjob/demo", "--timeout=60s")
+    jobs.kubectl("wait", "--for=condition=Running", "tfjob/demo", "--timeout=100s")
     started = found(jobs, "demo")["status"]["startTime"]
     change = '{"spec":{"runPolicy":{"suspend":%s}}}'
 
@@ -72,7 +72,7 @@ def test_suspended_and_resumed(jobs: Jobs) -> None:
 
 def test_a_job_of_the_old_version_is_told_its_counts_under_the_old_name(jobs: Jobs) -> None:
     jobs.apply(tfjob("demo", "v1alpha2", Worker=replicas(2, runs="0.3")))
-    jobs.kubectl("wait", "--for=condition=Succeeded", "tfjob/demo", "--timeout=60s")
+    jobs.kubectl("wait", "--for=condition=Succeeded", "tfjob/demo", "--timeout=100s")
 
     status = found(jobs, "demo")["status"]
     assert status["tfReplicaStatuses"] == status["replicaStatuses"] == {"Worker": {"succeeded": 2}}
@@ -82,7 +82,7 @@ def test_a_job_of_another_controller_is_not_touched(plane: ControlPlane, jobs: J
     mark = plane.mark()
     policy = {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}
     jobs.apply(tfjob("theirs", spec=policy, Worker=replicas(1)), tfjob("ours", Worker=replicas(1, runs="0.1")))
-    jobs.kubectl("wait", "--for=condition=Succeeded", "tfjob/ours", "--timeout=60s")
+    jobs.kubectl("wait", "--for=condition=Succeeded", "tfjob/ours", "--timeout=100s")
 
     calls = plane.audit(mark).where(user="operator", namespace=jobs.namespace)
     assert not [call for call in calls.writes if "theirs" in str(call)]
@@ -94,7 +94,7 @@ def test_what_a_job_waits_for_is_told_with_it_once(plane: ControlPlane, jobs: Jo
     nowhere = {"nodeSelector": {"test.trainwright.dev/planet": "mars"}}
     jobs.apply(tfjob("demo", Chief=replicas(1, runs="forever"), Worker=replicas(2, pod=nowhere)))
     tfjobs = TFJobs(plane, jobs.namespace)
-    until(lambda: "Unschedulable" in dict(tfjobs.events("demo")), "it is told why workers wait", 40)
+    until(lambda: "Unschedulable" in dict(tfjobs.events("demo")), "it is told why workers wait")
 
     assert conditions(jobs, "demo") == ["Created", "Running"]
     ((reason, message),) = tfjobs.events("demo")

@@ -263,7 +263,7 @@ def test_what_becomes_of_it(stage: Stage, name: str) -> None:
     status = stage.until(name, *scene.conditions) if scene.conditions else {}
 
     left = scene.present if scene.kept is None else scene.kept
-    until(lambda: len(stage.children(name)) == scene.made + left, f"{name}: {sorted(stage.children(name))}", 20)
+    until(lambda: len(stage.children(name)) == scene.made + left, f"{name}: {sorted(stage.children(name))}")
     if not scene.conditions:
         time.sleep(2)
         assert "status" not in stage.find(name)
@@ -279,7 +279,7 @@ def test_what_becomes_of_it(stage: Stage, name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, scene in SCENES.items() if scene.made])
 def test_every_child_that_is_made_is_its_jobs(stage: Stage, name: str) -> None:
     scene, uid = SCENES[name], stage.find(name)["metadata"]["uid"]
-    until(lambda: len(stage.calls("create", "pods", name)) == scene.made, f"{name} has its pods", 20)
+    until(lambda: len(stage.calls("create", "pods", name)) == scene.made, f"{name} has its pods")
     made = set(stage.calls("create", "pods", name))
     owners = [
         child["metadata"]["ownerReferences"]
@@ -295,10 +295,10 @@ def test_every_child_that_is_made_is_its_jobs(stage: Stage, name: str) -> None:
 
 @pytest.mark.parametrize("name", LIVED)
 def test_a_job_is_removed_when_its_time_to_live_is_over(stage: Stage, name: str) -> None:
-    until(lambda: not stage.find(name), f"{name} is gone: {stage.find(name)}", 20)
+    until(lambda: not stage.find(name), f"{name} is gone: {stage.find(name)}")
 
     assert stage.events(name)[-1] == ("SuccessfulDeleteJob", f"Deleted job: {name}")
-    until(lambda: not stage.children(name), "and so are its pods", 30)
+    until(lambda: not stage.children(name), "and so are its pods")
 
 
 def test_a_job_that_was_suspended_from_the_start_has_not_started(stage: Stage) -> None:
@@ -367,8 +367,8 @@ def test_dynamic_workers_come_and_go(stage: Stage) -> None:
     stage.make(tfjob("dynamic", spec={"enableDynamicWorker": True}, Worker=replicas(1, pod=NOBODY)))
     for count in (3, 2):
         stage.edit("dynamic", tfReplicaSpecs={"Worker": {"replicas": count}})
-        until(partial(_has, stage, "dynamic", count), f"there are {count}", 20)
+        until(partial(_has, stage, "dynamic", count), f"there are {count}")
 
-    until(lambda: set(stage.children("dynamic", "services")) == {"worker-0", "worker-1"}, "services follow", 20)
+    until(lambda: set(stage.children("dynamic", "services")) == {"worker-0", "worker-1"}, "services follow")
     assert len(stage.calls("create", "pods", "dynamic")) == 3
     assert stage.calls("delete", "pods", "dynamic") == ["dynamic-worker-2"]

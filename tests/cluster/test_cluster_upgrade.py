@@ -114,7 +114,7 @@ def test_counts_attempts_and_back_off_survive_every_change_of_the_operator(stage
             assert restarts(jobs, "often") == 2 * failures
             assert all(attempt < failures for attempt in attempts(jobs, "often").values())
         with stage.operator(stage.new):
-            status = jobs.until("often", "Succeeded", patience=60)
+            status = jobs.until("often", "Succeeded")
             spent = jobs.until("spent", "Failed", patience=30)
         made, whole = born(), (tmp_path / "pods").read_text()
 
@@ -150,13 +150,13 @@ def test_a_restart_of_the_whole_job_whose_pods_are_still_going_is_made_once(stag
         for number, version in enumerate((stage.old, stage.new, stage.old)):
             with stage.operator(version):
                 jobs.until_pods(2, "whole", "Running")
-                until(partial(_all_at, jobs, "whole", number), f"attempt {number}", 30)
+                until(partial(_all_at, jobs, "whole", number), f"attempt {number}")
                 _fail(jobs, "whole-a-0")
-                until(lambda: _going(jobs, "whole-b-0"), "the other one goes", 30)
+                until(lambda: _going(jobs, "whole-b-0"), "the other one goes")
             assert restarts(jobs, "whole") == number + 1
             assert attempts(jobs, "whole").get("whole-b-0", number) == number
         with stage.operator(stage.new):
-            until(lambda: attempts(jobs, "whole") == {"whole-a-0": 3, "whole-b-0": 3}, "the last attempt", 30)
+            until(lambda: attempts(jobs, "whole") == {"whole-a-0": 3, "whole-b-0": 3}, "the last attempt")
             jobs.until("whole", "Running", patience=30)
             status = jobs.status("whole")
         made = born()

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(ROOT.glob("docs/**/*.md"))
 BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -64,11 +66,11 @@ def test_the_commands_of_a_block_work_as_shown(session: Session, tmp_path: Path)
     finally:
         for process in beside:
             process.send_signal(signal.SIGINT)
-        assert [process.wait(30) for process in beside] == [process.returncode for process in beside]
+        assert [process.wait(PATIENCE) for process in beside] == [process.returncode for process in beside]
 
 
 def run(words: list[str], env: dict[str, str]) -> None:
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
     assert (done.returncode, done.stderr) == (0, ""), done.stdout[-2000:]
     assert done.stdout or "logs" in words  # a job may have printed nothing yet
@@ -76,9 +78,10 @@ def run(words: list[str], env: dict[str, str]) -> None:
 
 def wait_for_it(env: dict[str, str]) -> None:
     """Until the run that was just started can be reached, and has a replica that runs."""
-    for _ in range(200):
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
         words = [sys.executable, "-m", "trainwright", "get", "-o", "wide"]
-        seen = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False).stdout
+        seen = subprocess.run(words, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False).stdout
         if "Running" in seen or "Paused" in seen:
             return
         time.sleep(0.1)

@@ -43,8 +43,8 @@ def _stage(folder: Path, runtime: str, why: str) -> Iterator[Stage]:
     try:
         yield made
         if not made.live:  # or else the test failed, and says more
-            until(lambda: not made.left(), patience=5.0, what=f"nothing is left: {made.left()}")
-            until(lambda: not links(), patience=5.0, what=f"no link is left: {links()}")  # the kernel takes its time
+            until(lambda: not made.left(), what=f"nothing is left: {made.left()}")
+            until(lambda: not links(), what=f"no link is left: {links()}")  # the kernel takes its time
     finally:
         made.close()
 

@@ -18,10 +18,10 @@ import e2e_traces as traces
 from e2e_jobs import Body
 from msgspec import Struct
 
+from patience import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-#: Longer than anything here takes on a busy machine.
-PATIENCE = 30.0
 
 
 class Done(Struct):

@@ -42,10 +42,10 @@ def links() -> list[str]:
     return [name for name in found if name[2:].isdigit() and not (_PROC / name[2:]).exists()]
 
 
-def groups() -> list[str]:
-    """Control groups of supervisors which are no more."""
-    found = Path("/sys/fs/cgroup").glob("*/**/trainwright-*") if _LINUX else ()
-    return [str(path) for path in found if not (_PROC / path.name.removeprefix("trainwright-")).exists()]
+def groups(supervisor: int) -> list[str]:
+    """Control groups that a supervisor has made."""
+    found = Path("/sys/fs/cgroup").glob(f"*/**/trainwright-{supervisor}") if _LINUX else ()
+    return [str(path) for path in found]
 
 
 def space(name: str) -> str:

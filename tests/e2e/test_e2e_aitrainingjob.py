@@ -20,8 +20,6 @@ from training import Training
 
 pytest_plugins = ["e2e_fixtures"]
 
-#: A run takes as long as its steps and its faults.
-PATIENCE = 120.0
 Tell = Callable[[str, object], None]
 
 
@@ -38,7 +36,7 @@ def started(stage: Stage, *words: str | dict[str, object]) -> Live:
 
 def ended(run: Live) -> str:
     """What it said, once it has succeeded."""
-    done = run.end(PATIENCE)
+    done = run.end()
     assert done.code == 0, done.said
     return done.said
 
@@ -61,6 +59,7 @@ def test_it_survives_the_kill_of_a_pod(
     training.until(15)
     fault = time.time()
     os.kill(training.process(rank), signal.SIGKILL)
+    training.hurry()  # the others wait for it
     said = ended(run)
 
     training.check(repeated=again)
@@ -79,6 +78,8 @@ def test_it_survives_the_loss_of_a_node(stage: Stage, training: Training, record
     lost = home if leader else next(node for node in ("node-0", "node-1", "node-2") if node != home)
     fault = time.time()
     os.kill(agent_of(stage, lost), signal.SIGKILL)
+    until(lambda: any("\nlost " in training.said(rank) for rank in range(4)), "those that are left notice it")
+    training.hurry()
     said = ended(run)
 
     training.check(repeated=9 if leader else 0)
@@ -105,15 +106,16 @@ def test_it_becomes_smaller_when_a_node_is_lost_and_larger_when_it_returns(
     sandbox: Stage, tmp_path: Path, record_property: Tell
 ) -> None:
     """Two nodes with two GPUs each, one for each trainer: 4, 2 and 4 again."""
-    training = Training(tmp_path / "training", steps=300, pace=0.1)
+    training = Training(tmp_path / "training", steps=300, pace=0.2)
     body = training.manifest(pod={"resources": {"limits": {"nvidia.com/gpu": 1}}})
     run = started(sandbox, "--nodes", "2", "--gpus", "4", "--revive", "11s", body)
     fault = training.until(15)
     os.kill(agent_of(sandbox, "node-1"), signal.SIGKILL)
-    until(lambda: training.worlds == [4, 2], f"two go on: {run.said}", PATIENCE)
+    until(lambda: training.worlds == [4, 2], f"two go on: {run.said}")
     training.until(training.step + 10)
     smaller, grown = training.lost(fault), time.time()
-    until(lambda: training.worlds == [4, 2, 4], f"four go on: {run.said}", PATIENCE)
+    until(lambda: training.worlds == [4, 2, 4], f"four go on: {run.said}")
+    training.hurry()
     said = ended(run)
 
     training.check(repeated=12)
@@ -124,15 +126,17 @@ def test_it_becomes_smaller_when_a_node_is_lost_and_larger_when_it_returns(
 
 
 def test_it_is_scaled_by_hand(stage: Stage, tmp_path: Path, record_property: Tell) -> None:
-    training = Training(tmp_path / "training", steps=150, pace=0.05)  # commands take their time, too
+    training = Training(tmp_path / "training", steps=200, pace=0.15)  # commands take their time, too
     run = started(stage, training.manifest(edlPolicy="Manual"))
     training.until(15)
     fault = time.time()
     assert stage.run("scale", "elastic", "trainer=2").code == 0
-    until(lambda: training.worlds == [4, 2], f"two go on: {training.said()}", PATIENCE)
+    until(lambda: training.worlds == [4, 2], f"two go on: {training.said()}")
     smaller, grown = training.lost(fault), time.time()
     assert re.search(r"trainer-1 +Running +node-0 +0 ", stage.run("get", "elastic").out)  # which was no restart
     assert stage.run("scale", "elastic", "trainer=4").code == 0
+    until(lambda: training.worlds == [4, 2, 4], f"four go on: {training.said()}")
+    training.hurry()
     ended(run)
 
     training.check(repeated=2)
@@ -149,12 +153,13 @@ def test_what_was_preempted_goes_on_when_it_is_submitted_again(
     training.until(15)
     fault = time.time()
     assert stage.run("annotate", "elastic", "Preempted=room is needed").code == 0
-    done = run.end(PATIENCE)
+    done = run.end()
     assert done.code == 1, done.said
     assert "Preempted" in done.out
     assert "room is needed" in done.out
     before = training.step
 
+    training.hurry()
     ended(started(stage, body))
 
     training.check(repeated=1)

@@ -222,12 +222,15 @@ def test_a_process_that_is_not_ours_on_a_gpu_is_warned_of(process: Stage) -> Non
         "esac\n"
     )
     driver.chmod(0o755)
-    script = f"echo $$ > {process.work}/pid; sleep 1; echo has $CUDA_VISIBLE_DEVICES"
-    env = {"PATH": f"{programs}{os.pathsep}{process.env['PATH']}"}
-    done = process.run("run", asks(script, 2, "first"), env=env)
+    script = f"echo $$ > {process.work}/pid; {waiting(process)}"
+    env = process.env | {"PATH": f"{programs}{os.pathsep}{process.env['PATH']}"}
+    run = process.start("run", asks(script, 2, "first"), env=env)
+    run.until("| has 0,1")
+    run.until("is in use by process")
+    (process.work / "go").touch()
+    done = run.end()
 
     assert done.code == 0, done.said
-    assert "| has 0,1" in done.out
     assert re.findall(r"GPU (\d) is in use by process (\d+) \((.*?)\)", done.out) == [
         ("1", str(os.getpid()), "python train.py")
     ]

@@ -3,18 +3,21 @@
 
 import os
 import re
+import select
 import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from e2e_jobs import Body, job, python, role, shell, worker
 from e2e_stage import Stage, until
+
+from patience import PATIENCE
 
 pytest_plugins = ["e2e_fixtures"]
 
@@ -28,25 +31,25 @@ def leave(*_):
     sys.exit()
 signal.signal(signal.SIGTERM, leave)
 print("ready")
-time.sleep(60)
+time.sleep(600)
 """
 #: Does not care.
 DEAF = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("ready")
-time.sleep(60)
+time.sleep(600)
 """
 
 
-def trained(program: str, grace: int = 5) -> Body:
+def trained(program: str, grace: int = 600) -> Body:
     return job(role("worker", python(program), terminationGracePeriodSeconds=grace))
 
 
 CODES = {
     "success": (worker("true"), (), 0, "Succeeded"),
     "failure": (worker("exit 3"), (), 1, "Failed"),
-    "timeout": (worker("exec sleep 60"), ("--timeout", "1"), 124, "TimedOut"),
+    "timeout": (worker("exec sleep 600"), ("--timeout", "1"), 124, "TimedOut"),
 }
 
 
@@ -65,14 +68,12 @@ def test_the_exit_code_tells_the_outcome(process: Stage, case: str) -> None:
 def test_a_signal_ends_replicas_as_they_wish_to_be_ended(stage: Stage, number: int, code: int) -> None:
     run = stage.start("run", trained(POLITE))
     run.until("worker-0 | ready")
-    begun = time.monotonic()
 
     run.signal(number)
     done = run.end()
 
     assert done.code == code, done.said
     assert "worker-0 | asked to leave\nworker-0 | left\n" in done.out
-    assert time.monotonic() - begun < 4
     assert "e2e was interrupted after" in done.out
     assert stage.left() == []
 
@@ -101,23 +102,21 @@ def test_nohup_outlives_its_terminal(process: Stage) -> None:
     time.sleep(0.5)
     (process.work / "go").touch()
 
-    assert run.wait(30) == 0, out.read_text()
+    assert run.wait(PATIENCE) == 0, out.read_text()
     assert "worker-0 | trained" in out.read_text()
     (process.work / "go").unlink()
 
 
 def test_a_second_ctrl_c_kills_at_once(stage: Stage) -> None:
-    run = stage.start("run", trained(DEAF, grace=60))
+    run = stage.start("run", trained(DEAF))
     run.until("worker-0 | ready")
 
     run.signal(signal.SIGINT)
     run.until("Terminating")
-    begun = time.monotonic()
     run.signal(signal.SIGINT)
     done = run.end()
 
     assert done.code == 130, done.said
-    assert time.monotonic() - begun < 3
     assert stage.left() == []
 
 
@@ -130,7 +129,7 @@ def test_who_does_not_leave_in_time_is_killed(stage: Stage) -> None:
     done = run.end()
 
     assert done.code == 130, done.said
-    assert 0.9 < time.monotonic() - begun < 4
+    assert time.monotonic() - begun > 0.9
     assert stage.left() == []
 
 
@@ -149,7 +148,7 @@ def test_ctrl_c_in_the_terminal_reaches_only_the_engine(stage: Stage) -> None:
 
 
 def test_ctrl_c_before_anything_runs_is_heeded(process: Stage) -> None:
-    run = process.start("run", trained(DEAF))
+    run = process.start("run", trained(DEAF, grace=1))  # it may have begun when the signal comes
     until(process.state.exists)
     run.signal(signal.SIGINT)
     done = run.end()
@@ -167,7 +166,7 @@ def test_an_engine_that_is_killed_takes_everything_along(stage: Stage) -> None:
     run.process.kill()
     run.end()
 
-    until(lambda: not stage.left(), f"{stage.left()}", patience=5.0)
+    until(lambda: not stage.left(), f"{stage.left()}")
     after = stage.run("get", "e2e")
     assert "killed" in after.said, after.said
 
@@ -194,26 +193,25 @@ def test_a_supervisor_that_is_killed_is_a_clear_end(stage: Stage) -> None:
     assert (done.code, done.err) == (3, ""), done.said
     assert "no node is left: node-0: the supervisor (process" in done.out
     assert "e2e was lost after" in done.out
-    until(lambda: not stage.left(), f"{stage.left()}", patience=5.0)
+    until(lambda: not stage.left(), f"{stage.left()}")
     assert stage.run("run", worker("true")).code == 0  # which tidies up what is the whole machine's
 
 
 def test_a_reader_that_goes_away_ends_the_run(stage: Stage) -> None:
-    with unread(stage, "while :; do echo xxxxxxxx; sleep 0.01; done", 0) as run:
+    with unread(stage, "while :; do echo xxxxxxxx; sleep 0.01; done") as run:
         run.stdout.readline()
         run.stdout.close()
-        code = run.wait(20)
+        code = run.wait(PATIENCE)
 
     assert code == 141
     assert stage.left() == []
 
 
 @contextmanager
-def unread(stage: Stage, script: str, wait: float) -> Iterator[Any]:
+def unread(stage: Stage, script: str) -> Iterator[Any]:
     """A run whose output nobody reads."""
     words = stage.words("run", worker(script))
     with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=stage.work, env=stage.env) as run:
-        time.sleep(wait)
         try:
             yield run
         finally:
@@ -221,22 +219,27 @@ def unread(stage: Stage, script: str, wait: float) -> Iterator[Any]:
 
 
 def test_a_second_ctrl_c_does_not_wait_for_a_reader(process: Stage) -> None:
-    with unread(process, "seq 1 50000", 1.5) as run:
+    with unread(process, "seq 1 50000") as run:
+        until(lambda: full(run), "its output fills the pipe")
         assert run.poll() is None
         run.send_signal(signal.SIGINT)
-        time.sleep(0.5)
+        time.sleep(0.5)  # nothing tells that it has heard the first
         run.send_signal(signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            run.wait(2)
 
-        assert run.poll() == 130
+        assert run.wait(PATIENCE) == 130
+
+
+def full(run: "subprocess.Popen[bytes]") -> bool:
+    """The pipe of its output has no room for another page: whoever writes waits."""
+    with Path(f"/proc/{run.pid}/fd/1").open("wb", buffering=0) as pipe:
+        return not select.select([], [pipe], [], 0)[1]
 
 
 @pytest.mark.parametrize("how_closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"], ids=["in", "out", "errors", "all"])
 def test_a_caller_that_has_closed_its_files_does_no_harm(process: Stage, how_closed: str) -> None:
     mark = process.work / "mark"
     words = shlex.join(process.words("run", worker(f"touch {mark}")))
-    how: dict[str, Any] = {"cwd": process.work, "env": process.env, "timeout": 20}
+    how: dict[str, Any] = {"cwd": process.work, "env": process.env, "timeout": PATIENCE}
     done = subprocess.run(["sh", "-c", f"{words} {how_closed}"], capture_output=True, check=False, **how)  # noqa: S607 - sh
 
     assert (done.returncode, done.stderr) == (0, b"")
@@ -246,7 +249,7 @@ def test_a_caller_that_has_closed_its_files_does_no_harm(process: Stage, how_clo
 def test_a_working_directory_that_is_gone_is_told(process: Stage) -> None:
     words = shlex.join(process.words("run", worker("true")))
     script = f"mkdir gone; cd gone; rmdir ../gone; {words}"
-    how: dict[str, Any] = {"cwd": process.work, "env": process.env, "timeout": 20}
+    how: dict[str, Any] = {"cwd": process.work, "env": process.env, "timeout": PATIENCE}
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, **how)  # noqa: S607 - sh
 
     assert done.returncode in (2, 3)
@@ -255,9 +258,11 @@ def test_a_working_directory_that_is_gone_is_told(process: Stage) -> None:
 
 
 def test_what_the_outcome_left_running_is_ended_in_good_order(process: Stage) -> None:
+    ready = f"{process.work}/ready"
+    told = POLITE.replace('print("ready")', f'open("{ready}", "w").close()')
     body = job(
-        role("main", shell("sleep 0.5")),
-        role("other", python(POLITE), terminationGracePeriodSeconds=10),
+        role("main", shell(f"until [ -e {ready} ]; do sleep 0.05; done")),
+        role("other", python(told), terminationGracePeriodSeconds=600),
         successRules=[{"main": [0]}],
     )
     done = process.run("run", body)
@@ -283,17 +288,17 @@ def test_the_whole_tree_is_killed_when_grace_is_over(stage: Stage) -> None:
 def test_a_grandchild_that_outlives_its_container_is_ended_with_it(stage: Stage) -> None:
     """At once, while the run goes on, also if it has a session, a parent and an output of its own."""
     stray = "(setsid sh -c 'sleep 302; true' >/dev/null 2>&1 &); setsid sleep 302 & sleep 0.2"
-    run = stage.start("run", job(role("main", shell(stray)), role("other", shell("exec sleep 60"))))
+    run = stage.start("run", job(role("main", shell(stray)), role("other", shell("exec sleep 600"))))
     run.until("main-0  Succeeded")
 
-    until(lambda: not stage.pids("sleep 302"), f"{stage.pids()}", patience=3.0)
+    until(lambda: not stage.pids("sleep 302"), f"{stage.pids()}")
     assert run.process.poll() is None
     run.signal(signal.SIGINT)
     assert run.end().code == 130
 
 
 def test_many_signals_in_a_row_leave_nothing(process: Stage) -> None:
-    run = process.start("run", trained(DEAF, grace=60))
+    run = process.start("run", trained(DEAF))
     run.until("worker-0 | ready")
 
     for _ in range(5):
@@ -303,7 +308,7 @@ def test_many_signals_in_a_row_leave_nothing(process: Stage) -> None:
 
     assert done.code in (130, -signal.SIGINT)
     assert "Traceback" not in done.said, done.said
-    until(lambda: not process.left(), patience=5.0)
+    until(lambda: not process.left())
 
 
 def test_the_state_folder_is_said_to_be_unusable(process: Stage) -> None:

@@ -238,7 +238,7 @@ def test_an_engine_that_is_killed_takes_a_stopped_agent_along(stage: Stage) -> N
     run.process.kill()
     run.end()
 
-    until(lambda: not stage.left(), "nothing is left", patience=10.0)
+    until(lambda: not stage.left(), "nothing is left")
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

@@ -19,7 +19,7 @@ def test_what_is_written_is_valid_and_runs(stage: Stage, kind: str) -> None:
     assert "trainwright run job.yaml " in file.read_text()
     checked = stage.run("validate", "--strict", "job.yaml")
     assert checked.code == 0, checked.said
-    done = stage.run("run", "--timeout", "25s", "job.yaml")
+    done = stage.run("run", "--timeout", "100s", "job.yaml")
     assert (done.code, done.err) == (0, ""), done.said
     assert "train succeeded" in done.out
     file.unlink()

@@ -41,8 +41,9 @@ def test_control_groups_go_with_their_containers(stage: Stage) -> None:
     limits = {"limits": {"cpu": "500m", "memory": "64Mi"}}
     run = stage.start("run", job(role("worker", shell("echo up; exec sleep 60", resources=limits), replicas=3)))
     until(lambda: run.said.count("| up") == 3)
+    supervisor = stage.pid("trainwright.local.supervisor")
 
     run.signal(signal.SIGINT)
     run.end()
 
-    until(lambda: not groups(), f"{groups()}", patience=5.0)
+    until(lambda: not groups(supervisor), f"{groups(supervisor)}")

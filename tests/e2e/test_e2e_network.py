@@ -62,10 +62,11 @@ def test_a_restarted_replica_keeps_its_address(sandbox: Stage) -> None:
 def test_names_of_another_job_of_the_run_resolve(sandbox: Stage) -> None:
     # What is asked for too early goes to the machine's name server, which may take its time.
     ask = "until grep two-worker-0 /etc/hosts; do sleep 0.1; done; getent ahostsv4 two-worker-0.default.svc"
-    one = job(role("worker", shell(ask)), name="one", port=2222)
-    two = job(role("worker", shell("sleep 0.5")), name="two", port=2222)
+    asked = sandbox.work / "asked"
+    one = job(role("worker", shell(f"{ask} && touch {asked}")), name="one", port=2222)
+    two = job(role("worker", shell(f"until [ -e {asked} ]; do sleep 0.1; done")), name="two", port=2222)
 
-    done = sandbox.run("run", "--timeout", "8", sandbox.write(one, two))
+    done = sandbox.run("run", "--timeout", "100", sandbox.write(one, two))
 
     assert done.code == 0, done.said
 
@@ -108,7 +109,7 @@ def test_a_taken_port_in_the_process_runtime_names_the_sandbox(process: Stage) -
 import socket, time
 time.sleep(0.3 * $(rank))
 server = socket.create_server(("0.0.0.0", {free()}))
-time.sleep(3)
+time.sleep(60)
 """
     done = process.run("run", job(role("worker", python(listen), replicas=2), cleanUpPolicy="All"))
 

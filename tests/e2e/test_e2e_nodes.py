@@ -76,10 +76,12 @@ def test_a_node_that_is_started_again_is_used_again(stage: Stage, nodes: list[st
 
 
 def test_a_run_ends_while_a_node_is_to_be_started_again(process: Stage) -> None:
-    run = process.start("run", "--nodes", "2", "--revive", "1h", worker("sleep 1; echo done", replicas=1))
+    wait = f"until [ -e {process.work}/go ]; do sleep 0.05; done; echo done"
+    run = process.start("run", "--nodes", "2", "--revive", "1h", worker(wait, replicas=1))
     idle = until(lambda: re.findall(r"on node-(\d)|node-(\d)", run.said), "it has a node")
     other = "node-1" if "0" in idle[0] else "node-0"
     os.kill(agent_of(process, other), signal.SIGKILL)
+    (process.work / "go").touch()
     done = run.end()
 
     assert done.code == 0, done.said
@@ -101,7 +103,7 @@ print("met")
 time.sleep(1)  # so that each replica is seen running on its node
 """
     body = job(role("worker", python(talk), replicas=2), port=2222)
-    done = sandbox.run("run", "--nodes", "2", "--timeout", "15", body)
+    done = sandbox.run("run", "--nodes", "2", "--timeout", "100", body)
 
     assert done.code == 0, done.said
     assert done.out.count("| met") == 2
@@ -115,7 +117,7 @@ def test_an_engine_of_many_nodes_that_is_killed_takes_everything_along(stage: St
     run.process.kill()
     run.end()
 
-    until(lambda: not stage.left(), f"{stage.left()}", patience=8.0)
+    until(lambda: not stage.left(), f"{stage.left()}")
 
 
 def test_ctrl_c_ends_many_nodes_in_good_order(stage: Stage) -> None:
@@ -132,7 +134,9 @@ def test_ctrl_c_ends_many_nodes_in_good_order(stage: Stage) -> None:
 
 
 def test_gpus_are_handed_out_once(process: Stage) -> None:
-    take = shell("echo $CUDA_VISIBLE_DEVICES; sleep 0.5", resources={"limits": {GPU: 2}})
+    both = " && ".join(f"[ -e {process.work}/up-{rank} ]" for rank in range(2))
+    hold = f"touch {process.work}/up-$(rank); until {both}; do sleep 0.05; done"
+    take = shell(f"echo $CUDA_VISIBLE_DEVICES; {hold}", resources={"limits": {GPU: 2}})
     none = shell("echo [$CUDA_VISIBLE_DEVICES]")
     done = process.run("run", "-o", "json", "--gpus", "4", job(role("worker", take, replicas=2), role("other", none)))
 
@@ -145,9 +149,10 @@ def test_gpus_are_handed_out_once(process: Stage) -> None:
 
 def test_what_does_not_fit_waits_says_why_and_runs_when_there_is_room(process: Stage) -> None:
     most = {"requests": {GPU: 3}, "limits": {GPU: 3}}
-    tell = "echo begin; sleep 0.5; echo end"
+    tell = f"echo begin; until [ -e {process.work}/go ]; do sleep 0.05; done; echo end"
     run = process.start("run", "--gpus", "4", job(role("worker", shell(tell, resources=most), replicas=2)))
     run.until("nvidia.com/gpu: needs 3")
+    (process.work / "go").touch()
     done = run.end()
 
     assert done.code == 0, done.said

@@ -3,7 +3,6 @@
 
 import json
 import re
-import time
 
 import pytest
 from e2e_jobs import beside, job, role, shell, worker
@@ -106,12 +105,10 @@ def test_several_jobs_run_side_by_side_and_one_failure_is_the_outcome(process: S
 def test_a_timeout_says_what_was_still_waited_for(process: Stage) -> None:
     half = {"requests": {"cpu": "0.6"}}
     total = 20  # more than any machine of ours has room for
-    many = job(role("worker", shell("exec sleep 60", resources=half), replicas=total))
-    begun = time.monotonic()
-    done = process.run("run", "--timeout", "1s", many)
+    many = job(role("worker", shell("exec sleep 600", resources=half), replicas=total))
+    done = process.run("run", "--timeout", "3s", many)
 
     assert done.code == 124, done.said
-    assert time.monotonic() - begun < 6
     assert "e2e timed out after" in done.out
     assert re.search(r"cpu: needs 0\.6, .*free", done.out), done.out
 

@@ -11,6 +11,8 @@ from e2e_jobs import Body, job, role, shell, worker
 from e2e_stage import EXAMPLES, Live, Stage, until
 from test_e2e_views import Screen, until_seen
 
+from patience import PATIENCE
+
 pytest_plugins = ["e2e_fixtures"]
 
 
@@ -59,9 +61,9 @@ def test_a_command_has_a_terminal_if_there_is_one(stage: Stage) -> None:
     screen = Screen(["setsid", "--ctty", *words], cwd=stage.work, env=stage.env | {"TERM": "xterm"})
     until_seen(screen, "30 100")
     os.write(screen.master, b"word\n")
-    screen.read(10)
+    screen.read(PATIENCE)
 
-    assert screen.process.wait(5) == 5
+    assert screen.process.wait(PATIENCE) == 5
     assert "got word" in screen.text
     assert "not a tty" not in screen.text
     screen.close()
@@ -76,7 +78,7 @@ def test_a_command_whose_client_is_gone_is_ended(stage: Stage) -> None:
     client.process.kill()
     client.end()
 
-    until(lambda: not stage.pids("sleep 303"), patience=5.0)
+    until(lambda: not stage.pids("sleep 303"))
     end(live)
 
 
@@ -95,7 +97,8 @@ def test_a_worker_is_killed_from_inside_as_the_quickstart_says(sandbox: Stage) -
 
 
 def test_logs_follow_and_stay(process: Stage) -> None:
-    tick = "for i in 1 2 3 4 5 6; do echo tick $i; sleep 0.3; done"
+    go = process.work / "go"
+    tick = f"for i in 1 2 3 4 5; do echo tick $i; sleep 0.1; done; until [ -e {go} ]; do sleep 0.05; done; echo tick 6"
     live = process.start("run", worker(tick, replicas=2))
     live.until("| tick 1")
     follow = process.start("logs", "-f", "e2e")
@@ -103,6 +106,7 @@ def test_logs_follow_and_stay(process: Stage) -> None:
     now = process.run("logs", "e2e", "worker-0")
     assert now.out.startswith("tick 1\n")
     assert "tick 6" not in now.out
+    go.touch()
     done, followed = live.end(), follow.end()
 
     assert done.code == 0, done.said

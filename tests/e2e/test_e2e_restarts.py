@@ -79,7 +79,7 @@ def test_restarts_inside_pods_are_shown(process: Stage) -> None:
         "spec": {"tfReplicaSpecs": {"Worker": replica}},
     }
     live = process.start("run", body)
-    until(lambda: file.exists() and len(file.read_text().splitlines()) == 3, patience=60)
+    until(lambda: file.exists() and len(file.read_text().splitlines()) == 3)
     until(lambda: re.search(r"default +inside +TFJob +\w+ +1/1 +2 ", process.run("get", "inside").out))
     go.touch()
     done = live.end()
@@ -95,7 +95,7 @@ def test_a_run_that_is_interrupted_tells_the_same(process: Stage) -> None:
     script = f"echo x >> {file}; test $(wc -l < {file}) -ge 2 || exit 1; sleep 60"
     body = job(role("worker", shell(script), restarts=5), name="stopped")
     live = process.start("run", "-o", "json", body)
-    until(lambda: file.exists() and len(file.read_text().splitlines()) == 2, patience=60)
+    until(lambda: file.exists() and len(file.read_text().splitlines()) == 2)
     live.signal(2)
     (end,) = (one for one in (json.loads(line) for line in live.end().out.splitlines()) if one["type"] == "end")
 

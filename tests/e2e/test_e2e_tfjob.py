@@ -67,7 +67,7 @@ def tfjob(**workers: object) -> Body:
 def test_a_job_of_which_only_some_run_says_so_at_once(process: Stage) -> None:
     job = tfjob()
     chief, worker = (msgspec.json.decode(msgspec.json.encode(job["spec"]["tfReplicaSpecs"]["Worker"])) for _ in "12")
-    prepare = {"name": "prepare", "image": "busybox", "command": ["sleep", "60"]}
+    prepare = {"name": "prepare", "image": "busybox", "command": ["sleep", "600"]}
     worker["template"]["spec"]["initContainers"] = [prepare]
     job["spec"]["tfReplicaSpecs"] = {"Chief": chief | {"replicas": 1}, "Worker": worker | {"replicas": 1}}
     run = process.start("run", job)
@@ -76,7 +76,7 @@ def test_a_job_of_which_only_some_run_says_so_at_once(process: Stage) -> None:
 
     told = re.search(r"^ *([\d.]+)s  e2e  Running  1 of 2", run.end().out, re.M)
     assert told is not None
-    assert float(told[1]) < 8
+    assert float(told[1]) < 40  # while the other prepares itself
 
 
 def test_a_live_job_is_scaled_suspended_resumed_and_read(process: Stage) -> None:

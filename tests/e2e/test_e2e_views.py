@@ -15,6 +15,8 @@ from typing import Any
 from e2e_jobs import job, role, shell, worker
 from e2e_stage import Stage
 
+from patience import PATIENCE
+
 pytest_plugins = ["e2e_fixtures"]
 
 FIELDS = {
@@ -121,9 +123,9 @@ def on_screen(stage: Stage, *words: Any) -> Screen:
 
 def test_on_a_terminal_there_is_a_row_for_each_replica_and_the_log(process: Stage) -> None:
     screen = on_screen(process, "run", worker("echo hello there; sleep 1", replicas=2))
-    screen.read(20)
+    screen.read(PATIENCE)
 
-    assert screen.process.wait(5) == 0
+    assert screen.process.wait(PATIENCE) == 0
     assert "\x1b[" in screen.written.decode()
     for word in ("worker-0", "worker-1", "Running", "node-0", "hello there", "e2e succeeded after"):
         assert word in screen.text, screen.text
@@ -137,9 +139,9 @@ def test_ctrl_c_on_the_terminal_ends_it_and_restores_the_terminal(process: Stage
     screen = on_screen(process, "run", worker(loud))
     until_seen(screen, "up")
     os.write(screen.master, b"\x03")
-    screen.read(20)
+    screen.read(PATIENCE)
 
-    assert screen.process.wait(5) == 130
+    assert screen.process.wait(PATIENCE) == 130
     assert "leaving" in screen.text
     assert screen.written.count(b"\x1b[?25h") >= screen.written.count(b"\x1b[?25l")  # the cursor is seen again
     assert termios.tcgetattr(screen.slave) == screen.before
@@ -147,7 +149,8 @@ def test_ctrl_c_on_the_terminal_ends_it_and_restores_the_terminal(process: Stage
 
 
 def until_seen(screen: Screen, text: str) -> None:
-    for _ in range(200):
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
         screen.read(0.1)
         if text in screen.text:
             return
@@ -159,8 +162,8 @@ def test_a_window_that_changes_its_size_does_no_harm(process: Stage) -> None:
     for rows, columns in ((5, 20), (1, 1), (60, 300)):
         screen.read(0.4)
         fcntl.ioctl(screen.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    screen.read(20)
+    screen.read(PATIENCE)
 
-    assert screen.process.wait(5) == 0
+    assert screen.process.wait(PATIENCE) == 0
     assert "Traceback" not in screen.text
     screen.close()

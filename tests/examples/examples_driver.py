@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
+from patience import PATIENCE
 from trainwright.kinds.base import load
 from trainwright.kinds.genericjob import GENERICJOB
 from trainwright.model.job import Body
@@ -25,8 +26,6 @@ from trainwright.testing.factories import UID
 from trainwright.testing.world import World
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-#: Longer than any of them takes on a busy machine.
-PATIENCE = 20.0
 #: No more than a container gets.
 PASSED = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
 

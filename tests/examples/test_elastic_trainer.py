@@ -16,8 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from examples_driver import PATIENCE, address
+from examples_driver import address
 
+from patience import PATIENCE
 from training import PORT, RECORD, Training, environment, program, undisturbed
 
 #: Not one at which it saves anyway.

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from examples_driver import EXAMPLES, PATIENCE, Stage
+from examples_driver import EXAMPLES, Stage
+
+from patience import PATIENCE
 
 QUICKSTART = ("worker-0", "worker-1", "worker-2", "coordinator-0")
 Open = Callable[..., Stage]

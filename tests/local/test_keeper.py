@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE
 from trainwright.errors import EngineError
 from trainwright.local.network.keeper import address
 from trainwright.local.network.member import Member, join
@@ -44,7 +45,7 @@ def keeper(member: Member) -> "subprocess.Popen[bytes]":
 
 
 def soon(so: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE
     while not so() and time.monotonic() < deadline:
         time.sleep(0.01)
     return so()

@@ -4,6 +4,7 @@
 import asyncio
 import itertools
 import sys
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from runtime_rig import VIRTUAL, Call, Run, Stage, key
 
+from trainwright.model.site import Site
 from trainwright.runtime.resources import PODS
 
 pytestmark = VIRTUAL
@@ -103,21 +105,33 @@ async def test_a_job_is_looked_at_a_few_times_in_its_life() -> None:
 
 async def test_where_many_wait_what_happens_to_one_job_is_looked_at_together() -> None:
     """The pods of a job start and end within a second of each other: alone, it is looked at for nearly each of them."""
-
-    async def passes(jobs: int) -> float:
-        spread = itertools.cycle((0.0, 0.3, 0.6, 0.9))
-        stage = Stage(lambda _: Run(starts=0.5 + next(spread), lasts=3), workers=2)
-        stage.wire.before = slow
-        names = [f"job-{number}" for number in range(jobs)]
-        async with stage.running():
-            for name in names:
-                stage.submit(name, 4)
-            await stage.finished(*names)
-        return stage.passes() / jobs
-
-    alone, together = await passes(1), await passes(100)
+    alone, together = await _passes(1), await _passes(100)
     assert alone > 8
     assert together < 6
+
+
+async def test_a_pass_that_waits_for_a_cpu_makes_no_later_one_wait() -> None:
+    """Only the CPU time of a decision says how much there is to look at; a busy machine does not."""
+
+    def interrupted() -> Site:
+        time.sleep(0.05)  # something else has the CPU
+        return Site()
+
+    assert await _passes(1, interrupted) == await _passes(1)
+
+
+async def _passes(jobs: int, site: Callable[[], Site] = Site) -> float:
+    """How often a job is looked at if it is one of so many, each with four pods that start one after the other."""
+    spread = itertools.cycle((0.0, 0.3, 0.6, 0.9))
+    stage = Stage(lambda _: Run(starts=0.5 + next(spread), lasts=3), workers=2)
+    stage.controller._site = site
+    stage.wire.before = slow
+    names = [f"job-{number}" for number in range(jobs)]
+    async with stage.running():
+        for name in names:
+            stage.submit(name, 4)
+        await stage.finished(*names)
+    return stage.passes() / jobs
 
 
 async def slow(call: Call) -> None:

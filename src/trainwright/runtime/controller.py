@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime
-from time import perf_counter
+from time import thread_time
 
 from trainwright.core import ports
 from trainwright.core.reconcile import reconcile
@@ -191,13 +191,13 @@ class Controller:
         if not loaded.job.unreadable:
             self._census.see(which, document, loaded.job.ledger)
         job = track.job(loaded)
-        began = perf_counter()
+        began = thread_time()
         site = self._site()
         held = self._holdings.others(job.uid) if ports.lacking(job, site) else frozenset[int]()
         plan = reconcile(job, self._view.observe(job, tuple(track.refusals.values()), held), site, now)
         self._holdings.note(job.uid, plan.status.ledger)
         self._census.leave(which, foreign=plan.untouched and bool(job.foreign))
-        track.effort = perf_counter() - began
+        track.effort = thread_time() - began
         track.expire(now, {(create.body["kind"], create.name) for create in plan.creates})
         due = await self._publisher.store(document, loaded, plan, track, now)
         if track.pending is None and not job.unreadable:

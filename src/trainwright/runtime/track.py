@@ -69,7 +69,7 @@ class Track:
         #: Seconds between the last double check and the next (0: begin anew), and when the last was.
         self.period = 0.0
         self.checked: datetime | None = None
-        #: Seconds that the last decision took.
+        #: Seconds of CPU time that the last decision took. On a busy machine it lasts longer, but is no larger.
         self.effort = 0.0
         #: Seconds to the next try after a failed pass.
         self.pause = 0.0

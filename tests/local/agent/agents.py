@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from patience import PATIENCE
 from trainwright.errors import NotFoundError
 from trainwright.local.agent.agent import Agent
 from trainwright.local.agent.environment import passed
@@ -26,7 +27,6 @@ from trainwright.runtime.clock import WallClock
 from trainwright.runtime.ports import Cluster, Resource
 from trainwright.runtime.resources import PODS
 
-PATIENCE = 10.0
 NODE = "node-0"
 WHOLE = PODS.whole()
 #: Kubernetes' waits, a hundred times as fast.

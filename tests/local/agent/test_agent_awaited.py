@@ -43,7 +43,7 @@ async def test_a_pod_waits_with_its_address_known_and_starts_as_soon_as_the_map_
         for name in ("one", "two"):
             await node.phase("Succeeded", name)
 
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
         assert node.log("one") == "a,b\n"
 
 
@@ -139,7 +139,7 @@ async def test_on_a_cluster_each_map_is_watched_by_its_name(tmp_path: Path) -> N
         for name in ("one", "two"):
             await node.phase("Succeeded", name)
 
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
         assert set(ByName.scopes) == {Scope("space", fields="metadata.name=peers")}
 
 

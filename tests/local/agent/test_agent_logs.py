@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from agents import settle
 
+from patience import PATIENCE
 from trainwright.local.agent.logs import Lines, read
 from trainwright.local.supervisor.logs import Log
 from trainwright.runtime.logs import Part
@@ -92,7 +93,7 @@ async def test_a_log_is_followed_over_rotations_until_its_container_ends(tmp_pat
         await settle(lambda number=number: f"line {number}\n".encode() in found)  # type: ignore[misc]
     log.write(b"last\n")
     alive.clear()
-    await asyncio.wait_for(following, 5)
+    await asyncio.wait_for(following, PATIENCE)
     log.close()
 
     expected = "first\nsecond\n" + "".join(f"line {number}\n" for number in range(12)) + "last\n"

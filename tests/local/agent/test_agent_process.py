@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from agents import NODE, alive, container, end, manifest, settings, settle
 
+from patience import PATIENCE
 from trainwright.errors import NotFoundError
 from trainwright.local.agent.main import Config
 from trainwright.local.agent.settings import HEARTBEAT
@@ -105,14 +106,14 @@ async def test_killing_it_kills_its_pods(engine: Engine) -> None:
 async def test_it_ends_with_its_engine_and_takes_its_pods_along(engine: Engine) -> None:
     pid = await engine.running()
     await engine.close()
-    assert await asyncio.wait_for(engine.agent.wait(), 5) == 0
+    assert await asyncio.wait_for(engine.agent.wait(), PATIENCE) == 0
     await settle(lambda: not alive(pid))
 
 
 async def test_sigterm_ends_its_pods_gracefully_and_tells_how_they_ended(engine: Engine) -> None:
     await engine.running()
     engine.agent.terminate()
-    assert await asyncio.wait_for(engine.agent.wait(), 5) == 0
+    assert await asyncio.wait_for(engine.agent.wait(), PATIENCE) == 0
     assert end(engine.status())["exitCode"] == 143
 
 
@@ -122,7 +123,7 @@ async def test_it_ends_when_its_supervisor_does_and_tells_how_its_pods_ended(eng
     agent = engine.agent.pid
     (supervisor,) = map(int, Path(f"/proc/{agent}/task/{agent}/children").read_text().split())
     os.kill(supervisor, signal.SIGKILL)
-    assert await asyncio.wait_for(engine.agent.wait(), 10) == 3
+    assert await asyncio.wait_for(engine.agent.wait(), PATIENCE) == 3
     assert engine.status()["reason"] == "SupervisorLost"
     node = engine.store.get(NODES.whole(), Key("", NODE))
     assert [(one["status"], one["reason"]) for one in node["status"]["conditions"]] == [("False", "SupervisorLost")]

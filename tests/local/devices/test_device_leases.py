@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE
 from trainwright.errors import EngineError
 from trainwright.local.devices import leases
 from trainwright.local.devices.leases import LeaseFolder, LeaseHolder, own_description
@@ -22,7 +23,7 @@ GPU = "nvidia.com/gpu"
 
 
 def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)

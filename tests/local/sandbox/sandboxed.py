@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from supervised import PATIENCE, Message, Talk, alive
+from supervised import Message, Talk, alive
 
 import trainwright
+from patience import PATIENCE
 
 SOURCE = Path(trainwright.__file__).parents[1]
 NOBODY = 65534

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from sandboxed import unavailable
 
+from patience import PATIENCE
 from trainwright.local.supervisor import program
 
 _NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--map-root-user"]
@@ -46,7 +47,7 @@ def test_it_mounts_proc_tells_so_and_ends_with_its_stdin(machine: str, tmp_path:
         assert ignored >> 16 & 1  # SIGCHLD
         assert process.poll() is None
         process.stdin.close()
-        assert process.wait(5) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 @pytest.mark.skipif(bool(unavailable("user")), reason="needs namespaces")

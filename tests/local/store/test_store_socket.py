@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from store_objects import JOB, Clock, body, key, pod, store
 
+from patience import PATIENCE
 from trainwright.errors import (
     ApiError,
     EngineError,
@@ -73,7 +74,7 @@ async def _spoken(path: Path, *lines: bytes) -> list[dict[str, Any]]:
     """What comes back for these lines, one each."""
     reader, writer = await asyncio.open_unix_connection(sock=connect(path))
     writer.write(b"".join(line + b"\n" for line in lines))
-    answers = [json.loads(await asyncio.wait_for(reader.readline(), 5)) for _ in lines]
+    answers = [json.loads(await asyncio.wait_for(reader.readline(), PATIENCE)) for _ in lines]
     writer.close()
     await writer.wait_closed()
     return answers
@@ -276,7 +277,7 @@ async def test_when_the_engine_ends_everything_that_waits_is_told(path: Path, lo
             await asyncio.sleep(0.02)
         for task in waits:
             with pytest.raises(UnavailableError, match="is gone"):
-                await asyncio.wait_for(task, 5)
+                await asyncio.wait_for(task, PATIENCE)
         with pytest.raises(UnavailableError, match=f"no engine answers at {path}: .+"):
             await remote.list(SECRETS)
         async with serve(path, local):
@@ -293,8 +294,8 @@ async def test_an_engine_that_was_never_there_is_named(path: Path) -> None:
 
 async def test_a_call_that_is_given_up_harms_no_other(remote: RemoteCluster) -> None:
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(remote.call("echo", delay=0.05), 0.01)
-    assert (await remote.call("echo", name="next", delay=0.1))["name"] == "next"
+        await asyncio.wait_for(remote.call("echo", delay=0.5), 0.01)
+    assert (await remote.call("echo", name="next", delay=0.6))["name"] == "next"
 
 
 async def test_nothing_is_left_when_both_have_ended(path: Path, local: LocalCluster) -> None:
@@ -330,9 +331,9 @@ async def test_for_a_reader_that_does_not_read_nothing_piles_up(path: Path) -> N
         await asyncio.sleep(0.01)
         await _talk(forgetful, 300)
         writer.transport.resume_reading()  # type: ignore[attr-defined]
-        lines = [json.loads(await asyncio.wait_for(reader.readline(), 5))]
+        lines = [json.loads(await asyncio.wait_for(reader.readline(), PATIENCE))]
         while "error" not in lines[-1]:
-            lines.append(json.loads(await asyncio.wait_for(reader.readline(), 5)))
+            lines.append(json.loads(await asyncio.wait_for(reader.readline(), PATIENCE)))
         writer.close()
         await writer.wait_closed()
     assert lines[-1]["error"]["reason"] == "Expired"
@@ -372,8 +373,8 @@ async def test_a_line_that_is_too_long_ends_the_connection_with_a_word(
     async with serve(path, local):
         reader, writer = await asyncio.open_unix_connection(sock=connect(path))
         writer.write(b"x" * 2000)
-        answer = json.loads(await asyncio.wait_for(reader.readline(), 5))
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        answer = json.loads(await asyncio.wait_for(reader.readline(), PATIENCE))
+        assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
         writer.close()
         await writer.wait_closed()
     assert answer == {"id": None, "error": {"reason": "Invalid", "message": "a message of more than 1,000 bytes"}}

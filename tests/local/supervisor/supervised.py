@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import trainwright
+from patience import PATIENCE
 
 _CODE = "import sys; sys.path.insert(0, {!r}); from trainwright.local.supervisor.main import main; main()"
-PATIENCE = 10.0
 PATH = os.environ["PATH"]
 
 Message = dict[str, Any]

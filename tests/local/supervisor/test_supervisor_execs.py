@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from supervised import Message, Supervised, alive, supervised
 
+from patience import PATIENCE
 from trainwright.local.supervisor import terminal
 
 
@@ -33,7 +34,7 @@ def test_a_command_is_answered_when_it_has_ended(
     with supervised(tmp_path) as one:
         name = one.shell("sleep 300", env={"A": "container", "B": "container"}, cwd="/usr")
         argv = ["sh", "-c", script]
-        answer = one.call("exec", container=name, argv=argv, env={"B": "exec"}, timeout=5)
+        answer = one.call("exec", container=name, argv=argv, env={"B": "exec"}, timeout=PATIENCE)
         assert answer.pop("id")
         assert answer == {"ok": True, "code": code, "signal": number, "timeout": False, "output": output}
         assert one.events == []  # it is not the container that has ended
@@ -43,7 +44,7 @@ def test_only_the_end_of_a_long_output_is_kept(tmp_path: Path) -> None:
     with supervised(tmp_path) as one:
         name = one.shell("sleep 300")
         argv = ["sh", "-c", "head -c 300000 /dev/zero | tr '\\0' x; echo end"]
-        output = one.call("exec", container=name, argv=argv, env=None, timeout=5)["output"]
+        output = one.call("exec", container=name, argv=argv, env=None, timeout=PATIENCE)["output"]
         assert (len(output), output[-5:]) == (4096, "xend\n")
 
 
@@ -51,7 +52,7 @@ def test_a_late_command_is_killed_with_all_it_started(tmp_path: Path) -> None:
     with supervised(tmp_path) as one:
         name = one.shell("sleep 300")
         argv = ["sh", "-c", f"setsid sh -c 'echo $$ >{tmp_path}/pid; sleep 300' & wait"]
-        answer = one.call("exec", container=name, argv=argv, env=None, timeout=0.3)
+        answer = one.call("exec", container=name, argv=argv, env=None, timeout=2)
         assert (answer["timeout"], answer["signal"]) == (True, 9)
         one.eventually(lambda: not alive(int((tmp_path / "pid").read_text())))
         assert one.call("list")["containers"][0]["ended"] is None
@@ -61,7 +62,7 @@ def test_commands_run_side_by_side(tmp_path: Path) -> None:
     with supervised(tmp_path) as one:
         name = one.shell("sleep 300")
         slow = one.ask("exec", container=name, argv=["sleep", "300"], env=None, timeout=300)
-        assert one.call("exec", container=name, argv=["true"], env=None, timeout=5)["code"] == 0
+        assert one.call("exec", container=name, argv=["true"], env=None, timeout=PATIENCE)["code"] == 0
         one.call("kill", container=name)
         assert one.answer(slow)["signal"] == 9
         assert one.ended(name)["signal"] == 9
@@ -83,7 +84,7 @@ def test_a_command_that_cannot_run_is_refused(
     with supervised(tmp_path) as one:
         name = one.shell("sleep 300")
         if way == "agent":
-            answer = one.call("exec", container=name, argv=argv, env=None, timeout=5)
+            answer = one.call("exec", container=name, argv=argv, env=None, timeout=PATIENCE)
         else:
             with _entered(one, name, argv, tty=way == "terminal") as client:
                 answer = client.first
@@ -94,7 +95,7 @@ def test_a_container_that_has_ended_is_not_entered(tmp_path: Path) -> None:
     with supervised(tmp_path) as one:
         name = one.shell("exit 0")
         one.ended(name)
-        answer = one.call("exec", container=name, argv=["true"], env=None, timeout=5)
+        answer = one.call("exec", container=name, argv=["true"], env=None, timeout=PATIENCE)
         assert answer["error"] == f'the container "{name}" is not running.'
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from supervised import Supervised, supervised
 
+from patience import PATIENCE
 from trainwright.local.supervisor.cgroups import Cgroups
 from trainwright.local.supervisor.loop import Loop, Timer
 from trainwright.local.supervisor.memory import INTERVAL, MemoryWatch
@@ -54,7 +55,7 @@ def test_limits_hold_for_what_enters_and_go_with_the_container(tmp_path: Path) -
         groups = Path(f"/proc/{pid}/cgroup").read_text()
         assert f"trainwright-{one.process.pid}/1" in groups
         argv = ["sh", "-c", "sleep 0.2; cat /proc/self/cgroup"]  # it is moved a moment after its start
-        assert one.call("exec", container=name, argv=argv, env=None, timeout=5)["output"] == groups
+        assert one.call("exec", container=name, argv=argv, env=None, timeout=PATIENCE)["output"] == groups
         assert _ours(one)
         one.call("kill", container=name)
         one.ended(name)

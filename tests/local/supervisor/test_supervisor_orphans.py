@@ -5,6 +5,7 @@ from pathlib import Path
 
 from supervised import Supervised, Talk, alive, supervised
 
+from patience import PATIENCE
 from trainwright.local.supervisor import journal, terminal
 
 
@@ -52,7 +53,7 @@ def test_the_newest_agent_is_the_one_that_is_heard(tmp_path: Path) -> None:
             back.event("ended", container=name)
         finally:
             back.sock.close()
-        assert one.process.wait(10) == 0
+        assert one.process.wait(PATIENCE) == 0
 
 
 def test_notices_wait_for_an_agent_that_comes_back(tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ def test_a_supervisor_that_was_left_with_nothing_to_do_goes(tmp_path: Path) -> N
         name = one.shell(f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done; exit 7")
         one.sock.close()
         (tmp_path / "go").touch()
-        assert one.process.wait(10) == 0
+        assert one.process.wait(PATIENCE) == 0
         end = journal.read(str(tmp_path / "journal"))[name]["ended"]
         assert (end["code"], end["signal"]) == (7, 0)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from supervised import PATH, Supervised, supervised
 
+from patience import PATIENCE
 from trainwright.local.supervisor.cgroups import Cgroups
 
 
@@ -215,7 +216,7 @@ def test_a_supervisor_that_cannot_work_says_why(tmp_path: Path, config: dict[str
     one = Supervised(tmp_path, **config)
     try:
         assert sentence in one.event("failed")["text"]
-        assert one.process.wait(10) == 3
+        assert one.process.wait(PATIENCE) == 3
     finally:
         one.end()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from supervised import Supervised, alive, supervised
 
+from patience import PATIENCE
 from trainwright.local.supervisor import tree
 
 # A daemon as people write them: its parent ends at once, it leads a session of its own.
@@ -101,7 +102,7 @@ def test_ending_the_supervisor_leaves_nothing(tmp_path: Path, how: str) -> None:
         else:
             one.process.terminate()
             assert one.ended(lost)["signal"] == 9
-            assert one.process.wait(10) == 0
+            assert one.process.wait(PATIENCE) == 0
         assert not any(map(alive, pids))
         assert not (tmp_path / "s" / "supervisor.sock").exists()
 
