@@ -11,8 +11,8 @@ from trainwright.cli.show.clean import line as clean
 from trainwright.cli.show.news import Ending, Frame, Happening, JobState, Line, News, Replica
 from trainwright.cli.show.pen import Pen
 from trainwright.cli.show.summary import summary
-from trainwright.model.action import Moment
 from trainwright.model.child import BACKING_OFF
+from trainwright.model.event import Moment
 from trainwright.model.ledger import Phase
 
 #: Phases of a replica in which it is told how often it was restarted.

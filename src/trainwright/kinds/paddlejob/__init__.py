@@ -14,7 +14,7 @@ from trainwright.kinds.paddlejob.edits import scale, suspend
 from trainwright.kinds.paddlejob.roles import roles
 from trainwright.kinds.paddlejob.status import STARTING, render
 from trainwright.kinds.paddlejob.wire import PaddleJob, PaddleJobStatus
-from trainwright.kinds.paddlejob.words import event
+from trainwright.kinds.paddlejob.words import worded
 from trainwright.model.job import Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
@@ -83,7 +83,7 @@ PADDLEJOB = Kind(
     cel=RULES,
     # It lasts for moments mostly; only a slow start is worth telling.
     patient=(STARTING,),
-    event=event,
+    event=worded,
     gangs=GANGS,
     removes=True,
     past=past,

@@ -17,7 +17,7 @@ from trainwright.kinds.tfjob.status import render, word
 from trainwright.kinds.tfjob.types import typed
 from trainwright.kinds.tfjob.versions import VERSIONS, default
 from trainwright.kinds.tfjob.wire import RunPolicy, TFJob, TFJobSpec, TFJobStatus
-from trainwright.kinds.tfjob.words import event
+from trainwright.kinds.tfjob.words import worded
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
@@ -102,7 +102,7 @@ TFJOB = Kind(
     # It is true as soon as one trains; that all of them do is stored at once.
     patient=("Running",),
     word=word,
-    event=event,
+    event=worded,
     gangs=GANGS,
     tells_pods=True,
     removes=True,
