@@ -6,7 +6,6 @@ Nothing is decided by it: it reads two ledgers. Of failures, those that are kept
 
 from collections.abc import Iterator
 
-from trainwright.core.names import child
 from trainwright.model.cause import Why
 from trainwright.model.event import PodExited
 from trainwright.model.indexes import members
@@ -26,4 +25,4 @@ def _succeeded(job: Job, before: Ledger, after: Ledger) -> Iterator[str]:
     for book in after.roles:
         if book.succeeded != known.get(book.name, ""):
             for index in sorted(members(book.succeeded) - members(known.get(book.name, ""))):
-                yield child(job, book.name, index)
+                yield job.key.replica_name(book.name, index)

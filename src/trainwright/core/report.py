@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.core import ports
-from trainwright.core.names import child
 from trainwright.core.observe import View
 from trainwright.model.action import Announce, Create, Delete, Patch, Plan, Write
 from trainwright.model.cause import Why
@@ -57,7 +56,7 @@ def _refused(view: View) -> dict[str, str]:
     if not view.foreign or view.calm or idle:
         return told
     wanted = {
-        child(view.job, role.name, seen.index)
+        view.job.key.replica_name(role.name, seen.index)
         for role in view.roles
         for seen in role.replicas
         if seen.state is State.WAITING and not seen.final

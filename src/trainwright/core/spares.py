@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from trainwright.core import avoid, render
-from trainwright.core.names import child
 from trainwright.core.nodes import ready
 from trainwright.core.observe import Leftover, View
 from trainwright.core.phases import up
@@ -113,7 +112,7 @@ def _made(view: View, role: Role) -> Iterator[Create]:
     grown = replace(role, replicas=role.replicas + room(role))
     job = replace(view.job, roles=tuple(grown if one.name == role.name else one for one in view.job.roles))
     for index in range(role.replicas, grown.replicas):
-        yield render.spare(job, Replica(grown, index, 0, child(job, role.name, index)), view.site, terms)
+        yield render.spare(job, Replica(grown, index, 0, job.key.replica_name(role.name, index)), view.site, terms)
 
 
 def wakes(view: View) -> list[Time]:

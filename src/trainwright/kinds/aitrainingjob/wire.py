@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from trainwright.kinds.limits import MOST_REPLICAS
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
 
-#: Replicas of a job in all: what its status must remember of them stays within what an API server stores.
-MOST_REPLICAS = 10_000
 #: Conditions that are kept: the newest.
 MOST_CONDITIONS = 20
 Seconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]

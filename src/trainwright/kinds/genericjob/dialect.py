@@ -91,7 +91,7 @@ class GenericDialect(Struct, frozen=True):
             rank=replica.index,
             counts={role.name: role.replicas for role in job.roles},
             ports={port.name: port.port for port in self.spec.service.ports} if self.spec.service is not None else {},
-            host=(lambda kind, rank: site.host(job.key, f"{job.key.name}-{kind}-{rank}")) if exposed else None,
+            host=(lambda kind, rank: site.host(job.key, job.key.replica_name(kind, rank))) if exposed else None,
         )
 
     def _apply_mode(self, job: Job, role: str, spec: Body) -> None:

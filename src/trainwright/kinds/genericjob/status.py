@@ -102,7 +102,7 @@ def _tasks(stored: GenericJobStatus | None, job: Job, status: Status, lines: dic
         for seen, phase in lines[role.name]:
             if (role.name, seen.index) in chosen:
                 pod = shown_pod(seen, status.ledger)
-                line = _replica(f"{job.key.name}-{role.name}-{seen.index}", pod, phase, before)
+                line = _replica(job.key.replica_name(role.name, seen.index), pod, phase, before)
                 line["containers"] = line["containers"][:room]
                 room -= len(line["containers"])
                 task["replicas"].append(line)

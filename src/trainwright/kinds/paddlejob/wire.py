@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from trainwright.kinds.limits import MOST_REPLICAS
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
 
-#: Replicas of a job in all: what its status must remember of them stays within what an API server stores.
-MOST_REPLICAS = 10_000
 #: Pods of a role that are listed one by one.
 MOST_REFS = 256
 Count = Annotated[int, Meta(ge=0, le=MOST_REPLICAS)]
