@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from trainwright.core import avoid, render
-from trainwright.core.nodes import ready
 from trainwright.core.observe import Leftover, View
 from trainwright.core.phases import up
 from trainwright.model.action import Create
@@ -47,7 +46,7 @@ def due(view: View, ceiling: Ceiling) -> Time:
 def _came(view: View, since: Time) -> Iterator[bool]:
     for node in (view.observed.nodes or {}).values():
         times = [c.last_transition_time for c in node.status.conditions or () if c.type == "Ready"]
-        yield ready(node) and max((time for time in times if time is not None), default=BEGINNING) > since
+        yield node.ready and max((time for time in times if time is not None), default=BEGINNING) > since
 
 
 def room(role: Role) -> int:

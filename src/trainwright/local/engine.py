@@ -142,7 +142,7 @@ class Engine:
         """An engine all of whose nodes are lost for good will run nothing again: better said than waited for."""
         async for _ in self.cluster.watch(NODES, since=""):
             nodes = (await self.cluster.list(NODES)).items
-            if nodes and not any(_ready(node) for node in nodes):
+            if nodes and not any(node.ready for node in nodes):
                 raise EngineError(f"no node is left: {'; '.join(map(_last_words, nodes))}")
 
     def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -169,10 +169,6 @@ def _host_ports() -> tuple[int, int]:
     """Ports of this machine that replicas may share: not where single ones are given out, nor the kernel's own."""
     widest = max(ranges(BLOCKS), key=len)
     return widest.start, widest.stop - 1
-
-
-def _ready(node: Node) -> bool:
-    return any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or ())
 
 
 def _last_words(node: Node) -> str:

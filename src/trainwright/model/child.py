@@ -165,6 +165,19 @@ class Node(Wire, frozen=True, gc=True, dict=True):
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
+    @property
+    def ready(self) -> bool:
+        """It says so itself; kubelets write that condition last."""
+        conditions = self.status.conditions
+        if conditions:
+            last = conditions[-1]
+            if last.type == "Ready":
+                return last.status == "True"
+            for condition in conditions:
+                if condition.type == "Ready":
+                    return condition.status == "True"
+        return False
+
     @cached_property
     def plain(self) -> bool:
         """It is ready, and nobody says anything out of the ordinary of it: most are like that, for days. Found once."""
