@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from trainwright.errors import EngineError
-from trainwright.kinds.genericjob.dialect import GANG_API
+from trainwright.kinds.gangs import T9K_API
 from trainwright.local.agent.settings import HEARTBEAT
 from trainwright.local.checks import admission
 from trainwright.local.cluster import LocalCluster
@@ -126,7 +126,7 @@ class Engine:
         """In the sandbox names resolve, and everything is as on a cluster; bare processes are told addresses."""
         named = self._fleet.runtime == "sandbox"
         return Site(
-            gangs=frozenset({GANG_API}),
+            gangs=frozenset({T9K_API}),
             node_grace=NODE_GRACE,
             linger=LINGER,
             distrust=DISTRUST,

@@ -5,11 +5,12 @@
 meaning, `conditions`, `words` and `status` how it speaks.
 """
 
+from trainwright.kinds import gangs
 from trainwright.kinds.base import Column, Kind, ended_elsewhere, finalizers_of, key_of, owner_of, remembered
 from trainwright.kinds.paddlejob import policies
 from trainwright.kinds.paddlejob.cel import RULES
 from trainwright.kinds.paddlejob.checks import check, check_edit
-from trainwright.kinds.paddlejob.dialect import GANGS, PaddleDialect
+from trainwright.kinds.paddlejob.dialect import PaddleDialect
 from trainwright.kinds.paddlejob.edits import scale, suspend
 from trainwright.kinds.paddlejob.roles import roles
 from trainwright.kinds.paddlejob.status import STARTING, render
@@ -84,7 +85,7 @@ PADDLEJOB = Kind(
     # It lasts for moments mostly; only a slow start is worth telling.
     patient=(STARTING,),
     event=worded,
-    gangs=GANGS,
+    gangs=gangs.ALL,
     removes=True,
     past=past,
     originals=("paddle-operator", "paddlejob"),

@@ -7,7 +7,6 @@
 from decimal import Decimal
 
 from msgspec import UNSET, Struct
-from msgspec.structs import replace
 
 from trainwright.kinds import gangs
 from trainwright.kinds.paddlejob import environment, peers
@@ -19,10 +18,6 @@ from trainwright.model.site import Site
 
 CONTROLLER = "paddlejob-controller"
 NAME, TYPE, RESOURCE = "paddle-res-name", "paddle-res-type", "paddle-resource"
-#: Whichever gang scheduler there is will do, unless the operator is told which.
-GANGS = (gangs.VOLCANO, gangs.PLUGINS, gangs.T9K)
-GANG = replace(GANGS[0], instead=GANGS[1:])
-_UNASKED = replace(GANG, asked=False)
 _VOLCANO = "volcano.sh"
 
 
@@ -36,13 +31,13 @@ class PaddleDialect(Struct, frozen=True):
         """Every job may be one where the operator is told so; none where a role has a scheduler of its own."""
         if self.strangers:
             return None
-        return GANG if self.spec.scheduling_policy is not None else _UNASKED
+        return gangs.ANY if self.spec.scheduling_policy is not None else gangs.ANY_UNASKED
 
     @property
     def strangers(self) -> tuple[str, ...]:
         """Schedulers that templates name and that start no gangs: a group that waits for their pods never starts."""
         named = [_spec(replica).get("schedulerName") for replica in _templates(self.spec)]
-        return tuple(sorted({str(one) for one in named if one} - {gang.scheduler for gang in GANGS}))
+        return tuple(sorted({str(one) for one in named if one} - {gang.scheduler for gang in gangs.ALL}))
 
     # -- pods ------------------------------------------------------------------------------------------------------
 

@@ -7,11 +7,12 @@
 
 from msgspec import UnsetType
 
+from trainwright.kinds import gangs
 from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of, remembered
 from trainwright.kinds.tfjob import policies
 from trainwright.kinds.tfjob.cel import RULES
 from trainwright.kinds.tfjob.checks import check, check_edit
-from trainwright.kinds.tfjob.dialect import GANGS, TFDialect
+from trainwright.kinds.tfjob.dialect import TFDialect
 from trainwright.kinds.tfjob.edits import scale, suspend
 from trainwright.kinds.tfjob.status import render, word
 from trainwright.kinds.tfjob.types import typed
@@ -103,7 +104,7 @@ TFJOB = Kind(
     patient=("Running",),
     word=word,
     event=worded,
-    gangs=GANGS,
+    gangs=gangs.ALL,
     tells_pods=True,
     removes=True,
     past=past,

@@ -4,7 +4,6 @@
 from decimal import Decimal
 
 from msgspec import UNSET, Struct
-from msgspec.structs import replace
 
 from trainwright.kinds import gangs
 from trainwright.kinds.tfjob import cluster
@@ -18,10 +17,6 @@ from trainwright.model.site import Site
 
 PREFIX = "training.kubeflow.org"
 CONTROLLER = "tfjob-controller"
-#: Whichever gang scheduler there is will do, unless the operator is told which.
-GANGS = (gangs.VOLCANO, gangs.PLUGINS, gangs.T9K)
-GANG = replace(GANGS[0], instead=GANGS[1:])
-_UNASKED = replace(GANG, asked=False)
 _ENV = "TF_CONFIG"
 #: kubectl's notes to itself: the job's are not the group's.
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -41,7 +36,7 @@ class TFDialect(Struct, frozen=True):
     @property
     def gang(self) -> Gang:
         """Every job may be one where the operator is told so; one that has a policy for it is wherever it can be."""
-        return GANG if self.scheduling is not None else _UNASKED
+        return gangs.ANY if self.scheduling is not None else gangs.ANY_UNASKED
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
