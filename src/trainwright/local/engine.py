@@ -71,11 +71,6 @@ class Engine:
         """Why it is that one, in a sentence."""
         return self._fleet.choice
 
-    @property
-    def node_names(self) -> tuple[str, ...]:
-        """The nodes of this engine."""
-        return self._fleet.names
-
     async def start(self) -> None:
         """Everything up and ready. Raises EngineError."""
         admission.install(self.store)

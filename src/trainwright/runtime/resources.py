@@ -49,15 +49,7 @@ RESOURCES: tuple[Resource, ...] = (
     ADDRESSES,
     *JOBS.values(),
 )
-_BY_NAME = {(resource.api_version, resource.kind): resource for resource in RESOURCES} | {
-    (version, kind.name): JOBS[kind.singular] for kind in KINDS for version in kind.served
-}
 BY_ID = {resource.id: resource for resource in RESOURCES}
-
-
-def resource_of(api_version: str, kind: str) -> Resource | None:
-    """The resource that a manifest is of."""
-    return _BY_NAME.get((api_version, kind))
 
 
 def groups_of(kinds: Iterable[Kind]) -> tuple[Resource, ...]:

@@ -28,7 +28,6 @@ from trainwright.model.site import Site
 
 _PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 _PRETEND_GPUS = "; `--gpus N` pretends that there are GPUs"
-_UNHEEDED = "only exec probes are run here; this one counts as passed"
 _AS_YOU = "not used here: every process runs as the user who started the engine"
 
 
