@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainwright.model.job import Body, Gang
+from trainwright.model.job import Body, Gang, Job
 from trainwright.model.units import quantity
 
 VOLCANO_API = "scheduling.volcano.sh/v1beta1"
@@ -128,6 +128,12 @@ def _added(sums: dict[str, Decimal], containers: Iterable[Body] | None) -> dict[
     return found
 
 
-def spelled(sums: dict[str, Decimal]) -> Body:
-    """Amounts as quantities."""
+def total_needs(job: Job, members: int, *, inits: bool = False) -> Body:
+    """What the first so many pods of a job ask for together, as quantities."""
+    sums: dict[str, Decimal] = {}
+    for role in job.roles:
+        count = min(role.replicas, members)
+        members -= count
+        for name, amount in needs(role.template, inits=inits).items() if count else ():
+            sums[name] = sums.get(name, Decimal(0)) + count * amount
     return {name: f"{amount.normalize():f}" for name, amount in sums.items()}

@@ -4,8 +4,6 @@
 `core.render` calls it for what a plan creates; `peers` has the addresses.
 """
 
-from decimal import Decimal
-
 from msgspec import UNSET, Struct
 
 from trainwright.kinds import gangs
@@ -115,7 +113,9 @@ class PaddleDialect(Struct, frozen=True):
     def _wish(self, job: Job) -> gangs.Wish:
         policy = self.spec.scheduling_policy or SchedulingPolicy()
         least = self._least(job) if policy.min_available is UNSET else policy.min_available
-        resources = _needs(job) if policy.min_resources is UNSET else dict(policy.min_resources)
+        everybody = sum(role.replicas for role in job.roles)
+        needs = gangs.total_needs(job, everybody, inits=True)
+        resources = needs if policy.min_resources is UNSET else dict(policy.min_resources)
         return gangs.Wish(job.key.name, least, policy.queue, policy.priority_class, resources)
 
     def _least(self, job: Job) -> int:
@@ -152,12 +152,3 @@ def _noted(job: Job, replica: Replica, wish: gangs.Wish, gang: Gang) -> dict[str
         f"{_VOLCANO}/job-version": str(epoch),
         f"{_VOLCANO}/queue-name": wish.queue,
     }
-
-
-def _needs(job: Job) -> Body:
-    """What all pods ask for together."""
-    sums: dict[str, Decimal] = {}
-    for role in job.roles:
-        for name, amount in gangs.needs(role.template, inits=True).items() if role.replicas else ():
-            sums[name] = sums.get(name, Decimal(0)) + role.replicas * amount
-    return gangs.spelled(sums)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a TFJob spells its pods, services and pod group. `core.render` calls it for what a plan creates."""
 
-from decimal import Decimal
-
 from msgspec import UNSET, Struct
 
 from trainwright.kinds import gangs
@@ -109,20 +107,9 @@ class TFDialect(Struct, frozen=True):
             least,
             policy.queue,
             policy.priority_class,
-            _needs(job, least) if resources is UNSET else dict(resources),
+            gangs.total_needs(job, least) if resources is UNSET else dict(resources),
             None if policy.schedule_timeout_seconds is UNSET else policy.schedule_timeout_seconds,
         )
-
-
-def _needs(job: Job, members: int) -> Body:
-    """What the first so many pods ask for together."""
-    sums: dict[str, Decimal] = {}
-    for role in job.roles:
-        count = min(role.replicas, members)
-        members -= count
-        for name, amount in gangs.needs(role.template).items() if count else ():
-            sums[name] = sums.get(name, Decimal(0)) + count * amount
-    return gangs.spelled(sums)
 
 
 def _trained(container: Body, value: str | None) -> Body:
