@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits that all kinds share, and what is said of a manifest that exceeds one."""
+"""Limits and types of fields that all kinds share, and what is said of a manifest that exceeds a limit."""
 
 import re
 from collections.abc import Iterator
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from trainwright.model.meta import Key
 from trainwright.model.problem import Problem
@@ -15,6 +18,20 @@ LONGEST_NAME = 63
 LONGEST_VARIABLE = 131_072
 #: What a job may be called whose name becomes part of host names.
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+
+Seconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Count = Annotated[int, Meta(ge=0, le=MOST_REPLICAS)]
+Word = Annotated[str, Meta(max_length=253)]
+Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+
+
+class Spec(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Base of the parts of a manifest; they hold the user's dicts, so they are left to the garbage collector."""
+
+
+def doc(text: str) -> Meta:
+    """What `kubectl explain` says of a field."""
+    return Meta(description=text)
 
 
 def check_name(name: str, *, hosts: str = "services") -> Iterator[Problem]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from trainwright.kinds.limits import MOST_REPLICAS
+from trainwright.kinds.limits import MOST_REPLICAS, Spec
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
 
@@ -44,10 +44,6 @@ FinishRule = Annotated[
         description="Replica type to ranks; fulfilled when all replicas it names have ended that way.",
     ),
 ]
-
-
-class Spec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Base of the parts of a manifest; they hold the user's dicts, so they are left to the garbage collector."""
 
 
 class ServicePort(Spec, frozen=True):
