@@ -113,9 +113,8 @@ class PaddleDialect(Struct, frozen=True):
     def _wish(self, job: Job) -> gangs.Wish:
         policy = self.spec.scheduling_policy or SchedulingPolicy()
         least = self._least(job) if policy.min_available is UNSET else policy.min_available
-        everybody = sum(role.replicas for role in job.roles)
-        needs = gangs.total_needs(job, everybody, inits=True)
-        resources = needs if policy.min_resources is UNSET else dict(policy.min_resources)
+        given, total = policy.min_resources, sum(role.replicas for role in job.roles)
+        resources = gangs.total_needs(job, total, inits=True) if given is UNSET else dict(given)
         return gangs.Wish(job.key.name, least, policy.queue, policy.priority_class, resources)
 
     def _least(self, job: Job) -> int:
