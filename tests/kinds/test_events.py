@@ -11,8 +11,8 @@ from trainwright.kinds.registry import KINDS
 from trainwright.model.cause import Cause, Why
 from trainwright.model.event import (
     ChildEvent,
-    Event,
     JobEnded,
+    JobEvent,
     JobStep,
     Moment,
     Notice,
@@ -40,7 +40,7 @@ def ended(reason: Reason, result: Result = Result.FAILED, ending: Ending | None 
 
 #: By case: the event, whether it warns, and by kind its reason and text. Without an entry, a kind has those of "";
 #: None: it has no such child.
-CASES: dict[str, tuple[Event, bool, dict[str, tuple[str, str] | None]]] = {
+CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
     "running": (
         JobStep(Moment.RUNNING, "job"),
         False,
@@ -342,7 +342,7 @@ CASES: dict[str, tuple[Event, bool, dict[str, tuple[str, str] | None]]] = {
 }
 
 
-def ledger_after(event: Event) -> Ledger:
+def ledger_after(event: JobEvent) -> Ledger:
     """What a pass concluded that tells of this event."""
     if isinstance(event, JobEnded):
         return replace(BEFORE, outcome=event.outcome)
@@ -352,7 +352,7 @@ def ledger_after(event: Event) -> Ledger:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.singular)
 @pytest.mark.parametrize(("event", "warning", "words"), CASES.values(), ids=CASES)
 def test_each_kind_has_its_own_words(
-    event: Event, warning: bool, words: dict[str, tuple[str, str] | None], kind: Kind
+    event: JobEvent, warning: bool, words: dict[str, tuple[str, str] | None], kind: Kind
 ) -> None:
     expected = words.get(kind.singular, words[""])
 

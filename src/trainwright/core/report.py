@@ -12,7 +12,7 @@ from trainwright.core import ports
 from trainwright.core.observe import View
 from trainwright.model.action import Announce, Create, Delete, Patch, Plan, Write
 from trainwright.model.cause import Why
-from trainwright.model.event import Event, JobEnded, JobStep, Moment, Notice, Resized, Restarting
+from trainwright.model.event import JobEnded, JobEvent, JobStep, Moment, Notice, Resized, Restarting
 from trainwright.model.indexes import members
 from trainwright.model.ledger import Ledger, Phase, RoleLedger
 from trainwright.model.status import State, Status
@@ -79,9 +79,9 @@ def _urgent(ledger: Ledger) -> Ledger:
     return replace(ledger, roles=roles, generation=0, avoided=avoided)
 
 
-def _events(view: View) -> list[Event]:
+def _events(view: View) -> list[JobEvent]:
     before, after, job = view.stored, view.ledger, view.job
-    events: list[Event] = []
+    events: list[JobEvent] = []
     if before.phase is Phase.NEW:
         events += [Notice(Moment.REMARK, message, reason) for reason, message in job.remarks]
         events += _of_gang(view)

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from trainwright.model.event import Event
+from trainwright.model.event import JobEvent
 from trainwright.model.job import Body
 from trainwright.model.status import Status
 from trainwright.model.units import Time
@@ -85,7 +85,7 @@ class Plan(Struct, frozen=True, gc=False):
     patches: tuple[Patch, ...] = ()
     deletes: tuple[Delete, ...] = ()
     creates: tuple[Create, ...] = ()
-    events: tuple[Event, ...] = ()
+    events: tuple[JobEvent, ...] = ()
     #: Look again then, even if nothing happens.
     wake: Time | None = None
     #: The job's time to live is over: remove it.

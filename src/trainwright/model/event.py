@@ -171,7 +171,7 @@ class Notice(Struct, frozen=True, gc=False):
 
 
 #: Each has a `moment`, and a `warning` that says whether something is wrong.
-Event = JobStep | JobEnded | Restarting | Resized | ChildEvent | PodExited | PodWaiting | Notice
+JobEvent = JobStep | JobEnded | Restarting | Resized | ChildEvent | PodExited | PodWaiting | Notice
 
 
 class Emit(Struct, frozen=True, gc=False):
@@ -186,7 +186,7 @@ class Emit(Struct, frozen=True, gc=False):
     once: bool = False
 
 
-def plain(event: Event, source: str = "") -> Emit:
+def plain(event: JobEvent, source: str = "") -> Emit:
     """The event in our own words."""
     reason = event.reason if isinstance(event, PodWaiting | Notice) else ""
     once = isinstance(event, Notice) and event.once

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from trainwright.kinds.base import Kind, Loaded, load, reload
 from trainwright.model.child import Refusal
-from trainwright.model.event import Emit, Event
+from trainwright.model.event import Emit, JobEvent
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
 
@@ -43,7 +43,7 @@ class Track:
         self.uid = uid
         #: A ledger that has not been stored yet, and what to tell people once it is.
         self.pending: Ledger | None = None
-        self.untold: tuple[Emit | Event, ...] = ()
+        self.untold: tuple[Emit | JobEvent, ...] = ()
         #: Children that the API would not make, by kind and name.
         self.refusals: dict[Place, Refusal] = {}
         #: Children of this kind and role are not asked for before then: one of them was refused.
@@ -102,12 +102,12 @@ class Track:
         """The job with what has been concluded of it since it was last stored."""
         return loaded.job if self.pending is None else replace(loaded.job, ledger=self.pending)
 
-    def complain(self, about: Like, event: Event) -> None:
+    def complain(self, about: Like, event: JobEvent) -> None:
         """Have people told of a trouble, once."""
         if self.is_news(about, event):
             self.untold += (event,)
 
-    def is_news(self, about: Like, event: Event) -> bool:
+    def is_news(self, about: Like, event: JobEvent) -> bool:
         """Whether people have yet to be told of a trouble; one that differs in numbers only is the same."""
         before, said = self.complaints.get(about), _NUMBERS.sub("", repr(event))
         self.complaints[about] = said

@@ -10,8 +10,8 @@ from trainwright.kinds.aitrainingjob import words
 from trainwright.model.event import (
     ChildEvent,
     Emit,
-    Event,
     JobEnded,
+    JobEvent,
     JobStep,
     Moment,
     Resized,
@@ -26,7 +26,7 @@ from trainwright.model.status import Status
 SOURCE = "TrainingJobOperator"
 
 
-def worded(job: Job, status: Status, event: Event) -> Emit:
+def worded(job: Job, status: Status, event: JobEvent) -> Emit:
     """An event in this kind's words; `job` still has the ledger from before."""
     emit = plain(event, SOURCE)
     word, message = str(emit.moment), emit.message

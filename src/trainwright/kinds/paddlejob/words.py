@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from trainwright.kinds.paddlejob.dialect import CONTROLLER
 from trainwright.kinds.paddlejob.roles import SERVICE, WORKER, elastic, intranet, mode
 from trainwright.model.cause import brief
-from trainwright.model.event import ChildEvent, Emit, Event, JobEnded, JobStep, Moment, Resized, plain
+from trainwright.model.event import ChildEvent, Emit, JobEnded, JobEvent, JobStep, Moment, Resized, plain
 from trainwright.model.job import Job
 from trainwright.model.ledger import LONGEST_TEXT, Outcome, Reason
 from trainwright.model.rule import Result
@@ -35,7 +35,7 @@ def ended(job: Job, outcome: Outcome) -> tuple[str, str]:
     return REASONS[outcome.reason], brief(f"PaddleJob {job.key.name} has failed: {said}", LONGEST_TEXT)
 
 
-def worded(job: Job, status: Status, event: Event) -> Emit:
+def worded(job: Job, status: Status, event: JobEvent) -> Emit:
     """An event under the original's name, with its words where it has some."""
     emit = plain(event, CONTROLLER)
     match event:

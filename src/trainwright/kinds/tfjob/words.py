@@ -12,8 +12,8 @@ from trainwright.model.cause import Why, brief
 from trainwright.model.event import (
     ChildEvent,
     Emit,
-    Event,
     JobEnded,
+    JobEvent,
     JobStep,
     Moment,
     Notice,
@@ -106,7 +106,7 @@ def restarted(before: Ledger, after: Ledger) -> str:
     return ""
 
 
-def worded(job: Job, status: Status, event: Event) -> Emit:
+def worded(job: Job, status: Status, event: JobEvent) -> Emit:
     """An event with the original's reason and message, under the original's name."""
     emit = plain(event, CONTROLLER)
     match event:
