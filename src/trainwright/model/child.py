@@ -186,26 +186,14 @@ class Node(Wire, frozen=True, gc=True, dict=True):
         return well and told.keys() <= _USUAL and not self.spec.taints
 
 
-class ObjectRef(Wire, frozen=True, gc=False):
-    """The object an event is about."""
-
-    kind: str = ""
-    namespace: str = ""
-    name: str = ""
-    uid: str = ""
-
-
 class Event(Wire, frozen=True, gc=False):
-    """An event, as `describe` and `events` show it."""
+    """An event, as far as we read it."""
 
     metadata: Meta
-    involved_object: ObjectRef = ObjectRef()
     type: str = ""
     reason: str = ""
     message: str = ""
     count: int | None = None
-    first_timestamp: datetime | None = None
-    last_timestamp: datetime | None = None
 
 
 class LeaseSpec(Wire, frozen=True, gc=False):
