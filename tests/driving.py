@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from trainwright.core.reconcile import reconcile
 from trainwright.kinds.base import Kind, Loaded, load, stored
-from trainwright.model.action import Create, Emit, Plan
+from trainwright.model.action import Create, Plan
+from trainwright.model.event import Emit
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger
 from trainwright.model.site import Site
@@ -44,7 +45,7 @@ class KindDriver(World):
         plan = reconcile(loaded.job, self.observed(), self.site, self.clock)
         self.rendered = self._render(loaded, plan)
         self._hold(loaded, plan)
-        self.events = [self.kind.event(loaded.job, plan.status, emit) for emit in plan.events]
+        self.events = [self.kind.event(loaded.job, plan.status, event) for event in plan.events]
         return plan
 
     def _render(self, loaded: Loaded, plan: Plan) -> Body:

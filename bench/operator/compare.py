@@ -28,7 +28,7 @@ from drive import RUNS, Place, Result, Sizes, clear, measured, memory, namespace
 from shapes import SHAPES, Shape
 
 import trainwright
-from trainwright.crd.rights import RBAC, bindings, cluster_role, lease_role
+from trainwright.crd.rights import RBAC, rights
 from trainwright.kinds.registry import KINDS
 
 SIZES = (Sizes(100, 4), Sizes(500, 4), Sizes(1000, 4), Sizes(1, 200))
@@ -88,8 +88,7 @@ def _plane() -> Iterator[ControlPlane]:
     """API server and etcd, our kinds, and the operator's rights; no controllers, no scheduler."""
     with ControlPlane(controllers=False, scheduler=False, first=install_crds) as plane:
         plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": HOME}})
-        whole, own = bindings(HOME, {"kind": "User", "name": "operator", "apiGroup": RBAC})
-        items = [cluster_role(KINDS), lease_role(HOME), own, whole]
+        items = rights(KINDS, HOME, "", {"kind": "User", "name": "operator", "apiGroup": RBAC})
         plane.kubectl("apply", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
         yield plane
 

@@ -19,6 +19,7 @@ from cluster_process import Process
 from msgspec import Struct
 from shapes import Shape
 
+from trainwright.kube.calls import all_of
 from trainwright.kube.cluster import KubeCluster, connected
 from trainwright.kube.config import Asked, load
 from trainwright.kube.http import Manner
@@ -148,7 +149,9 @@ async def _clear(plane: ControlPlane, shape: Shape, space: str) -> None:
     async with connected(load(Asked(kubeconfig=str(plane.kubeconfig()))), patient) as cluster:
         for resource in (shape.resource, PODS, SERVICES, CONFIG_MAPS, EVENTS):
             while (await cluster.list(resource, Scope(namespace=space))).items:
-                await cluster.delete_all(resource, Scope(namespace=space), grace=0)
+                plane.call(
+                    "DELETE", all_of(resource, space), {"propagationPolicy": "Background", "gracePeriodSeconds": 0}
+                )
 
 
 # -- what it took ----------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ class Gappy:
     def __init__(self) -> None:
         self.lists = 0
 
-    async def list(self, *_: Any) -> Page:
+    async def list(self, *_: Any, **__: Any) -> Page:
         self.lists += 1
         return Page(((item("a"), item("b")) if self.lists == 1 else (item("c"),)), str(self.lists))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from cluster_plane import ControlPlane
 from cluster_process import Process
 
-from trainwright.crd.rights import bindings, cluster_role, lease_role
+from trainwright.crd.rights import rights
 from trainwright.kinds.registry import KINDS
 
 #: A lease that is lost soon. It must last longer than one request may take, which is 5 s.
@@ -50,9 +50,8 @@ def started(config: Path, log: Path, *words: str, env: Mapping[str, str] | None 
 
 def grant(plane: ControlPlane, namespace: str, name: str, subject: dict[str, str]) -> None:
     """What the manifests grant, and nothing else, with the lease in that namespace."""
-    whole, own = bindings(namespace, subject)
-    whole, own = ({**one, "metadata": {**one["metadata"], "name": name}} for one in (whole, own))
-    bodies = [cluster_role(KINDS), lease_role(namespace), own, whole]
+    whole, lease, *bound = rights(KINDS, namespace, "", subject)
+    bodies = [whole, lease, *({**one, "metadata": {**one["metadata"], "name": name}} for one in bound)]
     plane.kubectl(
         "apply", "--server-side", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": bodies})
     )

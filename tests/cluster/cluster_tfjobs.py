@@ -10,7 +10,6 @@ from cluster_pods import PREFIX
 
 from patience import PATIENCE
 from trainwright.core import render
-from trainwright.core.names import child
 from trainwright.kinds.base import load
 from trainwright.kinds.tfjob import TFJOB
 from trainwright.model.job import Replica
@@ -88,7 +87,7 @@ class TFJobs:
         job = load(TFJOB, document).job
         for role in job.roles:
             for index, status in enumerate(pods.get(role.name, ())):
-                replica = Replica(role, index, 0, child(job, role.name, index))
+                replica = Replica(role, index, 0, job.key.replica_name(role.name, index))
                 body = render.pod(job, replica, Site()).body
                 self.plane.call("POST", f"{self.core}/pods", body)
                 self.plane.call("PATCH", f"{self.core}/pods/{replica.name}/status", {"status": status})

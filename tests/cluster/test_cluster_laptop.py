@@ -19,7 +19,7 @@ from cluster_operator import Operator, started
 from cluster_plane import ControlPlane
 from cluster_process import Process
 
-from trainwright.crd.rights import RBAC, bindings, cluster_role
+from trainwright.crd.rights import RBAC, rights
 from trainwright.kinds.registry import KINDS
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -75,9 +75,9 @@ def _until_it_leads(plane: ControlPlane, operator: Operator) -> None:
 
 def _grant_all_but_namespaces(plane: ControlPlane) -> None:
     """What the operator needs, and leases of every namespace."""
-    role = cluster_role(KINDS)
+    user = {"kind": "User", "name": "operator", "apiGroup": RBAC}
+    role, _, bound, _ = rights(KINDS, "trainwright", "", user)
     leases = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "patch"]}
     role["rules"].append(leases)
-    bound, _ = bindings("trainwright", {"kind": "User", "name": "operator", "apiGroup": RBAC})
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [role, bound]})
     plane.kubectl("apply", "--server-side", "-f", "-", given=text)

@@ -10,6 +10,7 @@ from trainwright.core.reconcile import reconcile
 from trainwright.model.action import Plan
 from trainwright.model.cause import Why
 from trainwright.model.child import Extra, GroupStatus, Node, Observed, Pod
+from trainwright.model.event import Emit, plain
 from trainwright.model.indexes import members
 from trainwright.model.job import Body, Job, Replica, Restart, Scope
 from trainwright.model.ledger import Ledger, PendingRestart, Phase, RoleLedger, Times
@@ -34,6 +35,11 @@ def view(job: Job, *pods: Pod, now: Any = NOW, site: Site | None = None, **obser
 def look(job: Job, *pods: Pod, now: Any = NOW, site: Site | None = None, **observed: Any) -> Plan:
     """A whole pass."""
     return reconcile(job, seen(*pods, **observed), site or Site(), now)
+
+
+def emitted(plan: Plan) -> tuple[Emit, ...]:
+    """The events of a pass in our own words."""
+    return tuple(plain(event) for event in plan.events)
 
 
 def seen(*pods: Pod, nodes: dict[str, Node] | None = None, **more: Any) -> Observed:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from passes import lived, look, names, on, view
+from passes import emitted, lived, look, names, on, view
 
 from trainwright.core import devices
 from trainwright.core.nodes import doubts, elsewhere
@@ -278,7 +278,7 @@ def test_the_story_of_a_gpu_that_fails() -> None:
     assert not plan.deletes[0].force
     assert plan.status.ledger.avoided == (Avoided("node-1", later(10), Why.DEVICE, failed=True),)
     assert plan.status.ledger.roles[0].restarts == {"DeviceFailed": 1}
-    (event,) = plan.events
+    (event,) = emitted(plan)
     assert event.message == "restarting after job-worker-0: GPUs of node node-1 have failed (XIDErrors is True)"
 
 

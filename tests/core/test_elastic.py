@@ -4,10 +4,11 @@
 from typing import Any
 
 import pytest
-from passes import lived, look, names
+from passes import emitted, lived, look, names
 
 from trainwright.core.elastic import bounded
-from trainwright.model.action import Moment, Plan, Write
+from trainwright.model.action import Plan, Write
+from trainwright.model.event import Moment
 from trainwright.model.job import Elastic, Lifecycle, Scope
 from trainwright.model.ledger import Ceiling, Phase, RoleLedger
 from trainwright.model.site import Site
@@ -93,7 +94,7 @@ def test_a_change_of_size_starts_the_role_anew(replicas: int, epoch: int) -> Non
     assert sorted(names(plan)["deletes"]) == ["Pod job-worker-0", "Pod job-worker-1"]
     assert names(plan)["creates"] == []  # the old ones may still answer
     assert (plan.status.ledger.phase, plan.write) == (Phase.RESTARTING, Write.NOW)
-    assert [(one.moment, one.message) for one in plan.events] == [
+    assert [(one.moment, one.message) for one in emitted(plan)] == [
         (Moment.RESIZED, f"worker is scaled from 2 to {replicas} replicas")
     ]
 
@@ -174,6 +175,6 @@ def test_replicas_that_look_the_size_up_go_on_and_the_change_is_told() -> None:
     assert epochs(plan) == {"worker": (0, 3)}
     assert names(plan) == {"creates": ["Pod job-worker-2"], "deletes": []}
     assert (plan.status.ledger.phase, plan.write) == (Phase.RUNNING, Write.NOW)
-    assert [(one.moment, one.message) for one in plan.events] == [
+    assert [(one.moment, one.message) for one in emitted(plan)] == [
         (Moment.RESIZED, "worker is scaled from 2 to 3 replicas")
     ]

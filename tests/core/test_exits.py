@@ -4,8 +4,8 @@
 from passes import lived
 
 from trainwright.core.exits import exits
-from trainwright.model.action import Moment
 from trainwright.model.cause import Cause, Why
+from trainwright.model.event import Moment
 from trainwright.model.ledger import Failure, RoleLedger
 from trainwright.testing.factories import NOW, job, role
 
@@ -26,13 +26,13 @@ def test_each_is_told_of_once_with_its_code() -> None:
 
     told = exits(JOB, before, after)
 
-    assert [emit.message for emit in told] == [
+    assert [str(event) for event in told] == [
         "job-worker-2 exited with code 137",
         "job-worker-4 exited with code 0",
         "job-worker-5 exited with code 0",
         "job-ps-0 exited with code 0",
     ]
-    assert {(emit.moment, emit.warning) for emit in told} == {(Moment.EXITED, False)}
+    assert {(event.moment, event.warning) for event in told} == {(Moment.EXITED, False)}
     assert exits(JOB, after, after) == ()
     assert exits(JOB, before, after, every=False) == told[:1]
 
@@ -41,6 +41,6 @@ def test_nothing_is_told_of_what_is_forgotten_and_all_of_what_is_new() -> None:
     ended, anew = lived(RoleLedger("worker", succeeded="0")), lived(RoleLedger("worker"))
 
     assert exits(JOB, ended, anew) == ()
-    assert [emit.message for emit in exits(JOB, lived(RoleLedger("other")), ended)] == [
+    assert [str(event) for event in exits(JOB, lived(RoleLedger("other")), ended)] == [
         "job-worker-0 exited with code 0"
     ]

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from passes import lived, look, names
+from passes import emitted, lived, look, names
 
-from trainwright.model.action import Emit, Moment, Plan, Write
+from trainwright.model.action import Plan, Write
 from trainwright.model.cause import Why
 from trainwright.model.child import Condition, Pod, Refusal
+from trainwright.model.event import Emit, Moment
 from trainwright.model.job import Elastic, Job, Restart, Scope
 from trainwright.model.ledger import Ceiling, Ledger, Phase, RoleLedger
 from trainwright.model.meta import ATTEMPT, SPARE
@@ -127,7 +128,7 @@ def test_a_quota_that_is_used_up_is_as_good_as_no_place() -> None:
     early, late = (look(auto(), *PAIR, refusals=(refusal(),), site=SITE, now=later(n)) for n in (29.9, 30))
 
     assert (most(early), early.wake, most(late)) == (None, later(30), 2)
-    assert late.events[0].message.endswith("2 of 4 pods found no place for 30 s: Forbidden: exceeded quota: gpus")
+    assert emitted(late)[0].message.endswith("2 of 4 pods found no place for 30 s: Forbidden: exceeded quota: gpus")
 
 
 @pytest.mark.parametrize(
@@ -164,8 +165,8 @@ def test_people_are_told_from_what_to_what_and_why() -> None:
     why = "2 of 4 pods found no place for 30 s: 0/3 nodes are available"
     pods = (pod(0), pod(1), placeless(2), placeless(3))
 
-    told = look(auto(), *pods, site=SITE, now=later(30)).events
-    untold = look(auto(resize=None, book=RoleLedger("worker", reached=4)), *pods, site=SITE, now=later(30)).events
+    told = emitted(look(auto(), *pods, site=SITE, now=later(30)))
+    untold = emitted(look(auto(resize=None, book=RoleLedger("worker", reached=4)), *pods, site=SITE, now=later(30)))
 
     assert told == (Emit(Moment.RESIZED, f"worker is scaled from 4 to 2 replicas: {why}"),)
     assert untold == (Emit(Moment.RESIZED, f"worker is scaled to 2 replicas: {why}"),)
@@ -302,7 +303,7 @@ def test_it_grows_at_once_when_all_places_are_found() -> None:
     assert (book(plan).size, book(plan).epoch) == (4, 1)
     assert book(plan).ceiling == Ceiling(later(61), -1, "there is room for 2 more", grew=True, tries=2)
     assert sorted(one.name for one in plan.deletes) == [f"job-worker-{i}" for i in range(4)]
-    assert plan.events == (Emit(Moment.RESIZED, "worker is scaled from 2 to 4 replicas: there is room for 2 more"),)
+    assert emitted(plan) == (Emit(Moment.RESIZED, "worker is scaled from 2 to 4 replicas: there is room for 2 more"),)
 
 
 @pytest.mark.parametrize(
@@ -430,7 +431,7 @@ def test_an_edit_below_what_it_is_held_to_is_followed_at_once() -> None:
     plan = look(auto(replicas=1, book=held()), *PAIR, site=SITE, now=later(10))
 
     assert book(plan).size == 1
-    assert plan.events == (Emit(Moment.RESIZED, "worker is scaled from 2 to 1 replica"),)
+    assert emitted(plan) == (Emit(Moment.RESIZED, "worker is scaled from 2 to 1 replica"),)
 
 
 def test_bounds_that_are_raised_hold() -> None:
@@ -453,7 +454,7 @@ def test_a_role_that_no_longer_sizes_itself_forgets_what_it_was_held_to(elastic:
     plan = look(given, *PAIR, site=SITE, now=later(10))
 
     assert (book(plan).ceiling, book(plan).size) == (None, 4)
-    assert plan.events == (Emit(Moment.RESIZED, "worker is scaled from 2 to 4 replicas"),)
+    assert emitted(plan) == (Emit(Moment.RESIZED, "worker is scaled from 2 to 4 replicas"),)
 
 
 # -- lost nodes ------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from passes import emitted
 
 from trainwright.core import gate
 from trainwright.model.cause import Why
@@ -153,7 +154,7 @@ def test_a_pod_that_gets_another_address_takes_all_along() -> None:
     book = world.job.ledger.roles[0]
     assert (book.epoch, book.restarts) == (1, {"Disrupted": 1})
     assert map_of(world) is None
-    assert "job-worker-1: disrupted (AddressChanged: its peers were told" in plan.events[0].message
+    assert "job-worker-1: disrupted (AddressChanged: its peers were told" in emitted(plan)[0].message
     world.wait(60)
     started(world)
     assert {pod.status.phase for pod in world.pods().values()} == {"Running"}

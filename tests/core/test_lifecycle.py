@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from passes import Grouped, group, lived, look, names, view, waiting
+from passes import Grouped, emitted, group, lived, look, names, view, waiting
 
 from trainwright.core import lifecycle
 from trainwright.core.render import digest
-from trainwright.model.action import Delete, Emit, Moment, Plan, Write
+from trainwright.model.action import Delete, Plan, Write
 from trainwright.model.cause import Cause, Why
 from trainwright.model.child import Container, Observed, Pod, Service
+from trainwright.model.event import Emit, Moment
 from trainwright.model.job import Body, Clean, CleanUp, Deadline, Ending, Job, Lifecycle
 from trainwright.model.ledger import Failure, Hold, Ledger, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.meta import Meta
@@ -115,7 +116,7 @@ def test_the_first_run_as_a_whole_is_noted_once() -> None:
     again = look(job(ledger=lived(phase=Phase.RESTARTING)), pod(), now=later(9))
 
     assert (first.status.ledger.phase, first.status.ledger.times) == (Phase.RUNNING, Times(NOW, NOW, later(3.2)))
-    assert first.events == (Emit(Moment.RUNNING, "job is running."),)
+    assert emitted(first) == (Emit(Moment.RUNNING, "job is running."),)
     assert (again.status.ledger.phase, again.status.ledger.times) == (Phase.RUNNING, Times(NOW, NOW, NOW))
     assert again.events == ()
 
@@ -151,7 +152,7 @@ def test_a_suspended_job_loses_its_children_and_forgets_what_had_finished() -> N
         Delete("PodGroup", "job", "uid-job", why, api="gang/v1"),
     )
     assert (plan.creates, plan.write, plan.wake) == ((), Write.NOW, None)
-    assert plan.events == (Emit(Moment.SUSPENDED, "job is suspended."),)
+    assert emitted(plan) == (Emit(Moment.SUSPENDED, "job is suspended."),)
     assert plan.status.cleaning
     assert plan.status.roles[0].count(State.WAITING) == 2
 
@@ -226,7 +227,7 @@ def test_a_resumed_job_starts_anew_above_its_old_attempts() -> None:
     assert plan.status.ledger == Ledger(
         Phase.RESUMING, roles=(RoleLedger("worker", 4),), times=Times(later(-50), later(0.9)), resumes=2
     )
-    assert plan.events == (Emit(Moment.RESUMED, "job is resumed."),)
+    assert emitted(plan) == (Emit(Moment.RESUMED, "job is resumed."),)
     assert plan.creates[0].body["metadata"]["labels"]["trainwright.dev/attempt"] == "4"
     assert (plan.write, plan.wake) == (Write.NOW, later(60.9))
 
@@ -246,7 +247,7 @@ def test_a_resumed_job_runs_anew_and_says_so() -> None:
     plan = look(job(ledger=ledger), pod(attempt=4), now=later(8))
 
     assert (plan.status.ledger.phase, plan.status.ledger.times) == (Phase.RUNNING, Times(NOW, later(5), later(8)))
-    assert plan.events == (Emit(Moment.RUNNING, "job is running."),)
+    assert emitted(plan) == (Emit(Moment.RUNNING, "job is running."),)
 
 
 def test_resuming_is_for_suspended_jobs_that_are_no_longer_asked_to_be() -> None:
@@ -289,7 +290,7 @@ def test_a_job_whose_work_is_done_when_it_is_to_be_suspended_has_succeeded() -> 
         times=Times(NOW, NOW, NOW, later(7.5)),
     )
     assert names(plan) == {"creates": [], "deletes": ["Pod job-worker-1"]}
-    assert plan.events == (Emit(Moment.SUCCEEDED, "every replica that counts has succeeded"),)
+    assert emitted(plan) == (Emit(Moment.SUCCEEDED, "every replica that counts has succeeded"),)
     assert plan.write is Write.NOW
 
 
@@ -519,7 +520,7 @@ def test_a_job_that_has_just_ended_is_cleaned_up_in_the_same_pass() -> None:
     assert plan.status.ledger.phase is Phase.SUCCEEDED
     assert names(plan) == {"creates": [], "deletes": ["Pod job-worker-0", "Pod job-worker-1"]}
     assert (plan.write, plan.wake) == (Write.NOW, later(34.7))
-    assert plan.events == (Emit(Moment.SUCCEEDED, "every replica that counts has succeeded"),)
+    assert emitted(plan) == (Emit(Moment.SUCCEEDED, "every replica that counts has succeeded"),)
 
 
 @pytest.mark.parametrize(
@@ -608,7 +609,7 @@ def test_a_new_job_that_cannot_be_run_fails_with_its_problems() -> None:
         Phase.FAILED, roles=(RoleLedger("worker"),), outcome=outcome, times=Times(ended=later(2.5))
     )
     assert plan.status.invalid == text
-    assert plan.events == (Emit(Moment.FAILED, text, warning=True),)
+    assert emitted(plan) == (Emit(Moment.FAILED, text, warning=True),)
     assert (plan.creates, plan.write, plan.wake) == ((), Write.NOW, later(62.5))
 
 

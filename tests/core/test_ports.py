@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from passes import emitted
 
 from trainwright.core import ports
 from trainwright.core.reconcile import reconcile
@@ -100,8 +101,8 @@ def test_when_none_is_left_some_are_shared_and_it_is_said() -> None:
     plan = look(hosted(), frozenset({40020}), site)
 
     assert given(plan) == [40000, 40020, 40040]
-    assert [(emit.reason, emit.warning) for emit in plan.events] == [("PortsExhausted", True)]
-    assert next(name for name, base in plan.status.ledger.ports.items() if base == 40020) in plan.events[0].message
+    assert [(emit.reason, emit.warning) for emit in emitted(plan)] == [("PortsExhausted", True)]
+    assert next(name for name, base in plan.status.ledger.ports.items() if base == 40020) in emitted(plan)[0].message
     crowded = look(hosted(5), site=site)
     assert len(crowded.status.ledger.ports) == 5, "there are only three blocks, and everybody has one"
 

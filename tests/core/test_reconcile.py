@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from passes import ON_EXIT, lived, look, names, on
+from passes import ON_EXIT, emitted, lived, look, names, on
 
 from trainwright.core.reconcile import reconcile
-from trainwright.model.action import Emit, Moment, Write
+from trainwright.model.action import Write
 from trainwright.model.cause import Why
 from trainwright.model.child import Observed, Pod, Service
+from trainwright.model.event import Emit, Moment
 from trainwright.model.job import Clean, CleanUp, Deadline, Ending, Job, Lifecycle, Scope
 from trainwright.model.ledger import Ledger, Phase, Reason, RoleLedger
 from trainwright.model.meta import Meta, Owner
@@ -257,7 +258,7 @@ def test_a_deadline_ends_a_job_in_its_second_and_not_before() -> None:
     world.wait(60)
     plan = world.step()
 
-    assert plan.events == (Emit(Moment.FAILED, "it was active longer than its deadline", warning=True),)
+    assert emitted(plan) == (Emit(Moment.FAILED, "it was active longer than its deadline", warning=True),)
     assert names(plan) == {"creates": [], "deletes": ["Pod job-worker-0"]}
 
 
@@ -394,7 +395,7 @@ def test_an_unfinished_job_of_another_controller_is_not_touched_but_told_of(more
     assert plan.empty
     assert plan.untouched
     assert (plan.deletes, plan.creates, plan.wake, plan.status.ledger) == ((), (), None, Ledger())
-    for emit in plan.events:
+    for emit in emitted(plan):
         assert (emit.moment, emit.warning, emit.once) == (Moment.FOREIGN, True, True)
         assert emit.message.startswith("training-operator.v1 wrote the status of this unfinished job")
         whom = f"{theirs.kind}.{theirs.owner.api_version.partition('/')[0]} job -n {theirs.key.namespace}"

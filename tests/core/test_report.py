@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from passes import lived, look, view
+from passes import emitted, lived, look, view
 
 from trainwright.core.report import Actions, close
-from trainwright.model.action import Create, Delete, Emit, Moment, Patch, Plan, Write
+from trainwright.model.action import Create, Delete, Patch, Plan, Write
 from trainwright.model.cause import Cause, Why
 from trainwright.model.child import Pod, Refusal
+from trainwright.model.event import Emit, Moment
 from trainwright.model.job import Gang, Job, Lifecycle
 from trainwright.model.ledger import Failure, Hold, Ledger, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.rule import Result
@@ -140,7 +141,7 @@ AGAIN = Emit(Moment.RESTARTING, "restarting after job-worker-0: evicted by its n
     ],
 )
 def test_what_people_are_told(before: Ledger, after: Ledger, expected: tuple[Emit, ...]) -> None:
-    assert expected == closed(after, before).events
+    assert expected == emitted(closed(after, before))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_a_missing_gang_api_is_told_once(before: Ledger, gangs: frozenset[str], 
 
     plan = closed(replace(UNRUN, ports={"a": 1}), before, gang=Gang("gang/v1"), site=Site(gangs=gangs))
 
-    assert (missing,) * told == plan.events
+    assert (missing,) * told == emitted(plan)
 
 
 @pytest.mark.parametrize(("before", "told"), [(Ledger(), True), (UNRUN, False)], ids=["a new job", "told already"])
@@ -164,7 +165,7 @@ def test_remarks_are_told_once(before: Ledger, told: bool) -> None:
     plan = closed(replace(UNRUN, ports={"a": 1}), before, remarks=(("Odd", "it is odd"), ("Long", "it is long")))
     remarks = [Emit(Moment.REMARK, f"it is {word.lower()}", warning=True, reason=word) for word in ("Odd", "Long")]
 
-    assert tuple(remarks) * told == plan.events
+    assert tuple(remarks) * told == emitted(plan)
 
 
 OTHER = {"spec": {"containers": [], "schedulerName": "mine"}}
@@ -187,7 +188,7 @@ def test_another_scheduler_than_the_gangs_is_told_once(scheduler: str, before: L
 
     plan = close(seen.remember(replace(UNRUN, ports={"a": 1})), Actions())
 
-    assert (Emit(Moment.OTHER_SCHEDULER, text, warning=True),) * told == plan.events
+    assert (Emit(Moment.OTHER_SCHEDULER, text, warning=True),) * told == emitted(plan)
 
 
 def test_a_job_without_a_gang_misses_no_api() -> None:

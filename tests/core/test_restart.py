@@ -5,14 +5,15 @@ from datetime import datetime
 
 import pytest
 from msgspec.structs import replace
-from passes import ON_EXIT, lived, look, names, on, undone, view
+from passes import ON_EXIT, emitted, lived, look, names, on, undone, view
 
 from trainwright.core.budget import Retry
 from trainwright.core.restart import again, delay
 from trainwright.core.settle import settle
-from trainwright.model.action import Delete, Emit, Moment, Write
+from trainwright.model.action import Delete, Write
 from trainwright.model.cause import Cause, Why
 from trainwright.model.child import Container, Pod
+from trainwright.model.event import Emit, Moment
 from trainwright.model.indexes import counts
 from trainwright.model.job import Lifecycle, Scope
 from trainwright.model.ledger import KEPT_FAILURES, Failure, Hold, Phase, RoleLedger
@@ -99,7 +100,7 @@ def test_a_failed_pod_is_counted_and_tried_again_after_its_back_off() -> None:
     assert (Failure("worker", 0, "job-worker-0", 0, later(10), EXIT),) == plan.status.ledger.failures
     assert (plan.write, plan.status.ledger.phase) == (Write.NOW, Phase.RESTARTING)
     assert (Seen(0, 1, State.WAITING, old=pods[0]), Seen(1, 0, State.RUNNING, pods[1])) == plan.status.roles[0].replicas
-    assert plan.events == (
+    assert emitted(plan) == (
         Emit(Moment.RESTARTING, "restarting after job-worker-0: container main exited with code 1", warning=True),
     )
     # The pod stays until then, for its log.
@@ -240,7 +241,7 @@ def test_the_event_of_a_restart_names_no_older_failure() -> None:
 
     plan = look(given, pod(0, "Succeeded"), pod(1))
 
-    assert plan.events == (Emit(Moment.RESTARTING, "restarting what had completed, as its policy says"),)
+    assert emitted(plan) == (Emit(Moment.RESTARTING, "restarting what had completed, as its policy says"),)
 
 
 def test_the_event_of_a_restart_names_what_is_restarted() -> None:
@@ -253,7 +254,7 @@ def test_the_event_of_a_restart_names_what_is_restarted() -> None:
 
     plan = look(one, pod(0, "Failed", code=2), failed(1))
 
-    assert plan.events == (
+    assert emitted(plan) == (
         Emit(Moment.RESTARTING, "restarting after job-worker-1: container main exited with code 1", warning=True),
     )
 

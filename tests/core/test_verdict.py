@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from passes import ON_EXIT, lived, look, on, view, waiting
+from passes import ON_EXIT, emitted, lived, look, on, view, waiting
 
 from trainwright.core.settle import settle
 from trainwright.core.verdict import decide
-from trainwright.model.action import Emit, Moment
 from trainwright.model.cause import Cause, Why
 from trainwright.model.child import Container, Pod
+from trainwright.model.event import Emit, Moment
 from trainwright.model.job import Deadline, Ending, Job, Lifecycle, Since
 from trainwright.model.ledger import Failure, Ledger, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.rule import NEVER, All, Atom, Result, Which
@@ -343,7 +343,7 @@ def test_what_was_decided_is_stored_and_told_with_its_reason() -> None:
     outcome = plan.status.ledger.outcome
     assert outcome is not None
     assert (plan.status.ledger.phase, plan.status.ledger.times.ended) == (Phase.FAILED, later(8))
-    assert plan.events == (
+    assert emitted(plan) == (
         Emit(Moment.FAILED, "worker 0 failed for good; job-worker-0: container main exited with code 1", warning=True),
     )
 

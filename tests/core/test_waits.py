@@ -7,8 +7,8 @@ import pytest
 from passes import lived, view
 
 from trainwright.core.waits import waits
-from trainwright.model.action import Emit, Moment
 from trainwright.model.child import Condition, Container, ContainerState, Pod, Terminated, Waiting
+from trainwright.model.event import PodWaiting
 from trainwright.model.ledger import Ledger, Outcome, Phase, Reason
 from trainwright.model.rule import Result
 from trainwright.model.status import Status
@@ -22,7 +22,7 @@ def waiting(reason: str, message: str = "", name: str = "main") -> Container:
     return Container(name, state=ContainerState(waiting=Waiting(reason, message)))
 
 
-def told(*pods: Pod, ledger: Ledger | None = None) -> dict[tuple[str, str], Emit]:
+def told(*pods: Pod, ledger: Ledger | None = None) -> dict[tuple[str, str], PodWaiting]:
     return waits(Status(ledger or GIVEN.ledger, view(GIVEN, *pods).roles), NOW)
 
 
@@ -62,7 +62,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, str] | None]] = {
 @pytest.mark.parametrize(("given", "expected"), CASES.values(), ids=CASES)
 def test_what_is_told_of_one_pod(given: dict[str, Any], expected: tuple[str, str] | None) -> None:
     more: dict[str, Any] = {"phase": "Pending", "born": LONG} | given
-    found = [(emit.reason, emit.message) for emit in told(pod(0, **more)).values()]
+    found = [(event.reason, str(event)) for event in told(pod(0, **more)).values()]
 
     assert found == ([] if expected is None else [expected])
 
@@ -73,11 +73,8 @@ def test_each_reason_is_told_once_for_a_role_with_the_first_of_its_pods() -> Non
     found = told(*pods)
 
     assert [*found] == [("worker", "ImagePullBackOff"), ("ps", "Unschedulable")]
-    assert found["worker", "ImagePullBackOff"] == Emit(
-        Moment.WAITING,
-        "job-worker-1 container main waiting message: Back-off pulling image",
-        warning=True,
-        reason="ImagePullBackOff",
+    assert found["worker", "ImagePullBackOff"] == PodWaiting(
+        "job-worker-1", "ImagePullBackOff", "Back-off pulling image", "main"
     )
 
 

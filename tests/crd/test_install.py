@@ -7,7 +7,7 @@ import pytest
 
 from trainwright.cli.operator import command as operator
 from trainwright.crd.install import Choice, manifests
-from trainwright.crd.rights import NAME, RBAC, bindings, cluster_role, lease_role, people
+from trainwright.crd.rights import NAME, RBAC, cluster_role, lease_role, people
 from trainwright.kinds.registry import KINDS
 from trainwright.model.job import Body
 
@@ -169,17 +169,6 @@ def test_the_operator_understands_what_it_is_told(bodies: tuple[Body, ...], expe
     assert (given["run_in_cluster"], given["lease"], given["namespace"]) == (True, "tools/operator", expected)
     assert given["address"] == f":{container['ports'][0]['containerPort']}"
     assert [entry["name"] for entry in container["env"]] == ["NAMESPACE"]
-
-
-def test_bindings_are_of_both_roles() -> None:
-    user = {"kind": "User", "name": "operator", "apiGroup": RBAC}
-
-    bound = [(body["kind"], body["roleRef"]["name"], body["subjects"]) for body in bindings("tools", user)]
-
-    assert bound == [
-        ("ClusterRoleBinding", cluster_role(KINDS)["metadata"]["name"], [user]),
-        ("RoleBinding", lease_role("tools")["metadata"]["name"], [user]),
-    ]
 
 
 def test_nodes_get_no_right_to_secrets_tokens_or_pods() -> None:

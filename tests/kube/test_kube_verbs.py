@@ -6,14 +6,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from kube_server import HERE, SECRETS, Server, a_secret, refuses, says, streams
+from kube_server import HERE, SECRETS, Server, a_secret, refuses, says
 
-from trainwright.errors import ConflictError, InvalidError, NotFoundError
+from trainwright.errors import ConflictError, InvalidError
 from trainwright.kube.cluster import KubeCluster
-from trainwright.kube.logs import Wanted
 from trainwright.model.child import Pod
 from trainwright.model.meta import Key
-from trainwright.runtime.ports import Propagation, Scope
+from trainwright.runtime.ports import Propagation
 from trainwright.runtime.resources import JOBS, LEASES, NODES, PODS
 
 JOB = JOBS["genericjob"]
@@ -72,11 +71,6 @@ OPTIONS = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Ba
             ),
             id="delete in detail",
         ),
-        pytest.param(
-            lambda c: c.delete_all(SECRETS, Scope("ns", "x=y"), grace=0),
-            ("DELETE", "/api/v1/namespaces/ns/secrets?labelSelector=x%3Dy", {**OPTIONS, "gracePeriodSeconds": 0}),
-            id="delete all",
-        ),
     ],
 )
 async def test_what_is_sent(
@@ -112,7 +106,6 @@ async def test_everything_with_a_namespace_has_one(server: Server, cluster: Kube
         cluster.get(SECRETS, Key("", "a")),
         cluster.create(SECRETS, {"metadata": {"name": "a"}}),
         cluster.create(SECRETS, {}),
-        cluster.delete_all(SECRETS, Scope()),
     ):
         with pytest.raises(InvalidError, match=r"metadata\.namespace: missing"):
             await ask
@@ -179,26 +172,3 @@ async def test_a_pod_is_bound(server: Server, cluster: KubeCluster) -> None:
     assert (asked.method, asked.path) == ("POST", "/api/v1/namespaces/ns/pods/a/binding")
     assert asked.body["metadata"] == {"name": "a", "namespace": "ns", "uid": "u", "resourceVersion": "3"}
     assert asked.body["target"] == {"apiVersion": "v1", "kind": "Node", "name": "n"}
-
-
-async def test_a_log_comes_as_it_is_written(server: Server, cluster: KubeCluster) -> None:
-    server.says = [streams([b"one\n", 0.05, b"two\n"])]
-    since = datetime(2026, 11, 15, 12, tzinfo=UTC)
-    wanted = Wanted("main", follow=True, previous=True, timestamps=True, tail=0, since=since)
-    assert [chunk async for chunk in cluster.log(HERE, wanted)] == [b"one\n", b"two\n"]
-    assert server.asked[0].path == "/api/v1/namespaces/ns/pods/a/log"
-    assert server.asked[0].query == {
-        "container": "main",
-        "follow": "true",
-        "previous": "true",
-        "timestamps": "true",
-        "tailLines": "0",
-        "sinceTime": "2026-11-15T12:00:00+00:00",
-    }
-
-
-async def test_a_log_that_is_not_there(server: Server, cluster: KubeCluster) -> None:
-    server.says = [refuses(404, "NotFound", 'pods "a" not found')]
-    with pytest.raises(NotFoundError, match='"a"'):
-        [chunk async for chunk in cluster.log(HERE, Wanted())]
-    assert server.asked[0].query == {}

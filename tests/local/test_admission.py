@@ -12,7 +12,7 @@ from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
 from trainwright.runtime.clock import WallClock
 from trainwright.runtime.ports import Resource
-from trainwright.runtime.resources import CLAIMS, CONFIG_MAPS, JOBS, PODS, SECRETS, SERVICES, resource_of
+from trainwright.runtime.resources import CLAIMS, CONFIG_MAPS, JOBS, PODS, SECRETS, SERVICES
 
 JOB = JOBS["genericjob"]
 TFJOBS = JOBS["tfjob"]
@@ -199,8 +199,3 @@ def test_a_version_that_is_not_served_is_refused() -> None:
 
 def test_nothing_in_the_place_of_a_replica_is_refused_not_dropped() -> None:
     assert "spec.tfReplicaSpecs.PS: expected a mapping, found nothing (null)" in refused(TFJOBS, tfjob("v1", PS=None))
-
-
-def test_a_manifest_of_either_version_is_of_the_one_resource() -> None:
-    assert resource_of("kubeflow.org/v1", "TFJob") is resource_of("kubeflow.org/v1alpha2", "TFJob") is TFJOBS
-    assert resource_of("kubeflow.org/v9", "TFJob") is None

@@ -20,7 +20,6 @@ from trainwright.model.child import (
     Node,
     NodeSpec,
     NodeStatus,
-    ObjectRef,
     Observed,
     Pod,
     PodSpec,
@@ -227,13 +226,10 @@ def test_an_extra_is_read_with_its_annotations_and_its_phase() -> None:
 def test_an_event_and_a_lease_are_read_by_their_wire_names() -> None:
     event = {
         "metadata": {"name": "e"},
-        "involvedObject": {"kind": "Pod", "namespace": "n", "name": "p", "uid": "u"},
         "type": "Warning",
         "reason": "Failed",
         "message": "m",
         "count": 2,
-        "firstTimestamp": T,
-        "lastTimestamp": T,
     }
     lease = {
         "metadata": {"name": "l"},
@@ -246,9 +242,7 @@ def test_an_event_and_a_lease_are_read_by_their_wire_names() -> None:
         },
     }
 
-    assert Event(Meta("e"), ObjectRef("Pod", "n", "p", "u"), "Warning", "Failed", "m", 2, AT, AT) == msgspec.convert(
-        event, Event
-    )
+    assert Event(Meta("e"), "Warning", "Failed", "m", 2) == msgspec.convert(event, Event)
     assert Lease(Meta("l"), LeaseSpec("me", 15, AT, AT, 1)) == msgspec.convert(lease, Lease)
 
 

@@ -25,6 +25,18 @@ def test_a_key_reads_as_namespace_and_name() -> None:
     assert str(Key("team", "job")) == "team/job"
 
 
+@pytest.mark.parametrize(
+    ("name", "role", "index", "expected"),
+    [
+        pytest.param("job", "worker", 0, "job-worker-0", id="plain"),
+        pytest.param("job", "worker", 12, "job-worker-12", id="two digits"),
+        pytest.param("MyJob", "PS", 1, "MyJob-ps-1", id="only the role in lower case"),
+    ],
+)
+def test_a_replica_is_called_job_role_index(name: str, role: str, index: int, expected: str) -> None:
+    assert Key("default", name).replica_name(role, index) == expected
+
+
 def test_keys_sort_by_namespace_first() -> None:
     assert [Key("a", "z"), Key("b", "a"), Key("b", "b")] == sorted([Key("b", "b"), Key("b", "a"), Key("a", "z")])
 

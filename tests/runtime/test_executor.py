@@ -376,7 +376,7 @@ async def test_people_are_told_once_whatever_the_numbers_in_it() -> None:
         await stand.carry_out(stand.pod(f"a{used}"))
     (told,) = stand.track.untold
     assert (told.moment, told.warning) == ("FailedCreate", True)
-    assert told.message == "Pod a0 could not be created: Forbidden: exceeded quota, used: 0"
+    assert str(told) == "Pod a0 could not be created: Forbidden: exceeded quota, used: 0"
 
 
 async def test_what_is_refused_again_waits_twice_as_long_up_to_a_limit() -> None:
@@ -467,7 +467,7 @@ async def test_a_job_that_has_lived_out_is_removed_with_its_children_after_all_e
     await stand.carry_out(deletes=(stand.delete("a", uid),), remove_job=True)
     assert stand.wire.made() == ["delete pods a", f"delete {JOB.id} train"]
     assert stand.store.list(JOB)[0] == ()
-    assert [emit.message for emit in stand.track.untold] == ["Deleted job: train"]
+    assert [str(event) for event in stand.track.untold] == ["Deleted job: train"]
 
 
 @pytest.mark.parametrize("finalizers", [[], ["example.org/stay"]], ids=["gone", "lingers"])

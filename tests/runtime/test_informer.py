@@ -218,7 +218,7 @@ async def test_a_list_is_never_older_than_what_we_have_written_or_been_told() ->
         stand.cache.learn(await stand.wire.get(PODS, Key("default", "ours")))
         ours = stand.store.version
     assert stand.cache.newest == int(ours) > int(told)
-    stand.informer._since = ""
+    stand.informer._feed.relist()
     async with stand.running():
         pass
     assert [call.version for call in stand.wire.calls if call.verb == "list"] == ["", ours]
@@ -294,5 +294,5 @@ async def test_bookmarks_move_the_watch_on_and_tell_nobody() -> None:
         for number in range(600):
             stand.store.create(PODS, {"metadata": {"name": f"x{number}", "namespace": "default"}, "spec": {}})
         await asyncio.sleep(0.001)
-        assert stand.informer._since == stand.store.version
+        assert stand.informer._feed._version == stand.store.version
         assert stand.told == []

@@ -10,7 +10,7 @@ from runtime_rig import VIRTUAL, Call, LoopClock, Wire, at_work, nothing
 from trainwright.errors import ApiError, ForbiddenError, NotFoundError, TooManyRequestsError, UnavailableError
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
-from trainwright.model.action import Emit, Moment
+from trainwright.model.event import Emit, Moment
 from trainwright.model.job import Body
 from trainwright.runtime.recorder import Recorder, event
 from trainwright.runtime.resources import EVENTS

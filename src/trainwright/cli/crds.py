@@ -16,11 +16,7 @@ from trainwright.model.problem import nearest
 
 #: What everybody should read who applies what follows.
 FIRST = "# Run `trainwright preflight` first: it shows what this would replace on your cluster.\n"
-
-
-@click.command("crds")
-@click.argument("kind", nargs=-1)
-@click.option(
+OUTPUT = click.option(
     "-o",
     "--output",
     type=click.Choice(["yaml", "json"]),
@@ -28,6 +24,11 @@ FIRST = "# Run `trainwright preflight` first: it shows what this would replace o
     show_default=True,
     help="YAML documents, or one JSON List.",
 )
+
+
+@click.command("crds")
+@click.argument("kind", nargs=-1)
+@OUTPUT
 def command(kind: tuple[str, ...], output: Literal["yaml", "json"]) -> None:
     """Print the CustomResourceDefinitions of all kinds, or of each KIND (GenericJob, genericjobs, gj).
 

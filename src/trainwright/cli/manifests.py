@@ -6,7 +6,7 @@ from typing import Any, Literal
 import click
 
 from trainwright import __version__
-from trainwright.cli.crds import FIRST, as_json, as_yaml, named
+from trainwright.cli.crds import FIRST, OUTPUT, as_json, as_yaml, named
 from trainwright.cli.subject import check_namespace
 from trainwright.crd.install import Choice, manifests
 from trainwright.errors import UsageError
@@ -25,14 +25,7 @@ _IMAGE = f"trainwright:{__version__}"
     is_flag=True,
     help="Also what `trainwright node` needs: an account that requests certificates, and few rights for all nodes.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["yaml", "json"]),
-    default="yaml",
-    show_default=True,
-    help="YAML documents, or one JSON List.",
-)
+@OUTPUT
 def command(watch: str | None, kinds: str, output: Literal["yaml", "json"], **given: Any) -> None:
     """Print CRDs, namespace, RBAC rules, Deployment, metrics Service and disruption budget of the operator.
 

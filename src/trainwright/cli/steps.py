@@ -14,7 +14,6 @@ from msgspec.structs import asdict, replace
 
 from trainwright.cli import terms
 from trainwright.cli.terms import Ranks
-from trainwright.core.names import child
 from trainwright.kinds.base import Kind
 from trainwright.model.action import Plan
 from trainwright.model.child import Container, ContainerState, PodStatus, Terminated
@@ -96,7 +95,7 @@ class Story:
         ended = (Container(self.world.main, state=ContainerState(terminated=end)),)
         status = PodStatus("Failed" if code else "Succeeded", container_statuses=ended)
         who = {role: alive for role, ranks in who.items() if (alive := tuple(filter(self._running(role), ranks)))}
-        names = [child(self.world.job, role, index) for role, ranks in who.items() for index in ranks]
+        names = [self.world.job.key.replica_name(role, index) for role, ranks in who.items() for index in ranks]
         if not names:
             return
         self._become(dict.fromkeys(names, status))
@@ -109,7 +108,7 @@ class Story:
 
     def _running(self, role: str) -> Callable[[int], bool]:
         running = {name for name, pod in self.world.pods().items() if pod.status.phase == "Running"}
-        return lambda index: child(self.world.job, role, index) in running
+        return lambda index: self.world.job.key.replica_name(role, index) in running
 
     def _become(self, changes: dict[str, PodStatus]) -> None:
         for name, status in changes.items():

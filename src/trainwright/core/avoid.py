@@ -44,7 +44,7 @@ def _aged(one: Avoided, view: View, sick: set[str]) -> Avoided | None:
     """What is to be remembered of it now; nothing once it has been well for long enough."""
     node = (view.observed.nodes or {}).get(one.node)
     # One that nobody knows is no danger to pods either; should it come back, it may have been mended.
-    well = one.node not in sick and (node is None or (nodes.ready(node) and not devices.illness(node, {}, view.site)))
+    well = one.node not in sick and (node is None or (node.ready and not devices.illness(node, {}, view.site)))
     if not well:
         return replace(one, until=None) if one.until is not None else one
     if not one.failed or (one.until is not None and view.now >= one.until):

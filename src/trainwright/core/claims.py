@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from trainwright.core.names import child
 from trainwright.model.action import Patch
 from trainwright.model.child import Observed, Pod
 from trainwright.model.job import Body, Job
@@ -47,7 +46,7 @@ def _named(job: Job, name: str, labels: Mapping[str, str]) -> bool:
     index = labels[INDEX]
     if not index.isdecimal() or len(index) > 7 or all(role.name != labels[ROLE] for role in job.roles):
         return False
-    return name == child(job, labels[ROLE], int(index)) and index == str(int(index))
+    return name == job.key.replica_name(labels[ROLE], int(index)) and index == str(int(index))
 
 
 def owned(job: Job, observed: Observed) -> Observed:

@@ -6,20 +6,18 @@ Nothing is decided by it: it reads two ledgers. Of failures, those that are kept
 
 from collections.abc import Iterator
 
-from trainwright.core.names import child
-from trainwright.model.action import Emit, Moment
 from trainwright.model.cause import Why
+from trainwright.model.event import PodExited
 from trainwright.model.indexes import members
 from trainwright.model.job import Job
 from trainwright.model.ledger import Ledger
 
 
-def exits(job: Job, before: Ledger, after: Ledger, *, every: bool = True) -> tuple[Emit, ...]:
+def exits(job: Job, before: Ledger, after: Ledger, *, every: bool = True) -> tuple[PodExited, ...]:
     """One event for each pod that has exited, with its code; or only for each that has failed."""
     failures = [one for one in after.failures if one.cause.why is Why.EXIT and one not in before.failures]
-    ends = [f"{one.pod} exited with code {one.cause.code}" for one in failures]
-    ends += [f"{pod} exited with code 0" for pod in _succeeded(job, before, after)] if every else []
-    return tuple(Emit(Moment.EXITED, text) for text in ends)
+    ends = [PodExited(one.pod, one.cause.code) for one in failures]
+    return (*ends, *(PodExited(pod, 0) for pod in _succeeded(job, before, after) if every))
 
 
 def _succeeded(job: Job, before: Ledger, after: Ledger) -> Iterator[str]:
@@ -27,4 +25,4 @@ def _succeeded(job: Job, before: Ledger, after: Ledger) -> Iterator[str]:
     for book in after.roles:
         if book.succeeded != known.get(book.name, ""):
             for index in sorted(members(book.succeeded) - members(known.get(book.name, ""))):
-                yield child(job, book.name, index)
+                yield job.key.replica_name(book.name, index)

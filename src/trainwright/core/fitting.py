@@ -10,7 +10,6 @@ not undone. A role of which some have finished is left alone: a new size could m
 from msgspec.structs import replace
 
 from trainwright.core import elastic, spares
-from trainwright.core.names import child
 from trainwright.core.observe import View
 from trainwright.model.cause import brief
 from trainwright.model.child import Condition, Pod, Refusal
@@ -89,7 +88,9 @@ def _refusal(view: View, role: Role, group: RoleSeen) -> Refusal | None:
     told = [one for one in view.observed.refusals if one.kind == "Pod" and _QUOTA in one.message]
     if not told:
         return None
-    missing = {child(view.job, role.name, seen.index) for seen in group.replicas if seen.state is State.WAITING}
+    missing = {
+        view.job.key.replica_name(role.name, seen.index) for seen in group.replicas if seen.state is State.WAITING
+    }
     return next((one for one in told if one.name in missing and one.since is not None), None)
 
 

@@ -10,9 +10,10 @@ from trainwright.core import attempts, budget, creation, gate, phases, removal, 
 from trainwright.core.conclude import awaits_restart
 from trainwright.core.observe import View
 from trainwright.core.report import Actions
-from trainwright.model.action import Delete, Emit, Moment, Patch, Plan
+from trainwright.model.action import Delete, Patch, Plan
 from trainwright.model.cause import Why, brief
 from trainwright.model.child import Pod
+from trainwright.model.event import Moment, Notice
 from trainwright.model.indexes import row, spell_row
 from trainwright.model.job import Body, Clean, Job, Role
 from trainwright.model.ledger import LONGEST_TEXT, Ledger, Outcome, Phase, Reason, RoleLedger, Times
@@ -56,7 +57,7 @@ def foreign(view: View) -> Plan | None:
         f" {job.kind}.{group} {job.key.name} -n {job.key.namespace} {ADOPT}=true`: the pods and services that it made"
         " under the names of replicas are removed, and the job starts anew"
     )
-    event = Emit(Moment.FOREIGN, brief(text), warning=True, source="trainwright", once=True)
+    event = Notice(Moment.FOREIGN, text, once=True)
     return Plan(Status(view.stored, view.roles), events=(event,), untouched=True)
 
 

@@ -59,7 +59,7 @@ def doubts(job: Job, observed: Observed, site: Site, now: Time) -> Mapping[str, 
     strange = [pair for pair in here if not pair[1].plain or (asked and pair[1].status.allocatable)]
     if not strange:
         return {}
-    silent = {name: node for name, node in strange if not (node.plain or ready(node))}
+    silent = {name: node for name, node in strange if not (node.plain or node.ready)}
     odd: dict[str, Node] = {}
     if asked:
         pods = Counter([pod.spec.node_name for pod in observed.pods])
@@ -70,19 +70,6 @@ def doubts(job: Job, observed: Observed, site: Site, now: Time) -> Mapping[str, 
         }
     found = _silent(silent, known, site) if silent else {}
     return found | _sick(job, odd, observed, site, now) if odd else found
-
-
-def ready(node: Node) -> bool:
-    """It says so itself; kubelets write that condition last."""
-    conditions = node.status.conditions
-    if conditions:
-        last = conditions[-1]
-        if last.type == "Ready":
-            return last.status == "True"
-        for condition in conditions:
-            if condition.type == "Ready":
-                return condition.status == "True"
-    return False
 
 
 def _gone(node: Node) -> bool:
@@ -108,7 +95,7 @@ def _silent(silent: Mapping[str, Node], known: Mapping[str, Node], site: Site) -
     was removed is gone whatever the others do.
     """
     there = [node for node in known.values() if not _gone(node)]
-    mute = sum([not ready(node) for node in there])
+    mute = sum([not node.ready for node in there])
     if mute == len(there):
         return dict.fromkeys(silent, Doubt(silent=True))
     braked = len(there) > FEW and mute > MOST_SILENT * len(there)
@@ -163,7 +150,7 @@ def _takes(node: Node, selector: Mapping[str, str], asked: Mapping[str, int]) ->
     """It is open, and has what is asked for; one that does not say what it has may have anything."""
     labels, has = node.metadata.labels or {}, node.status.allocatable
     return (
-        ready(node)
+        node.ready
         and not node.spec.unschedulable
         and all(labels.get(key) == value for key, value in selector.items())
         and (not has or all(count(has.get(name, "0")) >= amount for name, amount in asked.items()))

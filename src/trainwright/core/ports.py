@@ -11,7 +11,6 @@ from hashlib import blake2b
 from msgspec.structs import replace
 
 from trainwright.core import elastic
-from trainwright.core.names import child
 from trainwright.core.observe import View
 from trainwright.model.job import Job
 from trainwright.model.site import Site
@@ -55,7 +54,7 @@ def _needs(job: Job, site: Site) -> Iterator[tuple[str, int]]:
     for role in job.roles:
         if role.ports and (role.hosted or site.hosts):
             for index in range(role.replicas):
-                yield child(job, role.name, index), role.ports
+                yield job.key.replica_name(role.name, index), role.ports
 
 
 def _places(site: Site, size: int, bases: frozenset[int]) -> set[int]:

@@ -9,14 +9,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.core import ports
-from trainwright.core.names import child
 from trainwright.core.observe import View
-from trainwright.model.action import Announce, Create, Delete, Emit, Moment, Patch, Plan, Write
-from trainwright.model.cause import Why, brief
+from trainwright.model.action import Announce, Create, Delete, Patch, Plan, Write
+from trainwright.model.cause import Why
+from trainwright.model.event import JobEnded, JobEvent, JobStep, Moment, Notice, Resized, Restarting
 from trainwright.model.indexes import members
-from trainwright.model.job import Job
-from trainwright.model.ledger import Ledger, Outcome, Phase, Reason, RoleLedger
-from trainwright.model.rule import Result
+from trainwright.model.ledger import Ledger, Phase, RoleLedger
 from trainwright.model.status import State, Status
 from trainwright.model.units import Time
 
@@ -58,7 +56,7 @@ def _refused(view: View) -> dict[str, str]:
     if not view.foreign or view.calm or idle:
         return told
     wanted = {
-        child(view.job, role.name, seen.index)
+        view.job.key.replica_name(role.name, seen.index)
         for role in view.roles
         for seen in role.replicas
         if seen.state is State.WAITING and not seen.final
@@ -81,29 +79,28 @@ def _urgent(ledger: Ledger) -> Ledger:
     return replace(ledger, roles=roles, generation=0, avoided=avoided)
 
 
-def _events(view: View) -> list[Emit]:
+def _events(view: View) -> list[JobEvent]:
     before, after, job = view.stored, view.ledger, view.job
-    events: list[Emit] = []
+    events: list[JobEvent] = []
     if before.phase is Phase.NEW:
-        events += [Emit(Moment.REMARK, message, warning=True, reason=reason) for reason, message in job.remarks]
+        events += [Notice(Moment.REMARK, message, reason) for reason, message in job.remarks]
         events += _of_gang(view)
     events += _of_ports(view)
     if after.times.running is not None and before.times.running is None:
-        events.append(Emit(Moment.RUNNING, f"{job.key.name} is running."))
+        events.append(JobStep(Moment.RUNNING, job.key.name))
     if _restarts(after) > _restarts(before):
         events.append(_restarting(before, after))
     events += _resized(before, after)
     if after.phase is Phase.SUSPENDED and before.phase is not Phase.SUSPENDED:
-        events.append(Emit(Moment.SUSPENDED, f"{job.key.name} is suspended."))
+        events.append(JobStep(Moment.SUSPENDED, job.key.name))
     if after.resumes > before.resumes:
-        events.append(Emit(Moment.RESUMED, f"{job.key.name} is resumed."))
+        events.append(JobStep(Moment.RESUMED, job.key.name))
     if after.outcome is not None and before.outcome is None:
-        done = after.outcome.result is Result.SUCCEEDED
-        events.append(Emit(Moment.SUCCEEDED if done else Moment.FAILED, _ended(job, after.outcome), warning=not done))
+        events.append(JobEnded(after.outcome, job.lifecycle.ending))
     return events
 
 
-def _of_gang(view: View) -> list[Emit]:
+def _of_gang(view: View) -> list[Notice]:
     """What keeps a job that wants to be a gang from being one."""
     job, gang, site = view.job, view.job.gang, view.site
     if gang is None or not gang.wanted(site):
@@ -112,40 +109,30 @@ def _of_gang(view: View) -> list[Emit]:
     if here is None:
         apis = ", ".join(one.api for one in gang.choices(site.gang_scheduler))
         missing = f"none of {apis} is" if "," in apis else f"{apis} is not"
-        return [Emit(Moment.GANG_MISSING, f"{missing} installed: pods start one by one", warning=True)]
+        return [Notice(Moment.GANG_MISSING, f"{missing} installed: pods start one by one")]
     asked = {role.name: (role.template.get("spec") or {}).get("schedulerName") for role in job.roles}
     ours = here.called(site)
     others = [f"{role} asks for {name}" for role, name in asked.items() if ours and name and name != ours]
     text = f"pods that {ours} does not place are not held back for their gang: {', '.join(others)}"
-    return [Emit(Moment.OTHER_SCHEDULER, brief(text), warning=True)] if others else []
+    return [Notice(Moment.OTHER_SCHEDULER, text)] if others else []
 
 
-def _of_ports(view: View) -> list[Emit]:
+def _of_ports(view: View) -> list[Notice]:
     """Replicas that may meet another job's on a machine where each should be alone."""
     names = ports.shared(view)
     low, high = view.site.host_ports
     text = f"every port from {low} to {high} belongs to a job; some of these may meet on one node: {', '.join(names)}"
-    return [Emit(Moment.REMARK, brief(text), warning=True, reason="PortsExhausted")] if names else []
+    return [Notice(Moment.REMARK, text, "PortsExhausted")] if names else []
 
 
-def _ended(job: Job, outcome: Outcome) -> str:
-    """What decided it, and the failure that it rests on."""
-    if outcome.reason is Reason.EXTERNAL and job.lifecycle.ending is not None:
-        return brief(job.lifecycle.ending.told(outcome.message))
-    failure = outcome.failure
-    return outcome.message if failure is None else brief(f"{outcome.message}; {failure.pod}: {failure.cause}")
-
-
-def _restarting(before: Ledger, after: Ledger) -> Emit:
+def _restarting(before: Ledger, after: Ledger) -> Restarting:
     """Names the first failure that is answered; a restart of what had succeeded has none."""
     over = {(role.name, index) for role in after.roles if role.failed for index in members(role.failed)}
-    new = [one for one in after.failures if one not in before.failures and (one.role, one.index) not in over]
-    if not new:
-        return Emit(Moment.RESTARTING, "restarting what had completed, as its policy says")
-    return Emit(Moment.RESTARTING, brief(f"restarting after {new[0].pod}: {new[0].cause}"), warning=True)
+    new = (one for one in after.failures if one not in before.failures and (one.role, one.index) not in over)
+    return Restarting(next(new, None))
 
 
-def _resized(before: Ledger, after: Ledger) -> list[Emit]:
+def _resized(before: Ledger, after: Ledger) -> list[Resized]:
     """One event for each role whose size is another, with the reason where it was not the user's wish."""
     known = {role.name: role for role in before.roles}
     return [_scaled(old, role) for role in after.roles if (old := known.get(role.name)) and _other_size(old, role)]
@@ -161,15 +148,11 @@ def _decided(old: RoleLedger, new: RoleLedger) -> bool:
     return most != (old.ceiling.most if old.ceiling is not None else -1) and new.ceiling is not None
 
 
-def _scaled(old: RoleLedger, new: RoleLedger) -> Emit:
-    why = f": {new.ceiling.why}" if new.ceiling is not None and _decided(old, new) and new.ceiling.why else ""
+def _scaled(old: RoleLedger, new: RoleLedger) -> Resized:
+    why = new.ceiling.why if new.ceiling is not None and _decided(old, new) else ""
     if new.size >= 0:
-        text = f"{new.name} is scaled from {old.size} to {new.size} replica{'s' * (new.size != 1)}"
-    else:
-        most = new.ceiling.most if new.ceiling is not None else -1
-        size = f"{most} replica{'s' * (most != 1)}" if most >= 0 else "its full size"
-        text = f"{new.name} is scaled to {size}"
-    return Emit(Moment.RESIZED, brief(f"{text}{why}"))
+        return Resized(new.name, old.size, new.size, why)
+    return Resized(new.name, -1, new.ceiling.most if new.ceiling is not None else -1, why)
 
 
 def _restarts(ledger: Ledger) -> int:

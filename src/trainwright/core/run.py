@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from trainwright.core import attempts, avoid, creation, elastic, extras, fitting, gate, removal, render, spares
 from trainwright.core.conclude import impatient_at, patience
-from trainwright.core.names import child, stem
 from trainwright.core.observe import Leftover, View
 from trainwright.core.phases import up
 from trainwright.core.report import Actions
@@ -124,7 +123,7 @@ def _admitted(view: View) -> bool:
 
 
 def _replica(job: Job, role: Role, seen: Seen) -> Replica:
-    return Replica(role, seen.index, seen.attempt, child(job, role.name, seen.index))
+    return Replica(role, seen.index, seen.attempt, job.key.replica_name(role.name, seen.index))
 
 
 def _services(view: View) -> tuple[list[Create], list[Delete]]:
@@ -133,7 +132,7 @@ def _services(view: View) -> tuple[list[Create], list[Delete]]:
     wanted: set[str] = set()
     for role in view.job.roles:
         if role.service:
-            begins = stem(view.job, role.name)
+            begins = view.job.key.replica_prefix(role.name)
             wanted.update([f"{begins}{index}" for index in range(role.replicas)])
     if present.keys() == wanted:
         return [], []

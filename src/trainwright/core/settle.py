@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from trainwright.core import attempts, budget, creation
 from trainwright.core.budget import Retry
-from trainwright.core.names import child
 from trainwright.core.observe import View
 from trainwright.core.rules import Tally
 from trainwright.model.cause import Cause, Why
@@ -129,7 +128,7 @@ def kept(ledger: Ledger, job: Job, ended: list[Retry], now: Time) -> Ledger:
 def failure(job: Job, retry: Retry, now: Time) -> Failure:
     """One failure in full."""
     role, seen = retry.role.name, retry.seen
-    return Failure(role, seen.index, child(job, role, seen.index), seen.attempt, whole(now), retry.cause)
+    return Failure(role, seen.index, job.key.replica_name(role, seen.index), seen.attempt, whole(now), retry.cause)
 
 
 def tallies(job: Job) -> dict[str, Tally]:

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from trainwright.core import avoid, render
-from trainwright.core.names import child
-from trainwright.core.nodes import ready
 from trainwright.core.observe import Leftover, View
 from trainwright.core.phases import up
 from trainwright.model.action import Create
@@ -48,7 +46,7 @@ def due(view: View, ceiling: Ceiling) -> Time:
 def _came(view: View, since: Time) -> Iterator[bool]:
     for node in (view.observed.nodes or {}).values():
         times = [c.last_transition_time for c in node.status.conditions or () if c.type == "Ready"]
-        yield ready(node) and max((time for time in times if time is not None), default=BEGINNING) > since
+        yield node.ready and max((time for time in times if time is not None), default=BEGINNING) > since
 
 
 def room(role: Role) -> int:
@@ -113,7 +111,7 @@ def _made(view: View, role: Role) -> Iterator[Create]:
     grown = replace(role, replicas=role.replicas + room(role))
     job = replace(view.job, roles=tuple(grown if one.name == role.name else one for one in view.job.roles))
     for index in range(role.replicas, grown.replicas):
-        yield render.spare(job, Replica(grown, index, 0, child(job, role.name, index)), view.site, terms)
+        yield render.spare(job, Replica(grown, index, 0, job.key.replica_name(role.name, index)), view.site, terms)
 
 
 def wakes(view: View) -> list[Time]:

@@ -33,11 +33,6 @@ def lease_role(namespace: str) -> Body:
     return _role("Role", _LEASE_ROLE, namespace, [leases, ours])
 
 
-def bindings(namespace: str, subject: Body) -> tuple[Body, Body]:
-    """Both roles for somebody: a service account, or a user."""
-    return _bound(cluster_role(()), subject), _bound(lease_role(namespace), subject)
-
-
 def rights(kinds: Sequence[Kind], namespace: str, watch: str, subject: Body) -> tuple[Body, ...]:
     """Roles and bindings of an operator: for all namespaces, or for one and what no namespace has."""
     lease = lease_role(namespace)

@@ -18,7 +18,7 @@ from trainwright.kinds.examine import examine
 from trainwright.kinds.paths import item, under
 from trainwright.kinds.stamps import stamped
 from trainwright.kinds.standins import Respelt, filled
-from trainwright.model.action import Emit
+from trainwright.model.event import Emit, JobEvent, plain
 from trainwright.model.job import Body, Gang, Job
 from trainwright.model.ledger import Ledger, Outcome, Phase, Reason, Times
 from trainwright.model.meta import ADOPT, Key, ObjectMeta, Owner
@@ -83,8 +83,8 @@ class Kind(Struct, frozen=True, kw_only=True):
     word: Callable[[Body], str] = lambda status: status.get("phase") or ""
     #: Phases and conditions that may be stored a little later, like counts: something more important follows soon.
     patient: tuple[str, ...] = ()
-    #: An event in this kind's words: (job, conclusion, event) -> event.
-    event: Callable[[Job, Status, Emit], Emit] = lambda _job, _status, emit: emit
+    #: An event in this kind's words: (job with the ledger from before, conclusion, event) -> its reason and text.
+    event: Callable[[Job, Status, JobEvent], Emit] = lambda _job, _status, event: plain(event)
     #: Every gang that its jobs may be, wherever the scheduler for one is.
     gangs: tuple[Gang, ...] = ()
     #: Single pods are told of: how one failed, what one waits for. Where the kind's own words do not say.

@@ -9,14 +9,17 @@ from decimal import Decimal
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from trainwright.model.job import Body, Gang
+from trainwright.model.job import Body, Gang, Job
 from trainwright.model.units import quantity
 
 VOLCANO_API = "scheduling.volcano.sh/v1beta1"
 PLUGINS_API = "scheduling.x-k8s.io/v1alpha1"
-T9K_API = "scheduler.tensorstack.dev/v1beta1"
-_T9K = "scheduler.tensorstack.dev"
+T9K_GROUP, T9K_VERSION = "scheduler.tensorstack.dev", "v1beta1"
+T9K_API = f"{T9K_GROUP}/{T9K_VERSION}"
+#: By these labels of a pod the T9k scheduler knows its gang, and the queue of that.
+T9K_GROUP_LABEL, T9K_QUEUE_LABEL = f"{T9K_GROUP}/group-name", f"{T9K_GROUP}/queue"
 #: What the coscheduling plugin's scheduler is called where nobody says otherwise.
 PLUGINS_SCHEDULER = "scheduler-plugins-scheduler"
 _QUEUE = "default"
@@ -31,6 +34,11 @@ VOLCANO = Gang(
     scheduler="volcano",
     word="volcano",
 )
+#: Whichever gang scheduler there is will do, unless the operator is told which.
+ALL = (VOLCANO, PLUGINS, T9K)
+ANY = replace(ALL[0], instead=ALL[1:])
+#: The same for a job that does not ask to be a gang: it is one only where the operator is told a scheduler for them.
+ANY_UNASKED = replace(ANY, asked=False)
 
 
 class Wish(Struct, frozen=True):
@@ -79,9 +87,9 @@ FORMS: dict[str, Form] = {
     ),
     T9K_API: Form(
         lambda wish, role: {
-            f"{_T9K}/group-name": wish.name,
-            f"{_T9K}/queue": wish.queue or _QUEUE,
-            f"{_T9K}/role": role,
+            T9K_GROUP_LABEL: wish.name,
+            T9K_QUEUE_LABEL: wish.queue or _QUEUE,
+            f"{T9K_GROUP}/role": role,
         },
         _nothing,
         lambda wish: {"minMember": wish.members, "queue": wish.queue or _QUEUE, "priority": 0},
@@ -120,6 +128,12 @@ def _added(sums: dict[str, Decimal], containers: Iterable[Body] | None) -> dict[
     return found
 
 
-def spelled(sums: dict[str, Decimal]) -> Body:
-    """Amounts as quantities."""
+def total_needs(job: Job, members: int, *, inits: bool = False) -> Body:
+    """What the first so many pods of a job ask for together, as quantities."""
+    sums: dict[str, Decimal] = {}
+    for role in job.roles:
+        count = min(role.replicas, members)
+        members -= count
+        for name, amount in needs(role.template, inits=inits).items() if count else ():
+            sums[name] = sums.get(name, Decimal(0)) + count * amount
     return {name: f"{amount.normalize():f}" for name, amount in sums.items()}

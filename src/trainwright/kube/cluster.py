@@ -11,7 +11,7 @@ from random import random
 from typing import Any
 
 from trainwright.errors import ConflictError, GoneError
-from trainwright.kube import codec, logs
+from trainwright.kube import codec
 from trainwright.kube.calls import Call, all_of, one_of, place_of, scoped, with_query
 from trainwright.kube.config import Access
 from trainwright.kube.http import Count, Gate, Http, Manner
@@ -135,18 +135,6 @@ class KubeCluster:
 
     # -- what only an API server has ----------------------------------------------------------------------------------
 
-    async def delete_all(
-        self,
-        resource: Resource,
-        scope: Scope,
-        *,
-        grace: int | None = None,
-        propagation: Propagation = Propagation.BACKGROUND,
-    ) -> None:
-        """Delete all objects of one namespace that the scope selects."""
-        path = with_query(place_of(resource, scope.namespace), scoped(scope))
-        await self.http.ask(Call("deletecollection", resource.id, path, codec.encode(_options(grace, propagation))))
-
     async def bind(self, key: Key, node: str, *, uid: str = "", version: str = "") -> Any:
         """Put a pod on a node; ConflictError if it is on another one or on its way out."""
         pins = {name: value for name, value in (("uid", uid), ("resourceVersion", version)) if value}
@@ -159,10 +147,6 @@ class KubeCluster:
         path = one_of(PODS, key, "binding")
         await self.http.ask(Call("create", f"{PODS.id}/binding", path, codec.encode(body), pinned=bool(uid)))
         return await self.get(PODS, key)
-
-    def log(self, key: Key, wanted: logs.Wanted) -> AsyncGenerator[bytes, None]:
-        """What a container of a pod wrote, as it comes."""
-        return self.http.stream(logs.call_of(key, wanted), None)
 
 
 def _is_custom(resource: Resource) -> bool:

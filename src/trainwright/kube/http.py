@@ -102,7 +102,7 @@ class Http:
         """The answer; ApiError."""
         return await self._insist(call, self._answer)
 
-    async def stream(self, call: Call, seconds: float | None) -> AsyncGenerator[bytes, None]:
+    async def stream(self, call: Call, seconds: float) -> AsyncGenerator[bytes, None]:
         """The answer as it comes, for so many seconds; UnavailableError if it breaks off. Not one of the bounded."""
         limits = ClientTimeout(total=seconds, sock_connect=self._connect)
         async with AsyncExitStack() as stack:

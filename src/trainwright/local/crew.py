@@ -149,7 +149,7 @@ class Crew:
             node = await self._cluster.get(NODES, Key("", name))
         except ApiError:
             return False
-        return any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or ())
+        return bool(node.ready)
 
     async def _keep(self, node: Node) -> None:
         """Follow a node's agent; once it has died, and if that is asked for, start another after a while."""

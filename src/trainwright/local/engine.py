@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from trainwright.errors import EngineError
-from trainwright.kinds.genericjob.dialect import GANG_API
+from trainwright.kinds.gangs import T9K_API
 from trainwright.local.agent.settings import HEARTBEAT
 from trainwright.local.checks import admission
 from trainwright.local.cluster import LocalCluster
@@ -71,11 +71,6 @@ class Engine:
         """Why it is that one, in a sentence."""
         return self._fleet.choice
 
-    @property
-    def node_names(self) -> tuple[str, ...]:
-        """The nodes of this engine."""
-        return self._fleet.names
-
     async def start(self) -> None:
         """Everything up and ready. Raises EngineError."""
         admission.install(self.store)
@@ -126,7 +121,7 @@ class Engine:
         """In the sandbox names resolve, and everything is as on a cluster; bare processes are told addresses."""
         named = self._fleet.runtime == "sandbox"
         return Site(
-            gangs=frozenset({GANG_API}),
+            gangs=frozenset({T9K_API}),
             node_grace=NODE_GRACE,
             linger=LINGER,
             distrust=DISTRUST,
@@ -142,7 +137,7 @@ class Engine:
         """An engine all of whose nodes are lost for good will run nothing again: better said than waited for."""
         async for _ in self.cluster.watch(NODES, since=""):
             nodes = (await self.cluster.list(NODES)).items
-            if nodes and not any(_ready(node) for node in nodes):
+            if nodes and not any(node.ready for node in nodes):
                 raise EngineError(f"no node is left: {'; '.join(map(_last_words, nodes))}")
 
     def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -169,10 +164,6 @@ def _host_ports() -> tuple[int, int]:
     """Ports of this machine that replicas may share: not where single ones are given out, nor the kernel's own."""
     widest = max(ranges(BLOCKS), key=len)
     return widest.start, widest.stop - 1
-
-
-def _ready(node: Node) -> bool:
-    return any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or ())
 
 
 def _last_words(node: Node) -> str:

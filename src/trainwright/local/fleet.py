@@ -55,11 +55,6 @@ class Fleet:
         #: The addresses of pods, where they have some of their own.
         self.subnet = ""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The nodes' names."""
-        return tuple(node.node for node in self._nodes)
-
     async def prepare(self) -> None:
         """Settle on a runtime: the sandbox if it works here, unless another one is asked for. Raises EngineError."""
         if self._settings.runtime == "process":

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from trainwright.model.event import JobEvent
 from trainwright.model.job import Body
 from trainwright.model.status import Status
 from trainwright.model.units import Time
@@ -62,43 +63,6 @@ class Announce(Struct, frozen=True, gc=False):
     value: str
 
 
-class Moment(StrEnum):
-    """What an event is about; a kind may have its own word for it."""
-
-    RUNNING = "Running"
-    RESTARTING = "Restarting"
-    RESIZED = "Scaled"
-    SUSPENDED = "Suspended"
-    RESUMED = "Resumed"
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
-    REFUSED = "FailedCreate"  # the word that Kubernetes' own controllers have for it
-    UNFIT = "Invalid"
-    STUCK = "FailedSync"  # what has to be done next is refused, and no status can say so
-    CREATED = "SuccessfulCreate"  # of a child, where people want to be told of each
-    DELETED = "SuccessfulDelete"
-    EXITED = "ExitedWithCode"
-    WAITING = "Waiting"  # of a pod; told with the pod's own reason
-    REMOVED = "SuccessfulDeleteJob"
-    GANG_MISSING = "GangUnavailable"
-    OTHER_SCHEDULER = "OtherScheduler"
-    REMARK = "Remark"
-    FOREIGN = "ManagedElsewhere"
-
-
-class Emit(Struct, frozen=True, gc=False):
-    """Tell people. Sent only after the status that it speaks of is stored."""
-
-    moment: Moment
-    message: str
-    warning: bool = False
-    #: The kind's word for the moment, and its name for us, where it has its own.
-    reason: str = ""
-    source: str = ""
-    #: Told once of a job, by whichever operator is first: another one that tells it again is refused by the server.
-    once: bool = False
-
-
 class Write(StrEnum):
     """Whether the ledger must be stored: at once, along with the next write (or after a while), or not at all.
 
@@ -121,7 +85,7 @@ class Plan(Struct, frozen=True, gc=False):
     patches: tuple[Patch, ...] = ()
     deletes: tuple[Delete, ...] = ()
     creates: tuple[Create, ...] = ()
-    events: tuple[Emit, ...] = ()
+    events: tuple[JobEvent, ...] = ()
     #: Look again then, even if nothing happens.
     wake: Time | None = None
     #: The job's time to live is over: remove it.

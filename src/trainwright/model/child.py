@@ -165,6 +165,19 @@ class Node(Wire, frozen=True, gc=True, dict=True):
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
+    @property
+    def ready(self) -> bool:
+        """It says so itself; kubelets write that condition last."""
+        conditions = self.status.conditions
+        if conditions:
+            last = conditions[-1]
+            if last.type == "Ready":
+                return last.status == "True"
+            for condition in conditions:
+                if condition.type == "Ready":
+                    return condition.status == "True"
+        return False
+
     @cached_property
     def plain(self) -> bool:
         """It is ready, and nobody says anything out of the ordinary of it: most are like that, for days. Found once."""
@@ -173,26 +186,14 @@ class Node(Wire, frozen=True, gc=True, dict=True):
         return well and told.keys() <= _USUAL and not self.spec.taints
 
 
-class ObjectRef(Wire, frozen=True, gc=False):
-    """The object an event is about."""
-
-    kind: str = ""
-    namespace: str = ""
-    name: str = ""
-    uid: str = ""
-
-
 class Event(Wire, frozen=True, gc=False):
-    """An event, as `describe` and `events` show it."""
+    """An event, as far as we read it."""
 
     metadata: Meta
-    involved_object: ObjectRef = ObjectRef()
     type: str = ""
     reason: str = ""
     message: str = ""
     count: int | None = None
-    first_timestamp: datetime | None = None
-    last_timestamp: datetime | None = None
 
 
 class LeaseSpec(Wire, frozen=True, gc=False):

@@ -48,6 +48,14 @@ class Key(Struct, frozen=True, gc=False, order=True):
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 
+    def replica_prefix(self, role: str) -> str:
+        """What the names of all replicas of a role of this job begin with; the index follows."""
+        return f"{self.name}-{role.lower()}-"
+
+    def replica_name(self, role: str, index: int) -> str:
+        """The name of a replica's pod and of its service, in every kind."""
+        return f"{self.replica_prefix(role)}{index}"
+
 
 class Owner(Wire, frozen=True, gc=False):
     """One ownerReference."""

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from trainwright.errors import ApiError
-from trainwright.model.action import Announce, Moment
+from trainwright.model.action import Announce
+from trainwright.model.event import Moment, Notice
 from trainwright.model.job import Job
 from trainwright.runtime.line import Line
 from trainwright.runtime.ports import Registry
@@ -55,4 +56,4 @@ class Announcer:
         track.unheard = now + timedelta(seconds=track.hush)
         track.look_again(track.hush)
         text = f"the elastic server cannot be told of the size, and is asked again: {error}"
-        track.complain(MEETING, Moment.STUCK, text)
+        track.complain(MEETING, Notice(Moment.STUCK, text))

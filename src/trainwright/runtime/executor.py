@@ -21,8 +21,9 @@ from trainwright.errors import (
     TooManyRequestsError,
     UnavailableError,
 )
-from trainwright.model.action import Create, Delete, Emit, Moment, Patch, Plan
+from trainwright.model.action import Create, Delete, Patch, Plan
 from trainwright.model.child import Refusal
+from trainwright.model.event import ChildEvent, Moment, Notice
 from trainwright.model.job import Body, Job
 from trainwright.model.meta import JOB_UID, KIND, PREFIX, ROLE, Key, Meta
 from trainwright.runtime.line import Line
@@ -80,7 +81,7 @@ class Executor:
         except NotFoundError:
             left = None
         else:
-            track.untold += (Emit(Moment.REMOVED, f"Deleted job: {job.key.name}"),)
+            track.untold += (Notice(Moment.REMOVED, f"Deleted job: {job.key.name}", warning=False),)
         if left is None:
             cache.bury(job.key, job.uid)
         else:
@@ -129,7 +130,7 @@ class Executor:
             # It is gone, or another object bears its name: either way this one is no more.
             left = None
         else:
-            self._mention(track, Moment.DELETED, f"Deleted {delete.kind.lower()}: {delete.name} ({delete.why})")
+            self._mention(track, ChildEvent(Moment.DELETED, delete.kind, delete.name, delete.why))
         self._saw(track, cache.bury(key, delete.uid) if left is None else cache.learn(left))
 
     async def _create(self, job: Job, create: Create, track: Track, now: datetime) -> None:
@@ -159,7 +160,7 @@ class Executor:
             track.barred[_like(create)] = self._refuse(create, track, now, error)
         else:
             track.refusals.pop(_place(create), None)
-            self._mention(track, Moment.CREATED, f"Created {create.body['kind'].lower()}: {create.name}")
+            self._mention(track, ChildEvent(Moment.CREATED, *_place(create)))
 
     async def _taken(self, job: Job, create: Create, track: Track, now: datetime, error: ApiError) -> None:
         """Something has its name: ours enters the cache, one on its way out is waited for, a foreign one is told of."""
@@ -209,17 +210,17 @@ class Executor:
         track.waits[place] = wait
         again = now + timedelta(seconds=max(wait, error.retry_after or 0.0))
         before = track.refusals.get(place)
-        track.complain(_like(create), Moment.REFUSED, f"{kind} {name} could not be created: {error.reason}: {error}")
+        track.complain(_like(create), ChildEvent(Moment.REFUSED, kind, name, f"{error.reason}: {error}"))
         known = before is not None and (before.reason, before.message) == (error.reason, str(error))
         track.look_again((again - now).total_seconds() if known else 0.0)
         since = before.since if before is not None else now
         track.refusals[place] = Refusal(name, error.reason, str(error), again, kind, since)
         return again
 
-    def _mention(self, track: Track, moment: Moment, text: str) -> None:
+    def _mention(self, track: Track, event: ChildEvent) -> None:
         """Have people told of one child, if they want to know."""
         if self._settings.child_events:
-            track.untold += (Emit(moment, text),)
+            track.untold += (event,)
 
     async def _counted(self, verb: str, resource: Resource, request: Awaitable[Any], job: Job, name: str) -> Any:
         result = "cancelled"

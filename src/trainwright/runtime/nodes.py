@@ -6,7 +6,6 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from trainwright.core.nodes import ready
 from trainwright.model.child import GONE, Condition, Node
 from trainwright.model.meta import Key, Meta
 from trainwright.runtime.cache import Cache
@@ -44,7 +43,7 @@ class Nodes:
                 if before is None or _standing(before) != _standing(node):
                     changed.add(key.name)
         # Whether a silent one counts as lost depends on how many others answer.
-        return changed | {name for name, node in self._known.items() if not ready(node)} if changed else changed
+        return changed | {name for name, node in self._known.items() if not node.ready} if changed else changed
 
     def miss(self, names: Iterable[str]) -> None:
         """Pods are on these. One that is in no list was removed while nobody looked: it is gone since now."""

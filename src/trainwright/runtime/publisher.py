@@ -15,8 +15,8 @@ from trainwright.core.waits import waits
 from trainwright.errors import ApiError, TooManyRequestsError, UnavailableError
 from trainwright.kinds.base import Kind, Loaded
 from trainwright.kinds.registry import KINDS
-from trainwright.model.action import Emit, Moment, Plan, Write
-from trainwright.model.cause import brief
+from trainwright.model.action import Plan, Write
+from trainwright.model.event import Emit, Moment, Notice, plain
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Phase
 from trainwright.model.status import Status
@@ -40,11 +40,11 @@ class Publisher:
         """Write the status if it must be written now; else in how many seconds, if at all."""
         job = track.job(loaded)
         if plan.untouched:
-            track.untold += tuple(emit for emit in plan.events if track.is_news(FOREIGN, emit.message))
+            track.untold += tuple(plain(event) for event in plan.events if track.is_news(FOREIGN, event))
             return None
         every = self._child_events
         ends = exits(job, job.ledger, plan.status.ledger, every=every) if every or track.kind.tells_pods else ()
-        events = tuple(track.kind.event(job, plan.status, emit) for emit in (*ends, *plan.events))
+        events = tuple(track.kind.event(job, plan.status, event) for event in (*ends, *plan.events))
         said = document.get("status")
         stored = said if isinstance(said, dict) else {}  # a definition that is not ours may let anything pass
         # As a server will have it: a tuple is a list there.
@@ -77,10 +77,10 @@ class Publisher:
         """What pods wait for, where people want to hear of it: each reason once, and not looked for all the time."""
         if not track.kind.tells_pods or job.unmanaged or job.foreign or not track.may_look(now):
             return
-        for about, emit in waits(status, now).items():
+        for about, event in waits(status, now).items():
             if about not in track.waited:
                 track.waited.add(about)
-                track.untold += (track.kind.event(job, status, emit),)
+                track.untold += (track.kind.event(job, status, event),)
 
     async def tell(self, job: Job, track: Track) -> None:
         """Events, once the status that they speak of is stored."""
@@ -88,20 +88,21 @@ class Publisher:
             track.complaints.pop(ITSELF, None)
         elif (job.unreadable or job.ledger.phase is not Phase.NEW) and job.ledger.outcome is None:
             # A new job fails for it, and says so with that; any other goes on as it was.
-            track.complain(ITSELF, Moment.UNFIT, job.invalid)
+            track.complain(ITSELF, Notice(Moment.UNFIT, job.invalid))
         if track.untold and track.pending is None:
             untold, track.untold = track.untold, ()
-            for emit in untold:
-                # What was met while a plan was carried out is not yet in the kind's words.
-                worded = emit if emit.source else track.kind.event(job, Status(job.ledger, ()), emit)
-                await self._recorder.tell(job, worded)
+            for one in untold:
+                # Events of the executor are not yet in the kind's words.
+                emit = one if isinstance(one, Emit) else track.kind.event(job, Status(job.ledger, ()), one)
+                await self._recorder.tell(job, emit)
 
     async def complain(self, job: Job, track: Track, error: ApiError) -> None:
         """What the server will not have stops a job for good, and where it is the status, only an event can say so."""
         text = f"what has to be done next is refused, and is tried again: {error.reason}: {error}"
+        event = Notice(Moment.STUCK, text)
         passing = isinstance(error, UnavailableError | TooManyRequestsError)
-        if not passing and track.is_news(STUCK, text):
-            await self._recorder.tell(job, Emit(Moment.STUCK, brief(text), warning=True))
+        if not passing and track.is_news(STUCK, event):
+            await self._recorder.tell(job, plain(event))
 
 
 def _fields(kind: Kind) -> frozenset[str]:

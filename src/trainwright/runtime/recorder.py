@@ -14,7 +14,7 @@ from itertools import count
 from math import inf
 
 from trainwright.errors import AlreadyExistsError, ApiError
-from trainwright.model.action import Emit, Moment
+from trainwright.model.event import Emit, Moment
 from trainwright.model.job import Body, Job
 from trainwright.model.units import Time, rfc3339
 from trainwright.runtime.line import Line

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from trainwright.kinds.base import Kind
+from trainwright.kinds.gangs import T9K_GROUP, T9K_VERSION
 from trainwright.kinds.registry import KINDS
 from trainwright.model.child import ConfigMap, Event, Extra, Lease, Node, Pod, Service
 from trainwright.runtime.ports import Resource
@@ -24,7 +25,7 @@ DEFINITIONS = Resource(
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Lease)
 #: Of the gang scheduler that the embedded engine has.
-POD_GROUPS = Resource("scheduler.tensorstack.dev", "v1beta1", "podgroups", "PodGroup", Extra)
+POD_GROUPS = Resource(T9K_GROUP, T9K_VERSION, "podgroups", "PodGroup", Extra)
 #: Which host, and which ports, stand for a replica's name where names do not resolve: `local.network.addresses`.
 ADDRESSES = Resource("trainwright.dev", "v1", "addresses", "Address")
 
@@ -48,15 +49,7 @@ RESOURCES: tuple[Resource, ...] = (
     ADDRESSES,
     *JOBS.values(),
 )
-_BY_NAME = {(resource.api_version, resource.kind): resource for resource in RESOURCES} | {
-    (version, kind.name): JOBS[kind.singular] for kind in KINDS for version in kind.served
-}
 BY_ID = {resource.id: resource for resource in RESOURCES}
-
-
-def resource_of(api_version: str, kind: str) -> Resource | None:
-    """The resource that a manifest is of."""
-    return _BY_NAME.get((api_version, kind))
 
 
 def groups_of(kinds: Iterable[Kind]) -> tuple[Resource, ...]:

@@ -11,9 +11,8 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from trainwright.kinds.base import Kind, Loaded, load, reload
-from trainwright.model.action import Emit, Moment
-from trainwright.model.cause import brief
 from trainwright.model.child import Refusal
+from trainwright.model.event import Emit, JobEvent
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
 
@@ -44,7 +43,7 @@ class Track:
         self.uid = uid
         #: A ledger that has not been stored yet, and what to tell people once it is.
         self.pending: Ledger | None = None
-        self.untold: tuple[Emit, ...] = ()
+        self.untold: tuple[Emit | JobEvent, ...] = ()
         #: Children that the API would not make, by kind and name.
         self.refusals: dict[Place, Refusal] = {}
         #: Children of this kind and role are not asked for before then: one of them was refused.
@@ -103,14 +102,14 @@ class Track:
         """The job with what has been concluded of it since it was last stored."""
         return loaded.job if self.pending is None else replace(loaded.job, ledger=self.pending)
 
-    def complain(self, about: Like, moment: Moment, text: str) -> None:
+    def complain(self, about: Like, event: JobEvent) -> None:
         """Have people told of a trouble, once."""
-        if self.is_news(about, text):
-            self.untold += (Emit(moment, brief(text), warning=True),)
+        if self.is_news(about, event):
+            self.untold += (event,)
 
-    def is_news(self, about: Like, text: str) -> bool:
+    def is_news(self, about: Like, event: JobEvent) -> bool:
         """Whether people have yet to be told of a trouble; one that differs in numbers only is the same."""
-        before, said = self.complaints.get(about), _NUMBERS.sub("", text)
+        before, said = self.complaints.get(about), _NUMBERS.sub("", repr(event))
         self.complaints[about] = said
         return before != said
 

@@ -16,7 +16,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainwright.core.nodes import ready
 from trainwright.core.reconcile import reconcile
 from trainwright.model.action import Create, Delete, Patch, Plan, Write
 from trainwright.model.child import (
@@ -405,7 +404,7 @@ class World:
             return False
         known = self.nodes.get(node)
         # Pods of a node that does not exist are collected by the cluster itself.
-        return known is not None and not ready(known)
+        return known is not None and not known.ready
 
     def lose_node(self, name: str) -> None:
         """A node falls silent."""

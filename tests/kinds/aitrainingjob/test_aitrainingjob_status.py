@@ -5,14 +5,10 @@ import msgspec
 import pytest
 from aitrainingjob_driver import Driver, container, last, manifest, replicas, told
 
-from trainwright.kinds.aitrainingjob import AITRAININGJOB
 from trainwright.kinds.aitrainingjob.conditions import put
-from trainwright.kinds.base import load
-from trainwright.model.action import Emit, Moment
 from trainwright.model.child import Condition
 from trainwright.model.job import Body
 from trainwright.model.meta import ADOPT
-from trainwright.model.status import Status
 from trainwright.testing import factories
 
 NODES = ("trainer-0", "trainer-1", "trainer-2", "spare")
@@ -392,29 +388,6 @@ def test_the_event_of_an_end_bears_the_name_of_its_phase(word: str) -> None:
 
     assert world.said()[-1] == (f"TrainingJob{word}", f"annotation {word} asked for this end: because")
     assert world.told[-1].warning
-
-
-@pytest.mark.parametrize(
-    ("moment", "message", "expected"),
-    [
-        (Moment.CREATED, "Created pod: demo-trainer-0", ("SuccessfulCreatePod", "Created pod: demo-trainer-0")),
-        (
-            Moment.DELETED,
-            "Deleted service: demo-trainer-0 (the job has succeeded)",
-            ("SuccessfulDeleteService", "Deleted service: demo-trainer-0"),
-        ),
-        (
-            Moment.REFUSED,
-            "Pod demo-trainer-0 could not be created: Forbidden: quota",
-            ("FailedCreatePod", "Error creating: Pod demo-trainer-0 could not be created: Forbidden: quota"),
-        ),
-    ],
-)
-def test_events_of_children_have_the_originals_reasons(moment: Moment, message: str, expected: tuple[str, str]) -> None:
-    job = load(AITRAININGJOB, manifest(trainer=1)).job
-    emit = AITRAININGJOB.event(job, Status(job.ledger, ()), Emit(moment, message))
-
-    assert (emit.reason, emit.message, emit.source) == (*expected, "TrainingJobOperator")
 
 
 def test_a_lost_node_is_named_in_conditions_and_events() -> None:

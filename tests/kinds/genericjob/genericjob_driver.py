@@ -13,8 +13,8 @@ import msgspec
 
 from trainwright.core.reconcile import reconcile
 from trainwright.kinds.base import Loaded, load
+from trainwright.kinds.gangs import T9K_API
 from trainwright.kinds.genericjob import GENERICJOB, wire
-from trainwright.kinds.genericjob.dialect import GANG_API
 from trainwright.model.action import Create, Plan
 from trainwright.model.child import Container, Pod
 from trainwright.model.job import Body
@@ -23,7 +23,7 @@ from trainwright.model.site import Site
 from trainwright.testing.factories import UID
 from trainwright.testing.world import World
 
-GANGS = (GANG_API,)
+GANGS = (T9K_API,)
 #: What an API server comfortably stores of one status.
 LARGEST_STATUS = 256 * 1024
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from genericjob_driver import Driver, aggregate, manifest, phases, replicas
 
-from trainwright.model.action import Emit, Moment
+from trainwright.model.event import Emit, Moment, plain
 
 RULES: dict[str, Any] = {"successRules": [{"worker": [0]}], "failureRules": [{"worker": [0]}]}
 
@@ -120,7 +120,7 @@ def test_two_events_tell_of_a_job(code: int, moment: Moment, message: str) -> No
     driver = Driver(manifest(**RULES)).running()
     driver.end("worker-0", code=code)
 
-    assert [event for plan in driver.plans for event in plan.events] == [
+    assert [plain(event) for plan in driver.plans for event in plan.events] == [
         Emit(Moment.RUNNING, "demo is running."),
         Emit(moment, message, warning=bool(code)),
     ]

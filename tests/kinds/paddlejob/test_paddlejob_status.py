@@ -9,11 +9,10 @@ from paddlejob_driver import Driver, container, manifest, role
 from trainwright.kinds.base import load
 from trainwright.kinds.paddlejob import PADDLEJOB
 from trainwright.kinds.paddlejob.wire import MOST_REFS
-from trainwright.model.action import Emit, Moment
+from trainwright.model.event import Moment
 from trainwright.model.ledger import Phase
 from trainwright.model.meta import ADOPT
 from trainwright.model.problem import Problem
-from trainwright.model.status import Status
 from trainwright.testing.factories import later
 
 
@@ -147,28 +146,6 @@ def test_a_container_called_paddle_decides_beside_others() -> None:
     assert world.main == "paddle"
     (single,) = load(PADDLEJOB, manifest(worker=1)).job.roles
     assert single.mains == frozenset()
-
-
-@pytest.mark.parametrize(
-    ("moment", "message", "reason", "said"),
-    [
-        (Moment.CREATED, "Created pod: demo-ps-0", "Created", "created Pod demo-ps-0"),
-        (Moment.CREATED, "Created configmap: demo", "Created", "created ConfigMap demo"),
-        (Moment.DELETED, "Deleted service: demo-ps-0 (gone)", "Deleted", "deleted Service demo-ps-0"),
-        (
-            Moment.REFUSED,
-            "Pod demo-ps-0 could not be created: Forbidden: quota",
-            "Create",
-            "create failed Pod demo-ps-0: Forbidden: quota",
-        ),
-        (Moment.RESIZED, "worker is scaled from 2 to 3 replicas", "", "worker is scaled from 2 to 3 replicas"),
-    ],
-)
-def test_events_of_children_are_in_the_originals_words(moment: Moment, message: str, reason: str, said: str) -> None:
-    job = load(PADDLEJOB, manifest(worker=1)).job
-    told = PADDLEJOB.event(job, Status(job.ledger, ()), Emit(moment, message))
-
-    assert (told.reason, told.message, told.source) == (reason, said, "paddlejob-controller")
 
 
 @pytest.mark.parametrize(

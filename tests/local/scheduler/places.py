@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from trainwright.local.scheduling.claims import GROUP_LABEL
+from trainwright.kinds.gangs import T9K_GROUP_LABEL
 
 _SHORT = {"gpu": "nvidia.com/gpu", "amd": "amd.com/gpu", "disk": "ephemeral-storage"}
 
@@ -27,7 +27,7 @@ def pod(name: str = "p", *, group: str = "", spec: dict[str, Any] | None = None,
     """A pod that asks for what it is told to."""
     requests = {_SHORT.get(key, key): value for key, value in asks.items()}
     containers = [{"name": "main", "image": "x", "command": ["true"], "resources": {"requests": requests}}]
-    labels = {GROUP_LABEL: group} if group else {}
+    labels = {T9K_GROUP_LABEL: group} if group else {}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

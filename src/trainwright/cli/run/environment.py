@@ -13,7 +13,6 @@ import click
 from msgspec.structs import replace
 
 from trainwright.cli.run.intake import Task
-from trainwright.core.names import child
 from trainwright.errors import UsageError
 from trainwright.kinds.template import templates
 from trainwright.model.job import Body, Job, Replica, Role
@@ -121,7 +120,7 @@ def _taken(names: list[str], job: Job) -> list[str]:
     taken: dict[str, None] = {}
     for role in job.roles:
         asked = replace(role, template=_with(role, [{"name": name, "value": mark} for name in names]))
-        pod = job.dialect.pod(job, Replica(asked, 0, 0, child(job, role.name, 0)), Site())
+        pod = job.dialect.pod(job, Replica(asked, 0, 0, job.key.replica_name(role.name, 0)), Site())
         for container in (*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]):
             last = {entry["name"]: entry.get("value") for entry in container.get("env") or ()}
             taken |= dict.fromkeys(name for name in names if last.get(name, mark) != mark)

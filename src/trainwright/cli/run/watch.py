@@ -3,9 +3,10 @@
 
 from collections.abc import Callable
 
-from trainwright.errors import GoneError
+from trainwright.errors import ApiError, GoneError
 from trainwright.model.job import Body
-from trainwright.runtime.ports import Cluster, Happened, Resource
+from trainwright.runtime.listwatch import ListWatch
+from trainwright.runtime.ports import Change, Cluster, Happened, Page, Resource
 
 #: Objects as they now are, and whether they have just gone.
 Seen = list[tuple[Body, bool]]
@@ -14,18 +15,23 @@ Seen = list[tuple[Body, bool]]
 async def watch(cluster: Cluster, resource: Resource, act: Callable[[Seen], None]) -> None:
     """Hand over everything that is there, then everything that happens, for ever."""
     known: dict[str, Body] = {}
-    while True:
-        page = await cluster.list(resource)
-        found = {item["metadata"]["uid"]: item for item in page.items}
-        act([(known[uid], True) for uid in known if uid not in found] + [(item, False) for item in page.items])
-        known = found
-        try:
-            async for changes in cluster.watch(resource, since=page.version):
-                seen = [(one.item, one.what is Happened.DELETED) for one in changes if one.item is not None]
-                _keep(known, seen)
-                act(seen)
-        except GoneError:
-            continue
+
+    def listed(page: Page) -> None:
+        found = {item["metadata"]["uid"] for item in page.items}
+        told([(item, True) for uid, item in known.items() if uid not in found] + [(item, False) for item in page.items])
+
+    def told(seen: Seen) -> None:
+        _keep(known, seen)
+        act(seen)
+
+    def changed(changes: tuple[Change, ...]) -> None:
+        told([(one.item, one.what is Happened.DELETED) for one in changes if one.item is not None])
+
+    async def rest(error: ApiError | None) -> None:
+        if error is not None and not isinstance(error, GoneError):
+            raise error
+
+    await ListWatch(cluster, resource).run(listed, changed, rest)
 
 
 def _keep(known: dict[str, Body], seen: Seen) -> None:

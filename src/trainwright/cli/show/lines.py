@@ -9,33 +9,23 @@ from collections.abc import Callable
 from trainwright.cli.duration import spell
 from trainwright.cli.show.clean import line as clean
 from trainwright.cli.show.news import Ending, Frame, Happening, JobState, Line, News, Replica
-from trainwright.cli.show.pen import Pen
+from trainwright.cli.show.pen import Pen, PenView
 from trainwright.cli.show.summary import summary
-from trainwright.model.action import Moment
 from trainwright.model.child import BACKING_OFF
+from trainwright.model.event import Moment
 from trainwright.model.ledger import Phase
 
 #: Phases of a replica in which it is told how often it was restarted.
 _RESTARTED = ("Running", "Starting", BACKING_OFF)
 
 
-class Lines:
+class Lines(PenView):
     """The view."""
 
     def __init__(self, pen: Pen, elapsed: Callable[[], float], *, with_logs: bool = True) -> None:
-        self._pen = pen
+        super().__init__(pen)
         self._elapsed = elapsed
         self._with_logs = with_logs
-
-    @property
-    def busy(self) -> bool:
-        """The reader has enough to read."""
-        return self._pen.busy
-
-    @property
-    def gone(self) -> bool:
-        """There is no reader any more."""
-        return isinstance(self._pen.error, BrokenPipeError)
 
     def news(self, items: list[News]) -> None:
         """A line for each that has something to tell."""
@@ -57,10 +47,6 @@ class Lines:
     def end(self, endings: list[Ending], folder: str) -> None:
         """The summary."""
         self._pen.write("\n".join(summary(endings, folder)) + "\n")
-
-    def close(self, patience: float) -> bool:
-        """Write what is left; whether all of it is written."""
-        return self._pen.close(patience)
 
 
 def told(item: News) -> str:

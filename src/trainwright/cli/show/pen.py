@@ -78,3 +78,24 @@ class Pen:
         view = memoryview(data)
         while view and self.error is None:
             view = view[os.write(self._fd, view) :]
+
+
+class PenView:
+    """A view that only ever appends to what it has written."""
+
+    def __init__(self, pen: Pen) -> None:
+        self._pen = pen
+
+    @property
+    def busy(self) -> bool:
+        """The reader has enough to read."""
+        return self._pen.busy
+
+    @property
+    def gone(self) -> bool:
+        """There is no reader any more."""
+        return isinstance(self._pen.error, BrokenPipeError)
+
+    def close(self, patience: float) -> bool:
+        """Write what is left; whether all of it is written."""
+        return self._pen.close(patience)

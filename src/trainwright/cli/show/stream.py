@@ -7,27 +7,17 @@ from typing import Any
 import msgspec
 
 from trainwright.cli.show.news import Ending, Frame, Happening, JobState, Line, News, Replica
-from trainwright.cli.show.pen import Pen
+from trainwright.cli.show.pen import Pen, PenView
 from trainwright.model.units import Time
 
 
-class Stream:
+class Stream(PenView):
     """The view. Texts are as they were printed: JSON itself escapes what a screen should not see."""
 
     def __init__(self, pen: Pen, now: Callable[[], Time], *, with_logs: bool = True) -> None:
-        self._pen = pen
+        super().__init__(pen)
         self._now = now
         self._with_logs = with_logs
-
-    @property
-    def busy(self) -> bool:
-        """The reader has enough to read."""
-        return self._pen.busy
-
-    @property
-    def gone(self) -> bool:
-        """There is no reader any more."""
-        return isinstance(self._pen.error, BrokenPipeError)
 
     def news(self, items: list[News]) -> None:
         """An object each."""
@@ -48,10 +38,6 @@ class Stream:
     def end(self, endings: list[Ending], folder: str) -> None:
         """One object per job."""
         self._write([{"type": "end", **msgspec.to_builtins(one), "folder": folder} for one in endings])
-
-    def close(self, patience: float) -> bool:
-        """Write what is left; whether all of it is written."""
-        return self._pen.close(patience)
 
     def _write(self, bodies: list[dict[str, Any]]) -> None:
         at = self._now().isoformat(timespec="milliseconds").replace("+00:00", "Z")

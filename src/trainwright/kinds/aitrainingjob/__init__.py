@@ -13,7 +13,7 @@ from trainwright.kinds.aitrainingjob.containers import PREFIX, counting, prefixe
 from trainwright.kinds.aitrainingjob.defaults import default
 from trainwright.kinds.aitrainingjob.dialect import GROUP, AIDialect
 from trainwright.kinds.aitrainingjob.edits import scale, suspend
-from trainwright.kinds.aitrainingjob.events import event
+from trainwright.kinds.aitrainingjob.events import worded
 from trainwright.kinds.aitrainingjob.status import render
 from trainwright.kinds.aitrainingjob.wire import AITrainingJob, AITrainingJobSpec, AITrainingJobStatus
 from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of, remembered
@@ -85,7 +85,7 @@ AITRAININGJOB = Kind(
     cel=RULES,
     # Passing states: what they say changes with every word of a scheduler or kubelet, and something more follows.
     patient=("Pending", "Creating"),
-    event=event,
+    event=worded,
     past=past,
     originals=("trainingjob-operator", "aitrainingjob"),
 )

@@ -13,25 +13,35 @@ from msgspec import UNSET
 from trainwright.kinds.aitrainingjob import codes
 from trainwright.kinds.aitrainingjob.containers import PREFIX, ports, prefixed
 from trainwright.kinds.aitrainingjob.policies import ending, replicas
-from trainwright.kinds.aitrainingjob.wire import MOST_REPLICAS, AITrainingJob, AITrainingJobSpec, ReplicaSpec
+from trainwright.kinds.aitrainingjob.wire import AITrainingJob, AITrainingJobSpec, ReplicaSpec
 from trainwright.kinds.base import key_of
+from trainwright.kinds.limits import (
+    LONGEST_NAME,
+    LONGEST_VARIABLE,
+    MOST_REPLICAS,
+    check_name,
+    check_replica_names,
+    check_total,
+)
 from trainwright.kinds.paths import item, under
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, shown
 
-_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _TYPE = re.compile(r"[A-Za-z]([A-Za-z0-9-]*[A-Za-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
-LONGEST_NAME = 63
-#: Linux starts no program with a longer one.
-_LONGEST_VARIABLE = 131_072
 SPECS = "spec.replicaSpecs"
 
 
 def check(job: AITrainingJob) -> tuple[Problem, ...]:
     """All problems, in document order."""
     spec = job.spec
-    return (*_name(job), *_annotated(job), *codes.problems(spec.restarting_exit_code), *_job(spec), *_types(job))
+    return (
+        *check_name(job.metadata.name),
+        *_annotated(job),
+        *codes.problems(spec.restarting_exit_code),
+        *_job(spec),
+        *_types(job),
+    )
 
 
 def check_edit(stored: AITrainingJob, edited: AITrainingJob) -> tuple[Problem, ...]:
@@ -44,17 +54,6 @@ def check_edit(stored: AITrainingJob, edited: AITrainingJob) -> tuple[Problem, .
         message = f"cannot be changed while edlPolicy is Never: it is {replicas(before)}"
         problems.append(Problem(f"{under(SPECS, name)}.replicas", message))
     return tuple(problems)
-
-
-def _name(job: AITrainingJob) -> Iterator[Problem]:
-    name, path = job.metadata.name, "metadata.name"
-    if not name:
-        yield Problem(path, "a job needs a name")
-    elif not _NAME.fullmatch(name):
-        message = f"{name[:60]!r} becomes the name of services: use lower-case letters, digits and dashes"
-        yield Problem(path, f"{message}, with a letter first and no dash at the end")
-    elif len(name) > LONGEST_NAME:
-        yield Problem(path, f"expected at most {LONGEST_NAME} characters, found {len(name)}")
 
 
 def _annotated(job: AITrainingJob) -> Iterator[Problem]:
@@ -108,13 +107,14 @@ def _types(job: AITrainingJob) -> Iterator[Problem]:
     total = sum(replicas(one) for one in specs.values())
     if not total and not any(one.min_replicas for one in specs.values() if one.min_replicas is not UNSET):
         yield Problem(SPECS, "every type has 0 replicas; a job needs at least one")
-    if total > MOST_REPLICAS:
-        yield Problem(SPECS, f"a job may have {MOST_REPLICAS} replicas; this one has {total}")
+    yield from check_total(total, SPECS)
 
 
 def _replica(job: AITrainingJob, name: str, one: ReplicaSpec, path: str) -> Iterator[Problem]:
     yield from _bounds(one, path)
-    yield from _longest(job, name, one, path)
+    if len(job.metadata.name) <= LONGEST_NAME:
+        most = replicas(one) if one.max_replicas is UNSET else one.max_replicas
+        yield from check_replica_names(job.metadata.name, name, most, path, " or the replica's name")
     yield from _told(job, name, one, path)
     given = job.spec.restarting_exit_code
     if one.restart_policy.endswith("ExitCode") and not any(codes.codes(given)) and not codes.problems(given):
@@ -133,24 +133,16 @@ def _bounds(one: ReplicaSpec, path: str) -> Iterator[Problem]:
         yield Problem(f"{path}.replicas", f"{count} is more than maxReplicas, which is {most}")
 
 
-def _longest(job: AITrainingJob, name: str, one: ReplicaSpec, path: str) -> Iterator[Problem]:
-    most = replicas(one) if one.max_replicas is UNSET else one.max_replicas
-    longest = f"{job.metadata.name}-{name.lower()}-{max(most - 1, 0)}"
-    if len(longest) > LONGEST_NAME >= len(job.metadata.name):
-        message = f"the replica's name {longest!r} has {len(longest)} characters; at most {LONGEST_NAME} are allowed"
-        yield Problem(path, f"{message}: shorten metadata.name or the replica's name")
-
-
 def _told(job: AITrainingJob, name: str, one: ReplicaSpec, path: str) -> Iterator[Problem]:
     """Variables name every replica, and what is too long no program can be started with."""
     most = replicas(one) if one.max_replicas is UNSET else one.max_replicas
     stem = len(f"{job.metadata.name}-{name}-.{key_of(job.metadata).namespace}:65535,")
     size = most * (stem + len(str(most))) * max(len(_all_ports(one.template)), 1)
-    if size > _LONGEST_VARIABLE and most <= MOST_REPLICAS:
+    if size > LONGEST_VARIABLE and most <= MOST_REPLICAS:
         message = (
             f"{name.upper()}_HOSTS would have about {size} bytes to name every replica, and Linux starts no program"
         )
-        yield Problem(path, f"{message} with a variable of more than {_LONGEST_VARIABLE}", warning=True)
+        yield Problem(path, f"{message} with a variable of more than {LONGEST_VARIABLE}", warning=True)
 
 
 def _all_ports(template: Body) -> tuple[int, ...]:

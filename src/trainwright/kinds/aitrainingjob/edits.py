@@ -2,7 +2,7 @@
 """Edits that people ask for by name, as merge patches: `suspend`, `resume`, `scale`. Called by the command line."""
 
 from trainwright.kinds.aitrainingjob.checks import SPECS
-from trainwright.kinds.aitrainingjob.wire import MOST_REPLICAS
+from trainwright.kinds.limits import MOST_REPLICAS
 from trainwright.kinds.paths import under
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest

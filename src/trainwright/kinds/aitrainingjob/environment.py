@@ -67,10 +67,10 @@ def _mapped(job: Key, sizes: Sizes, replica: Replica, site: Site) -> list[Body]:
     """
     found: list[Body] = []
     for name, count, open_at in sizes:
-        names = [f"{job.name}-{name.lower()}-{index}" for index in range(count)]
+        names = [job.replica_name(name, index) for index in range(count)]
         instances = [site.host(job, one) for one in names]
         hosts = [f"{site.host(job, one)}:{site.port(job, one, port)}" for one in names for port in open_at]
-        shown = replica.name if name == replica.role.name else f"{job.name}-{name.lower()}-0"
+        shown = replica.name if name == replica.role.name else job.replica_name(name, 0)
         told = [str(site.port(job, shown, port)) for port in open_at]
         found += _entries(_block(name, instances, told, hosts))
     return found

@@ -8,7 +8,8 @@ from msgspec import UNSET
 
 from trainwright.kinds.aitrainingjob.codes import codes
 from trainwright.kinds.aitrainingjob.containers import counting
-from trainwright.kinds.aitrainingjob.wire import MOST_REPLICAS, AITrainingJobSpec, ReplicaSpec
+from trainwright.kinds.aitrainingjob.wire import AITrainingJobSpec, ReplicaSpec
+from trainwright.kinds.limits import MOST_REPLICAS
 from trainwright.model.cause import Why
 from trainwright.model.job import Clean, CleanUp, Deadline, Elastic, Ending, Lifecycle, Restart, Role, Scope, Since
 from trainwright.model.rule import NEVER, All, Any, Atom, Result, Rule, Which

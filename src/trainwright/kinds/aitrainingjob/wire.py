@@ -9,32 +9,18 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from trainwright.kinds.limits import Count, Seconds, Spec, Timestamp, Word, doc
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
 
-#: Replicas of a job in all: what its status must remember of them stays within what an API server stores.
-MOST_REPLICAS = 10_000
 #: Conditions that are kept: the newest.
 MOST_CONDITIONS = 20
-Seconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Count = Annotated[int, Meta(ge=0, le=MOST_REPLICAS)]
 EndPolicy = Literal["", "Any", "Rank0", "All", "None"]
 RestartPolicy = Literal["", "Never", "OnFailure", "ExitCode", "OnNodeFail", "OnNodeFailWithExitCode", "Always"]
 RestartScope = Literal["", "All", "Replica", "Pod"]
 #: The longer two are how the README calls them.
 CleanPodPolicy = Literal["", "All", "None", "CleanPodPolicyAll", "CleanPodPolicyNone"]
 EdlPolicy = Literal["", "Auto", "Manual", "Never"]
-Word = Annotated[str, Meta(max_length=253)]
-Moment = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
-
-
-def _told(text: str) -> Meta:
-    """What `kubectl explain` says of a field."""
-    return Meta(description=text)
-
-
-class Spec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Base of the parts of a manifest; they hold the user's dicts, so they are left to the garbage collector."""
 
 
 class ReplicaSpec(Spec, frozen=True):
@@ -42,33 +28,33 @@ class ReplicaSpec(Spec, frozen=True):
 
     template: Annotated[
         dict[str, Any],
-        _told("The pod of each replica, as core/v1 has it; containers and ports called `aitj-…` are those that count."),
+        doc("The pod of each replica, as core/v1 has it; containers and ports called `aitj-…` are those that count."),
     ]
-    replicas: Annotated[Count, _told("How many; unset: 1, or `minReplicas` if that is more.")] | UnsetType = UNSET
-    min_replicas: Annotated[Count, _told("The fewest that it may be scaled to.")] | UnsetType = UNSET
-    max_replicas: Annotated[Count, _told("The most that it may be scaled to.")] | UnsetType = UNSET
+    replicas: Annotated[Count, doc("How many; unset: 1, or `minReplicas` if that is more.")] | UnsetType = UNSET
+    min_replicas: Annotated[Count, doc("The fewest that it may be scaled to.")] | UnsetType = UNSET
+    max_replicas: Annotated[Count, doc("The most that it may be scaled to.")] | UnsetType = UNSET
     restart_limit: (
         Annotated[
             Annotated[int, Meta(ge=0, le=2**31 - 1)],
-            _told("So many restarts of this type, then its next failure is for good; unset: unlimited."),
+            doc("So many restarts of this type, then its next failure is for good; unset: unlimited."),
         ]
         | UnsetType
     ) = UNSET
     restart_policy: Annotated[
-        RestartPolicy, _told("Which failures are answered with a restart; what has succeeded is never restarted.")
+        RestartPolicy, doc("Which failures are answered with a restart; what has succeeded is never restarted.")
     ] = "Never"
     restart_scope: Annotated[
-        RestartScope, _told("What a restart takes along: the whole job, the replica type, or the pod alone.")
+        RestartScope, doc("What a restart takes along: the whole job, the replica type, or the pod alone.")
     ] = "All"
     fail_policy: Annotated[
-        EndPolicy, _told("The type has failed when this many of its replicas have: any, the first, all; None: never.")
+        EndPolicy, doc("The type has failed when this many of its replicas have: any, the first, all; None: never.")
     ] = "Any"
     complete_policy: Annotated[
-        EndPolicy, _told("The type has completed when this many of its replicas have: any, the first, all.")
+        EndPolicy, doc("The type has completed when this many of its replicas have: any, the first, all.")
     ] = "All"
     edl_policy: Annotated[
         EdlPolicy,
-        _told(
+        doc(
             "Auto: as many of `replicas` as the cluster can hold, not fewer than `minReplicas`; Manual, or unset:"
             " `replicas` may be edited within the bounds; Never: it may not."
         ),
@@ -83,28 +69,27 @@ class AITrainingJobSpec(Spec, frozen=True):
         Meta(min_length=1, max_length=16, description="By name, such as `trainer` or `pserver`."),
     ]
     restarting_exit_code: Annotated[
-        Any, _told("Exit codes that ExitCode and OnNodeFailWithExitCode restart: a number, a list, or text: `137,128`.")
+        Any, doc("Exit codes that ExitCode and OnNodeFailWithExitCode restart: a number, a list, or text: `137,128`.")
     ] = None
-    framework_type: Annotated[Word, _told("For people; nothing depends on it.")] = ""
-    fault_tolerant: Annotated[bool, _told("For people; nothing depends on it.")] = False
+    framework_type: Annotated[Word, doc("For people; nothing depends on it.")] = ""
+    fault_tolerant: Annotated[bool, doc("For people; nothing depends on it.")] = False
     priority: Annotated[
         str, Meta(max_length=63, description="The label `priority` of every pod; no PriorityClass.")
     ] = ""
-    scheduler_name: Annotated[Word, _told("The scheduler of every pod, whatever its template says.")] = ""
+    scheduler_name: Annotated[Word, doc("The scheduler of every pod, whatever its template says.")] = ""
     time_limit: (
-        Annotated[Seconds, _told("Seconds after `status.startRunningTime` at which the job ends in Timeout.")]
-        | UnsetType
+        Annotated[Seconds, doc("Seconds after `status.startRunningTime` at which the job ends in Timeout.")] | UnsetType
     ) = UNSET
     clean_pod_policy: Annotated[
-        CleanPodPolicy, _told("Whether pods and services of a job that has succeeded or failed are removed.")
+        CleanPodPolicy, doc("Whether pods and services of a job that has succeeded or failed are removed.")
     ] = "All"
     fail_policy: Annotated[
-        EndPolicy, _told("The job has failed when any, or all, of its replica types have; Rank0, None: never.")
+        EndPolicy, doc("The job has failed when any, or all, of its replica types have; Rank0, None: never.")
     ] = "Any"
     complete_policy: Annotated[
-        EndPolicy, _told("The job has completed when any, or all, of its replica types have; Rank0, None: never.")
+        EndPolicy, doc("The job has completed when any, or all, of its replica types have; Rank0, None: never.")
     ] = "All"
-    suspend: Annotated[bool, _told("While true no pod runs; what had finished runs again afterwards.")] = False
+    suspend: Annotated[bool, doc("While true no pod runs; what had finished runs again afterwards.")] = False
 
 
 class TrainingJobCondition(Spec, frozen=True):
@@ -114,8 +99,8 @@ class TrainingJobCondition(Spec, frozen=True):
     status: Annotated[str, Meta(max_length=16)]
     reason: Annotated[str, Meta(max_length=256)] = ""
     message: Annotated[str, Meta(max_length=8192)] = ""
-    last_probe_time: Moment | UnsetType = UNSET
-    last_transition_time: Moment | UnsetType = UNSET
+    last_probe_time: Timestamp | UnsetType = UNSET
+    last_transition_time: Timestamp | UnsetType = UNSET
 
 
 class ReplicaStatus(Spec, frozen=True):
@@ -137,12 +122,12 @@ class AITrainingJobStatus(Struct, frozen=True, rename="camel"):
     replica_statuses: dict[str, ReplicaStatus] | None = None
     restart_count: dict[str, int] | UnsetType = field(name="RestartCount", default=UNSET)
     restart_replica_name: str = field(name="RestartReplicaName", default="")
-    start_time: Moment | UnsetType = UNSET
-    start_running_time: Moment | UnsetType = UNSET
-    end_time: Moment | UnsetType = UNSET
-    last_reconcile_time: Moment | UnsetType = UNSET
+    start_time: Timestamp | UnsetType = UNSET
+    start_running_time: Timestamp | UnsetType = UNSET
+    end_time: Timestamp | UnsetType = UNSET
+    last_reconcile_time: Timestamp | UnsetType = UNSET
     #: Ours: how often the job was restarted, for a column.
-    restarts: Annotated[int, _told("How often something of the job was restarted.")] = 0
+    restarts: Annotated[int, doc("How often something of the job was restarted.")] = 0
     trainwright: Ledger = Ledger()
 
 

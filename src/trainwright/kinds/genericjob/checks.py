@@ -5,26 +5,22 @@ Shape (types, enums, ranges) is `decode`'s, the pod template's own fields are `t
 demands of another. What the original would only have tripped over later is refused here.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from trainwright.kinds.genericjob.rules import RESTART_SCOPE, SCOPES, number
 from trainwright.kinds.genericjob.variables import Reference, scan
 from trainwright.kinds.genericjob.wire import (
-    MOST_REPLICAS,
     FinishRule,
     GenericJob,
     GenericJobSpec,
     ReplicaSpec,
     ResumeSpec,
 )
+from trainwright.kinds.limits import LABEL, check_replica_names, check_total
 from trainwright.kinds.paths import under
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
-
-_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
-LONGEST_NAME = 63
 
 
 def check(job: GenericJob) -> tuple[Problem, ...]:
@@ -64,7 +60,7 @@ def _name(job: GenericJob) -> Iterator[Problem]:
     name, path = job.metadata.name, "metadata.name"
     if not name:
         yield Problem(path, "a job needs a name")
-    elif not _LABEL.fullmatch(name):
+    elif not LABEL.fullmatch(name):
         yield Problem(path, f"{name!r} becomes part of object names: use lower-case letters, digits and dashes")
     elif job.spec.service is not None and name[0].isdigit():
         yield Problem(path, f"{name!r} starts with a digit, which the names of services may not")
@@ -76,20 +72,12 @@ def _replica_specs(job: GenericJob) -> Iterator[Problem]:
     total = sum(one.replicas for one in specs)
     if not total:
         yield Problem("spec.replicaSpecs", "every type has 0 replicas; a job needs at least one")
-    if total > MOST_REPLICAS:
-        yield Problem("spec.replicaSpecs", f"a job may have {MOST_REPLICAS} replicas; this one has {total}")
+    yield from check_total(total, "spec.replicaSpecs")
     for position, one in enumerate(specs):
         path = f"spec.replicaSpecs[{position}]"
-        yield from _longest(job, one, path)
+        yield from check_replica_names(job.metadata.name, one.type, one.replicas, f"{path}.type", " or the type")
         yield from _restart(one, path)
         yield from _bad_references(_texts(one.template, f"{path}.template"), job.spec)
-
-
-def _longest(job: GenericJob, one: ReplicaSpec, path: str) -> Iterator[Problem]:
-    longest = f"{job.metadata.name}-{one.type}-{max(one.replicas - 1, 0)}"
-    if len(longest) > LONGEST_NAME:
-        message = f"the replica's name {longest!r} has {len(longest)} characters; at most {LONGEST_NAME} are allowed"
-        yield Problem(f"{path}.type", f"{message}: shorten metadata.name or the type")
 
 
 def _restart(one: ReplicaSpec, path: str) -> Iterator[Problem]:

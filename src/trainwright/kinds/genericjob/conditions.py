@@ -133,7 +133,7 @@ def _trouble(job: Job, status: Status) -> str:
     for role in status.roles:
         for seen in role.replicas:
             if (cause := _error(seen, latest.get((role.name, seen.index)))) is not None:
-                return brief(f"Pod[{job.key.name}-{role.name}-{seen.index}] {_words(cause)}", LONGEST_TEXT)
+                return brief(f"Pod[{job.key.replica_name(role.name, seen.index)}] {_words(cause)}", LONGEST_TEXT)
     refused = [f"{name} could not be created: {why}" for name, why in status.refused.items()]
     return brief(refused[0], LONGEST_TEXT) if refused else ""
 

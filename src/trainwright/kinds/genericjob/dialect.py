@@ -6,16 +6,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from trainwright.kinds.gangs import T9K_API
+from trainwright.kinds import gangs
 from trainwright.kinds.genericjob.variables import Facts, fill
 from trainwright.kinds.genericjob.wire import GenericJobSpec, ReplicaDebugSet, ResumeSpec, T9kScheduler
 from trainwright.model.child import Observed
 from trainwright.model.job import Body, Gang, Job, Replica
 from trainwright.model.site import Site
 
-GANG_API = T9K_API
-GANG = Gang(GANG_API)
-SCHEDULER = "scheduler.tensorstack.dev"
+GANG = Gang(gangs.T9K_API)
 DEBUG_COMMAND = ("sleep", "inf")
 #: A probe would end the very container that is kept for a debugger.
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
@@ -43,9 +41,10 @@ class GenericDialect(Struct, frozen=True):
             if spec.get(group):
                 spec[group] = [_filled(container, facts) for container in spec[group]]
         labels = dict(given.get("labels") or {}) | self.labels(job, replica.name)
-        if self.scheduler is not None and GANG_API in site.gangs:
-            spec["schedulerName"] = "t9k-scheduler"
-            labels |= self._gang_labels(job, replica.role.name, self.scheduler)
+        if self.scheduler is not None and GANG.api in site.gangs:
+            spec["schedulerName"] = gangs.T9K.scheduler
+            wish = gangs.Wish(job.key.name, 0, self.scheduler.queue)
+            labels |= gangs.FORMS[gangs.T9K_API].labels(wish, replica.role.name)
         return {"metadata": {**given, "labels": labels}, "spec": spec}
 
     def labels(self, job: Job, name: str) -> dict[str, str]:
@@ -56,13 +55,6 @@ class GenericDialect(Struct, frozen=True):
             "tensorstack.dev/component": "genericjob",
             "tensorstack.dev/component-type": "user",
             "tensorstack.dev/owner-name": job.key.name,
-        }
-
-    def _gang_labels(self, job: Job, role: str, scheduler: T9kScheduler) -> dict[str, str]:
-        return {
-            f"{SCHEDULER}/group-name": job.key.name,
-            f"{SCHEDULER}/queue": scheduler.queue or "default",
-            f"{SCHEDULER}/role": role,
         }
 
     def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the same at every site
@@ -78,11 +70,11 @@ class GenericDialect(Struct, frozen=True):
         """The pod group of a live job, where it asks for the T9k scheduler and the cluster has it."""
         scheduler = self.scheduler
         idle = job.ledger.outcome is not None or job.lifecycle.suspended
-        if scheduler is None or idle or GANG_API not in site.gangs:
+        if scheduler is None or idle or GANG.api not in site.gangs:
             return ()
         members = sum(role.replicas for role in job.roles)
         spec = {"minMember": members, "queue": scheduler.queue or "default", "priority": scheduler.priority}
-        return ({"apiVersion": GANG_API, "kind": "PodGroup", "metadata": {"name": job.key.name}, "spec": spec},)
+        return ({"apiVersion": GANG.api, "kind": "PodGroup", "metadata": {"name": job.key.name}, "spec": spec},)
 
     def _facts(self, job: Job, replica: Replica, site: Site) -> Facts:
         exposed = self.spec.service is not None
@@ -91,7 +83,7 @@ class GenericDialect(Struct, frozen=True):
             rank=replica.index,
             counts={role.name: role.replicas for role in job.roles},
             ports={port.name: port.port for port in self.spec.service.ports} if self.spec.service is not None else {},
-            host=(lambda kind, rank: site.host(job.key, f"{job.key.name}-{kind}-{rank}")) if exposed else None,
+            host=(lambda kind, rank: site.host(job.key, job.key.replica_name(kind, rank))) if exposed else None,
         )
 
     def _apply_mode(self, job: Job, role: str, spec: Body) -> None:

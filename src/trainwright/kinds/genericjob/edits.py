@@ -5,7 +5,7 @@ They are made from the document as it is stored, and change nothing of it but wh
 job still makes sense as a whole is for `checks` to say.
 """
 
-from trainwright.kinds.genericjob.wire import MOST_REPLICAS
+from trainwright.kinds.limits import MOST_REPLICAS
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
 

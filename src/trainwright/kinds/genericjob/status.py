@@ -94,7 +94,7 @@ def _tasks(stored: GenericJobStatus | None, job: Job, status: Status, lines: dic
     tasks: list[Body] = []
     books = {book.name: book for book in status.ledger.roles}
     for role in status.roles:
-        before = _before(stored, role.name)
+        before, prefix = _before(stored, role.name), job.key.replica_prefix(role.name)
         task: Body = {"type": role.name}
         if restarts := _restarts(job, role, books.get(role.name)):
             task["restartCount"] = restarts
@@ -102,7 +102,7 @@ def _tasks(stored: GenericJobStatus | None, job: Job, status: Status, lines: dic
         for seen, phase in lines[role.name]:
             if (role.name, seen.index) in chosen:
                 pod = shown_pod(seen, status.ledger)
-                line = _replica(f"{job.key.name}-{role.name}-{seen.index}", pod, phase, before)
+                line = _replica(f"{prefix}{seen.index}", pod, phase, before)
                 line["containers"] = line["containers"][:room]
                 room -= len(line["containers"])
                 task["replicas"].append(line)

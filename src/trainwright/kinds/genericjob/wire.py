@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from trainwright.kinds.limits import MOST_REPLICAS, Spec
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
 
@@ -20,8 +21,6 @@ CleanUpPolicy = Annotated[
     Literal["None", "Unfinished", "All"],
     Meta(description="Which pods are removed once the job has ended: none, those that have not, or all."),
 ]
-#: Replicas of a job in all: what its status must remember of them stays within what an API server stores.
-MOST_REPLICAS = 10_000
 Count = Annotated[int, Meta(ge=0, le=100_000)]
 TypeName = Annotated[
     str,
@@ -45,10 +44,6 @@ FinishRule = Annotated[
         description="Replica type to ranks; fulfilled when all replicas it names have ended that way.",
     ),
 ]
-
-
-class Spec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Base of the parts of a manifest; they hold the user's dicts, so they are left to the garbage collector."""
 
 
 class ServicePort(Spec, frozen=True):

@@ -5,16 +5,17 @@
 meaning, `conditions`, `words` and `status` how it speaks.
 """
 
+from trainwright.kinds import gangs
 from trainwright.kinds.base import Column, Kind, ended_elsewhere, finalizers_of, key_of, owner_of, remembered
 from trainwright.kinds.paddlejob import policies
 from trainwright.kinds.paddlejob.cel import RULES
 from trainwright.kinds.paddlejob.checks import check, check_edit
-from trainwright.kinds.paddlejob.dialect import GANGS, PaddleDialect
+from trainwright.kinds.paddlejob.dialect import PaddleDialect
 from trainwright.kinds.paddlejob.edits import scale, suspend
 from trainwright.kinds.paddlejob.roles import roles
 from trainwright.kinds.paddlejob.status import STARTING, render
 from trainwright.kinds.paddlejob.wire import PaddleJob, PaddleJobStatus
-from trainwright.kinds.paddlejob.words import event
+from trainwright.kinds.paddlejob.words import worded
 from trainwright.model.job import Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
@@ -83,8 +84,8 @@ PADDLEJOB = Kind(
     cel=RULES,
     # It lasts for moments mostly; only a slow start is worth telling.
     patient=(STARTING,),
-    event=event,
-    gangs=GANGS,
+    event=worded,
+    gangs=gangs.ALL,
     removes=True,
     past=past,
     originals=("paddle-operator", "paddlejob"),

@@ -5,8 +5,8 @@
 is wrong inside of them is not seen here.
 """
 
+from trainwright.kinds.limits import MOST_REPLICAS
 from trainwright.kinds.paddlejob.roles import ROLES
-from trainwright.kinds.paddlejob.wire import MOST_REPLICAS
 
 
 def _given(field: str, otherwise: str) -> tuple[str, str]:

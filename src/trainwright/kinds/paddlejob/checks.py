@@ -5,12 +5,12 @@ The original checked nothing, and manifests with words that mean nothing exist: 
 warning. Refused is what can never work.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from msgspec import UNSET
 
+from trainwright.kinds.limits import LONGEST_NAME, check_name, check_replica_names, check_total
 from trainwright.kinds.paddlejob.fields import template as of_template
 from trainwright.kinds.paddlejob.roles import (
     CLEAN,
@@ -24,11 +24,9 @@ from trainwright.kinds.paddlejob.roles import (
     intranet,
     roles,
 )
-from trainwright.kinds.paddlejob.wire import MOST_REPLICAS, PaddleJob, PaddleJobSpec, ResourceSpec
+from trainwright.kinds.paddlejob.wire import PaddleJob, PaddleJobSpec, ResourceSpec
 from trainwright.model.problem import Problem, nearest
 
-_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
-LONGEST_NAME = 63
 #: Bytes of one variable of a process.
 _LONGEST_VARIABLE = 131_000
 #: By field: what may not change, since pods that run were told of it.
@@ -38,8 +36,9 @@ _FIXED = ("intranet", "withGloo")
 def check(job: PaddleJob) -> tuple[Problem, ...]:
     """All problems, in document order."""
     spec = job.spec
+    names = check_name(job.metadata.name, hosts="services" if intranet(spec) == SERVICE else "hosts")
     sizes = (*_sizes(spec), *_lists(job))
-    return (*_name(job), *_words(spec), *sizes, *_roles(job), *_elastic(spec), *_scheduling(spec))
+    return (*names, *_words(spec), *sizes, *_roles(job), *_elastic(spec), *_scheduling(spec))
 
 
 def check_edit(stored: PaddleJob, edited: PaddleJob) -> tuple[Problem, ...]:
@@ -60,20 +59,6 @@ def check_edit(stored: PaddleJob, edited: PaddleJob) -> tuple[Problem, ...]:
 
 def _fixed(spec: PaddleJobSpec) -> tuple[Any, ...]:
     return spec.intranet, spec.with_gloo
-
-
-def _name(job: PaddleJob) -> Iterator[Problem]:
-    name, path = job.metadata.name, "metadata.name"
-    letter = intranet(job.spec) == SERVICE
-    if not name:
-        yield Problem(path, "a job needs a name")
-    elif not _LABEL.fullmatch(name) or (letter and not name[0].isalpha()):
-        becomes = "services" if letter else "hosts"
-        first = "a letter first" if letter else "a letter or digit first"
-        message = f"{name[:60]!r} becomes the name of {becomes}: use lower-case letters, digits and dashes"
-        yield Problem(path, f"{message}, with {first} and no dash at the end")
-    elif len(name) > LONGEST_NAME:
-        yield Problem(path, f"expected at most {LONGEST_NAME} characters, found {len(name)}")
 
 
 def _words(spec: PaddleJobSpec) -> Iterator[Problem]:
@@ -98,8 +83,7 @@ def _sizes(spec: PaddleJobSpec) -> Iterator[Problem]:
     elif not spec.worker.replicas:
         yield Problem("spec.worker.replicas", "a job needs at least one worker; found 0")
     total = sum(one.replicas for one in roles(spec).values())
-    if total > MOST_REPLICAS:
-        yield Problem("spec", f"a job may have {MOST_REPLICAS} replicas; this one has {total}")
+    yield from check_total(total, "spec")
 
 
 def _lists(job: PaddleJob) -> Iterator[Problem]:
@@ -116,10 +100,8 @@ def _lists(job: PaddleJob) -> Iterator[Problem]:
 def _roles(job: PaddleJob) -> Iterator[Problem]:
     for name, one in roles(job.spec).items():
         path = f"spec.{name}"
-        longest = f"{job.metadata.name}-{name}-{max(one.replicas - 1, 0)}"
-        if len(longest) > LONGEST_NAME >= len(job.metadata.name):
-            message = f"the replica's name {longest!r} has {len(longest)} characters; at most {LONGEST_NAME}"
-            yield Problem(path, f"{message} are allowed: shorten metadata.name")
+        if len(job.metadata.name) <= LONGEST_NAME:
+            yield from check_replica_names(job.metadata.name, name, one.replicas, path)
         yield from _bounds(one, path)
         if one.template is UNSET:
             yield Problem(f"{path}.template", "missing; expected the pod of each replica")

@@ -90,7 +90,7 @@ def _first(job: Job, status: Status) -> tuple[str, str] | None:
             if (cause := _error(seen)) is not None:
                 # Without the message of what cannot be created: it counts retries, and each would be another write.
                 text = f"cannot be created: {cause.reason}" if cause.why is Why.CREATE_ERROR else str(cause)
-                return _word(cause), f"{job.key.name}-{role.name}-{seen.index}: {text}"
+                return _word(cause), f"{job.key.replica_name(role.name, seen.index)}: {text}"
     refused = [f"{name} could not be created: {why}" for name, why in status.refused.items()]
     return ("FailedCreate", refused[0]) if refused else None
 

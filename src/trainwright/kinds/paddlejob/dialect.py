@@ -4,10 +4,7 @@
 `core.render` calls it for what a plan creates; `peers` has the addresses.
 """
 
-from decimal import Decimal
-
 from msgspec import UNSET, Struct
-from msgspec.structs import replace
 
 from trainwright.kinds import gangs
 from trainwright.kinds.paddlejob import environment, peers
@@ -19,10 +16,6 @@ from trainwright.model.site import Site
 
 CONTROLLER = "paddlejob-controller"
 NAME, TYPE, RESOURCE = "paddle-res-name", "paddle-res-type", "paddle-resource"
-#: Whichever gang scheduler there is will do, unless the operator is told which.
-GANGS = (gangs.VOLCANO, gangs.PLUGINS, gangs.T9K)
-GANG = replace(GANGS[0], instead=GANGS[1:])
-_UNASKED = replace(GANG, asked=False)
 _VOLCANO = "volcano.sh"
 
 
@@ -36,13 +29,13 @@ class PaddleDialect(Struct, frozen=True):
         """Every job may be one where the operator is told so; none where a role has a scheduler of its own."""
         if self.strangers:
             return None
-        return GANG if self.spec.scheduling_policy is not None else _UNASKED
+        return gangs.ANY if self.spec.scheduling_policy is not None else gangs.ANY_UNASKED
 
     @property
     def strangers(self) -> tuple[str, ...]:
         """Schedulers that templates name and that start no gangs: a group that waits for their pods never starts."""
         named = [_spec(replica).get("schedulerName") for replica in _templates(self.spec)]
-        return tuple(sorted({str(one) for one in named if one} - {gang.scheduler for gang in GANGS}))
+        return tuple(sorted({str(one) for one in named if one} - {gang.scheduler for gang in gangs.ALL}))
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
@@ -120,7 +113,8 @@ class PaddleDialect(Struct, frozen=True):
     def _wish(self, job: Job) -> gangs.Wish:
         policy = self.spec.scheduling_policy or SchedulingPolicy()
         least = self._least(job) if policy.min_available is UNSET else policy.min_available
-        resources = _needs(job) if policy.min_resources is UNSET else dict(policy.min_resources)
+        given, total = policy.min_resources, sum(role.replicas for role in job.roles)
+        resources = gangs.total_needs(job, total, inits=True) if given is UNSET else dict(given)
         return gangs.Wish(job.key.name, least, policy.queue, policy.priority_class, resources)
 
     def _least(self, job: Job) -> int:
@@ -157,12 +151,3 @@ def _noted(job: Job, replica: Replica, wish: gangs.Wish, gang: Gang) -> dict[str
         f"{_VOLCANO}/job-version": str(epoch),
         f"{_VOLCANO}/queue-name": wish.queue,
     }
-
-
-def _needs(job: Job) -> Body:
-    """What all pods ask for together."""
-    sums: dict[str, Decimal] = {}
-    for role in job.roles:
-        for name, amount in gangs.needs(role.template, inits=True).items() if role.replicas else ():
-            sums[name] = sums.get(name, Decimal(0)) + role.replicas * amount
-    return gangs.spelled(sums)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Edits that people ask for by name, as merge patches: `suspend`, `resume`, `scale`. Called by the command line."""
 
+from trainwright.kinds.limits import MOST_REPLICAS
 from trainwright.kinds.paddlejob.roles import ROLES, WORKER
-from trainwright.kinds.paddlejob.wire import MOST_REPLICAS
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
 

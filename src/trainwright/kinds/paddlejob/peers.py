@@ -89,7 +89,8 @@ def _gloo(spec: PaddleJobSpec, first: tuple[str, int]) -> dict[str, str]:
 
 def _peers(job: Job, role: Role, pods: Mapping[str, Pod] | None, site: Site) -> _Peers | None:
     """Host and port of each replica, by name where no pods are given; None while one has no host."""
-    names = [f"{job.key.name}-{role.name}-{index}" for index in range(role.replicas)]
+    prefix = job.key.replica_prefix(role.name)
+    names = [f"{prefix}{index}" for index in range(role.replicas)]
     if pods is None:
         hosts = [named(job, name, site) for name in names]
     else:

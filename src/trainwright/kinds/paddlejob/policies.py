@@ -3,9 +3,10 @@
 
 from msgspec import UNSET
 
+from trainwright.kinds.limits import MOST_REPLICAS
 from trainwright.kinds.paddlejob.peers import BLOCK
 from trainwright.kinds.paddlejob.roles import CONTAINER, HOST, ROLES, SERVICE, WORKER, elastic, intranet, roles
-from trainwright.kinds.paddlejob.wire import MOST_REPLICAS, PaddleJobSpec, ResourceSpec, RunPolicy
+from trainwright.kinds.paddlejob.wire import PaddleJobSpec, ResourceSpec, RunPolicy
 from trainwright.model.cause import Why
 from trainwright.model.job import (
     Body,

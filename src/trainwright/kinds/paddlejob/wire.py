@@ -9,35 +9,21 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from trainwright.kinds.limits import Count, Seconds, Spec, Timestamp, Word, doc
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
 
-#: Replicas of a job in all: what its status must remember of them stays within what an API server stores.
-MOST_REPLICAS = 10_000
 #: Pods of a role that are listed one by one.
 MOST_REFS = 256
-Count = Annotated[int, Meta(ge=0, le=MOST_REPLICAS)]
-Seconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Word = Annotated[str, Meta(max_length=253)]
-Moment = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 SuccessPolicy = Literal["All", "Workers"]
-
-
-def _told(text: str) -> Meta:
-    """What `kubectl explain` says of a field."""
-    return Meta(description=text)
-
-
-class Spec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Base of the parts of a manifest; they hold the user's dicts, so they are left to the garbage collector."""
 
 
 class SchedulingPolicy(Spec, frozen=True):
     """How the gang's group is made; the number of pods that must start together is all of them unless it says."""
 
-    min_available: Annotated[Count, _told("Pods that must start together; unset: all.")] | UnsetType = UNSET
-    queue: Annotated[Word, _told("The queue of the group.")] = ""
-    priority_class: Annotated[Word, _told("The PriorityClass of the group.")] = ""
+    min_available: Annotated[Count, doc("Pods that must start together; unset: all.")] | UnsetType = UNSET
+    queue: Annotated[Word, doc("The queue of the group.")] = ""
+    priority_class: Annotated[Word, doc("The PriorityClass of the group.")] = ""
     min_resources: Annotated[dict[str, int | Annotated[str, Meta(max_length=64)]], Meta(max_length=64)] | UnsetType = (
         UNSET
     )
@@ -46,11 +32,11 @@ class SchedulingPolicy(Spec, frozen=True):
 class ResourceSpec(Spec, frozen=True):
     """One role: parameter servers, workers, or heterogeneous workers."""
 
-    replicas: Annotated[Count, _told("How many; indexes count from 0.")]
-    requests: Annotated[Count, _told("The fewest that an elastic job runs with.")] | UnsetType = UNSET
-    limits: Annotated[Count, _told("The most that an elastic job runs with.")] | UnsetType = UNSET
+    replicas: Annotated[Count, doc("How many; indexes count from 0.")]
+    requests: Annotated[Count, doc("The fewest that an elastic job runs with.")] | UnsetType = UNSET
+    limits: Annotated[Count, doc("The most that an elastic job runs with.")] | UnsetType = UNSET
     template: (
-        Annotated[dict[str, Any], _told("The pod of each replica, as core/v1 has it; the container `paddle` trains.")]
+        Annotated[dict[str, Any], doc("The pod of each replica, as core/v1 has it; the container `paddle` trains.")]
         | UnsetType
     ) = UNSET
 
@@ -59,18 +45,18 @@ class RunPolicy(Spec, frozen=True):
     """What holds for the job as a whole; the original has none of it."""
 
     backoff_limit: (
-        Annotated[Seconds, _told("So many restarts are made, of all roles together, those inside pods included.")]
+        Annotated[Seconds, doc("So many restarts are made, of all roles together, those inside pods included.")]
         | UnsetType
     ) = UNSET
     active_deadline_seconds: (
-        Annotated[Seconds, _told("Seconds after it was accepted at which the job fails.")] | UnsetType
+        Annotated[Seconds, doc("Seconds after it was accepted at which the job fails.")] | UnsetType
     ) = UNSET
     ttl_seconds_after_finished: (
-        Annotated[Seconds, _told("Seconds after its end at which the job itself is removed; unset: never.")] | UnsetType
+        Annotated[Seconds, doc("Seconds after its end at which the job itself is removed; unset: never.")] | UnsetType
     ) = UNSET
-    suspend: Annotated[bool, _told("While true no pod runs; what had finished runs again afterwards.")] = False
+    suspend: Annotated[bool, doc("While true no pod runs; what had finished runs again afterwards.")] = False
     success_policy: Annotated[
-        SuccessPolicy, _told("All: every pod must succeed; Workers: the workers, and the servers are ended then.")
+        SuccessPolicy, doc("All: every pod must succeed; Workers: the workers, and the servers are ended then.")
     ] = "All"
 
 
@@ -110,7 +96,7 @@ class JobCondition(Spec, frozen=True):
     status: Annotated[str, Meta(max_length=16)]
     reason: Annotated[str, Meta(max_length=256)] = ""
     message: Annotated[str, Meta(max_length=8192)] = ""
-    last_transition_time: Moment | UnsetType = UNSET
+    last_transition_time: Timestamp | UnsetType = UNSET
 
 
 class PodRef(Spec, frozen=True):
@@ -144,8 +130,8 @@ class PaddleJobStatus(Spec, frozen=True):
     worker: RoleStatus | UnsetType = UNSET
     heter: RoleStatus | UnsetType = UNSET
     elastic: str = ""
-    start_time: Moment | UnsetType = UNSET
-    completion_time: Moment | UnsetType = UNSET
+    start_time: Timestamp | UnsetType = UNSET
+    completion_time: Timestamp | UnsetType = UNSET
     observed_generation: int = 0
     conditions: tuple[JobCondition, ...] | None = None
     trainwright: Ledger = Ledger()

@@ -5,14 +5,13 @@ from msgspec.structs import replace
 
 from trainwright.kinds.paddlejob.dialect import CONTROLLER
 from trainwright.kinds.paddlejob.roles import SERVICE, WORKER, elastic, intranet, mode
-from trainwright.model.action import Emit, Moment
 from trainwright.model.cause import brief
+from trainwright.model.event import ChildEvent, Emit, JobEnded, JobEvent, JobStep, Moment, Resized, plain
 from trainwright.model.job import Job
 from trainwright.model.ledger import LONGEST_TEXT, Outcome, Reason
 from trainwright.model.rule import Result
 from trainwright.model.status import Status
 
-_KINDS = {"pod": "Pod", "service": "Service", "configmap": "ConfigMap", "podgroup": "PodGroup"}
 #: Why a job failed, in a word.
 REASONS = {
     Reason.RULE: "PodFailed",
@@ -36,21 +35,24 @@ def ended(job: Job, outcome: Outcome) -> tuple[str, str]:
     return REASONS[outcome.reason], brief(f"PaddleJob {job.key.name} has failed: {said}", LONGEST_TEXT)
 
 
-def event(job: Job, status: Status, emit: Emit) -> Emit:
+def worded(job: Job, status: Status, event: JobEvent) -> Emit:
     """An event under the original's name, with its words where it has some."""
-    outcome = status.ledger.outcome
-    match emit.moment:
-        case Moment.SUCCEEDED | Moment.FAILED if outcome is not None:
-            word = "Completed" if outcome.result is Result.SUCCEEDED else "Failed"
-            return replace(emit, reason=word, message=brief(ended(job, outcome)[1]), source=CONTROLLER)
-        case Moment.RUNNING if shared := _shared(job, status):
-            return replace(emit, message=brief(f"{emit.message} {shared}"), warning=True, source=CONTROLLER)
-        case Moment.RESIZED if any(role.size_key for role in job.roles):
+    emit = plain(event, CONTROLLER)
+    match event:
+        case JobEnded(outcome):
+            word = "Failed" if event.warning else "Completed"
+            return replace(emit, reason=word, message=brief(ended(job, outcome)[1]))
+        case JobStep(Moment.RUNNING) if shared := _shared(job, status):
+            return replace(emit, message=brief(f"{emit.message} {shared}"), warning=True)
+        case Resized() if any(role.size_key for role in job.roles):
             size = next(book.size for book in status.ledger.roles if book.name == WORKER)
-            return replace(emit, message=f"scaled replicas to {size}", source=CONTROLLER)
-        case Moment.CREATED | Moment.DELETED | Moment.REFUSED:
-            return replace(_of_child(emit), source=CONTROLLER)
-    return replace(emit, source=CONTROLLER)
+            return replace(emit, message=f"scaled replicas to {size}")
+        case ChildEvent(Moment.REFUSED, kind, name, why):
+            return replace(emit, reason="Create", message=brief(f"create failed {kind} {name}: {why}"))
+        case ChildEvent(moment, kind, name):
+            verb = "created" if moment is Moment.CREATED else "deleted"
+            return replace(emit, reason=verb.title(), message=f"{verb} {kind} {name}")
+    return emit
 
 
 def _shared(job: Job, status: Status) -> str:
@@ -70,14 +72,3 @@ def _shared(job: Job, status: Status) -> str:
                 " (podAntiAffinity), or use `intranet: Service`."
             )
     return ""
-
-
-def _of_child(emit: Emit) -> Emit:
-    """Of one child, in the original's words; the kind that it left out is said."""
-    words = emit.message.split()
-    if emit.moment is Moment.REFUSED:
-        kind, name, rest = words[0], words[1], emit.message.partition("could not be created: ")[2]
-        return replace(emit, reason="Create", message=brief(f"create failed {kind} {name}: {rest}"))
-    verb = "created" if emit.moment is Moment.CREATED else "deleted"
-    kind = words[1].rstrip(":")
-    return replace(emit, reason=verb.title(), message=f"{verb} {_KINDS.get(kind, kind)} {words[2]}")

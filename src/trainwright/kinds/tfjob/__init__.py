@@ -7,17 +7,18 @@
 
 from msgspec import UnsetType
 
+from trainwright.kinds import gangs
 from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of, remembered
 from trainwright.kinds.tfjob import policies
 from trainwright.kinds.tfjob.cel import RULES
 from trainwright.kinds.tfjob.checks import check, check_edit
-from trainwright.kinds.tfjob.dialect import GANGS, TFDialect
+from trainwright.kinds.tfjob.dialect import TFDialect
 from trainwright.kinds.tfjob.edits import scale, suspend
 from trainwright.kinds.tfjob.status import render, word
 from trainwright.kinds.tfjob.types import typed
 from trainwright.kinds.tfjob.versions import VERSIONS, default
 from trainwright.kinds.tfjob.wire import RunPolicy, TFJob, TFJobSpec, TFJobStatus
-from trainwright.kinds.tfjob.words import event
+from trainwright.kinds.tfjob.words import worded
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
@@ -102,8 +103,8 @@ TFJOB = Kind(
     # It is true as soon as one trains; that all of them do is stored at once.
     patient=("Running",),
     word=word,
-    event=event,
-    gangs=GANGS,
+    event=worded,
+    gangs=gangs.ALL,
     tells_pods=True,
     removes=True,
     past=past,

@@ -5,24 +5,27 @@ What the original's webhook refuses, and what it lets in although it can never w
 names that no service can have, groups that can never be admitted.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from msgspec import UNSET
 
+from trainwright.kinds.limits import (
+    LONGEST_NAME,
+    LONGEST_VARIABLE,
+    MOST_REPLICAS,
+    check_name,
+    check_replica_names,
+    check_total,
+)
 from trainwright.kinds.paths import item, under
 from trainwright.kinds.tfjob.policies import ALL_WORKERS, POD_POLICIES, restarts
 from trainwright.kinds.tfjob.types import CHIEFS, CONTAINER, PORT, PS, TYPES, WORKER, canonical, chief_of
 from trainwright.kinds.tfjob.versions import form
-from trainwright.kinds.tfjob.wire import MOST_REPLICAS, ReplicaSpec, RunPolicy, SchedulingPolicy, TFJob, TFJobSpec
+from trainwright.kinds.tfjob.wire import ReplicaSpec, RunPolicy, SchedulingPolicy, TFJob, TFJobSpec
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest, shown
 
-_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
-LONGEST_NAME = 63
-#: Bytes of one variable, as Linux has it on every machine that trains.
-_LONGEST_VARIABLE = 131_072
 _SPECS, _POLICY = "spec.tfReplicaSpecs", "spec.runPolicy"
 #: Fields that once stood directly under `spec`.
 _MOVED = ("clean_pod_policy", "ttl_seconds_after_finished", "active_deadline_seconds", "backoff_limit")
@@ -32,7 +35,7 @@ def check(job: TFJob) -> tuple[Problem, ...]:
     """All problems, in document order."""
     spec = job.spec
     return (
-        *_name(job),
+        *check_name(job.metadata.name),
         *_types(spec),
         *_replicas(job),
         *_told(job),
@@ -54,17 +57,6 @@ def check_edit(stored: TFJob, edited: TFJob) -> tuple[Problem, ...]:
     return tuple(problems)
 
 
-def _name(job: TFJob) -> Iterator[Problem]:
-    name, path = job.metadata.name, "metadata.name"
-    if not name:
-        yield Problem(path, "a job needs a name")
-    elif not _NAME.fullmatch(name):
-        message = f"{name[:60]!r} becomes the name of services: use lower-case letters, digits and dashes"
-        yield Problem(path, f"{message}, with a letter first and no dash at the end")
-    elif len(name) > LONGEST_NAME:
-        yield Problem(path, f"expected at most {LONGEST_NAME} characters, found {len(name)}")
-
-
 def _types(spec: TFJobSpec) -> Iterator[Problem]:
     first: dict[str, str] = {}
     for key in spec.tf_replica_specs:
@@ -79,27 +71,19 @@ def _types(spec: TFJobSpec) -> Iterator[Problem]:
     total = sum(one.replicas for one in spec.tf_replica_specs.values())
     if not total:
         yield Problem(_SPECS, "every type has 0 replicas; a job needs at least one")
-    if total > MOST_REPLICAS:
-        yield Problem(_SPECS, f"a job may have {MOST_REPLICAS} replicas; this one has {total}")
+    yield from check_total(total, _SPECS)
 
 
 def _replicas(job: TFJob) -> Iterator[Problem]:
     for key, one in job.spec.tf_replica_specs.items():
         path, name = under(_SPECS, key), canonical(key)
-        if name is not None:
-            yield from _longest(job, name, one, path)
+        if name is not None and len(job.metadata.name) <= LONGEST_NAME:
+            yield from check_replica_names(job.metadata.name, name, one.replicas, path)
         if name in CHIEFS and one.replicas > 1:
             message = f"TensorFlow knows one {name.lower()}; with {one.replicas} all of them must succeed"
             yield Problem(f"{path}.replicas", message, warning=True)
         policy = restarts(job.spec, name) if name is not None else str(one.restart_policy)
         yield from _template(one, POD_POLICIES[policy], f"{path}.template")
-
-
-def _longest(job: TFJob, name: str, one: ReplicaSpec, path: str) -> Iterator[Problem]:
-    longest = f"{job.metadata.name}-{name.lower()}-{max(one.replicas - 1, 0)}"
-    if len(longest) > LONGEST_NAME >= len(job.metadata.name):
-        message = f"the replica's name {longest!r} has {len(longest)} characters; at most {LONGEST_NAME} are allowed"
-        yield Problem(path, f"{message}: shorten metadata.name")
 
 
 def _template(one: ReplicaSpec, wanted: str, path: str) -> Iterator[Problem]:
@@ -140,9 +124,9 @@ def _told(job: TFJob) -> Iterator[Problem]:
     types = [(name, one.replicas) for key, one in job.spec.tf_replica_specs.items() if (name := canonical(key))]
     listed = [(name, count) for name, count in types if name == PS or not job.spec.enable_dynamic_worker]
     size = sum(count * (stem + len(name) + len(str(count))) for name, count in listed)
-    if size > _LONGEST_VARIABLE and sum(count for _, count in types) <= MOST_REPLICAS:
+    if size > LONGEST_VARIABLE and sum(count for _, count in types) <= MOST_REPLICAS:
         message = f"TF_CONFIG would have about {size} bytes to name every replica, and Linux starts no program with"
-        yield Problem(_SPECS, f"{message} a variable of more than {_LONGEST_VARIABLE}", warning=True)
+        yield Problem(_SPECS, f"{message} a variable of more than {LONGEST_VARIABLE}", warning=True)
 
 
 def _policies(spec: TFJobSpec) -> Iterator[Problem]:

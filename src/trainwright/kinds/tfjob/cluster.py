@@ -57,7 +57,7 @@ def _named(job: Key, sizes: Sizes, domain: str) -> str:
 
 
 def _name(job: Key, role: str, index: int, port: int, domain: str) -> str:
-    return f"{job.name}-{role.lower()}-{index}.{job.namespace}.svc{f'.{domain}' if domain else ''}:{port}"
+    return f"{job.replica_name(role, index)}.{job.namespace}.svc{f'.{domain}' if domain else ''}:{port}"
 
 
 def _mapped(job: Key, sizes: Sizes, site: Site) -> str:
@@ -73,7 +73,7 @@ def _address(job: Key, role: str, index: int, port: int, site: Site) -> str:
     """Where a replica is reached; where names do not resolve, at the host and port that stand for it."""
     if not site.hosts:
         return _name(job, role, index, port, site.domain)
-    name = f"{job.name}-{role.lower()}-{index}"
+    name = job.replica_name(role, index)
     return f"{site.host(job, name)}:{site.port(job, name, port)}"
 
 

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a TFJob spells its pods, services and pod group. `core.render` calls it for what a plan creates."""
 
-from decimal import Decimal
-
 from msgspec import UNSET, Struct
-from msgspec.structs import replace
 
 from trainwright.kinds import gangs
 from trainwright.kinds.tfjob import cluster
@@ -18,10 +15,6 @@ from trainwright.model.site import Site
 
 PREFIX = "training.kubeflow.org"
 CONTROLLER = "tfjob-controller"
-#: Whichever gang scheduler there is will do, unless the operator is told which.
-GANGS = (gangs.VOLCANO, gangs.PLUGINS, gangs.T9K)
-GANG = replace(GANGS[0], instead=GANGS[1:])
-_UNASKED = replace(GANG, asked=False)
 _ENV = "TF_CONFIG"
 #: kubectl's notes to itself: the job's are not the group's.
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -41,7 +34,7 @@ class TFDialect(Struct, frozen=True):
     @property
     def gang(self) -> Gang:
         """Every job may be one where the operator is told so; one that has a policy for it is wherever it can be."""
-        return GANG if self.scheduling is not None else _UNASKED
+        return gangs.ANY if self.scheduling is not None else gangs.ANY_UNASKED
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
@@ -114,20 +107,9 @@ class TFDialect(Struct, frozen=True):
             least,
             policy.queue,
             policy.priority_class,
-            _needs(job, least) if resources is UNSET else dict(resources),
+            gangs.total_needs(job, least) if resources is UNSET else dict(resources),
             None if policy.schedule_timeout_seconds is UNSET else policy.schedule_timeout_seconds,
         )
-
-
-def _needs(job: Job, members: int) -> Body:
-    """What the first so many pods ask for together."""
-    sums: dict[str, Decimal] = {}
-    for role in job.roles:
-        count = min(role.replicas, members)
-        members -= count
-        for name, amount in gangs.needs(role.template).items() if count else ():
-            sums[name] = sums.get(name, Decimal(0)) + count * amount
-    return gangs.spelled(sums)
 
 
 def _trained(container: Body, value: str | None) -> Body:

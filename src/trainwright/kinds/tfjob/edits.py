@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Edits that people ask for by name, as merge patches: `suspend`, `resume`, `scale`. Called by the command line."""
 
+from trainwright.kinds.limits import MOST_REPLICAS
 from trainwright.kinds.paths import under
 from trainwright.kinds.tfjob.types import canonical
-from trainwright.kinds.tfjob.wire import MOST_REPLICAS
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
 

@@ -9,30 +9,17 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from trainwright.kinds.limits import MOST_REPLICAS, Seconds, Spec, Timestamp, Word, doc
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
 
-#: Replicas of a job in all: what its status must remember of them stays within what an API server stores.
-MOST_REPLICAS = 10_000
-Seconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 #: Of 64 bits; the bound is not written down, since a schema holds it as a rounded number.
 Long = Annotated[int, Meta(ge=0)]
 Policy = Literal["", "Always", "OnFailure", "Never", "ExitCode"]
 CleanPodPolicy = Literal["", "None", "Running", "All"]
 ManagedBy = Literal["kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue"]
 Form = Literal["v1", "v1alpha2"]
-Word = Annotated[str, Meta(max_length=253)]
-Moment = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 _OLD_PLACE = "Where versions before 1.0 had it; now in `runPolicy`."
-
-
-def _told(text: str) -> Meta:
-    """What `kubectl explain` says of a field."""
-    return Meta(description=text)
-
-
-class Spec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Base of the parts of a manifest; they hold the user's dicts, so they are left to the garbage collector."""
 
 
 class SchedulingPolicy(Spec, frozen=True):
@@ -42,13 +29,13 @@ class SchedulingPolicy(Spec, frozen=True):
         Annotated[int, Meta(ge=0, le=MOST_REPLICAS, description="Pods that must start together; unset: all.")]
         | UnsetType
     ) = UNSET
-    queue: Annotated[Word, _told("The queue of the group, where its scheduler has queues; cannot be changed.")] = ""
+    queue: Annotated[Word, doc("The queue of the group, where its scheduler has queues; cannot be changed.")] = ""
     min_resources: Annotated[dict[str, int | Annotated[str, Meta(max_length=64)]], Meta(max_length=64)] | UnsetType = (
         UNSET
     )
-    priority_class: Annotated[Word, _told("The PriorityClass of the group.")] = ""
+    priority_class: Annotated[Word, doc("The PriorityClass of the group.")] = ""
     schedule_timeout_seconds: (
-        Annotated[Seconds, _told("How long the scheduler tries to start the group.")] | UnsetType
+        Annotated[Seconds, doc("How long the scheduler tries to start the group.")] | UnsetType
     ) = UNSET
 
 
@@ -56,21 +43,19 @@ class RunPolicy(Spec, frozen=True):
     """What holds for the job as a whole."""
 
     clean_pod_policy: (
-        Annotated[CleanPodPolicy, _told("Which pods are removed at the end: none, those that run, or all.")] | UnsetType
+        Annotated[CleanPodPolicy, doc("Which pods are removed at the end: none, those that run, or all.")] | UnsetType
     ) = UNSET
     ttl_seconds_after_finished: (
-        Annotated[Seconds, _told("Seconds after its end at which the job itself is removed; unset: never.")] | UnsetType
+        Annotated[Seconds, doc("Seconds after its end at which the job itself is removed; unset: never.")] | UnsetType
     ) = UNSET
-    active_deadline_seconds: Annotated[Long, _told("Seconds after startTime at which the job fails.")] | UnsetType = (
-        UNSET
-    )
+    active_deadline_seconds: Annotated[Long, doc("Seconds after startTime at which the job fails.")] | UnsetType = UNSET
     backoff_limit: (
-        Annotated[Seconds, _told("The job fails when its restarts, of all types together, reach this.")] | UnsetType
+        Annotated[Seconds, doc("The job fails when its restarts, of all types together, reach this.")] | UnsetType
     ) = UNSET
     scheduling_policy: SchedulingPolicy | None = None
-    suspend: Annotated[bool, _told("While true no pod runs; what had finished runs again afterwards.")] = False
+    suspend: Annotated[bool, doc("While true no pod runs; what had finished runs again afterwards.")] = False
     managed_by: (
-        Annotated[ManagedBy, _told("Who looks after the job; if it is another controller, it is left to that one.")]
+        Annotated[ManagedBy, doc("Who looks after the job; if it is another controller, it is left to that one.")]
         | UnsetType
     ) = UNSET
 
@@ -79,19 +64,18 @@ class ReplicaSpec(Spec, frozen=True):
     """One type of replica."""
 
     template: Annotated[
-        dict[str, Any], _told("The pod of each replica, as core/v1 has it; the container `tensorflow` trains.")
+        dict[str, Any], doc("The pod of each replica, as core/v1 has it; the container `tensorflow` trains.")
     ]
     replicas: Annotated[int, Meta(ge=0, le=MOST_REPLICAS, description="How many; indexes count from 0.")] = 1
     restart_policy: (
-        Annotated[Policy, _told("When a replica is tried again; ExitCode: when it ended with 128 or above.")]
-        | UnsetType
+        Annotated[Policy, doc("When a replica is tried again; ExitCode: when it ended with 128 or above.")] | UnsetType
     ) = UNSET
 
 
 class Own(Spec, frozen=True):
     """What trainwright adds: the version by whose defaults the job goes, which is the one it was created in."""
 
-    defaults: Annotated[Form, _told("Written when the job is created; nobody needs to.")] | UnsetType = UNSET
+    defaults: Annotated[Form, doc("Written when the job is created; nobody needs to.")] | UnsetType = UNSET
 
 
 class TFJobSpec(Spec, frozen=True):
@@ -106,7 +90,7 @@ class TFJobSpec(Spec, frozen=True):
         str, Meta(max_length=64, description="AllWorkers: every worker must succeed; else worker 0, or the chief.")
     ] = ""
     enable_dynamic_worker: Annotated[
-        bool, _told("Workers know only themselves and the servers, and may fail without failing the job.")
+        bool, doc("Workers know only themselves and the servers, and may fail without failing the job.")
     ] = False
     clean_pod_policy: Annotated[CleanPodPolicy, Meta(description=_OLD_PLACE)] | UnsetType = UNSET
     ttl_seconds_after_finished: Annotated[Seconds, Meta(description=_OLD_PLACE)] | UnsetType = UNSET
@@ -122,8 +106,8 @@ class JobCondition(Spec, frozen=True):
     status: Annotated[str, Meta(max_length=16)]
     reason: Annotated[str, Meta(max_length=256)] = ""
     message: Annotated[str, Meta(max_length=8192)] = ""
-    last_update_time: Moment | UnsetType = UNSET
-    last_transition_time: Moment | UnsetType = UNSET
+    last_update_time: Timestamp | UnsetType = UNSET
+    last_transition_time: Timestamp | UnsetType = UNSET
 
 
 class ReplicaStatus(Spec, frozen=True):
@@ -142,9 +126,9 @@ class TFJobStatus(Spec, frozen=True):
     conditions: tuple[JobCondition, ...] | None = None
     replica_statuses: dict[str, ReplicaStatus] | UnsetType = UNSET
     tf_replica_statuses: dict[str, ReplicaStatus] | UnsetType = UNSET
-    start_time: Moment | UnsetType = UNSET
-    completion_time: Moment | UnsetType = UNSET
-    last_reconcile_time: Moment | UnsetType = UNSET
+    start_time: Timestamp | UnsetType = UNSET
+    completion_time: Timestamp | UnsetType = UNSET
+    last_reconcile_time: Timestamp | UnsetType = UNSET
     trainwright: Ledger = Ledger()
 
 

@@ -8,8 +8,21 @@ from msgspec.structs import replace
 
 from trainwright.kinds.tfjob.dialect import CONTROLLER
 from trainwright.kinds.tfjob.policies import RETRYABLE
-from trainwright.model.action import Emit, Moment
 from trainwright.model.cause import Why, brief
+from trainwright.model.event import (
+    ChildEvent,
+    Emit,
+    JobEnded,
+    JobEvent,
+    JobStep,
+    Moment,
+    Notice,
+    PodExited,
+    PodWaiting,
+    Restarting,
+    plain,
+    with_child_kind,
+)
 from trainwright.model.job import Job
 from trainwright.model.ledger import LONGEST_TEXT, Failure, Ledger, Outcome, Reason
 from trainwright.model.status import RoleSeen, State, Status
@@ -93,53 +106,28 @@ def restarted(before: Ledger, after: Ledger) -> str:
     return ""
 
 
-def event(job: Job, status: Status, emit: Emit) -> Emit:
+def worded(job: Job, status: Status, event: JobEvent) -> Emit:
     """An event with the original's reason and message, under the original's name."""
-    outcome = status.ledger.outcome
-    message = emit.message
-    match emit.moment:
-        case Moment.RUNNING:
-            message = running(job)
-        case Moment.SUSPENDED:
-            message = suspended(job)
-        case Moment.RESUMED:
-            message = resumed(job)
-        case Moment.RESTARTING if role := restarted(job.ledger, status.ledger):
-            message = restarting(job, role)
-        case Moment.RESTARTING:
-            pass  # somebody removed a pod, or it had completed: nothing failed
-        case Moment.SUCCEEDED:
-            message = succeeded(job)
-        case Moment.FAILED if outcome is not None:
-            message = failed(job, status, outcome)
-        case _:
-            return replace(_beside(job, emit), source=CONTROLLER)
-    invalid = outcome is not None and outcome.reason is Reason.INVALID
-    return replace(emit, message=message, reason=INVALID if invalid else f"TFJob{emit.moment}", source=CONTROLLER)
-
-
-def _beside(job: Job, emit: Emit) -> Emit:
-    """An event that is not about the job's own steps."""
-    match emit.moment:
-        case Moment.CREATED | Moment.DELETED | Moment.REFUSED:
-            return _of_child(emit)
-        case Moment.EXITED:
+    emit = plain(event, CONTROLLER)
+    match event:
+        case JobStep(moment):
+            message = {Moment.RUNNING: running, Moment.SUSPENDED: suspended, Moment.RESUMED: resumed}[moment](job)
+        case Restarting():
+            role = restarted(job.ledger, status.ledger)
+            # Without a role, nothing failed: somebody removed a pod, or it had completed.
+            message = restarting(job, role) if role else emit.message
+        case JobEnded(outcome):
+            message = failed(job, status, outcome) if event.warning else succeeded(job)
+            if outcome.reason is Reason.INVALID:
+                return replace(emit, message=message, reason=INVALID)
+        case ChildEvent():
+            return with_child_kind(event, CONTROLLER)
+        case PodExited():
             return replace(emit, message=f"Pod: {job.key.namespace}.{emit.message}")
-        case Moment.WAITING:
+        case PodWaiting():
             return replace(emit, message=f"Error pod {emit.message}")
-        case Moment.OTHER_SCHEDULER:
+        case Notice(Moment.OTHER_SCHEDULER):
             return replace(emit, reason="SetPodTemplateSchedulerName", message=_NOT_OURS)
-    return emit
-
-
-def _of_child(emit: Emit) -> Emit:
-    """Of one child: the original has a reason for each kind, and no more words than these."""
-    words = emit.message.split()
-    if emit.moment is Moment.REFUSED:
-        what, message = words[0], f"Error creating: {emit.message}"
-    else:
-        what, message = words[1].rstrip(":"), " ".join(words[:3])
-    kind = {"pod": "Pod", "service": "Service", "podgroup": "PodGroup"}.get(what.lower(), what)
-    if kind == "PodGroup":
-        message = message.replace("podgroup", kind)
-    return replace(emit, reason=f"{emit.moment}{kind}", message=message)
+        case _:
+            return emit
+    return replace(emit, message=message, reason=f"TFJob{emit.moment}")

@@ -37,9 +37,7 @@ class Server:
     async def serving(self, host: str, port: int, tls: ssl.SSLContext) -> AsyncIterator[int]:
         """Answer there until the end of the block; the port, which may have been any."""
         app = web.Application(middlewares=[self._guard])
-        app.add_routes(
-            [web.get("/healthz", _healthz), web.get("/containerLogs/{namespace}/{pod}/{container}", self._log)]
-        )
+        app.add_routes([web.get("/healthz", _healthz), web.get(_LOGS, self._log)])
         # Who follows a silent log and goes is noticed at once.
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await runner.setup()

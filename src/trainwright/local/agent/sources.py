@@ -17,6 +17,16 @@ from trainwright.runtime.ports import Cluster, Resource, Scope
 from trainwright.runtime.resources import CLAIMS, CONFIG_MAPS, SECRETS
 
 SECRET, CONFIG_MAP, CLAIM, TOKEN = "Secret", "ConfigMap", "PersistentVolumeClaim", "Token"
+#: What refers to an object: the field, the kind of the object, and the word that names it.
+IN_VOLUME = (
+    ("secret", SECRET, "secretName"),
+    ("configMap", CONFIG_MAP, "name"),
+    ("persistentVolumeClaim", CLAIM, "claimName"),
+)
+IN_PROJECTED = (("secret", SECRET, "name"), ("configMap", CONFIG_MAP, "name"))
+#: The same of a variable, and of a whole environment; an object is always named by `name` there.
+IN_VARIABLE = (("secretKeyRef", SECRET), ("configMapKeyRef", CONFIG_MAP))
+IN_ENVIRONMENT = (("secretRef", SECRET), ("configMapRef", CONFIG_MAP))
 _VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
 #: Seconds for which a token is asked for where the pod does not say.
 _LASTS = 3600
@@ -52,41 +62,31 @@ def renewable(pod: Body) -> set[Source]:
 
 def _in_environment(container: Body) -> Iterator[Source]:
     for source in container.get("envFrom") or ():
-        for kind, word in ((CONFIG_MAP, "configMapRef"), (SECRET, "secretRef")):
-            if source.get(word):
-                yield kind, str(source[word].get("name", ""))
+        yield from ((kind, str(source[word].get("name", ""))) for word, kind in IN_ENVIRONMENT if source.get(word))
     for entry in container.get("env") or ():
         source = entry.get("valueFrom") or {}
-        for kind, word in ((CONFIG_MAP, "configMapKeyRef"), (SECRET, "secretKeyRef")):
-            if source.get(word):
-                yield kind, str(source[word].get("name", ""))
+        yield from ((kind, str(source[word].get("name", ""))) for word, kind in IN_VARIABLE if source.get(word))
 
 
 def _in_volumes(pod: Body, container: Body) -> Iterator[Source]:
     mounted = {mount.get("name") for mount in container.get("volumeMounts") or ()}
     for volume in (pod["spec"].get("volumes") or ()) if mounted else ():
-        if volume.get("name") not in mounted:
-            continue
-        match volume:
-            case {"configMap": {"name": name}}:
-                yield CONFIG_MAP, str(name)
-            case {"secret": {"secretName": name}}:
-                yield SECRET, str(name)
-            case {"persistentVolumeClaim": {"claimName": name}}:
-                yield CLAIM, str(name)
-            case {"projected": {"sources": [*parts]}}:
-                yield from _projected(parts)
+        if volume.get("name") in mounted:
+            yield from _of(volume, IN_VOLUME)
+            yield from _projected((volume.get("projected") or {}).get("sources") or [])
 
 
 def _projected(parts: list[Body]) -> Iterator[Source]:
     for part in parts:
-        match part:
-            case {"configMap": {"name": name}}:
-                yield CONFIG_MAP, str(name)
-            case {"secret": {"name": name}}:
-                yield SECRET, str(name)
-            case {"serviceAccountToken": source}:
-                yield token(source)
+        yield from _of(part, IN_PROJECTED)
+        if "serviceAccountToken" in part:
+            yield token(part["serviceAccountToken"])
+
+
+def _of(body: Body, references: tuple[tuple[str, str, str], ...]) -> Iterator[Source]:
+    for field, kind, word in references:
+        if word in (body.get(field) or {}):
+            yield kind, str(body[field][word])
 
 
 async def fetch(means: Means, pod: Body, wanted: set[Source]) -> Sources:

@@ -21,7 +21,8 @@ from trainwright.model.problem import nearest
 from trainwright.model.units import quantity
 
 SHARED = "/dev/shm"  # noqa: S108 - a path inside the pod
-_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+#: Paths at which a process finds all it needs without a mount.
+GIVEN = (SHARED, "/var/run/secrets/kubernetes.io/serviceaccount")
 #: What API servers put into every pod; it did not ask for it.
 _INJECTED = "kube-api-access-"
 SUPPORTED = ("emptyDir", "hostPath", "configMap", "secret", "persistentVolumeClaim", "projected", "downwardAPI")
@@ -93,7 +94,7 @@ def shared(pod: Body) -> int | None:
 
 
 def _mount(room: Room, wanted: Body, where: str, volume: tuple[str, Body], known: Mapping[str, str]) -> Mount | None:
-    target = posixpath.normpath(posixpath.join("/", wanted["mountPath"]))  # as the kubelet takes a relative one
+    target = target_of(wanted)
     place, body = volume
     part = _part(wanted, where, known)
     if not room.sandboxed:
@@ -110,6 +111,17 @@ def _mount(room: Room, wanted: Body, where: str, volume: tuple[str, Body], known
     return Mount(source, target, closed or bool(wanted.get("readOnly")), _size(body["emptyDir"]) if memory else None)
 
 
+def target_of(mount: Body) -> str:
+    """Where a mount is; the kubelet takes a relative path for one below `/`."""
+    return posixpath.normpath(posixpath.join("/", str(mount.get("mountPath", ""))))
+
+
+def same_path(volume: Body, part: str, target: str) -> bool:
+    """Whether the volume is a hostPath of the very path at which it, or this part of it, is mounted."""
+    host = (volume.get("hostPath") or {}).get("path")
+    return host is not None and posixpath.normpath(posixpath.join(str(host), part)) == target
+
+
 def _part(wanted: Body, where: str, known: Mapping[str, str]) -> str:
     """The part of the volume that is mounted."""
     if wanted.get("subPathExpr"):
@@ -119,10 +131,9 @@ def _part(wanted: Body, where: str, known: Mapping[str, str]) -> str:
 
 def _check_unmounted(target: str, where: str, place: str, body: Body, part: str) -> None:
     """The process runtime: fine if the path is there without a mount."""
-    if target in (SHARED, _ACCOUNT) or str(body.get("name", "")).startswith(_INJECTED):
+    if target in GIVEN or str(body.get("name", "")).startswith(_INJECTED):
         return
-    host = (body.get("hostPath") or {}).get("path")
-    if host is not None and posixpath.normpath(posixpath.join(str(host), part)) == target:
+    if same_path(body, part, target):
         paths.check(body["hostPath"], f"{place}.hostPath")
         return
     message = (
@@ -160,9 +171,14 @@ def _source(room: Room, place: str, volume: Body) -> tuple[str, bool]:
             mode = int(source.get("defaultMode") or _MODE)
             contents.put(folder, projected.of_pod(room.pod, source, room.facts, mode, f"{place}.downwardAPI"))
             return folder, True
+    raise unsupported(place, volume)
+
+
+def unsupported(place: str, volume: Body) -> Unconfigured:
+    """What is said of a volume of none of the supported types."""
     kinds = [word for word in volume if word != "name"]
     message = f"{', '.join(kinds) or 'nothing'} is not supported here; expected one of {', '.join(SUPPORTED)}"
-    raise Unconfigured(place, message, nearest(kinds[0], SUPPORTED) if kinds else "")
+    return Unconfigured(place, message, nearest(kinds[0], SUPPORTED) if kinds else "")
 
 
 def _claimed(room: Room, claim: Body, data: Body, path: str) -> str:

@@ -4,7 +4,6 @@
 Only volumes that some container mounts are looked at: the agent makes no others.
 """
 
-import posixpath
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,13 +11,11 @@ from trainwright.kinds.paths import item
 from trainwright.local.agent import fields, projected
 from trainwright.local.agent.paths import KINDS
 from trainwright.local.agent.refusals import Unconfigured
-from trainwright.local.agent.volumes import SUPPORTED
+from trainwright.local.agent.volumes import GIVEN, SUPPORTED, same_path, target_of, unsupported
 from trainwright.local.checks.references import Known, of_volume
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
 
-#: Paths at which a process finds all it needs without a mount.
-_GIVEN = ("/dev/shm", "/var/run/secrets/kubernetes.io/serviceaccount")  # noqa: S108 - a path inside the pod
 #: Stands for what only a node knows; the values do not matter here.
 _FACTS = fields.Facts("", "", "", {})
 
@@ -31,7 +28,7 @@ def check(spec: Body, path: str, known: Known, *, sandboxed: bool) -> Iterator[P
         name = str(mount.get("name"))
         if name in volumes and not sandboxed and not _there_anyway(mount, volumes[name][1]):
             yield _unmountable(place, mount)
-        elif name in volumes and (sandboxed or _target(mount) not in _GIVEN):
+        elif name in volumes and (sandboxed or target_of(mount) not in GIVEN):
             used[name] = None
     for name in used:
         yield from _volume(*volumes[name], known)
@@ -48,30 +45,23 @@ def _mounts(spec: Body, path: str) -> Iterator[tuple[str, Body]]:
             yield from _entries(container, "volumeMounts", place)
 
 
-def _target(mount: Body) -> str:
-    return posixpath.normpath(posixpath.join("/", str(mount.get("mountPath", ""))))
-
-
 def _there_anyway(mount: Body, volume: Body) -> bool:
     """Whether the path is what it should be without a mount."""
-    if _target(mount) in _GIVEN:
-        return True
-    host = (volume.get("hostPath") or {}).get("path")
-    part = str(mount.get("subPath") or "")
-    return host is not None and posixpath.normpath(posixpath.join(str(host), part)) == _target(mount)
+    target = target_of(mount)
+    return target in GIVEN or same_path(volume, str(mount.get("subPath") or ""), target)
 
 
 def _unmountable(path: str, mount: Body) -> Problem:
-    message = f"nothing can be mounted at {_target(mount)} in the process runtime, where pods see this machine's files"
+    message = (
+        f"nothing can be mounted at {target_of(mount)} in the process runtime, where pods see this machine's files"
+    )
     ways = "use `--runtime sandbox`, or a hostPath of that same path"
     return Problem(f"{path}.mountPath", f"{message} as they are; {ways}")
 
 
 def _volume(path: str, volume: Body, known: Known) -> Iterator[Problem]:
-    kinds = [word for word in volume if word != "name"]
-    if not any(word in SUPPORTED for word in kinds):
-        message = f"{', '.join(kinds) or 'nothing'} is not supported here; expected one of {', '.join(SUPPORTED)}"
-        yield Problem(path, message, nearest(kinds[0], SUPPORTED) if kinds else "")
+    if not any(word in SUPPORTED for word in volume):
+        yield unsupported(path, volume).problem
     yield from of_volume(volume, path, known)
     if isinstance(volume.get("hostPath"), dict):
         yield from _host_path(volume["hostPath"], f"{path}.hostPath")

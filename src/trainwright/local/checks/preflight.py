@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainwright.core.names import child
 from trainwright.kinds.base import load
 from trainwright.kinds.paths import item
 from trainwright.kinds.registry import find
@@ -29,7 +28,6 @@ from trainwright.model.site import Site
 
 _PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 _PRETEND_GPUS = "; `--gpus N` pretends that there are GPUs"
-_UNHEEDED = "only exec probes are run here; this one counts as passed"
 _AS_YOU = "not used here: every process runs as the user who started the engine"
 
 
@@ -83,7 +81,7 @@ def _namesake(job: Job, objects: Iterable[Body]) -> Iterator[Problem]:
 def _parts(job: Job, document: Body) -> Iterator[Part]:
     places = list(templates(document.get("spec"), "spec"))
     for role in job.roles:
-        replica = Replica(role, 0, 0, child(job, role.name, 0))
+        replica = Replica(role, 0, 0, job.key.replica_name(role.name, 0))
         spec = job.dialect.pod(job, replica, Site())["spec"]
         # Roles with the same template have one each, in the order of the document.
         path = next((path for path, template in places if template == role.template), "spec")

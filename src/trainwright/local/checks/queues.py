@@ -8,6 +8,7 @@ nothing does either.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainwright.kinds.gangs import T9K_QUEUE_LABEL
 from trainwright.kinds.paths import under
 from trainwright.kinds.template import templates
 from trainwright.model.job import Body
@@ -24,7 +25,7 @@ _NAMES = (
     "kueue.x-k8s.io/queue-name",
     "scheduling.volcano.sh/queue-name",
     "volcano.sh/queue-name",
-    "scheduler.tensorstack.dev/queue",
+    T9K_QUEUE_LABEL,
 )
 _IGNORED = "`trainwright run` ignores queues: the job starts as soon as its replicas fit, and no quota is counted"
 

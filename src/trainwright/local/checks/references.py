@@ -7,17 +7,9 @@ The agent says the same about each container when it comes to it; here it is sai
 from collections.abc import Iterable, Iterator
 
 from trainwright.kinds.paths import item
+from trainwright.local.agent.sources import IN_ENVIRONMENT, IN_PROJECTED, IN_VARIABLE, IN_VOLUME
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
-
-_ENTRIES = (("secretKeyRef", "Secret"), ("configMapKeyRef", "ConfigMap"))
-_WHOLE = (("secretRef", "Secret"), ("configMapRef", "ConfigMap"))
-_VOLUMES = (
-    ("secret", "Secret", "secretName"),
-    ("configMap", "ConfigMap", "name"),
-    ("persistentVolumeClaim", "PersistentVolumeClaim", "claimName"),
-)
-_PROJECTED = (("secret", "Secret", "name"), ("configMap", "ConfigMap", "name"))
 
 
 class Known:
@@ -51,11 +43,11 @@ class Known:
 def of_container(container: Body, path: str, known: Known, given: frozenset[str]) -> Iterator[Problem]:
     """What the environment of a container refers to in vain, but for variables that are given from elsewhere."""
     for index, source in enumerate(container.get("envFrom") or ()):
-        for word, kind in _WHOLE:
+        for word, kind in IN_ENVIRONMENT:
             if source.get(word):
                 yield from _some(known.lacks(kind, source[word], "name", f"{item(f'{path}.envFrom', index)}.{word}"))
     for index, entry in enumerate(container.get("env") or ()):
-        for word, kind in _ENTRIES:
+        for word, kind in IN_VARIABLE:
             ref = (entry.get("valueFrom") or {}).get(word)
             if ref and entry.get("name") not in given:
                 place = f"{item(f'{path}.env', index)}.valueFrom.{word}"
@@ -64,9 +56,9 @@ def of_container(container: Body, path: str, known: Known, given: frozenset[str]
 
 def of_volume(volume: Body, path: str, known: Known) -> Iterator[Problem]:
     """What a volume refers to in vain: an object, or single keys of it."""
-    yield from _of_sources(volume, path, known, _VOLUMES)
+    yield from _of_sources(volume, path, known, IN_VOLUME)
     for index, part in enumerate((volume.get("projected") or {}).get("sources") or ()):
-        yield from _of_sources(part, item(f"{path}.projected.sources", index), known, _PROJECTED)
+        yield from _of_sources(part, item(f"{path}.projected.sources", index), known, IN_PROJECTED)
 
 
 def _of_sources(body: Body, path: str, known: Known, sources: tuple[tuple[str, str, str], ...]) -> Iterator[Problem]:

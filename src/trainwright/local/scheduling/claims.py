@@ -8,15 +8,13 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from trainwright.kinds import gangs
 from trainwright.local.devices.leased import LeasedDevices
 from trainwright.local.scheduling.requests import Amounts, amounts, asks
 from trainwright.local.scheduling.terms import Terms, Traits, terms, traits
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 
-GROUP_LABEL = "scheduler.tensorstack.dev/group-name"
-#: Pods that ask for this scheduler by name are never placed without their group, even if it is made after them.
-GANG_SCHEDULER = "t9k-scheduler"
 #: Not metered where a node does not say how much it has: 2^63 bytes are always there.
 _UNMETERED = {"ephemeral-storage": 2**63 * 1000}
 _FINISHED = ("Succeeded", "Failed")
@@ -98,7 +96,7 @@ def claim(pod: Body) -> Claim:
     """A pod as placement sees it."""
     meta, spec = pod["metadata"], pod.get("spec") or {}
     namespace = meta.get("namespace", "")
-    group = (meta.get("labels") or {}).get(GROUP_LABEL)
+    group = (meta.get("labels") or {}).get(gangs.T9K_GROUP_LABEL)
     gates = spec.get("schedulingGates")
     return Claim(
         Key(namespace, meta["name"]),
@@ -109,7 +107,8 @@ def claim(pod: Body) -> Claim:
         spec.get("priority"),
         meta.get("creationTimestamp") or "",
         Key(namespace, group) if group else None,
-        bool(group) and spec.get("schedulerName") == GANG_SCHEDULER,
+        # Never placed without its group, even if that is made after it.
+        bool(group) and spec.get("schedulerName") == gangs.T9K.scheduler,
     )
 
 

@@ -6,7 +6,7 @@ first (`local.watchdog`).
 """
 
 from trainwright.errors import NotFoundError
-from trainwright.model.job import Body
+from trainwright.local.scheduling.terms import ready_condition
 from trainwright.model.meta import Key
 from trainwright.model.units import rfc3339
 from trainwright.runtime.ports import Clock, Cluster
@@ -22,7 +22,7 @@ async def node_lost(cluster: Cluster, name: str, clock: Clock, why: str = "the n
     except NotFoundError:
         return
     conditions = (node.get("status") or {}).get("conditions") or []
-    ready = _ready(node)
+    ready = ready_condition(node)
     if ready.get("status") in ("Unknown", "False"):
         return
     unknown = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": why}
@@ -30,8 +30,3 @@ async def node_lost(cluster: Cluster, name: str, clock: Clock, why: str = "the n
     unknown["lastTransitionTime"] = rfc3339(clock.now())
     others = [one for one in conditions if one.get("type") != "Ready"]
     await cluster.patch(_WHOLE, Key("", name), {"status": {"conditions": [*others, unknown]}}, status=True)
-
-
-def _ready(node: Body) -> Body:
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    return next((one for one in conditions if one.get("type") == "Ready"), {})

@@ -22,7 +22,8 @@ from trainwright.local.scheduling.placement import Decisions, place
 from trainwright.model.job import Body
 from trainwright.model.meta import DEVICES, Key
 from trainwright.model.units import rfc3339
-from trainwright.runtime.ports import Change, Clock, Cluster, Happened, Resource
+from trainwright.runtime.listwatch import ListWatch
+from trainwright.runtime.ports import Change, Clock, Cluster, Happened, Page, Resource
 from trainwright.runtime.resources import NODES, POD_GROUPS, PODS
 
 _LOG = logging.getLogger(__name__)
@@ -89,21 +90,22 @@ class Scheduler:
         seen: Callable[[Body], None],
         gone: Callable[[Body], None],
     ) -> None:
-        """List and watch, and again where the watch breaks off."""
-        whole = resource.whole()
-        while True:
-            try:
-                page = await self._cluster.list(whole)
-                listed(page.items)
-                self._look()
-                async for changes in self._cluster.watch(whole, since=page.version):
-                    _apply(changes, seen, gone)
-                    self._look()
-            except GoneError:
-                continue
-            except ApiError as error:
+        """Tell the board what there is of a resource, and what happens to it."""
+
+        def all_listed(page: Page) -> None:
+            listed(page.items)
+            self._look()
+
+        def changed(changes: tuple[Change, ...]) -> None:
+            _apply(changes, seen, gone)
+            self._look()
+
+        async def rest(error: ApiError | None) -> None:
+            if error is not None and not isinstance(error, GoneError):
                 _LOG.warning("watch interrupted resource=%s error=%s", resource.id, error)
                 await asyncio.sleep(_AGAIN)
+
+        await ListWatch(self._cluster, resource.whole()).run(all_listed, changed, rest)
 
     def _look(self) -> None:
         """Wake the decision if there is anything to decide."""

@@ -105,14 +105,19 @@ def _unsupported(spec: Body, affinity: Body) -> str:
     return ""
 
 
+def ready_condition(node: Body) -> Body:
+    """What a node last said of itself; empty if it has said nothing yet."""
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return next((one for one in conditions if one.get("type") == "Ready"), {})
+
+
 def traits(node: Body) -> Traits:
     """The traits of a node; one that is being deleted takes no more pods."""
     meta, spec = node["metadata"], node.get("spec") or {}
-    conditions = (node.get("status") or {}).get("conditions") or ()
     taints = [_taint(one) for one in spec.get("taints") or () if one.get("effect") in _KEEPS_OFF]
     return Traits(
         meta["name"],
-        any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions),
+        ready_condition(node).get("status") == "True",
         bool(spec.get("unschedulable")) or meta.get("deletionTimestamp") is not None,
         meta.get("labels") or {},
         tuple(taints),

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable
 
-CHUNK = 64 * 1024
 DEFAULT = (10 * 1024 * 1024, 5)  # bytes of one file, and how many files with the one that is written
 
 

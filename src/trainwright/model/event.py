@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events as values: what happened, and to what. `core` and the engines make them; a kind gives each its words.
+
+`str(event)` is the text of a kind that has none of its own. No code reads values back out of a text.
+"""
+
+from enum import StrEnum
+from typing import ClassVar
+
+from msgspec import Struct, UnsetType
+
+from trainwright.model.cause import brief
+from trainwright.model.job import Ending
+from trainwright.model.ledger import Failure, Outcome, Reason
+from trainwright.model.rule import Result
+
+
+class Moment(StrEnum):
+    """What an event is about; a kind may have its own word for it."""
+
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    RESIZED = "Scaled"
+    SUSPENDED = "Suspended"
+    RESUMED = "Resumed"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    REFUSED = "FailedCreate"  # the word that Kubernetes' own controllers have for it
+    UNFIT = "Invalid"
+    STUCK = "FailedSync"  # what has to be done next is refused, and no status can say so
+    CREATED = "SuccessfulCreate"  # of a child, where people want to be told of each
+    DELETED = "SuccessfulDelete"
+    EXITED = "ExitedWithCode"
+    WAITING = "Waiting"  # of a pod; told with the pod's own reason
+    REMOVED = "SuccessfulDeleteJob"
+    GANG_MISSING = "GangUnavailable"
+    OTHER_SCHEDULER = "OtherScheduler"
+    REMARK = "Remark"
+    FOREIGN = "ManagedElsewhere"
+
+
+class JobStep(Struct, frozen=True, gc=False):
+    """The job is running, suspended or resumed."""
+
+    moment: Moment
+    job: str
+    warning: ClassVar = False
+
+    def __str__(self) -> str:
+        return f"{self.job} is {self.moment.lower()}."
+
+
+class JobEnded(Struct, frozen=True, gc=False):
+    """The job has its outcome; `ending` is what somebody asked for, where that is what decided it."""
+
+    outcome: Outcome
+    ending: Ending | None = None
+
+    @property
+    def moment(self) -> Moment:
+        """Succeeded or failed."""
+        return Moment.FAILED if self.warning else Moment.SUCCEEDED
+
+    @property
+    def warning(self) -> bool:
+        """The job has failed."""
+        return self.outcome.result is not Result.SUCCEEDED
+
+    def __str__(self) -> str:
+        outcome, failure = self.outcome, self.outcome.failure
+        if outcome.reason is Reason.EXTERNAL and self.ending is not None:
+            return brief(self.ending.told(outcome.message))
+        return outcome.message if failure is None else brief(f"{outcome.message}; {failure.pod}: {failure.cause}")
+
+
+class Restarting(Struct, frozen=True, gc=False):
+    """Pods are replaced after this failure; None: they had completed, and the policy restarts success."""
+
+    failure: Failure | None = None
+    moment: ClassVar = Moment.RESTARTING
+
+    @property
+    def warning(self) -> bool:
+        """Something has failed."""
+        return self.failure is not None
+
+    def __str__(self) -> str:
+        if self.failure is None:
+            return "restarting what had completed, as its policy says"
+        return brief(f"restarting after {self.failure.pod}: {self.failure.cause}")
+
+
+class Resized(Struct, frozen=True, gc=False):
+    """A role has another size. `before` -1: not known; `after` -1: as many replicas as are wanted."""
+
+    role: str
+    before: int
+    after: int
+    #: Why, where the user did not ask for it.
+    why: str = ""
+    moment: ClassVar = Moment.RESIZED
+    warning: ClassVar = False
+
+    def __str__(self) -> str:
+        size = f"{self.after} replica{'s' * (self.after != 1)}" if self.after >= 0 else "its full size"
+        start = f"from {self.before} " if self.before >= 0 else ""
+        return brief(f"{self.role} is scaled {start}to {size}{': ' * bool(self.why)}{self.why}")
+
+
+class ChildEvent(Struct, frozen=True, gc=False):
+    """A child was created, deleted, or refused by the API server. `why` it was deleted or refused."""
+
+    moment: Moment
+    kind: str
+    name: str
+    why: str = ""
+
+    @property
+    def warning(self) -> bool:
+        """It was refused."""
+        return self.moment is Moment.REFUSED
+
+    def __str__(self) -> str:
+        match self.moment:
+            case Moment.CREATED:
+                return f"Created {self.kind.lower()}: {self.name}"
+            case Moment.DELETED:
+                return f"Deleted {self.kind.lower()}: {self.name} ({self.why})"
+        return brief(f"{self.kind} {self.name} could not be created: {self.why}")
+
+
+class PodExited(Struct, frozen=True, gc=False):
+    """The main container of a pod ended with this code."""
+
+    pod: str
+    code: int | UnsetType
+    moment: ClassVar = Moment.EXITED
+    warning: ClassVar = False
+
+    def __str__(self) -> str:
+        return f"{self.pod} exited with code {self.code}"
+
+
+class PodWaiting(Struct, frozen=True, gc=False):
+    """What a kubelet (of a container) or a scheduler (no container) says of a pod that does not start."""
+
+    pod: str
+    reason: str
+    message: str
+    container: str = ""
+    moment: ClassVar = Moment.WAITING
+    warning: ClassVar = True
+
+    def __str__(self) -> str:
+        teller = f"container {self.container} waiting" if self.container else "condition"
+        return brief(f"{self.pod} {teller} message: {self.message}")
+
+
+class Notice(Struct, frozen=True, gc=False):
+    """Anything else: a text that is the same for every kind."""
+
+    moment: Moment
+    message: str
+    reason: str = ""
+    warning: bool = True
+    #: Told once of a job, by whichever operator is first: another one that tells it again is refused by the server.
+    once: bool = False
+
+    def __str__(self) -> str:
+        return brief(self.message)
+
+
+#: Each has a `moment`, and a `warning` that says whether something is wrong.
+JobEvent = JobStep | JobEnded | Restarting | Resized | ChildEvent | PodExited | PodWaiting | Notice
+
+
+class Emit(Struct, frozen=True, gc=False):
+    """An event in the words of its kind. Sent only after the status that it speaks of is stored."""
+
+    moment: Moment
+    message: str
+    warning: bool = False
+    #: The kind's word for the moment, and its name for us, where it has its own.
+    reason: str = ""
+    source: str = ""
+    once: bool = False
+
+
+def plain(event: JobEvent, source: str = "") -> Emit:
+    """The event in our own words."""
+    reason = event.reason if isinstance(event, PodWaiting | Notice) else ""
+    once = isinstance(event, Notice) and event.once
+    return Emit(event.moment, str(event), event.warning, reason, source, once)
+
+
+def with_child_kind(event: ChildEvent, source: str) -> Emit:
+    """As Kubernetes' own controllers tell of a child: a reason for each kind, and no more words than these."""
+    kind = event.kind if event.kind == "PodGroup" else event.kind.lower()
+    match event.moment:
+        case Moment.CREATED:
+            message = f"Created {kind}: {event.name}"
+        case Moment.DELETED:
+            message = f"Deleted {kind}: {event.name}"
+        case _:
+            message = f"Error creating: {event}"
+    return Emit(event.moment, message, event.warning, f"{event.moment}{event.kind}", source)
