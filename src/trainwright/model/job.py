@@ -287,6 +287,10 @@ class Dialect(Protocol):
         """
         ...
 
+    def endpoints(self, job: "Job") -> Mapping[str, tuple[int, ...]]:
+        """Roles whose replicas pods are told of, each with its ports: the arguments with which `site` is asked."""
+        ...
+
 
 class Job(Struct, frozen=True, kw_only=True, dict=True):
     """A job, whatever its kind."""
