@@ -18,6 +18,8 @@ import e2e_traces as traces
 from e2e_jobs import Body
 from msgspec import Struct
 
+from trainwright.runtime import purity
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 #: Longer than anything here takes on a busy machine.
@@ -99,6 +101,7 @@ class Stage:
         self.leases.mkdir()
         self.leases.chmod(0o1777)
         self.env |= {"TRAINWRIGHT_STATE": str(self.state), "TRAINWRIGHT_LEASES": str(self.leases)}
+        self.env[purity.VARIABLE] = os.environ[purity.VARIABLE]
         #: Words before the command, which start it.
         self.before: list[str] = []
         self._lives: list[Live] = []
