@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """For all tests: no event loop that nobody closes, no test that fails because the machine is busy, figures at the end.
+And no decision that does I/O, in this process or in one that a test starts.
 
 looptime asks for a loop where a test is not asynchronous; hypothesis would hold each example against a deadline.
 """
@@ -10,9 +11,13 @@ import shutil
 import signal
 import tempfile
 import threading
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from trainwright.runtime import purity
 
 LEASES = "TRAINWRIGHT_LEASES"
 settings.register_profile("unhurried", deadline=None)
@@ -31,11 +36,50 @@ def pytest_configure() -> None:
     os.environ[LEASES] = tempfile.mkdtemp(prefix="trainwright-leases-")
     # Some machines set it for everybody; a user's machine does not, and buffers hide and show different defects.
     os.environ.pop("PYTHONUNBUFFERED", None)
+    os.environ[purity.VARIABLE] = _violations()
+    purity.enforce()
+
+
+def _violations() -> str:
+    """A file that processes of any user can append to: some tests start programs as another one."""
+    folder = Path(tempfile.mkdtemp(prefix="trainwright-purity-"))
+    folder.chmod(0o711)
+    file = folder / "violations"
+    file.touch()
+    file.chmod(0o666)
+    return str(file)
 
 
 def pytest_unconfigure() -> None:
     """Leave nothing behind."""
     shutil.rmtree(os.environ[LEASES], ignore_errors=True)
+    shutil.rmtree(Path(os.environ[purity.VARIABLE]).parent, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Fail a test during which a decision did I/O."""
+    try:
+        return (yield)
+    finally:
+        _check_purity()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, object, object]:
+    """The same for processes that end with the test."""
+    try:
+        return (yield)
+    finally:
+        _check_purity()
+
+
+def _check_purity() -> None:
+    file = Path(os.environ[purity.VARIABLE])
+    if file.stat().st_size:
+        found = file.read_text()
+        os.truncate(file, 0)
+        pytest.fail(f"a decision did I/O:\n{found}", pytrace=False)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -13,6 +13,7 @@
         ├── GoneError                410: the watch must begin with a new list
         ├── InvalidError             422
         ├── ForbiddenError           403
+        │   └── QuotaError               a quota of the namespace is used up
         ├── TooManyRequestsError     429; `retry_after` says when
         └── UnavailableError         5xx, or no answer at all
             └── UntrustedError           its certificate does not hold: asking again is of no use
@@ -86,9 +87,13 @@ class InvalidError(ApiError):
 
 
 class ForbiddenError(ApiError):
-    """It is not allowed, or a quota is used up."""
+    """It is not allowed."""
 
     status, reason = 403, "Forbidden"
+
+
+class QuotaError(ForbiddenError):
+    """A quota of the namespace is used up: others like it would be refused as well."""
 
 
 class TooManyRequestsError(ApiError):

@@ -10,10 +10,12 @@ import pytest
 
 from patience import PATIENCE
 from trainwright.cli.node import label, memory, taint
+from trainwright.runtime import purity
 
 
 def call(tmp_path: Path, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "TRAINWRIGHT"))}
+    clean[purity.VARIABLE] = os.environ[purity.VARIABLE]
     argv = [sys.executable, "-m", "trainwright", "node", *words]
     env = {**clean, "HOME": str(tmp_path), "TRAINWRIGHT_STATE": str(tmp_path / "state"), **env}
     return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from patience import PATIENCE
+from trainwright.runtime import purity
 
 
 def call(tmp_path: Path, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "TRAINWRIGHT"))}
+    clean[purity.VARIABLE] = os.environ[purity.VARIABLE]
     argv = [sys.executable, "-m", "trainwright", "operator", *words]
     return subprocess.run(
         argv, env={**clean, "HOME": str(tmp_path), **env}, capture_output=True, text=True, timeout=PATIENCE, check=False

@@ -9,7 +9,7 @@ from passes import emitted
 
 from trainwright.core import gate
 from trainwright.model.cause import Why
-from trainwright.model.child import Extra, Observed, Waiting
+from trainwright.model.child import CONFIG_ERROR, Extra, Observed, Waiting
 from trainwright.model.job import Body, Clean, CleanUp, Job, Lifecycle, Replica, Restart, Scope
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import PLACES, WORLD, ObjectMeta
@@ -280,7 +280,7 @@ def test_it_goes_when_the_job_is_suspended() -> None:
     ],
 )
 def test_only_its_own_absence_is_excused(message: str, excused: bool) -> None:
-    waits = Waiting(gate.MISSING, message)
+    waits = Waiting(CONFIG_ERROR, message)
 
     assert gate.excuses(role(gate="job"), waits) is excused
     assert not gate.excuses(role(), waits)

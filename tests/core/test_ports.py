@@ -14,7 +14,6 @@ from trainwright.model.action import Plan, Write
 from trainwright.model.child import Observed
 from trainwright.model.job import Elastic, Job
 from trainwright.model.ledger import Ledger
-from trainwright.model.meta import Key
 from trainwright.model.site import Site
 from trainwright.testing.factories import NOW, job, role
 
@@ -46,10 +45,8 @@ def test_each_replica_has_a_block_of_its_own_and_it_is_stored_before_the_pods() 
     [
         pytest.param(hosted(), Site(), 3, id="on the host's network"),
         pytest.param(job(role(replicas=3, ports=20)), Site(), 0, id="with a network of its own"),
-        pytest.param(
-            job(role(replicas=3, ports=20)), Site(hosts={(Key("a", "b"), "c"): "d"}), 3, id="where pods have none"
-        ),
-        pytest.param(job(role(replicas=3)), Site(hosts={(Key("a", "b"), "c"): "d"}), 0, id="no ports are asked for"),
+        pytest.param(job(role(replicas=3, ports=20)), Site(names_resolve=False), 3, id="where pods have none"),
+        pytest.param(job(role(replicas=3)), Site(names_resolve=False), 0, id="no ports are asked for"),
     ],
 )
 def test_only_who_shares_a_machine_needs_any(one: Job, site: Site, expected: int) -> None:

@@ -48,7 +48,7 @@ def test_a_pod_has_its_name_owner_labels_and_attempt() -> None:
     )
 
 
-SITE = Site(hosts={(Key("default", "job"), "job-worker-3"): "127.0.0.4"})
+SITE = Site(names_resolve=False, hosts={(Key("default", "job"), "job-worker-3"): "127.0.0.4"})
 
 
 def test_a_pod_of_a_dialect_without_metadata() -> None:

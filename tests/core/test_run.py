@@ -42,7 +42,7 @@ def test_a_pod_is_made_for_its_attempt() -> None:
 def test_a_dialect_is_told_where_it_is() -> None:
     hosts = {(Key("default", "job"), "job-worker-0"): "127.0.0.4"}
 
-    plan = look(job(role(service=True), dialect=Bare()), site=Site(hosts=hosts))
+    plan = look(job(role(service=True), dialect=Bare()), site=Site(names_resolve=False, hosts=hosts))
 
     assert [one.body["spec"] for one in plan.creates] == [
         {"clusterIP": "127.0.0.4", "publishNotReadyAddresses": True},

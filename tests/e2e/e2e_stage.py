@@ -19,6 +19,7 @@ from e2e_jobs import Body
 from msgspec import Struct
 
 from patience import PATIENCE
+from trainwright.runtime import purity
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -99,6 +100,7 @@ class Stage:
         self.leases.mkdir()
         self.leases.chmod(0o1777)
         self.env |= {"TRAINWRIGHT_STATE": str(self.state), "TRAINWRIGHT_LEASES": str(self.leases)}
+        self.env[purity.VARIABLE] = os.environ[purity.VARIABLE]
         #: Words before the command, which start it.
         self.before: list[str] = []
         self._lives: list[Live] = []

@@ -58,7 +58,8 @@ class Stage:
         job = loaded.job
         names = [f"{job.key.name}-{role.name}-{rank}" for role in job.roles for rank in range(role.replicas)]
         self.hosts = {name: address(number) for number, name in enumerate(names)}
-        world = World(job, site=Site(hosts={(job.key, name): host for name, host in self.hosts.items()}))
+        hosts = {(job.key, name): host for name, host in self.hosts.items()}
+        world = World(job, site=Site(names_resolve=False, hosts=hosts))
         world.settle()
         if job.lifecycle.suspended:
             world.edit(lifecycle=replace(job.lifecycle, suspended=False))

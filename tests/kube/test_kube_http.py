@@ -15,6 +15,7 @@ from trainwright.errors import (
     ForbiddenError,
     InvalidError,
     NotFoundError,
+    QuotaError,
     TooManyRequestsError,
     UnavailableError,
 )
@@ -186,7 +187,9 @@ async def _relay(url: str, reader: asyncio.StreamReader, writer: asyncio.StreamW
     [
         pytest.param(refuses(404, "NotFound", 'secrets "a" not found'), NotFoundError, 'secrets "a"', id="404"),
         pytest.param(text("404 page not found", 404), NotFoundError, "404 page not found", id="no such resource"),
-        pytest.param(refuses(403, "Forbidden", "quota"), ForbiddenError, "quota", id="403"),
+        pytest.param(refuses(403, "Forbidden", "who may not"), ForbiddenError, "who may not", id="403"),
+        pytest.param(refuses(403, "Forbidden", "exceeded quota: few"), QuotaError, "exceeded quota: few", id="quota"),
+        pytest.param(refuses(403, "", "exceeded quota: few"), QuotaError, "exceeded quota: few", id="quota, no reason"),
         pytest.param(refuses(401, "Unauthorized", "Unauthorized"), ForbiddenError, "who we are", id="401"),
         pytest.param(refuses(409, "Conflict"), ConflictError, "no", id="409"),
         pytest.param(refuses(400, "BadRequest"), InvalidError, "no", id="400"),

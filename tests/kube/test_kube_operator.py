@@ -24,6 +24,7 @@ from trainwright.kube.health import Places
 from trainwright.kube.operator import Options, _Operator, operate
 from trainwright.kube.session import Session
 from trainwright.model.meta import Key
+from trainwright.runtime import purity
 from trainwright.runtime.controller import Controller
 
 MISSION = ["--v", "4", "--thread-num", "1000", "--logtostderr", "--leader-elect=true", "--enable-creating-failed=true"]
@@ -71,6 +72,7 @@ def free_port() -> int:
 async def operator(folder: Path, master: str, *words: str, name: str = "one") -> AsyncIterator[Operator]:
     address, log = f"127.0.0.1:{free_port()}", folder / f"{name}.log"
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "TRAINWRIGHT"))}
+    clean[purity.VARIABLE] = os.environ[purity.VARIABLE]
     argv = ["-m", "trainwright", "operator", "--master", master, "--address", address, *words]
     with log.open("wb") as file:
         process = await asyncio.create_subprocess_exec(

@@ -195,6 +195,21 @@ def test_a_pod_is_read_by_its_wire_names() -> None:
     ) == msgspec.json.decode(msgspec.json.encode(wire), type=Pod)
 
 
+@pytest.mark.parametrize(
+    ("waiting", "missing"),
+    [
+        ({"reason": "CreateContainerConfigError", "message": 'configmap "a.b-c" not found'}, {"a.b-c"}),
+        ({"reason": "CreateContainerConfigError", "message": "couldn't find key K in ConfigMap lab/demo"}, {"demo"}),
+        ({"reason": "CreateContainerConfigError", "message": 'secret "a" not found', "missing": ["a"]}, set()),
+        ({"reason": "ImagePullBackOff", "message": 'configmap "a" not found', "missing": ["a"]}, set()),
+        ({}, set()),
+    ],
+)
+def test_which_config_map_is_missing_is_found_when_a_status_is_read(waiting: Any, missing: set[str]) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(waiting), type=Waiting).missing == missing
+    assert msgspec.convert(waiting, Waiting).missing == missing
+
+
 def test_a_pod_without_a_status_is_pending_and_nowhere() -> None:
     pod = msgspec.json.decode(b'{"metadata":{"name":"a"}}', type=Pod)
 

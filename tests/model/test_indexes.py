@@ -149,3 +149,10 @@ def test_a_row_survives_its_spelling(by_index: Mapping[int, int]) -> None:
 @given(st.lists(st.text(alphabet="0123456789x: \n", max_size=6)).map(",".join))
 def test_any_row_is_read_without_an_error_and_within_bounds(text: str) -> None:
     assert max(row(text), default=0) <= LARGEST
+
+
+@pytest.mark.parametrize("found", [counts("0-3:1"), row("1x4")], ids=["counts", "row"])
+def test_what_is_read_once_for_all_cannot_be_edited(found: Mapping[int, int]) -> None:
+    with pytest.raises(TypeError):
+        found[0] = 9  # type: ignore[index]
+    assert dict(found) == {0: 1, 1: 1, 2: 1, 3: 1}

@@ -300,7 +300,7 @@ class Stage:
 
     def made(self) -> Controller:
         """A new controller, which knows nothing yet."""
-        self.controller = Controller(self.wire, self.clock, lambda: self.site, Settings(**self.knobs))
+        self.controller = Controller(self.wire, self.clock, lambda _job: self.site, Settings(**self.knobs))
         return self.controller
 
     def submit(self, name: str = "train", replicas: int = 2, **more: Any) -> Body:

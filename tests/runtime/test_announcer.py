@@ -60,7 +60,7 @@ class Elastic(Stage):
 
     def made(self) -> Controller:
         self.controller = Controller(
-            self.wire, self.clock, lambda: self.site, Settings(**self.knobs), registry=self.shelf
+            self.wire, self.clock, lambda _job: self.site, Settings(**self.knobs), registry=self.shelf
         )
         return self.controller
 

@@ -15,6 +15,7 @@ from trainwright.errors import (
     ForbiddenError,
     InvalidError,
     NotFoundError,
+    QuotaError,
     TooManyRequestsError,
     UnavailableError,
 )
@@ -301,7 +302,8 @@ async def test_one_that_has_gone_meanwhile_is_left_to_the_next_pass() -> None:
 @pytest.mark.parametrize(
     ("error", "wait"),
     [
-        pytest.param(ForbiddenError("exceeded quota"), 1, id="quota"),
+        pytest.param(QuotaError("exceeded quota"), 1, id="quota"),
+        pytest.param(ForbiddenError("violates PodSecurity"), 1, id="forbidden"),
         pytest.param(InvalidError("spec.x"), 1, id="invalid"),
         pytest.param(NotFoundError("no namespace"), 1, id="no namespace"),
         pytest.param(ForbiddenError("later", retry_after=99), 99, id="the server says when"),
@@ -314,6 +316,7 @@ async def test_what_is_refused_is_kept_with_its_reason_and_its_time(error: ApiEr
     await stand.carry_out(stand.pod("c0"))
     refusal = stand.track.refusals["Pod", "c0"]
     assert (refusal.reason, refusal.message) == (error.reason, str(error))
+    assert refusal.quota is isinstance(error, QuotaError)
     assert refusal.retry_at == START + timedelta(seconds=wait)
     assert refusal.since == START
     assert stand.telemetry.writes["create", "pods", error.reason] == 1

@@ -124,7 +124,7 @@ async def _passes(jobs: int, site: Callable[[], Site] = Site) -> float:
     """How often a job is looked at if it is one of so many, each with four pods that start one after the other."""
     spread = itertools.cycle((0.0, 0.3, 0.6, 0.9))
     stage = Stage(lambda _: Run(starts=0.5 + next(spread), lasts=3), workers=2)
-    stage.controller._site = site
+    stage.controller._site = lambda _job: site()
     stage.wire.before = slow
     names = [f"job-{number}" for number in range(jobs)]
     async with stage.running():

@@ -6,9 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from trainwright.core import gate
 from trainwright.model.cause import implied_signal, signal_name
-from trainwright.model.child import BACKING_OFF
+from trainwright.model.child import BACKING_OFF, Waiting
 from trainwright.model.job import Body
 from trainwright.model.meta import CONTAINER_SCHEME, KIND
 
@@ -93,7 +92,7 @@ def _peerless(pod: Body, status: Body) -> str:
         return ""
     for _, state in states(status):
         waiting: Any = state.get("waiting") or {}
-        if waiting.get("reason") == gate.MISSING and gate.speaks_of(str(waiting.get("message")), owners[0]["name"]):
+        if owners[0]["name"] in Waiting(waiting.get("reason") or "", waiting.get("message") or "").missing:
             return "waits until all its peers have an address"
     return ""
 

@@ -13,6 +13,7 @@ import click
 
 from trainwright import __version__
 from trainwright.errors import TrainwrightError
+from trainwright.runtime import purity
 
 #: The module `trainwright.cli.NAME` of each command, and what `--help` says of it without loading it.
 COMMANDS = {
@@ -89,6 +90,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and exit."""
+    purity.enforce()
     _complete()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):

@@ -25,6 +25,11 @@ def bounded(job: Job) -> Job:
     return replace(job, roles=tuple(_bounded(role, ceilings.get(role.name)) for role in job.roles))
 
 
+def largest(job: Job) -> Job:
+    """The job with every role at the largest size that a pass may decide on: as asked for, within the bounds."""
+    return replace(job, roles=tuple(_bounded(role, None) for role in job.roles))
+
+
 def _bounded(role: Role, ceiling: Ceiling | None) -> Role:
     bounds = role.elastic
     if bounds is None:

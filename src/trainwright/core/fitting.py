@@ -18,8 +18,6 @@ from trainwright.model.ledger import Ceiling, RoleLedger
 from trainwright.model.status import RoleSeen, Seen, State
 from trainwright.model.units import Time, after
 
-#: What an API server says of a pod for which a namespace has no room.
-_QUOTA = "exceeded quota"
 #: A size that lasted so many cool-downs was not a mistake.
 LASTING = 10.0
 
@@ -85,7 +83,7 @@ def _without_place(view: View, seen: Seen, refused: Refusal | None) -> tuple[Tim
 
 def _refusal(view: View, role: Role, group: RoleSeen) -> Refusal | None:
     """The answer of an API server that will not have one of its pods, nor any other like it: a quota is used up."""
-    told = [one for one in view.observed.refusals if one.kind == "Pod" and _QUOTA in one.message]
+    told = [one for one in view.observed.refusals if one.kind == "Pod" and one.quota]
     if not told:
         return None
     missing = {

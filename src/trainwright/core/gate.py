@@ -6,7 +6,6 @@ long as that attempt lasts, and makes no pod of another before it is gone; so no
 more. `conclude` asks whether a container merely waits for it, `observe` whether a pod is still where it says.
 """
 
-import re
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -19,7 +18,6 @@ from trainwright.model.ledger import RoleLedger
 from trainwright.model.meta import PLACES, WORLD
 from trainwright.model.status import RoleSeen, Seen, State
 
-MISSING = "CreateContainerConfigError"
 #: Why a pod that is still there counts as lost.
 _MOVED = Cause(Why.DISRUPTED, reason="AddressChanged", message="its peers were told the address that it had before")
 #: So long is the print of an address.
@@ -119,17 +117,7 @@ def reached(role: Role, book: RoleLedger) -> RoleLedger:
 
 def excuses(role: Role, waiting: Waiting) -> bool:
     """The container waits for nothing but the gate; anything else that is missing is a mistake of somebody's."""
-    return waiting.reason == MISSING and bool(role.gate) and speaks_of(waiting.message, role.gate)
-
-
-def speaks_of(message: str, name: str) -> bool:
-    """Whether a kubelet, or an agent of ours, complains of this ConfigMap: it is not there, or lacks a key."""
-    return _named(name).search(message) is not None
-
-
-@lru_cache(maxsize=1024)
-def _named(name: str) -> re.Pattern[str]:
-    return re.compile(rf"""configmap\s+["']?(?:[a-z0-9.-]+/)?{re.escape(name)}(?![\w.-])""", re.IGNORECASE)
+    return bool(role.gate) and role.gate in waiting.missing
 
 
 def _gates(job: Job, extra: Extra) -> bool:

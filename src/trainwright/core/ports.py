@@ -3,6 +3,7 @@
 
 They are in the ledger, which is stored before any pod is made, so a pod and its peers agree on them whatever dies. The
 first candidate comes from the job's UID; blocks that other jobs hold are skipped for as long as there are others.
+`endpoints` is asked before a pass: where names do not resolve, the engine reserves hosts and single ports for these.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,17 @@ from msgspec.structs import replace
 from trainwright.core import elastic
 from trainwright.core.observe import View
 from trainwright.model.job import Job
-from trainwright.model.site import Site
+from trainwright.model.site import Endpoints, Site
+
+
+def endpoints(job: Job) -> tuple[Endpoints, ...]:
+    """The replicas that pods may be told of in the next pass; none where that pass makes no pods."""
+    if job.ledger.outcome is not None or job.lifecycle.suspended or job.deleting or job.unmanaged:
+        return ()
+    largest = elastic.largest(job)
+    told = job.dialect.endpoints(largest)
+    roles = [role for role in largest.roles if role.name in told]
+    return tuple(Endpoints(job.key.replica_prefix(role.name), role.replicas, told[role.name]) for role in roles)
 
 
 def lacking(job: Job, site: Site) -> bool:
@@ -52,7 +63,7 @@ def shared(view: View) -> list[str]:
 def _needs(job: Job, site: Site) -> Iterator[tuple[str, int]]:
     """The names of replicas that need ports, each with how many."""
     for role in job.roles:
-        if role.ports and (role.hosted or site.hosts):
+        if role.ports and (role.hosted or not site.names_resolve):
             for index in range(role.replicas):
                 yield job.key.replica_name(role.name, index), role.ports
 

@@ -7,6 +7,7 @@ Bodies share the user's template where nothing differs; whoever carries a plan o
 
 from functools import lru_cache
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -82,7 +83,7 @@ def _metadata(job: Job, name: str, given: dict[str, Any], ours: dict[str, str]) 
         "name": name,
         "namespace": job.key.namespace,
         "labels": (given.get("labels") or {}) | ours,
-        "ownerReferences": _owners(job.owner),
+        "ownerReferences": [_owner(job.owner).copy()],
     }
     for key in ("annotations", "finalizers"):
         if given.get(key):
@@ -91,6 +92,6 @@ def _metadata(job: Job, name: str, given: dict[str, Any], ours: dict[str, str]) 
 
 
 @lru_cache(maxsize=64)
-def _owners(owner: Owner) -> list[Body]:
-    """The same list for every child of a job: a thousand pods name one owner."""
-    return [msgspec.to_builtins(owner)]
+def _owner(owner: Owner) -> MappingProxyType[str, Any]:
+    """The owner as children name it, spelled once per job: a thousand pods name the same one."""
+    return MappingProxyType(msgspec.to_builtins(owner))

@@ -153,6 +153,9 @@ class _Nothing:
     def extras(self, *_: object) -> tuple[Body, ...]:
         return ()
 
+    def endpoints(self, *_: object) -> Mapping[str, tuple[int, ...]]:
+        return {}
+
 
 def invalid(
     kind: Kind, document: Body, problems: tuple[Problem, ...], said: Any = None, *, unreadable: bool = False

@@ -193,7 +193,7 @@ class _Operator:
         )
         site, self._waits = replace(options.site, gangs=found), ""
         registry = Etcd(site.elastic_server) if site.elastic_server else None
-        return Controller(self._cluster, self._clock, lambda: site, settings, self._telemetry, registry)
+        return Controller(self._cluster, self._clock, lambda _job: site, settings, self._telemetry, registry)
 
     async def _work(self, controller: Controller) -> None:
         self._telemetry.leads = True

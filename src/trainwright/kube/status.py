@@ -15,12 +15,15 @@ from trainwright.errors import (
     GoneError,
     InvalidError,
     NotFoundError,
+    QuotaError,
     TooManyRequestsError,
     UnavailableError,
 )
 
 #: etcd's words for an object that it cannot store, which API servers hand on as an error of their own.
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
+#: What the quota admission of an API server says; its reason is that of any other refusal.
+_QUOTA = "exceeded quota"
 #: A server that asks for more patience than this, in seconds, is asked again all the same.
 _LONGEST = 3600.0
 #: Where Kubernetes' word is none of ours. What was malformed or too large cannot be right either.
@@ -88,6 +91,8 @@ def error_of(status: Status, code: int = 0, retry_after: str = "") -> ApiError:
     kind = API_ERRORS.get(status.reason) or _BY_CODE.get(code)
     if any(words in status.message for words in _TOO_LARGE):
         kind = InvalidError
+    elif kind is ForbiddenError and _QUOTA in status.message:
+        kind = QuotaError
     if kind is None:
         kind = UnavailableError if code >= 500 else ApiError
     seconds = float(retry_after) if retry_after.isdecimal() else None

@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from trainwright.errors import EngineError
@@ -81,10 +82,11 @@ class Engine:
         verbs = {"metrics": self._metrics, HEARTBEAT: self._fleet.heartbeat}
         await self._open.enter_async_context(serve(self._settings.folder / SOCKET, self.cluster, verbs))
         await self._fleet.start()
-        site = self._site(addresses)
+        site = self._site()
         settings = runtime.Settings(resync=self._settings.resync, count_delay=_COUNTS)
         registry = self._settings.registry
-        self._controller = Controller(self.cluster, self._clock, lambda: site, settings, registry=registry)
+        site_for = (lambda _job: site) if site.names_resolve else partial(addresses.placed, site)
+        self._controller = Controller(self.cluster, self._clock, site_for, settings, registry=registry)
         self._control = self._run(self._controller.run())
         self._run(Scheduler(self.cluster, self.store.bind, self._clock, self._fleet.devices).run())
         self._run(ForeignProcessWatch(self._fleet.devices, self._settings.notify).run())
@@ -117,9 +119,8 @@ class Engine:
         machine = loopback(f"127.{1 + os.getpid() % 250}.0.0/16")
         return (Subnet(self._fleet.subnet), machine) if self._fleet.subnet else (machine, None)
 
-    def _site(self, addresses: Addresses) -> Site:
+    def _site(self) -> Site:
         """In the sandbox names resolve, and everything is as on a cluster; bare processes are told addresses."""
-        named = self._fleet.runtime == "sandbox"
         return Site(
             gangs=frozenset({T9K_API}),
             node_grace=NODE_GRACE,
@@ -128,8 +129,7 @@ class Engine:
             devices=DEVICES,
             sizing=SIZING,
             elastic_server=self._settings.elastic_server,
-            hosts={} if named else addresses.hosts,
-            ports={} if named else addresses.ports,
+            names_resolve=self._fleet.runtime == "sandbox",
             host_ports=_host_ports(),
         )
 

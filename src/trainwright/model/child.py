@@ -5,14 +5,20 @@ Backends decode these; `core.observe` reads them. They are never written back: a
 must not be PUT. Go servers write `null` for empty lists, so every list here may be None.
 """
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
 
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from trainwright.model.meta import Meta, ObjectMeta, Wire
 
+#: The reason of a container that waits for its configuration, such as a ConfigMap.
+CONFIG_ERROR = "CreateContainerConfigError"
+#: How kubelets, and our own agents, name a ConfigMap that does not exist or lacks a key.
+_CONFIG_MAP = re.compile(r"""configmap\s+["']?(?:[a-z0-9.-]+/)?([\w.-]+)""", re.IGNORECASE)
 #: The reason of a container that its kubelet will start again after a while.
 BACKING_OFF = "CrashLoopBackOff"
 
@@ -22,6 +28,13 @@ class Waiting(Wire, frozen=True, gc=False):
 
     reason: str = ""
     message: str = ""
+    #: The ConfigMaps that are missing, or lack a key. Only the message tells their names: they are read from it here,
+    #: when the status is decoded, and nobody decides by the message itself.
+    missing: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        names = _CONFIG_MAP.findall(self.message) if self.reason == CONFIG_ERROR else ()
+        force_setattr(self, "missing", frozenset(names))
 
 
 class Running(Wire, frozen=True, gc=False):
@@ -223,6 +236,8 @@ class Refusal(Struct, frozen=True, gc=False):
     kind: str = "Pod"
     #: Since when it has been refused, again and again.
     since: datetime | None = None
+    #: A quota is used up, so that others like it would be refused as well.
+    quota: bool = False
 
 
 class Observed(Struct, frozen=True, gc=False):

@@ -8,6 +8,7 @@ Read and written by `core.attempts`; text that is not of the form reads as empty
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 
 #: No index is larger: a range in a status that is not ours must not fill the memory.
 LARGEST = 99_999
@@ -37,7 +38,8 @@ def members(text: str) -> frozenset[int]:
 @lru_cache(maxsize=128)
 def counts(text: str) -> Mapping[int, int]:
     """The counts that `0-3:1,7:2` names, by index."""
-    return {index: count for first, last, count in _runs(text) for index in range(first, last + 1)}
+    found = {index: count for first, last, count in _runs(text) for index in range(first, last + 1)}
+    return MappingProxyType(found)
 
 
 def spell(indexes: Iterable[int]) -> str:
@@ -75,7 +77,7 @@ def row(text: str) -> Mapping[int, int]:
             if count:
                 found.update(dict.fromkeys(range(place, place + times), count))
             place += times
-    return found
+    return MappingProxyType(found)
 
 
 def spell_row(by_index: Mapping[int, int]) -> str:

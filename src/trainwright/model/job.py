@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -147,7 +148,7 @@ class Role(Struct, frozen=True, dict=True):
             for name, amount in ((asked.get("requests") or {}) | (asked.get("limits") or {})).items():
                 if "/" in name:
                     total[name] = total.get(name, 0) + count(amount)
-        return total
+        return MappingProxyType(total)
 
     def survives(self, why: Why) -> bool:
         """Whether a replica that ended so may be tried again."""
@@ -284,6 +285,10 @@ class Dialect(Protocol):
 
         Of a job with a gate `observed` has only pods that count: of the current attempt, and not on their way out.
         """
+        ...
+
+    def endpoints(self, job: "Job") -> Mapping[str, tuple[int, ...]]:
+        """Roles whose replicas pods are told of, each with its ports: the arguments with which `site` is asked."""
         ...
 
 

@@ -2,6 +2,7 @@
 """The facts of the place a job runs in, as one frozen value. Engines make it; `core` and the dialects read it."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from msgspec import Struct
 
@@ -68,6 +69,19 @@ class Sizing(Struct, frozen=True, gc=False):
     cooldown: float = 60.0
 
 
+class Endpoints(Struct, frozen=True, gc=False):
+    """Replicas of one role that others are told of: what their names begin with, how many, and at which ports."""
+
+    stem: str
+    replicas: int
+    ports: tuple[int, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the replicas."""
+        return tuple(f"{self.stem}{index}" for index in range(self.replicas))
+
+
 class Site(Struct, frozen=True):
     """Cluster domain, the operator's settings, gang APIs found, and how addresses are written."""
 
@@ -93,10 +107,13 @@ class Site(Struct, frozen=True):
     elastic_server: str = ""
     #: Ports of nodes that may be handed out, the first and the last.
     host_ports: tuple[int, int] = (35000, 65000)
-    #: Host of a replica's name, where names do not resolve (process runtime); empty: the name itself.
-    hosts: Mapping[tuple[Key, str], str] = {}
-    #: Port of a replica in place of the one its kind would hand out, where replicas share one machine's ports.
-    ports: Mapping[tuple[Key, str, int], int] = {}
+    #: A replica can be reached by its name. Where it cannot (process runtime), replicas share the ports of one machine,
+    #: and the controller reserves a host and ports for each before it calls `reconcile`.
+    names_resolve: bool = True
+    #: By job and name of a replica: the host that was reserved for it.
+    hosts: Mapping[tuple[Key, str], str] = MappingProxyType({})
+    #: By job, name and the port that its kind would use: the port that was reserved for it.
+    ports: Mapping[tuple[Key, str, int], int] = MappingProxyType({})
 
     @property
     def patience(self) -> float | None:
@@ -105,8 +122,8 @@ class Site(Struct, frozen=True):
 
     def host(self, job: Key, name: str) -> str:
         """How others reach the replica called `name`."""
-        return self.hosts.get((job, name), name) if self.hosts else name
+        return name if self.names_resolve else self.hosts.get((job, name), name)
 
     def port(self, job: Key, name: str, port: int) -> int:
         """At which port others reach the replica called `name`, where its kind hands out `port`."""
-        return self.ports.get((job, name, port), port) if self.ports else port
+        return port if self.names_resolve else self.ports.get((job, name, port), port)

@@ -16,7 +16,7 @@ from trainwright.core.reconcile import reconcile
 from trainwright.errors import ApiError, ConflictError, NotFoundError
 from trainwright.kinds.registry import KINDS
 from trainwright.model.action import Plan
-from trainwright.model.job import Body
+from trainwright.model.job import Body, Job
 from trainwright.model.meta import Key
 from trainwright.model.site import Site
 from trainwright.runtime.announcer import Announcer
@@ -52,7 +52,7 @@ class Controller:
         self,
         cluster: Cluster,
         clock: Clock,
-        site: Callable[[], Site],
+        site: Callable[[Job], Site],
         settings: Settings | None = None,
         telemetry: Telemetry | None = None,
         registry: Registry | None = None,
@@ -65,6 +65,7 @@ class Controller:
         self._census = Census(self.telemetry)
         self._settings = settings or Settings()
         self._clock = clock
+        #: The site for a pass over one job. Whatever that pass needs is reserved by this call: `reconcile` only reads.
         self._site = site
         self._kinds = {kind.singular: kind for kind in KINDS}
         self._tracks: dict[Which, Track] = {}
@@ -192,7 +193,7 @@ class Controller:
             self._census.see(which, document, loaded.job.ledger)
         job = track.job(loaded)
         began = thread_time()
-        site = self._site()
+        site = self._site(job)
         held = self._holdings.others(job.uid) if ports.lacking(job, site) else frozenset[int]()
         plan = reconcile(job, self._view.observe(job, tuple(track.refusals.values()), held), site, now)
         self._holdings.note(job.uid, plan.status.ledger)

@@ -18,6 +18,7 @@ from trainwright.errors import (
     ApiError,
     ConflictError,
     NotFoundError,
+    QuotaError,
     TooManyRequestsError,
     UnavailableError,
 )
@@ -214,7 +215,9 @@ class Executor:
         known = before is not None and (before.reason, before.message) == (error.reason, str(error))
         track.look_again((again - now).total_seconds() if known else 0.0)
         since = before.since if before is not None else now
-        track.refusals[place] = Refusal(name, error.reason, str(error), again, kind, since)
+        track.refusals[place] = Refusal(
+            name, error.reason, str(error), again, kind, since, quota=isinstance(error, QuotaError)
+        )
         return again
 
     def _mention(self, track: Track, event: ChildEvent) -> None:

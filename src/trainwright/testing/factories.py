@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs and pods for tests, in one line each. The defaults are the dull case; say only what a test is about."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -49,6 +50,10 @@ class PlainDialect(Struct, frozen=True):
     def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - likewise
         """None."""
         return ()
+
+    def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:  # noqa: ARG002 - likewise
+        """Nobody is told of anybody."""
+        return {}
 
 
 def role(name: str = "worker", replicas: int = 1, gpus: int = 0, **more: Any) -> Role:

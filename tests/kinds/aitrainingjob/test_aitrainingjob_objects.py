@@ -114,6 +114,7 @@ def test_where_names_do_not_resolve_each_replica_has_a_host_and_ports_of_its_own
     key = Key("lab", "demo")
     names = ("demo-trainer-0", "demo-trainer-1", "demo-ps-0")
     site = Site(
+        names_resolve=False,
         hosts={(key, name): f"127.0.0.{place}" for place, name in enumerate(names)},
         ports={(key, name, 24446): 20000 + place for place, name in enumerate(names)},
     )

@@ -118,7 +118,7 @@ def test_hosts_are_written_as_the_place_asks() -> None:
     """Where names do not resolve, a table has the addresses."""
     pod = {"containers": [container(args=["$(service.worker[0].host) $(service.worker[1].host)"])]}
     driver = Driver(manifest(replicas(pod=pod), service=PORTS))
-    driver.site = Site(hosts={(Key("lab", "demo"), "demo-worker-1"): "127.0.0.7"})
+    driver.site = Site(names_resolve=False, hosts={(Key("lab", "demo"), "demo-worker-1"): "127.0.0.7"})
     driver.go()
 
     assert driver.pod_spec("worker-0")["containers"][0]["args"] == ["demo-worker-0 127.0.0.7"]

@@ -180,7 +180,8 @@ def test_by_name_hosts_have_a_dot_so_that_paddles_launcher_takes_them_for_hosts(
 @pytest.mark.parametrize("intranet", ["PodIP", "Service", "Host"])
 def test_where_pods_have_no_network_each_has_a_host_and_ports_of_its_own(intranet: str) -> None:
     hosts = {(Key("lab", "demo"), f"demo-worker-{place}"): f"127.1.0.{place + 2}" for place in range(2)}
-    world = Driver(manifest(worker=2, intranet=intranet), site=Site(hosts=hosts, host_ports=(10000, 19999)))
+    site = Site(names_resolve=False, hosts=hosts, host_ports=(10000, 19999))
+    world = Driver(manifest(worker=2, intranet=intranet), site=site)
     world.run()
     ports = [world.env(f"worker-{place}")["PADDLE_PORT"] for place in range(2)]
     ends = world.data["PADDLE_TRAINER_ENDPOINTS"].split(",")

@@ -155,7 +155,7 @@ def test_dynamic_workers_know_only_what_stays(types: dict[str, Any], pod: str, e
 def test_where_names_do_not_resolve_hosts_and_ports_stand_for_them() -> None:
     key = Key("lab", "demo")
     hosts = {(key, "demo-worker-0"): "127.3.0.1", (key, "demo-worker-1"): "127.3.0.2"}
-    site = Site(hosts=hosts, ports={(key, "demo-worker-1", 2222): 40001})
+    site = Site(names_resolve=False, hosts=hosts, ports={(key, "demo-worker-1", 2222): 40001})
 
     expected = dense('"worker":["127.3.0.1:2222","127.3.0.2:40001"]', index=1)
     assert config("worker-1", site, Worker=2) == expected

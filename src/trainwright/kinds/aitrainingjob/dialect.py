@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How an AITrainingJob spells its pods and services. `core.render` calls it for what a plan creates."""
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from trainwright.kinds.aitrainingjob import environment
@@ -74,6 +76,10 @@ class AIDialect(Struct, frozen=True):
     def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - there are none
         """Nothing besides."""
         return ()
+
+    def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:
+        """Every replica, at the ports that count."""
+        return {role.name: ports(role.template) for role in job.roles}
 
 
 def _selector(job: Job, replica: Replica) -> dict[str, str]:

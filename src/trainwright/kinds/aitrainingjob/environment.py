@@ -21,8 +21,8 @@ Pairs = tuple[tuple[str, str], ...]
 def variables(job: Job, replica: Replica, site: Site) -> list[Body]:
     """What every container of a pod is told, its init containers included."""
     sizes = tuple((role.name, role.replicas, ports(role.template)) for role in job.roles)
-    peers = _mapped(job.key, sizes, replica, site) if site.hosts else _named(job.key, sizes)
-    return [*peers, *_entries(_own(job, replica, site))]
+    peers = _named(job.key, sizes) if site.names_resolve else _mapped(job.key, sizes, replica, site)
+    return _entries(peers + _own(job, replica, site))
 
 
 def own_ports(job: Job, replica: Replica, site: Site, told: tuple[int, ...]) -> Body:
@@ -37,42 +37,43 @@ def restarts(job: Job, role: str) -> int:
 
 def _own(job: Job, replica: Replica, site: Site) -> Pairs:
     name, key = replica.role.name, job.key
+    service = f"{replica.name}.{key.namespace}" if site.names_resolve else site.host(key, replica.name)
     return (
         ("TRAININGJOB_REPLICA_NAME", name.lower()),
         ("TRAININGJOB_REPLICA_TYPE", name.lower()),
         ("TRAININGJOB_REPLICA_INDEX", str(replica.index)),
         ("TRAININGJOB_REPLICA_RESTARTCOUNT", str(restarts(job, name))),
-        ("TRAININGJOB_SERVICE", site.host(key, replica.name) if site.hosts else f"{replica.name}.{key.namespace}"),
+        ("TRAININGJOB_SERVICE", service),
         ("TRAININGJOB_NAME", key.name),
         ("TRAININGJOB_NAMESPACE", key.namespace),
     )
 
 
 @lru_cache(maxsize=64)
-def _named(job: Key, sizes: Sizes) -> tuple[Body, ...]:
+def _named(job: Key, sizes: Sizes) -> Pairs:
     """Where names resolve: the same for every pod of the job."""
-    found: list[Body] = []
+    found: Pairs = ()
     for name, count, open_at in sizes:
         # As the replica type is written: names of hosts do not mind the case.
         instances = [f"{job.name}-{name}-{index}.{job.namespace}" for index in range(count)]
         hosts = [f"{instance}:{port}" for instance in instances for port in open_at]
-        found += _entries(_block(name, instances, [str(port) for port in open_at], hosts))
-    return tuple(found)
+        found += _block(name, instances, [str(port) for port in open_at], hosts)
+    return found
 
 
-def _mapped(job: Key, sizes: Sizes, replica: Replica, site: Site) -> list[Body]:
+def _mapped(job: Key, sizes: Sizes, replica: Replica, site: Site) -> Pairs:
     """Where they do not: each replica has an address and ports of its own, so that only the hosts tell all of it.
 
     As the ports of a type, a replica is told its own; of another type, those of the first one.
     """
-    found: list[Body] = []
+    found: Pairs = ()
     for name, count, open_at in sizes:
         names = [job.replica_name(name, index) for index in range(count)]
         instances = [site.host(job, one) for one in names]
         hosts = [f"{site.host(job, one)}:{site.port(job, one, port)}" for one in names for port in open_at]
         shown = replica.name if name == replica.role.name else job.replica_name(name, 0)
         told = [str(site.port(job, shown, port)) for port in open_at]
-        found += _entries(_block(name, instances, told, hosts))
+        found += _block(name, instances, told, hosts)
     return found
 
 

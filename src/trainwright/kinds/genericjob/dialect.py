@@ -76,6 +76,10 @@ class GenericDialect(Struct, frozen=True):
         spec = {"minMember": members, "queue": scheduler.queue or "default", "priority": scheduler.priority}
         return ({"apiVersion": GANG.api, "kind": "PodGroup", "metadata": {"name": job.key.name}, "spec": spec},)
 
+    def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:
+        """Every replica that has a service: templates may name its host, while its port is the one they write."""
+        return {role.name: () for role in job.roles} if self.spec.service is not None else {}
+
     def _facts(self, job: Job, replica: Replica, site: Site) -> Facts:
         exposed = self.spec.service is not None
         return Facts(

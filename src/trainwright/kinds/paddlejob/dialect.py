@@ -4,6 +4,8 @@
 `core.render` calls it for what a plan creates; `peers` has the addresses.
 """
 
+from collections.abc import Mapping
+
 from msgspec import UNSET, Struct
 
 from trainwright.kinds import gangs
@@ -95,6 +97,10 @@ class PaddleDialect(Struct, frozen=True):
         if job.ledger.outcome is not None or job.lifecycle.suspended:
             return ()
         return (*self._group(job, site), *self._map(job, observed, site))
+
+    def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:
+        """Every replica; its ports are in the ledger."""
+        return {role.name: () for role in job.roles}
 
     def _map(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:
         if elastic(self.spec):

@@ -34,7 +34,7 @@ def port_of(job: Job, name: str) -> int:
 
 def named(job: Job, name: str, site: Site) -> str:
     """The host of a replica that goes by its name; Paddle's launcher takes only a host with a dot in it for one."""
-    return site.host(job.key, name) if site.hosts else f"{name}.{job.key.namespace}"
+    return f"{name}.{job.key.namespace}" if site.names_resolve else site.host(job.key, name)
 
 
 def endpoint(host: str, port: int) -> str:

@@ -20,16 +20,25 @@ Sizes = tuple[tuple[str, int, int], ...]
 
 def config(job: Job, replica: Replica, site: Site, *, dynamic: bool) -> str | None:
     """The value for one pod; None for a job of a single replica, which needs none."""
-    # TensorFlow takes worker 0 for the chief only where none is listed, not even an empty list of them.
-    listed = [role for role in job.roles if role.replicas or role.name not in CHIEFS]
-    sizes = tuple((role.name, role.replicas, port_of(role)) for role in listed)
+    sizes = _sizes(job)
     if sum(count for _, count, _ in sizes) == 1:
         return None
     task = _json({"type": replica.role.name.lower(), "index": replica.index})
     if dynamic:
         return f'{{"cluster":{_sparse(job.key, sizes, replica, site)},"task":{task}}}'
-    whole = _mapped(job.key, sizes, site) if site.hosts else _named(job.key, sizes, site.domain)
+    whole = _named(job.key, sizes, site.domain) if site.names_resolve else _mapped(job.key, sizes, site)
     return f'{{"cluster":{whole},"task":{task},"environment":"cloud"}}'
+
+
+def endpoints(job: Job) -> dict[str, tuple[int, ...]]:
+    """The roles that `config` lists, each with its port."""
+    return {name: (port,) for name, _, port in _sizes(job)} if sum(role.replicas for role in job.roles) != 1 else {}
+
+
+def _sizes(job: Job) -> Sizes:
+    # TensorFlow takes worker 0 for the chief only where none is listed, not even an empty list of them.
+    listed = [role for role in job.roles if role.replicas or role.name not in CHIEFS]
+    return tuple((role.name, role.replicas, port_of(role)) for role in listed)
 
 
 def port_of(role: Role) -> int:
@@ -71,7 +80,7 @@ def _all(job: Key, size: tuple[str, int, int], site: Site) -> list[str]:
 
 def _address(job: Key, role: str, index: int, port: int, site: Site) -> str:
     """Where a replica is reached; where names do not resolve, at the host and port that stand for it."""
-    if not site.hosts:
+    if site.names_resolve:
         return _name(job, role, index, port, site.domain)
     name = job.replica_name(role, index)
     return f"{site.host(job, name)}:{site.port(job, name, port)}"

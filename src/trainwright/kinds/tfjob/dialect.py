@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a TFJob spells its pods, services and pod group. `core.render` calls it for what a plan creates."""
 
+from collections.abc import Mapping
+
 from msgspec import UNSET, Struct
 
 from trainwright.kinds import gangs
@@ -96,6 +98,10 @@ class TFDialect(Struct, frozen=True):
         annotations = {key: text for key, text in (self.metadata.annotations or {}).items() if key != _APPLIED}
         metadata: Body = {"name": job.key.name} | ({"annotations": annotations} if annotations else {})
         return ({"apiVersion": gang.api, "kind": "PodGroup", "metadata": metadata, "spec": spec},)
+
+    def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:
+        """Everybody whom `TF_CONFIG` lists."""
+        return cluster.endpoints(job)
 
     def _wish(self, job: Job) -> gangs.Wish:
         policy = self.scheduling or SchedulingPolicy()

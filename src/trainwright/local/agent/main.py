@@ -27,6 +27,7 @@ from trainwright.local.agent.settings import HEARTBEAT, Settings
 from trainwright.local.silence import SilenceLimits
 from trainwright.local.sockets.client import RemoteCluster
 from trainwright.local.sockets.wire import connect
+from trainwright.runtime import purity
 from trainwright.runtime.clock import WallClock
 
 
@@ -126,6 +127,7 @@ def _say(text: str) -> None:
 
 def main() -> None:
     """Be a node agent. The only argument is its configuration, as JSON; but secrets come on standard input."""
+    purity.enforce()
     if sys.platform == "linux":
         from trainwright.local.supervisor import kernel  # noqa: PLC0415 - Linux only
 

@@ -1,29 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which address, and which ports, belong to a pod's name: reserved when first asked for, kept over its restarts.
 
-`hosts` and `ports` are the tables of `model.site`, for the process runtime; `admit` is the store's hook that writes its
-address on every new pod. Both ask here by the same name, so a pod listens where its peers were told. What is reserved
-is written to one Address object for each job, which owns it: when the job goes, so do its addresses.
+The controller calls `reserve` before each pass over a job whose names do not resolve (process runtime); `admit` is the
+store's hook that writes its address on every new pod. Both ask here by the same name, so a pod listens where its peers
+were told. What is reserved is written to one Address object for each job, which owns it: when the job goes, so do its
+addresses.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Generic, TypeVar
+from types import MappingProxyType
 
+from msgspec.structs import replace
+
+from trainwright.core.ports import endpoints as needed
 from trainwright.errors import GoneError, NotFoundError
 from trainwright.local.network.pools import Hosts, Ports
 from trainwright.local.storage.store import Store
-from trainwright.model.job import Body
+from trainwright.model.job import Body, Job
 from trainwright.model.meta import ADDRESS, Key
+from trainwright.model.site import Endpoints, Site
 from trainwright.runtime.ports import Happened
 from trainwright.runtime.resources import ADDRESSES, JOBS, PODS
 
 _Name = tuple[str, str]
+#: Hosts and ports as `model.site` has them.
+Reserved = tuple[Mapping[tuple[Key, str], str], Mapping[tuple[Key, str, int], int]]
 #: No name of a pod ends so.
 _HOSTED = "/host"
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class Book:
@@ -51,8 +56,8 @@ class Addresses:
         self._hosts: dict[_Name, tuple[str, str]] = {}
         self._ports: dict[tuple[str, str, int], int] = {}
         self._dirty: dict[str, Book] = {}
-        self.hosts: Mapping[tuple[Key, str], str] = Table(self._host_of, self._hosts)
-        self.ports: Mapping[tuple[Key, str, int], int] = Table(self._port_of, self._ports)
+        #: By UID of a job: what it was last reserved, and for which replicas.
+        self._reserved: dict[str, tuple[tuple[Endpoints, ...], Reserved]] = {}
         bodies, version = store.list(ADDRESSES)
         for body in bodies:
             self._read(body)
@@ -84,42 +89,49 @@ class Addresses:
         name = meta["name"] if pool is None else f"{meta['name']}{_HOSTED}"
         return self._host_for((meta["namespace"], name), owner, pool or self._pool)
 
-    def _host_of(self, asked: tuple[Key, str]) -> str:
-        job, name = asked
-        if self._stale:
-            self._catch_up()
-        known = self._hosts.get((job.namespace, name))
-        return known[0] if known is not None else self._host_for((job.namespace, name), self._owner(job), self._pool)
+    def placed(self, site: Site, job: Job) -> Site:
+        """The site for a pass over this job, with everything that the pass may ask it for."""
+        hosts, ports = self.reserve(job, needed(job))
+        return replace(site, hosts=hosts, ports=ports)
 
-    def _port_of(self, asked: tuple[Key, str, int]) -> int:
-        job, name, port = asked
+    def reserve(self, job: Job, endpoints: tuple[Endpoints, ...]) -> Reserved:
+        """The host of each of these replicas, and its ports. NotFoundError: the job is gone."""
         if self._stale:
             self._catch_up()
+        asked, known = self._reserved.get(job.uid, ((), None))
+        if known is not None and asked == endpoints:
+            return known
+        every = [(name, one.ports) for one in endpoints for name in one.names]
+        hosts = {(job.key, name): self._host_of(job, name) for name, _ in every}
+        ports = {(job.key, name, port): self._port_of(job.key, name, port) for name, some in every for port in some}
+        found = MappingProxyType(hosts), MappingProxyType(ports)
+        self._reserved[job.uid] = endpoints, found
+        return found
+
+    def _host_of(self, job: Job, name: str) -> str:
+        known = self._hosts.get((job.key.namespace, name))
+        return (
+            known[0] if known is not None else self._host_for((job.key.namespace, name), self._owner(job), self._pool)
+        )
+
+    def _port_of(self, job: Key, name: str, port: int) -> int:
         known = self._ports.get((job.namespace, name, port))
         if known is not None:
             return known
-        host = self._host_of((job, name))
+        host, owner = self._hosts[job.namespace, name]
         found = self._ports[job.namespace, name, port] = self._free.take(host)
-        book = self._books[self._hosts[job.namespace, name][1]]
+        book = self._books[owner]
         book.ports.setdefault(name, {})[str(port)] = found
         book.unwritten.setdefault("ports", {}).setdefault(name, {})[str(port)] = found
         self._soon(book)
         return found
 
-    def _owner(self, job: Key) -> Body:
-        """The job of that name, as owners are written; KeyError: there is none, so nothing is reserved for it."""
-        for resource in JOBS.values():
-            try:
-                meta = self._store.get(resource, job)["metadata"]
-            except NotFoundError:
-                continue
-            return {
-                "apiVersion": resource.api_version,
-                "kind": resource.kind,
-                "name": job.name,
-                "uid": meta["uid"],
-            }
-        raise KeyError(job)
+    def _owner(self, job: Job) -> Body:
+        """The job, as owners are written. Nothing is reserved for one that is gone: nobody would give it back."""
+        resource = JOBS[job.kind]
+        if self._store.get(resource, job.key)["metadata"]["uid"] != job.uid:
+            raise NotFoundError(f"{resource.id} {job.key} is another job by now")
+        return {"apiVersion": resource.api_version, "kind": resource.kind, "name": job.key.name, "uid": job.uid}
 
     def _host_for(self, name: _Name, owner: Body, pool: Hosts) -> str:
         host, before = self._hosts.get(name, ("", ""))
@@ -132,6 +144,7 @@ class Addresses:
         if before:
             # The name has passed to another owner, and the address with it.
             self._books[before].hosts.pop(name[1], None)
+            self._reserved.clear()
         host = host or pool.take()
         self._hosts[name] = host, owner["uid"]
         book.hosts[name[1]] = host
@@ -189,6 +202,7 @@ class Addresses:
     def _drop(self, uid: str) -> None:
         book = self._books.pop(uid, None)
         self._dirty.pop(uid, None)
+        self._reserved.clear()
         if book is None:
             return
         for name, host in book.hosts.items():
@@ -220,23 +234,3 @@ class Addresses:
 def _owner_of(body: Body) -> Body:
     owner: Body = body["metadata"]["ownerReferences"][0]
     return owner
-
-
-class Table(Mapping[K, V], Generic[K, V]):
-    """A table that is filled as it is asked; it counts as full of entries from the start."""
-
-    def __init__(self, find: Callable[[K], V], known: Sized) -> None:
-        self._find, self._known = find, known
-
-    def __getitem__(self, key: K) -> V:
-        return self._find(key)
-
-    def __iter__(self) -> Iterator[K]:
-        """Nothing: what may be asked for has no end."""
-        return iter(())
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def __bool__(self) -> bool:
-        return True
