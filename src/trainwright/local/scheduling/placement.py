@@ -120,13 +120,16 @@ class _Pass:
 def _seats(room: Room, members: list[Claim], missing: int) -> list[Place]:
     """Places for as many as fit beside each other, at least for those that are missing; else none.
 
-    Spread first, as single pods are; if that leaves somebody out, the largest first into the tightest gaps.
+    The first trial spreads the pods, as single pods are spread. If that does not place all of them, the second trial
+    packs the largest pods first. If neither places enough pods, the third trial packs the smallest pods first: a pod
+    that takes a whole node must not keep smaller pods from making up the gang.
     """
     spread = _trial(room, members, missing, packed=False)
     if len(spread) == len(members):
         return spread
-    packed = _trial(room, sorted(members, key=lambda one: one.asks, reverse=True), missing, packed=True)
-    return max(spread, packed, key=len)
+    ascending = sorted(members, key=lambda one: one.asks)
+    largest_first = _trial(room, ascending[::-1], missing, packed=True)
+    return max(spread, largest_first, key=len) or _trial(room, ascending, missing, packed=True)
 
 
 def _trial(room: Room, members: list[Claim], missing: int, *, packed: bool) -> list[Place]:
