@@ -17,6 +17,7 @@ from typing import Any
 from supervised import PATIENCE, Message, Talk, alive
 
 import trainwright
+from trainwright.local.handshake import SUPERVISOR_PROTOCOL
 
 SOURCE = Path(trainwright.__file__).parents[1]
 NOBODY = 65534
@@ -74,7 +75,8 @@ class Sandboxed(Talk):
             folder.mkdir()
             shutil.chown(folder, folder.parent.owner())
         network = {"subnet": config.pop("subnet", SUBNET), "holder": config.pop("holder", None)}
-        whole = {"fd": theirs.fileno(), "folder": str(folder), "runtime": "sandbox", "network": network, **config}
+        whole = {"fd": theirs.fileno(), "folder": str(folder), "runtime": "sandbox", "network": network}
+        whole |= {"protocol": SUPERVISOR_PROTOCOL, **config}
         command = [python(who) or "", "-E", "-s", "-S", "-c", _MAIN, json.dumps(whole)]
         passed = (theirs.fileno(), *passed, *(network["holder"] or {}).values())
         with theirs:

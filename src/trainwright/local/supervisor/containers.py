@@ -5,10 +5,12 @@ An end is written to the journal; then what the process left is killed and its l
 and only then the agent hears of it.
 """
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from trainwright.local.supervisor.cgroups import Cgroups, Group
 from trainwright.local.supervisor.children import End, reap
@@ -20,9 +22,12 @@ from trainwright.local.supervisor.loop import Loop
 from trainwright.local.supervisor.pipes import Pipe
 from trainwright.local.supervisor.runtimes import Process, Refused, Runtime
 
-_TIDY = 0.1  # seconds until a cgroup that was busy is tried again
+if TYPE_CHECKING:
+    from trainwright.local.supervisor.protocol import Event, HowEnded, Limits, StartContainer
 
-Tell = Callable[[dict[str, Any]], None]
+    Tell = Callable[[Event], None]
+
+_TIDY = 0.1  # seconds until a cgroup that was busy is tried again
 
 
 class Container:
@@ -51,7 +56,7 @@ class Containers:
         self._unlimited = False
         self._tidying = False
 
-    def start(self, request: dict[str, Any]) -> int:
+    def start(self, request: StartContainer) -> int:
         """Start a container; its pid. Raises Refused."""
         name = request["container"]
         if name in self._journal.entries:
@@ -69,14 +74,14 @@ class Containers:
         self._journal.started(name, container.pod, container.process.pid)
         return container.process.pid
 
-    def _spawned(self, request: dict[str, Any], group: Group | None) -> Container:
+    def _spawned(self, request: StartContainer, group: Group | None) -> Container:
         name, path = request["container"], request["log"]
         inherited = self.leases.of(request.get("leases") or [])
         pipe = Pipe(self._loop)
         try:
             stdio = (self._null, pipe.entry, pipe.entry)
-            whole = {**request, "inherited": inherited}
-            process = self._runtime.spawn(whole, stdio, group.entries if group is not None else ())
+            entries = group.entries if group is not None else ()
+            process = self._runtime.spawn(request, stdio, entries, inherited)
         except BaseException:
             pipe.close()
             raise
@@ -129,7 +134,7 @@ class Containers:
             return None
         del self.running[container.name]
         oom = container.group is not None and container.group.oom()
-        how = {"code": end.code, "signal": end.signal, "oom": oom, "at": time.time()}
+        how: HowEnded = {"code": end.code, "signal": end.signal, "oom": oom, "at": time.time()}
         if not self.closing:  # an end that we make is not the container's own
             self._journal.ended(container.name, how)
         self._runtime.ended(container.name)
@@ -152,7 +157,7 @@ class Containers:
         os.close(self._null)
         self.cgroups.close()
 
-    def _group(self, limits: dict[str, Any]) -> Group | None:
+    def _group(self, limits: Limits) -> Group | None:
         """A cgroup where limits are asked for and can be had; without, one notice is enough."""
         if not limits.get("memory") and not limits.get("cpu"):
             return None
