@@ -7,6 +7,7 @@ driver adds its manifests, its own way to suspend and to scale, and what else is
 """
 
 from copy import deepcopy
+from datetime import timedelta
 from typing import Any, Self
 
 import msgspec
@@ -14,10 +15,11 @@ from msgspec.structs import replace
 
 from trainwright.core.reconcile import reconcile
 from trainwright.kinds.base import Kind, Loaded, load, stored
-from trainwright.model.action import Create, Emit, Plan, Write
+from trainwright.model.action import Emit, Plan, Write
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger
 from trainwright.model.site import Site
+from trainwright.testing.apiserver import Address
 from trainwright.testing.world import World
 
 #: Bytes that an API server comfortably stores of one status.
@@ -37,7 +39,6 @@ class KindDriver(World):
 
     def __init__(self, document: Body, *, site: Site | None = None, nodes: tuple[str, ...] = ()) -> None:
         self.document: Body = stored(self.kind, msgspec.json.decode(msgspec.json.encode(document)))
-        self.bodies: dict[tuple[str, str], Body] = {}
         self.rendered: Body = {}
         self.told: list[Emit] = []
         self.events: list[Emit] = []
@@ -57,13 +58,15 @@ class KindDriver(World):
         self.events = [self.kind.event(loaded.job, plan.status, emit) for emit in plan.events]
         return plan
 
-    def _render(self, loaded: Loaded, plan: Plan) -> Body:
-        body = self.kind.render(loaded.status, loaded.job, plan.status, self.clock)
+    def _render(self, loaded: Loaded, plan: Plan, later: float = 0) -> Body:
+        now = self.clock + timedelta(seconds=later)
+        body = self.kind.render(loaded.status, loaded.job, plan.status, now)
         plain: Body = msgspec.json.decode(msgspec.json.encode(body))
         return plain
 
     def _hold(self, loaded: Loaded, plan: Plan) -> None:
-        """What is true of every status: it is read as it was written, and rendered again from that it is the same."""
+        """What is true of every status: it is read as it was written, and rendered from that a second later it is the
+        same. So a pass in which nothing has changed writes nothing."""
         assert len(msgspec.json.encode(self.rendered)) < LARGEST_STATUS
         if plan.untouched:
             return
@@ -71,7 +74,7 @@ class KindDriver(World):
         assert stored.trainwright == plan.status.ledger
         second = replace(loaded, status=stored, job=replace(loaded.job, ledger=plan.status.ledger))
         if self._rests:
-            assert self._render(second, plan) == self.rendered
+            assert self._render(second, plan, later=1) == self.rendered
         kinds = [one["type"] for one in self.rendered.get("conditions") or ()]
         assert len(set(kinds)) == len(kinds) or not self.unique_conditions
 
@@ -89,16 +92,16 @@ class KindDriver(World):
 
     def _store(self, ledger: Ledger) -> None:
         assert ledger == self.plans[-1].status.ledger
-        self.writes.append("status")
+        self.server.note_write("status")
         self.told += self.events
         self._save()
 
     def _save(self) -> None:
         self.document["status"] = deepcopy(self.rendered)
 
-    def _create(self, create: Create) -> None:
-        self.bodies[create.body["kind"], create.name] = deepcopy(create.body)
-        super()._create(create)
+    def _finalized(self, body: Body) -> None:
+        self.document["metadata"] |= body["metadata"]
+        super()._finalized(body)
 
     def go(self, *, reaps: bool | None = None) -> Body:
         """Let the operator work until it rests; no time passes. The stored status."""
@@ -165,6 +168,11 @@ class KindDriver(World):
         return self.go()
 
     # -- what there is -------------------------------------------------------------------------------------------
+
+    @property
+    def bodies(self) -> dict[Address, Body]:
+        """Every object as it was last made."""
+        return self.server.bodies
 
     @property
     def status(self) -> Body:

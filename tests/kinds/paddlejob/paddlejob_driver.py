@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from driving import KindDriver
 from trainwright.kinds.paddlejob import PADDLEJOB
-from trainwright.model.action import Patch
 from trainwright.model.child import Observed
 from trainwright.model.job import Body
 from trainwright.model.site import Site
@@ -54,15 +53,6 @@ class Driver(KindDriver):
     def observed(self) -> Observed:
         return replace(super().observed(), ports=self.held)
 
-    def _patch(self, patch: Patch) -> None:
-        if patch.kind == PADDLEJOB.name:
-            self.document["metadata"] |= patch.body["metadata"]
-        elif (patch.kind, patch.name) in self.bodies:
-            self.bodies[patch.kind, patch.name] |= {
-                "data": self.bodies[patch.kind, patch.name].get("data", {}) | patch.body.get("data", {})
-            }
-        super()._patch(patch)
-
     def wait_out(self) -> Body:
         """Every back-off passes, and what follows is done."""
         for _ in range(3):
@@ -83,7 +73,7 @@ class Driver(KindDriver):
         """Every pod that can starts, again and again until all that can have. The status after that."""
         self.go()
         for _ in range(4):
-            for name, pod in self.pods().items():
+            for name, pod in sorted(self.pods().items()):
                 if pod.status.phase == "Pending" and pod.metadata.deletion_timestamp is None:
                     self.start(name, node=name.removeprefix("demo-") if self.nodes else "node-1")
             self.go()
@@ -111,11 +101,6 @@ class Driver(KindDriver):
         found = super().env(name, place, group)
         return {key: value for key, value in found.items() if not key.startswith("TRAINWRIGHT_")}
 
-    def names(self, kind: str = "Pod") -> list[str]:
-        """What there is of a kind, without the job's name; `worker-0#1` for a later attempt."""
-        found = []
-        for (what, name), child in self.truth.items():
-            if what == kind:
-                attempt = (child.metadata.labels or {}).get("trainwright.dev/attempt", "0")
-                found.append(name.removeprefix("demo-") + ("" if attempt == "0" else f"#{attempt}"))
-        return sorted(found)
+    def names(self, kind: str = "Pod", *, attempts: bool = True) -> list[str]:
+        """As for every kind, with attempts."""
+        return super().names(kind, attempts=attempts)

@@ -80,7 +80,7 @@ class Driver(KindDriver):
         address = ("PodGroup", "demo")
         extra = self.truth[address]
         assert isinstance(extra, Extra)
-        self._set(address, replace(extra, status=GroupStatus(phase)))
+        self.put(address, replace(extra, status=GroupStatus(phase)))
         return self.go()
 
     # -- what there is -------------------------------------------------------------------------------------------
