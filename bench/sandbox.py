@@ -14,7 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from time import perf_counter, process_time, sleep
 
+from trainwright.local.agent.settings import Settings
 from trainwright.local.supervisor import descriptors
+from trainwright.local.supervisor.protocol import NetworkConfig
 from trainwright.local.supervisor.sandbox import Sandbox
 
 QUICK = "--quick" in sys.argv
@@ -40,7 +42,9 @@ def begin(sandbox: Sandbox, number: int, argv: list[str]) -> int:
     name = str(number)
     address = f"10.200.{number // 250}.{number % 250 + 2}"
     sandbox.open({"pod": name, "host": f"pod-{name}", "address": address, "network": "own"})
-    return sandbox.spawn({"pod": name, "container": name, "argv": argv, "env": {}, "cwd": "/"}, STDIO, ()).pid
+    return sandbox.spawn(
+        {"pod": name, "container": name, "argv": argv, "env": {}, "cwd": "/", "log": os.devnull}, STDIO, (), ()
+    ).pid
 
 
 def pod(sandbox: Sandbox) -> None:
@@ -90,7 +94,9 @@ def crowd(sandbox: Sandbox) -> tuple[float, float]:
 
 if __name__ == "__main__":
     descriptors.more()
-    box = Sandbox({"network": {"subnet": "10.200.0.0/16"}})
+    network: NetworkConfig = {"subnet": "10.200.0.0/16"}
+    settings = Settings(node="bench", runtime="sandbox", folder="", volumes="", cwd="/", outside=False, network=network)
+    box = Sandbox(settings.supervisor())
     print(f"Python {platform.python_version()}, Linux {platform.release()}, {os.cpu_count()} cores, uid {os.geteuid()}")
     peer, peer_cpu = measured(bare)
     wall, cpu = measured(lambda: pod(box))

@@ -12,9 +12,9 @@ from trainwright.model.cause import Why
 from trainwright.model.child import CONFIG_ERROR, Extra, Observed, Waiting
 from trainwright.model.job import Body, Clean, CleanUp, Job, Lifecycle, Replica, Restart, Scope
 from trainwright.model.ledger import Ledger
-from trainwright.model.meta import PLACES, WORLD, ObjectMeta
+from trainwright.model.meta import JOB_UID, KIND, PLACES, WORLD, ObjectMeta
 from trainwright.model.site import Site
-from trainwright.testing.factories import NOW, OWNER, PlainDialect, job, role
+from trainwright.testing.factories import NOW, OWNER, UID, PlainDialect, job, role
 from trainwright.testing.world import World
 
 ANEW = Restart(frozenset({Why.EXIT, Why.DELETED}), scope=Scope.JOB)
@@ -95,18 +95,19 @@ def test_no_pod_of_the_next_attempt_is_made_while_the_last_ones_map_is_there() -
     stale = map_of(world)
     assert stale is None, "removed along with the attempt"
     old = replace(gated(), ledger=replace(world.job.ledger, roles=()))
-    meta = ObjectMeta("job", "default", "map", owner_references=(OWNER,), annotations={WORLD: old.world})
+    labels = {KIND: "example", JOB_UID: UID}
+    meta = ObjectMeta("job", "default", "map", labels=labels, owner_references=(OWNER,), annotations={WORLD: old.world})
     left = Extra("ConfigMap", meta, api_version="v1")
-    world._set(("ConfigMap", "job"), left)
+    world.put(("ConfigMap", "job"), left)
     world.catch_up()
     plan = world.look()
     assert [create.body["kind"] for create in plan.creates] == []
     assert [(one.kind, one.name) for one in plan.deletes if one.kind == "ConfigMap"] == [("ConfigMap", "job")]
     going = replace(left, metadata=replace(left.metadata, deletion_timestamp=NOW))
-    world._set(("ConfigMap", "job"), going)
+    world.put(("ConfigMap", "job"), going)
     world.catch_up()
     assert world.look().creates == ()
-    world._set(("ConfigMap", "job"), None)
+    world.put(("ConfigMap", "job"), None)
     world.catch_up()
     assert [create.name for create in world.look().creates] == ["job-worker-0"], "the other one's log is shown"
 
@@ -188,7 +189,7 @@ def test_a_map_that_does_not_say_where_pods_were_judges_nobody() -> None:
     made = map_of(world)
     assert made is not None
     noted = {name: value for name, value in (made.metadata.annotations or {}).items() if name != PLACES}
-    world._set(("ConfigMap", "job"), replace(made, metadata=replace(made.metadata, annotations=noted)))
+    world.put(("ConfigMap", "job"), replace(made, metadata=replace(made.metadata, annotations=noted)))
     world.change("job-worker-1", pod_ip="10.9.9.9")
     rest(world)
 

@@ -51,8 +51,8 @@ def test_a_plain_job_lives_with_two_events_and_three_urgent_writes_of_its_status
     assert world.writes == [
         "status",
         "create Service job-worker-0",
-        "create Service job-worker-1",
         "create Pod job-worker-0",
+        "create Service job-worker-1",
         "create Pod job-worker-1",
         "status",
         "status",
@@ -196,7 +196,7 @@ def test_restarts_up_to_the_limit_and_then_failure() -> None:
     assert ledger.phase is Phase.FAILED
     assert (ledger.roles[0].restarts, ledger.roles[0].retries, ledger.roles[0].failed) == ({"Exit": 2}, "0:2", "0")
     assert [one.attempt for one in ledger.failures] == [0, 1, 2]
-    assert world.made == 3
+    assert world.server.made == 3
     assert told(world) == [Moment.RUNNING, Moment.RESTARTING, Moment.RESTARTING, Moment.FAILED]
 
 
@@ -284,29 +284,39 @@ def test_an_invalid_job_lives_out_its_time_like_any_other() -> None:
     assert world.step().remove_job
 
 
+STRANGER = Owner("apps/v1", "ReplicaSet", "other", "other-uid", controller=True)
+TAKEN = "already exists, and is not this job's: ReplicaSet other controls it; give the job another name"
+
+
 def test_a_foreign_pod_of_our_name_is_reported_and_never_touched() -> None:
     world = World(job())
-    foreign = pod(uid="foreign", labels={}, owners=(replace(job().owner, uid="other"),))
-    world.truth[("Pod", "job-worker-0")] = foreign
+    world.put(("Pod", "job-worker-0"), pod(uid="foreign", labels={}, owners=(STRANGER,)))
+    foreign = world.truth[("Pod", "job-worker-0")]
 
     world.step()
     plan = world.step()
 
     assert world.truth[("Pod", "job-worker-0")] is foreign
-    assert plan.status.refused == {"job-worker-0": "AlreadyExists: a pod that is not this job's has its name"}
+    assert plan.status.refused == {"job-worker-0": f'AlreadyExists: pods "job-worker-0" {TAKEN}'}
     assert plan.creates == ()
 
 
-@pytest.mark.parametrize("owners", [None, (replace(job().owner, uid="other"),)], ids=["nobody's", "somebody else's"])
+@pytest.mark.parametrize(
+    ("owners", "whose"),
+    [
+        (None, "nobody controls it; remove it, or give the job another name"),
+        ((STRANGER,), "ReplicaSet other controls it; give the job another name"),
+    ],
+    ids=["nobody's", "somebody else's"],
+)
 def test_a_foreign_service_of_our_name_is_reported_never_touched_and_asked_for_again(
-    owners: tuple[Owner, ...] | None,
+    owners: tuple[Owner, ...] | None, whose: str
 ) -> None:
     world = World(job(role(service=True)))
-    foreign = Service(Meta("job-worker-0", "default", "foreign", owner_references=owners))
     world.step()
+    world.put(("Service", "job-worker-0"), Service(Meta("job-worker-0", "default", "foreign", owner_references=owners)))
+    foreign = world.truth["Service", "job-worker-0"]
     world.catch_up()
-    del world.cache[("Service", "job-worker-0")]
-    world.truth[("Service", "job-worker-0")] = foreign
 
     world.step()
     world.wait(29.999)
@@ -314,7 +324,9 @@ def test_a_foreign_service_of_our_name_is_reported_never_touched_and_asked_for_a
     world.wait(0.001)
     due = world.look()
 
-    refused = {"job-worker-0": "AlreadyExists: somebody else's has its name"}
+    refused = {
+        "job-worker-0": f'AlreadyExists: services "job-worker-0" already exists, and is not this job\'s: {whose}'
+    }
     assert (early.status.refused, early.creates, early.wake) == (refused, (), later(30))
     assert (due.status.refused, due.wake) == (refused, None)
     assert names(due) == {"creates": ["Service job-worker-0"], "deletes": []}

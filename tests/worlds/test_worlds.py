@@ -28,13 +28,14 @@ from trainwright.model.child import Pod, Service
 from trainwright.model.indexes import members, row
 from trainwright.model.job import Clean, CleanUp, Deadline, Elastic, Ending, Job, Lifecycle, Restart, Role, Scope, Since
 from trainwright.model.ledger import Ledger, Outcome, Phase, Reason
-from trainwright.model.meta import ATTEMPT, INDEX, ROLE, SPARE, Meta, Owner
+from trainwright.model.meta import ATTEMPT, INDEX, KIND, ROLE, SPARE, Meta, Owner
 from trainwright.model.rule import All, Atom, Result, Rule, Which
 from trainwright.model.rule import Any as AnyOf
 from trainwright.model.status import State
 from trainwright.testing import factories
+from trainwright.testing.apiserver import Child
 from trainwright.testing.factories import job, later, role
-from trainwright.testing.world import Note, World
+from trainwright.testing.world import World
 
 #: `WORLDS=2000 make test` looks longer than usual.
 EXAMPLES = int(os.environ.get("WORLDS", "150"))
@@ -230,7 +231,7 @@ class Worlds(RuleBasedStateMachine):
         self.attempts: dict[tuple[str, int], int] = {}
         self.counted: dict[str, int] = {}
         self.foreign: list[Pod] = []
-        self.foreign_services: list[Service] = []
+        self.foreign_services: list[Child] = []
         self.done: set[tuple[str, int, int]] = set()
         #: Every pod that ever was: role, index, attempt.
         self.created: set[tuple[str, int, int]] = set()
@@ -552,13 +553,11 @@ class Worlds(RuleBasedStateMachine):
         """Somebody else's pod takes a name that we want, perhaps even with our labels on it."""
         address = ("Pod", f"job-worker-{position}")
         if not self.foreign:
-            self.world.truth.pop(address, None)
             owner = Owner("apps/v1", "ReplicaSet", "other", "other-uid", controller=True)
             pod = factories.pod(position, owners=(owner,), uid="foreign")
             pod = pod if ours else replace(pod, metadata=replace(pod.metadata, labels=None))
-            self.foreign.append(pod)
-            self.world.truth[address] = pod
-            self.world.notes.append(Note(address, pod))
+            self.world.put(address, pod)
+            self.foreign.append(self.world.pods()[address[1]])
 
     @rule(position=st.integers(0, 3))
     def foreign_service(self, position: int) -> None:
@@ -567,9 +566,8 @@ class Worlds(RuleBasedStateMachine):
         if address not in self.world.truth:
             owner = Owner("apps/v1", "ReplicaSet", "other", "other-uid", controller=True)
             service = Service(Meta(address[1], "default", f"foreign-{position}", owner_references=(owner,)))
-            self.world.truth[address] = service
-            self.world.notes.append(Note(address, service))
-            self.foreign_services.append(service)
+            self.world.put(address, service)
+            self.foreign_services.append(self.world.truth[address])
 
     # -- edits ---------------------------------------------------------------------------------------------------
 
@@ -750,7 +748,7 @@ class Worlds(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         world = self.world
-        self.foreign_services_go()
+        self.unseen_strangers_go()
         if world.nodes is not None:
             # While no node is ready, none is judged.
             world.nodes = world.nodes | {"node-9": factories.node("node-9", since=world.clock)}
@@ -783,14 +781,16 @@ class Worlds(RuleBasedStateMachine):
             if part.restart.scope is Scope.POD and part.bond is Scope.POD and not part.gate:
                 assert book.hidden == {}
 
-    def foreign_services_go(self) -> None:
+    def unseen_strangers_go(self) -> None:
         """What is refused is asked for again and again, so there would be no rest while they stay."""
         for service in self.foreign_services:
             address = ("Service", service.metadata.name)
             if self.world.truth.get(address) is service:
-                del self.world.truth[address]
-                self.world.notes.append(Note(address, None))
+                self.world.put(address, None)
         self.foreign_services.clear()
+        for pod in [pod for pod in self.foreign if KIND not in (pod.metadata.labels or {})]:
+            self.foreign.remove(pod)
+            self.world.put(("Pod", pod.metadata.name), None)
 
     def leaving(self, mine: list[Pod]) -> list[str]:
         """No pod of a live job that should run lingers for ever, not even on a node that is lost."""

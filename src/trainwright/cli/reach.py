@@ -90,10 +90,10 @@ def reach(word: str, namespace: str = "") -> Reached:
 
 
 def enter(run: Run) -> Portal:
-    """A connection to the engine of a live run."""
+    """A connection to the engine of a live run. Raises EngineError if it does not answer, or is of another version."""
     try:
         return Portal(run.socket, timeout=_PATIENCE)
-    except UnavailableError as error:
+    except (UnavailableError, EngineError) as error:
         raise EngineError(f"{run.key} is being run by process {run.pid}, but {error}") from None
 
 

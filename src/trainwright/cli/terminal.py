@@ -6,7 +6,6 @@ one is only passed on, key by key, with its size.
 """
 
 import fcntl
-import json
 import os
 import selectors
 import signal
@@ -14,15 +13,21 @@ import socket
 import sys
 import termios
 import tty
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from trainwright import __version__
 from trainwright.errors import EngineError, UsageError
+from trainwright.jsonlines import LineSplitter, decode, encode
+from trainwright.local.handshake import SUPERVISOR_PROTOCOL
+from trainwright.local.supervisor.protocol import TerminalEnd, TerminalExec, TerminalSignal
 from trainwright.local.supervisor.terminal import connect
 
 _CHUNK = 64 * 1024
+_LONGEST = 1 << 20
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -32,7 +37,13 @@ def run_in(supervisor: str, container: str, argv: list[str], *, tty: bool | None
     if tty and not sys.stdin.isatty():
         raise UsageError("-t needs a terminal, and standard input is none")
     link = _Link(supervisor)
-    request: dict[str, Any] = {"do": "exec", "container": container, "argv": argv, "env": {}, "cwd": None, "tty": False}
+    request: TerminalExec = {
+        "do": "exec",
+        "protocol": SUPERVISOR_PROTOCOL,
+        "version": __version__,
+        "container": container,
+        "argv": argv,
+    }
     if tty is False or not (terminal or tty):
         return _piped(link, request)
     env = {"TERM": os.environ.get("TERM", "dumb")}
@@ -55,41 +66,40 @@ class _Link:
             self.socket = connect(str(Path(path).parent))
         except OSError as error:
             raise EngineError(f"the replica's node does not answer at {path}: {error.strerror or error}") from None
-        self._rest = b""
+        self._lines, self._ready = LineSplitter(_LONGEST), deque[bytes]()
 
-    def ask(self, request: dict[str, Any], fds: list[int]) -> None:
+    def ask(self, request: TerminalExec, fds: list[int]) -> None:
         """Start the command; Unstarted says why it cannot be."""
-        socket.send_fds(self.socket, [json.dumps(request).encode() + b"\n"], fds)
-        answer = self.read()
+        socket.send_fds(self.socket, [encode(request)], fds)
+        answer = self._read()
         if not answer.get("ok"):
             raise Unstarted(str(answer.get("error", "the node did not start the command")), answer.get("code"))
 
-    def read(self) -> dict[str, Any]:
-        """The next message; waits for it."""
-        while b"\n" not in self._rest:
-            data = self.socket.recv(_CHUNK)
-            if not data:
-                raise EngineError("the replica's node is gone")
-            self._rest += data
-        line, _, self._rest = self._rest.partition(b"\n")
-        message: dict[str, Any] = json.loads(line)
-        return message
+    def end(self) -> int:
+        """Wait until the command has ended; its exit code."""
+        end = cast("TerminalEnd", self._read())
+        return end["code"]
 
     def signal(self, number: int) -> None:
         """Pass a signal on."""
+        message: TerminalSignal = {"signal": number}
         with suppress(OSError):
-            self.socket.sendall(json.dumps({"signal": number}).encode() + b"\n")
+            self.socket.sendall(encode(message))
+
+    def _read(self) -> dict[str, Any]:
+        """The next message; waits for it."""
+        while not self._ready:
+            data = self.socket.recv(_CHUNK)
+            if not data:
+                raise EngineError("the replica's node is gone")
+            self._ready.extend(self._lines.feed(data))
+        return decode(self._ready.popleft())
 
 
-def _piped(link: _Link, request: dict[str, Any]) -> int:
+def _piped(link: _Link, request: TerminalExec) -> int:
     link.ask(request, [0, 1, 2])
     with _handling(dict.fromkeys(_FORWARDED, link.signal)):
-        return _code(link.read())
-
-
-def _code(message: dict[str, Any]) -> int:
-    code: int = message.get("code", 0)
-    return code
+        return link.end()
 
 
 @contextmanager
@@ -102,7 +112,7 @@ def _handling(acts: dict[signal.Signals, Callable[[int], None]]) -> Iterator[Non
             signal.signal(number, handler)
 
 
-def _at_terminal(link: _Link, request: dict[str, Any]) -> int:
+def _at_terminal(link: _Link, request: TerminalExec) -> int:
     ours, theirs = os.openpty()
     _resize(ours)
     try:
@@ -143,7 +153,7 @@ def _pass_on(link: _Link, terminal: int) -> int:
             if 0 in ready and not _copy(0, terminal):
                 selector.unregister(0)
             if link.socket.fileno() in ready:
-                code = _code(link.read())
+                code = link.end()
                 _drain(terminal)
                 return code
 

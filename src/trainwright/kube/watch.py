@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from trainwright.errors import ApiError, UnavailableError
+from trainwright.jsonlines import LineSplitter, LineTooLongError
 from trainwright.kube.codec import item, metadata, unreadable
 from trainwright.kube.status import error_of, read
 from trainwright.runtime.ports import Change, Happened, Resource
@@ -30,40 +31,16 @@ class _Event(Struct, frozen=True):
 _EVENT = msgspec.json.Decoder(_Event)
 
 
-class Lines:
-    """Cuts a stream of bytes into lines, however it comes in."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._size = 0
-
-    @property
-    def rest(self) -> bool:
-        """Whether a line has begun and not ended."""
-        return bool(self._parts)
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are complete now; UnavailableError if one is too long to be meant."""
-        *lines, rest = data.split(b"\n")
-        if lines:
-            lines[0] = b"".join((*self._parts, lines[0]))
-            self._parts, self._size = [], 0
-        if rest:
-            self._parts.append(rest)
-            self._size += len(rest)
-        if self._size > _LONGEST:
-            raise UnavailableError(f"the server sends an event of more than {_LONGEST:,} bytes")
-        return lines
-
-
 async def changes(resource: Resource, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[tuple[Change, ...], None]:
     """The changes in a stream, until it ends; GoneError and its like where the server says so."""
-    lines = Lines()
+    lines = LineSplitter(_LONGEST)
     async with aclosing(chunks):
         async for chunk in chunks:
             batch: list[Change] = []
             try:
                 batch.extend(_change(resource, line) for line in lines.feed(chunk) if line)
+            except LineTooLongError as error:
+                raise UnavailableError(f"the watch of {resource.id} sends {error}") from None
             except ApiError:
                 # What came before the error did happen.
                 if batch:
@@ -71,7 +48,7 @@ async def changes(resource: Resource, chunks: AsyncGenerator[bytes, None]) -> As
                 raise
             if batch:
                 yield tuple(batch)
-    if lines.rest:
+    if lines.partial:
         raise UnavailableError(f"the watch of {resource.id} broke off within an event")
 
 

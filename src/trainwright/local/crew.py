@@ -18,13 +18,14 @@ import msgspec
 from msgspec.structs import replace
 
 import trainwright
-from trainwright.errors import ApiError, EngineError, InvalidError
-from trainwright.local.agent.main import Config, Heartbeat
+from trainwright.errors import ApiError, EngineError
+from trainwright.local.agent.main import Config
 from trainwright.local.agent.settings import Settings as Node
 from trainwright.local.devices.pool import DevicePool
 from trainwright.local.fencing import hold, see_out, unkillable
 from trainwright.local.scheduling.liveness import node_lost
 from trainwright.local.settings import SOCKET, Settings
+from trainwright.local.sockets.protocol import HeartbeatRequest
 from trainwright.local.supervisor import runtimes
 from trainwright.local.watchdog import Watchdog, described
 from trainwright.model.meta import Key
@@ -49,11 +50,11 @@ class AgentProcess:
         self._held = hold(process.pid, os.getpid())
         self._supervisor: runtimes.Process | None = None
 
-    def heard(self, heartbeat: Heartbeat) -> None:
+    def heard(self, heartbeat: HeartbeatRequest) -> None:
         """The agent is alive, and has told which process its supervisor is."""
-        if heartbeat.pid == self.process.pid:
+        if heartbeat["pid"] == self.process.pid:
             self.watchdog.answered()
-            self._supervisor = self._supervisor or hold(heartbeat.supervisor, heartbeat.pid)
+            self._supervisor = self._supervisor or hold(heartbeat["supervisor"], heartbeat["pid"])
 
     async def watch(self, notify: Callable[[str], None]) -> None:
         """Kill it when it does not answer any more."""
@@ -111,19 +112,15 @@ class Crew:
         for node in nodes:
             await self._ready(node.node)
 
-    async def heartbeat(self, request: dict[str, Any]) -> None:
-        """An agent says that it is alive. Raises InvalidError."""
-        try:
-            heartbeat = msgspec.convert(request, Heartbeat)
-        except msgspec.ValidationError as error:
-            raise InvalidError(f"the heartbeat cannot be read: {error}") from None
-        agent = self._agents.get(heartbeat.node)
+    async def heartbeat(self, heartbeat: HeartbeatRequest) -> None:
+        """An agent says that it is alive."""
+        agent = self._agents.get(heartbeat["node"])
         if agent is not None:
             agent.heard(heartbeat)
 
     async def _launch(self, node: Node) -> AgentProcess:
         if node.network is not None:
-            node = replace(node, network=node.network | {"holder": self._spaces})
+            node = replace(node, network={**node.network, "holder": self._spaces})
         channel = self._devices.channel(node.node)
         # Everybody can read the arguments of a process, and variables may be secrets.
         config = Config(str(self._settings.folder / SOCKET), replace(node, env={}), leases=channel.theirs.fileno())

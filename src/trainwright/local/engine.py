@@ -23,7 +23,9 @@ from trainwright.local.network.addresses import Addresses
 from trainwright.local.network.pools import BLOCKS, Hosts, Ports, Subnet, loopback, ranges
 from trainwright.local.scheduling.scheduler import Scheduler
 from trainwright.local.settings import SOCKET, Settings
+from trainwright.local.sockets.protocol import HeartbeatRequest, MetricsRequest
 from trainwright.local.sockets.server import serve
+from trainwright.local.sockets.verbs import Verb
 from trainwright.local.storage.store import Store
 from trainwright.model.child import Node
 from trainwright.model.meta import Key
@@ -79,7 +81,10 @@ class Engine:
         pool, hosted = self._pools()
         addresses = Addresses(self.store, pool, Ports(ranges(), start=os.getpid()), hosted)
         addresses.install()
-        verbs = {"metrics": self._metrics, HEARTBEAT: self._fleet.heartbeat}
+        verbs: dict[str, Verb[Any]] = {
+            "metrics": Verb(MetricsRequest, self._metrics),
+            HEARTBEAT: Verb(HeartbeatRequest, self._fleet.heartbeat),
+        }
         await self._open.enter_async_context(serve(self._settings.folder / SOCKET, self.cluster, verbs))
         await self._fleet.start()
         site = self._site()
@@ -156,7 +161,7 @@ class Engine:
         told = error if isinstance(error, EngineError) else EngineError(f"a part of the engine has failed: {error!r}")
         self.broken.set_exception(told)
 
-    async def _metrics(self, _request: dict[str, Any]) -> str:
+    async def _metrics(self, _request: MetricsRequest) -> str:
         return self._controller.telemetry.expose()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainwright.local.supervisor import journal, tree
+from trainwright.local.supervisor.protocol import Entry
 from trainwright.local.supervisor.runtimes import Process
 
 #: Told which processes do not end although they were killed.
@@ -86,7 +87,7 @@ async def _sweep(folder: Path, stuck: Stuck) -> None:
         await _emptied(lambda: tree.kill_marked(containers), stuck)
 
 
-def _running(folder: Path) -> dict[str, journal.Entry]:
+def _running(folder: Path) -> dict[str, Entry]:
     return {name: one for name, one in journal.read(str(folder / "journal")).items() if not one.get("ended")}
 
 

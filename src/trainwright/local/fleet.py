@@ -11,7 +11,7 @@ import os
 import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -26,6 +26,7 @@ from trainwright.local.devices.pool import DevicePool
 from trainwright.local.fencing import fence, unkillable
 from trainwright.local.network.subnets import lease
 from trainwright.local.settings import Settings
+from trainwright.local.sockets.protocol import HeartbeatRequest
 from trainwright.local.supervisor.runtimes import Process
 from trainwright.runtime.ports import Clock, Cluster
 
@@ -79,7 +80,7 @@ class Fleet:
         self._nodes = [replace(node, runtime=runtime, network=network) for node in self._nodes]
         if len(self._nodes) == 1 and self._settings.revive is None:
             channel = self.devices.channel(self._nodes[0].node)
-            self._link = await Link.start({**self._nodes[0].supervisor(), "leases": channel.theirs.fileno()})
+            self._link = await Link.begin(self._nodes[0].supervisor(channel.theirs.fileno()))
             channel.handed()
         else:
             from trainwright.local.crew import Crew  # noqa: PLC0415 - hardly any run needs it
@@ -88,7 +89,7 @@ class Fleet:
             await self._crew.prepare(subnet)
         self.runtime, self.choice, self.subnet = runtime, why, subnet
 
-    async def heartbeat(self, request: dict[str, Any]) -> None:
+    async def heartbeat(self, request: HeartbeatRequest) -> None:
         """An agent in a process of its own says that it is alive."""
         if self._crew is not None:
             await self._crew.heartbeat(request)

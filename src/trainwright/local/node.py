@@ -91,7 +91,7 @@ class Node:
 
     async def _settle(self, why: str) -> None:
         channel = self._devices.channel(self._settings.node)
-        self._link = await Link.start({**self._settings.supervisor(), "leases": channel.theirs.fileno()})
+        self._link = await Link.begin(self._settings.supervisor(channel.theirs.fileno()))
         channel.handed()
         self._notify(f"runtime {self._settings.runtime}: {why}")
 
@@ -101,7 +101,7 @@ class Node:
         self._settings = replace(self._settings, port=port)
         settings, notify = self._settings, self._notify
         self._agent = Agent(cluster, self._link, WallClock(), settings, notify, tokens, leases=self._devices)
-        for notice in self._link.ready.result().get("notices") or ():
+        for notice in self._link.ready.result()["notices"]:
             self._notify(notice)
         self._link.lost = partial(self._lose, self._link.lost)
         self._agent.failed = self.broken.set

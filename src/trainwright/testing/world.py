@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small cluster in memory: an API server's manners, a kubelet by hand, and an operator that can be stale or die.
+"""A small cluster in memory: an API server, a kubelet by hand, and an operator that can be stale or die.
 
 Tests and `trainwright plan` drive it: change the world (`start`, `exit`, `vanish`, `lose_node` …), let the operator
-look (`step`, or `step(dies_after=n)`), move the `clock`. The operator reads only its cache; watch events reach that
-when `deliver` says so, its own writes at once. What it stores goes through JSON, as on a real server. With `defers` it
-keeps what need not be stored at once to itself, and loses that when it dies.
+look (`step`, or `step(dies_after=n)`), move the `clock`. The operator has the caches and the executor of `runtime`:
+watch events reach the caches when `deliver` says so, the answers to its own writes at once. What it stores goes
+through JSON, as on a real server. With `defers` it keeps what need not be stored at once to itself, and loses that when
+it dies.
 """
 
-from collections.abc import Callable
-from datetime import timedelta
-from functools import partial
+from collections.abc import Coroutine
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.core.reconcile import reconcile
-from trainwright.model.action import Create, Delete, Patch, Plan, Write
+from trainwright.kinds.registry import KINDS
+from trainwright.model.action import Plan, Write
 from trainwright.model.child import (
     Condition,
     Container,
@@ -29,7 +29,6 @@ from trainwright.model.child import (
     Pod,
     Refusal,
     Running,
-    Service,
     Terminated,
     Waiting,
 )
@@ -37,28 +36,24 @@ from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ATTEMPT, SPARE
 from trainwright.model.site import Site
+from trainwright.runtime.cache import Cache
+from trainwright.runtime.executor import Executor
+from trainwright.runtime.ports import Change, Happened, Resource
+from trainwright.runtime.resources import groups_of
+from trainwright.runtime.settings import Settings
+from trainwright.runtime.telemetry import Telemetry
+from trainwright.runtime.track import Track
+from trainwright.runtime.view import View
 from trainwright.testing import factories
+from trainwright.testing.apiserver import GRACE, Address, ApiServer, Child, DiedError, Note, selected
 
-GRACE = 30
-#: How long a refused create is not tried again.
+#: Seconds after which a refused create is tried again.
 REFUSED = 30
-Child = Pod | Service | Extra
-Address = tuple[str, str]
-
-
-class DiedError(Exception):
-    """The operator was killed between two writes."""
+_SETTINGS = Settings(writes=1, refused=REFUSED, refused_most=REFUSED, extras=groups_of(KINDS))
 
 
 class StaleError(Exception):
     """A write was refused: what it was based on is no longer true."""
-
-
-class Note(Struct, frozen=True):
-    """A watch event that has not been delivered yet; no child means that it is gone."""
-
-    address: Address
-    child: Child | None
 
 
 class World:
@@ -72,33 +67,58 @@ class World:
         self.site = site or Site()
         self.clock = factories.NOW
         self.nodes: dict[str, Node] | None = {name: factories.node(name) for name in nodes} or None
-        self.truth: dict[Address, Child] = {}
-        self.cache: dict[Address, Child] = {}
-        self.notes: list[Note] = []
-        self.tombstones: set[str] = set()
-        self.refusals: dict[Address, Refusal] = {}
         self.job, self.version = job, 1
         self.seen_job, self.seen_version = job, 1
         self.gone = False
-        self.made = self.addresses = 0
-        #: By UID: what pods and ConfigMaps were made from, and what pods read of a ConfigMap when they started.
-        self.bodies_of: dict[str, Body] = {}
+        self.addresses = 0
+        #: By UID: what pods read of a ConfigMap when they started.
         self.read: dict[str, dict[str, str]] = {}
-        self.writes: list[str] = []
         self.plans: list[Plan] = []
+        self.server = ApiServer(self.now, lambda: self.job)
+        self.server.finalized, self.server.removed = self._finalized, self._removed
+        self._begin()
+
+    def _begin(self) -> None:
+        """A new operator: it has seen nothing yet."""
+        telemetry = Telemetry()
+        self._view = View(self.server, self, _SETTINGS, telemetry)
+        owner = self.job.owner
+        group, _, version = owner.api_version.rpartition("/")
+        kind = Resource(group, version, f"{owner.kind.lower()}s", owner.kind)
+        self._view.jobs.setdefault(self.job.kind, Cache(kind))
+        self._executor = Executor(self.server, self._view, _SETTINGS, telemetry)
+        self._track = Track(KINDS[0], self.job.uid)  # its kind is for reading documents, and the world has none
+
+    def now(self) -> datetime:
+        """The time; the world is the `Clock` of its operator."""
+        return self.clock
+
+    @property
+    def truth(self) -> dict[Address, Child]:
+        """What really exists."""
+        return self.server.truth
+
+    @property
+    def notes(self) -> list[Note]:
+        """The watch events that are not delivered yet."""
+        return self.server.notes
+
+    @property
+    def writes(self) -> list[str]:
+        """Everything that the operator has written."""
+        return self.server.writes
+
+    @property
+    def refusals(self) -> dict[Address, Refusal]:
+        """What the operator could not make."""
+        return self._track.refusals
 
     # -- the operator --------------------------------------------------------------------------------------------
 
     def observed(self) -> Observed:
         """The job's children as the operator sees them."""
-        children = [self.cache[address] for address in sorted(self.cache)]
-        return Observed(
-            pods=tuple(child for child in children if isinstance(child, Pod)),
-            services=tuple(child for child in children if isinstance(child, Service)),
-            extras=tuple(child for child in children if isinstance(child, Extra)),
-            nodes=self.nodes,
-            refusals=tuple(self.refusals.values()),
-        )
+        seen = self._view.observe(self.seen_job, tuple(self.refusals.values()))
+        return replace(seen, nodes=self.nodes)
 
     def look(self) -> Plan:
         """What the operator would do now."""
@@ -106,8 +126,10 @@ class World:
 
     def step(self, *, dies_after: int | None = None) -> Plan:
         """One pass, carried out in the order of `model.action`; killed after so many writes if told so."""
+        self._track.begin(self.clock)
         plan = self.look()
         self.plans.append(plan)
+        self._track.expire(self.clock, {(create.body["kind"], create.name) for create in plan.creates})
         try:
             self.carry_out(plan, dies_after)
         except DiedError:
@@ -118,39 +140,33 @@ class World:
 
     def carry_out(self, plan: Plan, dies_after: int | None = None) -> None:
         """Write after write."""
-        left = len(self.writes) + dies_after if dies_after is not None else None
-        for write in self._writes(plan):
-            if left is not None and len(self.writes) >= left:
-                raise DiedError
-            write()
-
-    def _writes(self, plan: Plan) -> list[Callable[[], None]]:
-        writes: list[Callable[[], None]] = []
+        self.server.dies_at = None if dies_after is None else len(self.writes) + dies_after
         if plan.write is Write.LATER and self.defers:
             self.pending = plan.status.ledger
             self.seen_job = replace(self.seen_job, ledger=self.pending)
         elif plan.write is not Write.NOT:
-            writes.append(partial(self._store, plan.status.ledger))
-        writes += [partial(self._patch, patch) for patch in plan.patches]
-        writes += [partial(self._delete, delete) for delete in plan.deletes]
-        writes += [partial(self._create, create) for create in plan.creates]
-        return writes + ([self._remove_job] if plan.remove_job else [])
+            self._store(plan.status.ledger)
+        _finished(self._executor.carry_out(self.seen_job, plan, self._track, self.clock))
 
     def restart_operator(self) -> None:
         """A new operator lists everything."""
-        self.cache = dict(self.truth)
         self.notes.clear()
+        self._begin()
+        for cache in self._view.children.values():
+            cache.replace(self.server.page(cache.resource))
         self.pending = None
         self._see_job()
-        self.refusals.clear()
 
     def deliver(self, position: int = 0) -> None:
-        """One watch event arrives: the first by default; never an older one for an object after a newer."""
+        """One watch event arrives: the first by default; those of one resource come in their order."""
         if self.notes:
-            note = self.notes[position % len(self.notes)]
-            note = next(earlier for earlier in self.notes if earlier.address == note.address)
+            chosen = self.notes[position % len(self.notes)]
+            note = next(earlier for earlier in self.notes if earlier.address[0] == chosen.address[0])
             self.notes.remove(note)
-            self._see(note.address, note.child)
+            # A watch tells that an object is gone when it has lost the labels that informers select by.
+            what = note.what if selected(note.child) else Happened.DELETED
+            api = note.child.api_version if isinstance(note.child, Extra) else "v1"
+            self._view.children[api, note.address[0]].apply(Change(what, str(note.version), note.child))
 
     def catch_up(self) -> None:
         """Every watch event arrives, and so does the job."""
@@ -163,19 +179,12 @@ class World:
         self.seen_job = self.job if self.pending is None else replace(self.job, ledger=self.pending)
         self.seen_version = self.version
 
-    def _see(self, address: Address, child: Child | None) -> None:
-        """Into the cache; an object that our own delete has removed is not revived by an older event."""
-        if child is None:
-            self.cache.pop(address, None)
-        elif _uid(child) not in self.tombstones:
-            self.cache[address] = child
-
     # -- the API server ------------------------------------------------------------------------------------------
 
     def _store(self, ledger: Ledger) -> None:
         if self.seen_version != self.version:
             raise StaleError
-        self.writes.append("status")
+        self.server.note_write("status")
         ledger = msgspec.json.decode(msgspec.json.encode(ledger), type=Ledger)
         self.job, self.version = replace(self.job, ledger=ledger), self.version + 1
         self.pending = None
@@ -186,92 +195,19 @@ class World:
         self.job = replace(self.job, generation=self.job.generation + 1, **changes)
         self.version += 1
 
-    def _create(self, create: Create) -> None:
-        kind, name = address = (create.body["kind"], create.name)
-        self.writes.append(f"create {kind} {name}")
-        existing = self.truth.get(address)
-        if existing is not None:
-            self._taken(address, existing)
-            return
-        self.made += 1
-        self.refusals.pop(address, None)
-        self.bodies_of[f"uid-{self.made}"] = dict(create.body)
-        self._set(address, self._born(create, f"uid-{self.made}"), ours=True)
+    def _finalized(self, _: Body) -> None:
+        self.job = self.seen_job = replace(self.job, finalizers=None)
 
-    def _taken(self, address: Address, existing: Child) -> None:
-        """409: one GET tells whose it is. A foreign object is reported; ours, or one on its way out, is now seen."""
-        owner = existing.metadata.controller
-        if (owner is None or owner.uid != self.job.uid) and existing.metadata.deletion_timestamp is None:
-            until = self.clock + timedelta(seconds=REFUSED)
-            said = "somebody else's has its name"
-            self.refusals[address] = Refusal(address[1], "AlreadyExists", said, until, address[0])
-        self.cache[address] = existing
-
-    def _born(self, create: Create, uid: str) -> Child:
-        """The narrow slice of a new object."""
-        body = create.body
-        meta = {**body["metadata"], "uid": uid, "creationTimestamp": self.clock.isoformat()}
-        whole: dict[str, Any] = {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": meta}
-        if body["kind"] == "Pod":
-            return msgspec.convert(whole | {"spec": body["spec"]}, Pod)
-        if body["kind"] == "Service":
-            return msgspec.convert(whole, Service)
-        return msgspec.convert(whole, Extra)
-
-    def _delete(self, delete: Delete) -> None:
-        address = (delete.kind, delete.name)
-        self.writes.append(f"delete {delete.kind} {delete.name}")
-        child = self.truth.get(address)
-        if child is None or _uid(child) != delete.uid:
-            self._set(address, child, ours=True)
-            return
-        self.delete(address, grace=0 if delete.force else GRACE, ours=True)
-
-    def delete(self, address: Address, *, grace: int = GRACE, ours: bool = False) -> None:
-        """Somebody deletes an object; a pod that a node holds lingers until its kubelet is done with it."""
-        child = self.truth[address]
-        if isinstance(child, Pod) and grace and child.spec.node_name:
-            if child.metadata.deletion_timestamp is not None:
-                return
-            when = self.clock + timedelta(seconds=grace)
-            meta = replace(child.metadata, deletion_timestamp=when, deletion_grace_period_seconds=grace)
-            self._set(address, replace(child, metadata=meta), ours=ours)
-        else:
-            self._set(address, None, ours=ours)
-
-    def _patch(self, patch: Patch) -> None:
-        address = (patch.kind, patch.name)
-        self.writes.append(f"patch {patch.kind} {patch.name}")
-        if patch.uid == self.job.uid:
-            self.job = self.seen_job = replace(self.job, finalizers=None)
-            return
-        child = self.truth.get(address)
-        if child is not None and _uid(child) == patch.uid:
-            made = self.bodies_of.get(patch.uid)
-            if made is not None and "data" in made:
-                made["data"] = made["data"] | patch.body.get("data", {})
-            body = msgspec.to_builtins(child)
-            body["metadata"] |= patch.body.get("metadata", {})
-            self._set(address, msgspec.convert(body, type(child)), ours=True)
-
-    def _remove_job(self) -> None:
-        self.writes.append("delete job")
+    def _removed(self) -> None:
         self.gone = True
-        for address in list(self.truth):
-            self._set(address, None, ours=True)
 
-    def _set(self, address: Address, child: Child | None, *, ours: bool = False) -> None:
-        """The truth changes; the operator learns of its own writes at once, of others' when the watch says so."""
-        before = self.truth.pop(address, None)
-        if child is not None:
-            self.truth[address] = child
-        elif ours and before is not None:
-            self.tombstones.add(_uid(before))
-        if ours:
-            self.notes = [note for note in self.notes if note.address != address]
-            self._see(address, child)
-        else:
-            self.notes.append(Note(address, child))
+    def delete(self, address: Address, *, grace: int = GRACE) -> None:
+        """Somebody deletes an object; a pod that a node holds lingers until its kubelet is done with it."""
+        self.server.remove(address, grace)
+
+    def put(self, address: Address, child: Child | None) -> None:
+        """Somebody changes an object, or makes or removes one."""
+        self.server.put(address, child)
 
     # -- the kubelet and other people ----------------------------------------------------------------------------
 
@@ -292,13 +228,13 @@ class World:
     def change(self, name: str, **status: Any) -> None:
         """A pod's status changes."""
         pod = self._pod(name)
-        self._set(("Pod", name), replace(pod, status=replace(pod.status, **status)))
+        self.put(("Pod", name), replace(pod, status=replace(pod.status, **status)))
 
     def bind(self, name: str, node: str = "node-1") -> None:
         """The scheduler puts a pod on a node."""
         pod = self._pod(name)
         if not pod.spec.node_name:
-            self._set(("Pod", name), replace(pod, spec=replace(pod.spec, node_name=node)))
+            self.put(("Pod", name), replace(pod, spec=replace(pod.spec, node_name=node)))
 
     def unplace(self, name: str) -> None:
         """The scheduler finds no node for a pod, and says so; since when is not said again."""
@@ -331,7 +267,7 @@ class World:
         """What a pod reads of its job's ConfigMap when it starts, or what a kubelet says if it cannot."""
         found: dict[str, str] = {}
         gates = {role.gate for role in self.job.roles if role.gate}
-        body = self.bodies_of.get(self._pod(name).metadata.uid, {}) if gates else {}
+        body = self.server.bodies_of.get(self._pod(name).metadata.uid, {}) if gates else {}
         for container in (body.get("spec") or {}).get("containers") or ():
             for source in container.get("envFrom") or ():
                 needed = (source.get("configMapRef") or {}).get("name")
@@ -348,7 +284,7 @@ class World:
 
     def _data(self, name: str) -> dict[str, str] | None:
         child = self.truth.get(("ConfigMap", name))
-        return None if child is None else self.bodies_of.get(_uid(child), {}).get("data", {})
+        return None if child is None else self.server.bodies_of.get(_uid(child), {}).get("data", {})
 
     def exit(self, name: str, code: int = 0) -> None:
         """The pod's container ends."""
@@ -382,7 +318,7 @@ class World:
         gang = self.job.gang.at(self.site) if self.job.gang is not None else None
         for address, child in list(self.truth.items()):
             if gang is not None and gang.admits and isinstance(child, Extra) and child.status is None:
-                self._set(address, replace(child, status=GroupStatus(min(gang.admits))))
+                self.put(address, replace(child, status=GroupStatus(min(gang.admits))))
 
     def evict(self, name: str) -> None:
         """Preempted or drained."""
@@ -391,13 +327,13 @@ class World:
 
     def vanish(self, name: str) -> None:
         """The pod object is gone: collected, or deleted without grace."""
-        self._set(("Pod", name), None)
+        self.put(("Pod", name), None)
 
     def reap(self) -> None:
         """Kubelets of live nodes finish pods that are being deleted."""
         for name, pod in self.pods().items():
             if pod.metadata.deletion_timestamp is not None and not self._dead(pod.spec.node_name):
-                self._set(("Pod", name), None)
+                self.put(("Pod", name), None)
 
     def _dead(self, node: str) -> bool:
         if self.nodes is None or not node:
@@ -448,3 +384,13 @@ class World:
 
 def _uid(child: Child) -> str:
     return child.metadata.uid
+
+
+def _finished(work: Coroutine[Any, Any, None]) -> None:
+    """Run what waits for nothing but the world, without an event loop."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    work.close()
+    raise AssertionError("the operator waits for something that is not of this world")

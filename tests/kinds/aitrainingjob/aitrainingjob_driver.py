@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An AITrainingJob in the simulated world, driven the way an engine will: load → reconcile → render → store → do.
+"""An AITrainingJob for `driving.KindDriver`: its manifests, and what is true only of the status of this kind."""
 
-The status lives in the manifest as JSON and nowhere else: every pass loads it anew, so whatever does not survive the
-wire is lost here too. Every pass of every test also holds what must always be true of a status (`_hold`).
-"""
-
-from collections.abc import Callable
 from typing import Any
 
 from driving import KindDriver
@@ -13,7 +8,7 @@ from trainwright.kinds.aitrainingjob import AITRAININGJOB
 from trainwright.kinds.aitrainingjob.conditions import ENDS
 from trainwright.kinds.aitrainingjob.wire import MOST_CONDITIONS
 from trainwright.kinds.base import Loaded
-from trainwright.model.action import Plan, Write
+from trainwright.model.action import Plan
 from trainwright.model.child import Condition, Container, ContainerState, Waiting
 from trainwright.model.job import Body
 from trainwright.model.site import Site
@@ -53,6 +48,7 @@ class Driver(KindDriver):
     """One job, its children, and its stored manifest."""
 
     kind = AITRAININGJOB
+    unique_conditions = False
 
     def __init__(self, document: Body, *, site: Site | None = None, nodes: tuple[str, ...] = ()) -> None:
         #: Every phase that was ever stored, one after the other.
@@ -62,13 +58,8 @@ class Driver(KindDriver):
     # -- the operator --------------------------------------------------------------------------------------------
 
     def _hold(self, loaded: Loaded, plan: Plan) -> None:
-        """What is true of every status: it is read as it was written, and said twice it says the same."""
-        assert self._render(loaded, plan) == self.rendered
-        settled = self._again(loaded, plan)
-        if not self.rendered[
-            "RestartReplicaName"
-        ]:  # else the old pods may have gone meanwhile, which the second look tells
-            assert settled == self.rendered
+        """The phase is the last condition, and the only one that is true."""
+        super()._hold(loaded, plan)
         conditions = self.rendered["conditions"] or []
         steps = [one for one in conditions if one["type"] != "Invalid"]
         assert "RestartReplicaName" in self.rendered
@@ -77,6 +68,11 @@ class Driver(KindDriver):
         assert self.rendered["phase"] == (steps[-1]["type"] if steps else "")
         assert all(one["reason"] == f"TrainingJob{one['type']}" for one in conditions)
         assert ("endTime" in self.rendered) == (self.rendered["phase"] in ENDS)
+
+    @property
+    def _rests(self) -> bool:
+        """While a replica restarts its old pods may go, and the second rendering says so."""
+        return not self.rendered["RestartReplicaName"]
 
     def _save(self) -> None:
         super()._save()
@@ -90,7 +86,7 @@ class Driver(KindDriver):
         self.document["spec"]["replicaSpecs"][kind]["replicas"] = count
         return self.edited()
 
-    def annotate(self, *, reaps: bool = True, **annotations: str) -> Body:
+    def annotate(self, *, reaps: bool | None = None, **annotations: str) -> Body:
         """Somebody annotates the job; its generation stays. The status after that."""
         self.document["metadata"].setdefault("annotations", {}).update(annotations)
         return self.go(reaps=reaps)
@@ -99,11 +95,9 @@ class Driver(KindDriver):
 
     def place(self, *names: str) -> Body:
         """Every pod that has no node (or these) gets one. The status after that."""
-        return self._each(self.bind, names)
-
-    def start_all(self, *names: str) -> Body:
-        """Every pod that waits (or these) runs, each on a node of its own. The status after that."""
-        return self._each(lambda name: self.start(name, node=self.node_of(name)), names)
+        for name in self._waiting(*names):
+            self.bind(name)
+        return self.go()
 
     def node_of(self, name: str) -> str:
         """Pod trainer-1 runs on node trainer-1, where there is one that answers; else on `spare`, or on node-1."""
@@ -112,26 +106,6 @@ class Driver(KindDriver):
         known = self.nodes.get(name.removeprefix("demo-"))
         silent = known is None or any(one.status != "True" for one in known.status.conditions or ())
         return "spare" if silent else name.removeprefix("demo-")
-
-    def _each(self, act: Callable[[str], None], names: tuple[str, ...]) -> Body:
-        wanted = {f"demo-{name}" for name in names}
-        for name, pod in sorted(self.pods().items()):
-            waits = pod.status.phase == "Pending" and pod.metadata.deletion_timestamp is None
-            if waits and (not wanted or name in wanted):
-                act(name)
-        return self.go()
-
-    def running(self) -> "Driver":
-        """The job has come to run."""
-        self.go()
-        self.start_all()
-        return self
-
-    def end(self, *names: str, code: int = 0, reaps: bool = True) -> Body:
-        """These replicas end, all before the operator looks again. The status after that."""
-        for name in names:
-            self.exit(f"demo-{name}", code)
-        return self.go(reaps=reaps)
 
     def stick(self, name: str, reason: str = "ImagePullBackOff", message: str = "no such image") -> Body:
         """A container of a placed pod cannot be made. The status after that."""
@@ -146,11 +120,6 @@ class Driver(KindDriver):
         self.change(f"demo-{name}", conditions=(said,))
         return self.go()
 
-    def pass_by(self, seconds: float) -> Body:
-        """Time passes. The status after that."""
-        self.wait(seconds)
-        return self.go()
-
     def again(self) -> Body:
         """The back-off passes, and what is made after it runs. The status after that."""
         self.pass_by(60)
@@ -158,34 +127,9 @@ class Driver(KindDriver):
 
     # -- what there is -------------------------------------------------------------------------------------------
 
-    def names(self, kind: str = "Pod") -> list[str]:
-        """The objects of a kind that really exist and are not on their way out; `#1` marks a second attempt."""
-        return sorted(
-            name.removeprefix("demo-") + _attempt(child.metadata.labels)
-            for (what, name), child in self.truth.items()
-            if what == kind and not child.metadata.deletion_timestamp
-        )
-
-    def body(self, kind: str, name: str) -> Body:
-        """An object as it was last made."""
-        return self.bodies[kind, f"demo-{name}"]
-
-    def env(self, name: str, place: int = 0, group: str = "containers") -> dict[str, str]:
-        """The variables of a container of a pod as it was last made; the last of a name wins."""
-        return {one["name"]: one.get("value", "") for one in self.body("Pod", name)["spec"][group][place]["env"]}
-
-    def said(self) -> list[tuple[str, str]]:
-        """Reason and message of every event so far."""
-        return [(emit.reason or str(emit.moment), emit.message) for emit in self.told]
-
-    def status_writes(self) -> int:
-        """How often the status had to be written at once."""
-        return sum(plan.write is Write.NOW for plan in self.plans)
-
-
-def _attempt(labels: dict[str, str] | None) -> str:
-    attempt = (labels or {}).get("trainwright.dev/attempt", "0")
-    return "" if attempt == "0" else f"#{attempt}"
+    def names(self, kind: str = "Pod", *, attempts: bool = True) -> list[str]:
+        """As for every kind, with attempts."""
+        return super().names(kind, attempts=attempts)
 
 
 def told(status: Body) -> list[tuple[str, str]]:

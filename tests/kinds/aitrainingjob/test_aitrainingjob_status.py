@@ -210,14 +210,14 @@ def test_what_keeps_a_restarted_pod_from_running_is_said_and_forgotten_again() -
 def test_a_pod_that_the_server_refuses_is_said() -> None:
     world = Driver(manifest(trainer=1))
     other = factories.pod(name="demo-trainer-0", uid="somebody-else")
-    world.truth["Pod", "demo-trainer-0"] = world.cache["Pod", "demo-trainer-0"] = msgspec.structs.replace(
-        other, metadata=msgspec.structs.replace(other.metadata, labels={}, owner_references=None)
-    )
+    metadata = msgspec.structs.replace(other.metadata, labels={}, owner_references=None)
+    world.put(("Pod", "demo-trainer-0"), msgspec.structs.replace(other, metadata=metadata))
 
     assert last(world.go()) == (
         "Pending",
-        "all pods are waiting for scheduling; pod demo-trainer-0 could not be created: AlreadyExists: a pod that is "
-        "not this job's has its name",
+        "all pods are waiting for scheduling; pod demo-trainer-0 could not be created: AlreadyExists: pods "
+        '"demo-trainer-0" already exists, and is not this job\'s: nobody controls it; remove it, or give the job '
+        "another name",
     )
 
 

@@ -220,8 +220,8 @@ def test_16_the_status_survives_the_controller() -> None:
     driver.fail_and_restart("worker-1")
     driver.restart_operator()
     successor = Driver(driver.document)
-    successor.truth, successor.cache = driver.truth, dict(driver.truth)
-    successor.made = driver.made
+    successor.server = driver.server
+    successor.restart_operator()
     assert successor.go() == driver.status
 
     successor.fail_and_restart("worker-1")

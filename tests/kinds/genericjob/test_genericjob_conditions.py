@@ -281,7 +281,8 @@ def test_a_name_that_is_taken() -> None:
     stranger = Owner("apps/v1", "ReplicaSet", "other", "other-uid", controller=True)
     job.truth["Pod", "demo-worker-2"] = factories.pod(name="demo-worker-2", owners=(stranger,), labels={})
 
-    message = "demo-worker-2 could not be created: AlreadyExists: a pod that is not this job's has its name"
+    why = "and is not this job's: ReplicaSet other controls it; give the job another name"
+    message = f'demo-worker-2 could not be created: AlreadyExists: pods "demo-worker-2" already exists, {why}'
     assert conditions(job.go())[-1] == ("ReplicaFailure", "True", "ErrorInPod", message)
     assert job.status["aggregate"]["creating"] == 4
     assert job.pods()["demo-worker-2"].metadata.controller == stranger

@@ -69,15 +69,15 @@ def test_names_are_job_type_rank() -> None:
     assert driver.names("Service") == driver.names("PodGroup") == []
 
 
-def test_pods_are_made_in_document_order_then_by_rank() -> None:
+def test_pods_are_made_in_document_order_then_by_rank_after_the_first_of_each_role() -> None:
     driver = Driver(manifest(replicas("worker", 2), replicas("master", 1)))
     driver.step()
 
     assert driver.writes == [
         "status",
         "create Pod demo-worker-0",
-        "create Pod demo-worker-1",
         "create Pod demo-master-0",
+        "create Pod demo-worker-1",
     ]
 
 
@@ -165,14 +165,14 @@ def test_a_service_without_ports_gives_names_only() -> None:
     assert "ports" not in driver.bodies["Service", "demo-worker-0"]["spec"]
 
 
-def test_services_are_made_before_pods() -> None:
+def test_services_are_made_before_their_pods() -> None:
     driver = Driver(manifest(replicas(count=2), service={}))
     driver.step()
 
     assert driver.writes[1:] == [
         "create Service demo-worker-0",
-        "create Service demo-worker-1",
         "create Pod demo-worker-0",
+        "create Service demo-worker-1",
         "create Pod demo-worker-1",
     ]
 

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 from genericjob_driver import (
-    LARGEST_STATUS,
     Driver,
     aggregate,
     container,
@@ -16,6 +15,7 @@ from genericjob_driver import (
     restart_count,
 )
 
+from driving import LARGEST_STATUS
 from trainwright.core.reconcile import reconcile
 from trainwright.kinds.base import load
 from trainwright.kinds.genericjob import GENERICJOB, wire

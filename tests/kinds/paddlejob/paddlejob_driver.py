@@ -1,18 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A PaddleJob in the simulated world, driven the way an engine will: load → reconcile → render → store → carry out.
-
-The status lives in the manifest as JSON and nowhere else: every pass loads it anew, so whatever does not survive the
-wire is lost here too. Every pass of every test also holds what must always be true of a status (`_hold`).
-"""
+"""A PaddleJob for `driving.KindDriver`: its manifests, and what is true only of the status of this kind."""
 
 from typing import Any
 
 from msgspec.structs import replace
 
 from driving import KindDriver
-from trainwright.kinds.base import Loaded
 from trainwright.kinds.paddlejob import PADDLEJOB
-from trainwright.model.action import Patch, Plan
 from trainwright.model.child import Observed
 from trainwright.model.job import Body
 from trainwright.model.site import Site
@@ -59,21 +53,6 @@ class Driver(KindDriver):
     def observed(self) -> Observed:
         return replace(super().observed(), ports=self.held)
 
-    def _hold(self, loaded: Loaded, plan: Plan) -> None:
-        """What is true of every status: it is read as it was written, and said twice it says the same."""
-        assert self._again(loaded, plan) == self.rendered
-        kinds = [one["type"] for one in self.rendered["conditions"]]
-        assert len(set(kinds)) == len(kinds)
-
-    def _patch(self, patch: Patch) -> None:
-        if patch.kind == PADDLEJOB.name:
-            self.document["metadata"] |= patch.body["metadata"]
-        elif (patch.kind, patch.name) in self.bodies:
-            self.bodies[patch.kind, patch.name] |= {
-                "data": self.bodies[patch.kind, patch.name].get("data", {}) | patch.body.get("data", {})
-            }
-        super()._patch(patch)
-
     def wait_out(self) -> Body:
         """Every back-off passes, and what follows is done."""
         for _ in range(3):
@@ -94,17 +73,11 @@ class Driver(KindDriver):
         """Every pod that can starts, again and again until all that can have. The status after that."""
         self.go()
         for _ in range(4):
-            for name, pod in self.pods().items():
+            for name, pod in sorted(self.pods().items()):
                 if pod.status.phase == "Pending" and pod.metadata.deletion_timestamp is None:
                     self.start(name, node=name.removeprefix("demo-") if self.nodes else "node-1")
             self.go()
         return self.status
-
-    def end(self, *names: str, code: int = 0) -> Body:
-        """These replicas end. The status after that."""
-        for name in names:
-            self.exit(f"demo-{name}", code)
-        return self.go()
 
     # -- looking -------------------------------------------------------------------------------------------------
 
@@ -123,17 +96,11 @@ class Driver(KindDriver):
         found = self.bodies["ConfigMap", "demo"]["data"]
         return {key: value for key, value in found.items() if not key.startswith("TRAINWRIGHT_")}
 
-    def env(self, name: str, place: int = 0) -> dict[str, Any]:
+    def env(self, name: str, place: int = 0, group: str = "containers") -> dict[str, Any]:
         """What a pod's container is told, but for the ConfigMap; the last entry of a name wins."""
-        body = self.bodies["Pod", f"demo-{name}"]["spec"]["containers"][place]
-        found = {one["name"]: one.get("value", one.get("valueFrom")) for one in body.get("env") or ()}
+        found = super().env(name, place, group)
         return {key: value for key, value in found.items() if not key.startswith("TRAINWRIGHT_")}
 
-    def names(self, kind: str = "Pod") -> list[str]:
-        """What there is of a kind, without the job's name; `worker-0#1` for a later attempt."""
-        found = []
-        for (what, name), child in self.truth.items():
-            if what == kind:
-                attempt = (child.metadata.labels or {}).get("trainwright.dev/attempt", "0")
-                found.append(name.removeprefix("demo-") + ("" if attempt == "0" else f"#{attempt}"))
-        return sorted(found)
+    def names(self, kind: str = "Pod", *, attempts: bool = True) -> list[str]:
+        """As for every kind, with attempts."""
+        return super().names(kind, attempts=attempts)

@@ -343,7 +343,7 @@ def test_22_pods_of_an_older_job_of_the_same_name_are_not_taken_over() -> None:
     theirs = msgspec.structs.replace(old.metadata, uid="theirs", owner_references=(owner,), labels=labels)
     stranger = msgspec.structs.replace(old, metadata=theirs)
     assert isinstance(stranger, Pod)
-    world._set(("Pod", "demo-worker-0"), stranger)
+    world.put(("Pod", "demo-worker-0"), stranger)
     world.exit("demo-worker-0", 1)
     world.go()
 
@@ -359,13 +359,13 @@ def test_23_a_foreign_pod_of_that_name_is_told_of() -> None:
     world = Driver(manifest(worker=1))
     world.go()
     pod = world.truth["Pod", "demo-worker-0"]
-    world._set(
+    world.put(
         ("Pod", "demo-worker-0"),
         msgspec.structs.replace(
             pod, metadata=msgspec.structs.replace(pod.metadata, uid="x", owner_references=None, labels=None)
         ),
     )
-    world.go()
+    world.wait_out()
 
     assert world.conditions["ReplicaFailure"] == ("True", "FailedCreate")
     assert "demo-worker-0" in world.status["conditions"][-1]["message"]
@@ -453,7 +453,7 @@ def test_27_the_group_counts_init_containers_and_follows_the_jobs_size() -> None
     # A group that turns Unknown while pods run does not keep a lost one from being made again.
     found = world.truth["PodGroup", "demo"]
     assert isinstance(found, Extra)
-    world._set(("PodGroup", "demo"), msgspec.structs.replace(found, status=GroupStatus("Unknown")))
+    world.put(("PodGroup", "demo"), msgspec.structs.replace(found, status=GroupStatus("Unknown")))
     world.wait_out()
     world.run()
     assert world.bodies["Pod", "demo-worker-2"]["metadata"]["annotations"]["volcano.sh/job-version"] == "1"

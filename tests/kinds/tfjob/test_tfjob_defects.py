@@ -259,7 +259,7 @@ def test_1745_a_name_that_no_service_can_have_is_refused_not_tried() -> None:
 def test_1306_deleted_and_created_again_under_the_same_name_starts_at_once() -> None:
     first = Driver(manifest(Worker=1)).running()
     second = Driver(manifest(Worker=1))
-    second.truth = dict(first.truth)
+    second.truth.update(first.truth)
     second.document["metadata"]["uid"] = "another"
     second.restart_operator()
     second.step()

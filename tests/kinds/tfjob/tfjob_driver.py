@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A TFJob in the simulated world, driven the way an engine will: load → reconcile → render → store → carry out.
-
-The status lives in the manifest as JSON and nowhere else: every pass loads it anew, so whatever does not survive the
-wire is lost here too. Every pass of every test also holds what must always be true of a status (`_hold`).
-"""
+"""A TFJob for `driving.KindDriver`: its manifests, and what is true only of the status of this kind."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,7 +9,7 @@ from msgspec.structs import replace
 from driving import KindDriver
 from trainwright.kinds.base import Loaded
 from trainwright.kinds.tfjob import TFJOB
-from trainwright.model.action import Plan, Write
+from trainwright.model.action import Plan
 from trainwright.model.child import Container, ContainerState, Extra, GroupStatus, Running
 from trainwright.model.job import Body
 from trainwright.model.site import Site
@@ -55,16 +51,10 @@ class Driver(KindDriver):
     # -- the operator --------------------------------------------------------------------------------------------
 
     def _hold(self, loaded: Loaded, plan: Plan) -> None:
-        """What is true of every status: it is read as it was written, and said twice it says the same."""
-        assert self._render(loaded, plan) == self.rendered
-        if plan.untouched:
-            return
-        assert self._again(loaded, plan) == self.rendered
-        kinds = [one["type"] for one in self.rendered["conditions"]]
-        assert len(set(kinds)) == len(kinds)
-        assert not {"Running", "Restarting"} <= {
-            one["type"] for one in self.rendered["conditions"] if one["status"] == "True"
-        }
+        """A job that restarts does not run."""
+        super()._hold(loaded, plan)
+        true = {one["type"] for one in self.rendered.get("conditions") or () if one["status"] == "True"}
+        assert not {"Running", "Restarting"} <= true
 
     # -- the user ------------------------------------------------------------------------------------------------
 
@@ -79,31 +69,6 @@ class Driver(KindDriver):
 
     # -- the kubelet ---------------------------------------------------------------------------------------------
 
-    def start_all(self, *names: str) -> Body:
-        """Every pod that waits (or these) runs. The status after that."""
-        wanted = {f"demo-{name}" for name in names}
-        for name, pod in sorted(self.pods().items()):
-            if pod.status.phase == "Pending" and (not wanted or name in wanted):
-                self.start(name)
-        return self.go()
-
-    def running(self) -> "Driver":
-        """The job has come to run."""
-        self.go()
-        self.start_all()
-        return self
-
-    def end(self, *names: str, code: int = 0) -> Body:
-        """These replicas end, all before the operator looks again. The status after that."""
-        for name in names:
-            self.exit(f"demo-{name}", code)
-        return self.go()
-
-    def pass_by(self, seconds: float) -> Body:
-        """Time passes. The status after that."""
-        self.wait(seconds)
-        return self.go()
-
     def restarted_in_place(self, name: str, times: int) -> Body:
         """The kubelet has restarted the container that often by now. The status after that."""
         one = Container("tensorflow", ready=True, restart_count=times, state=ContainerState(running=Running()))
@@ -115,36 +80,14 @@ class Driver(KindDriver):
         address = ("PodGroup", "demo")
         extra = self.truth[address]
         assert isinstance(extra, Extra)
-        self._set(address, replace(extra, status=GroupStatus(phase)))
+        self.put(address, replace(extra, status=GroupStatus(phase)))
         return self.go()
 
     # -- what there is -------------------------------------------------------------------------------------------
 
-    def names(self, kind: str = "Pod") -> list[str]:
-        """The objects of a kind that really exist and are not on their way out, without the job's name."""
-        return sorted(
-            name.removeprefix("demo-")
-            for (what, name), child in self.truth.items()
-            if what == kind and not child.metadata.deletion_timestamp
-        )
-
-    def body(self, kind: str, name: str) -> Body:
-        """An object as it was last made."""
-        return self.bodies[kind, f"demo-{name}"]
-
     def config(self, name: str) -> str | None:
         """`TF_CONFIG` of a pod as it was last made."""
-        env = self.body("Pod", name)["spec"]["containers"][0].get("env") or []
-        found = [entry["value"] for entry in env if entry["name"] == "TF_CONFIG"]
-        return found[-1] if found else None
-
-    def said(self) -> list[tuple[str, str]]:
-        """Reason and message of every event so far."""
-        return [(emit.reason or str(emit.moment), emit.message) for emit in self.told]
-
-    def status_writes(self) -> int:
-        """How often the status had to be written at once."""
-        return sum(plan.write is Write.NOW for plan in self.plans)
+        return self.env(name).get("TF_CONFIG")
 
 
 def conditions(status: Body) -> list[str]:

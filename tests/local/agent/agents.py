@@ -144,8 +144,7 @@ async def place(
     if leases is not None:
         leases.linger = 0.2
     channel = leases.channel(NODE) if leases is not None else None
-    config = given.supervisor() | ({"leases": channel.theirs.fileno()} if channel is not None else {})
-    link = await Link.start(config)
+    link = await Link.begin(given.supervisor(channel.theirs.fileno() if channel is not None else None))
     if channel is not None:
         channel.handed()
     agent = Agent(cluster(store), link, WallClock(), given, notices.append, tokens, leases=leases)

@@ -157,7 +157,7 @@ async def _second(store: Store, folder: Path) -> dict[str, Any]:
 async def test_an_end_that_could_not_be_told_is_told_by_the_next_agent(tmp_path: Path, *, asked: bool) -> None:
     given, store = settings(tmp_path, kubelet=True), Store(WallClock())
     cluster = Cut(store)
-    link = await Link.start(given.supervisor())
+    link = await Link.begin(given.supervisor())
     agent = Agent(cluster, link, WallClock(), given, lambda _: None)
     await agent.start()
     store.create(PODS.whole(), manifest(container("sleep 0.2; exit 0")))
@@ -176,7 +176,7 @@ async def test_an_end_that_could_not_be_told_is_told_by_the_next_agent(tmp_path:
 async def test_what_ends_with_its_agent_did_not_end_by_itself(tmp_path: Path) -> None:
     given, store = settings(tmp_path, kubelet=True), Store(WallClock())
     cluster = Cut(store)
-    link = await Link.start(given.supervisor())
+    link = await Link.begin(given.supervisor())
     agent = Agent(cluster, link, WallClock(), given, lambda _: None)
     await agent.start()
     store.create(PODS.whole(), manifest(container("trap 'exit 0' TERM; while :; do sleep 0.02; done")))

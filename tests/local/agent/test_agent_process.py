@@ -18,7 +18,9 @@ from trainwright.errors import NotFoundError
 from trainwright.local.agent.main import Config
 from trainwright.local.agent.settings import HEARTBEAT
 from trainwright.local.cluster import LocalCluster
+from trainwright.local.sockets.protocol import HeartbeatRequest
 from trainwright.local.sockets.server import serve
+from trainwright.local.sockets.verbs import Verb
 from trainwright.local.storage.store import Store
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
@@ -37,14 +39,14 @@ class Engine:
         self.closing = asyncio.Event()
         self.serving = asyncio.create_task(self._serve())
         self.agent: Process
-        self.heartbeats: list[Body] = []
+        self.heartbeats: list[HeartbeatRequest] = []
 
     async def _serve(self) -> None:
-        verbs = {HEARTBEAT: self._heartbeat}
+        verbs = {HEARTBEAT: Verb(HeartbeatRequest, self._heartbeat)}
         async with serve(self.folder / "engine.sock", LocalCluster(self.store), verbs):
             await self.closing.wait()
 
-    async def _heartbeat(self, request: Body) -> None:
+    async def _heartbeat(self, request: HeartbeatRequest) -> None:
         self.heartbeats.append(request)
 
     async def start(self) -> None:

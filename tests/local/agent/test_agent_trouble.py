@@ -196,20 +196,33 @@ async def test_every_report_waits_as_long_as_the_others() -> None:
 async def test_a_supervisor_that_cannot_start_says_why(tmp_path: Path) -> None:
     config = settings(tmp_path).supervisor() | {"runtime": "magic"}
     with pytest.raises(EngineError, match=r"the supervisor did not start: .*`sandbox` or `process`, found 'magic'"):
-        await Link.start(config)
+        await Link.begin(config)
 
 
 async def test_a_request_that_is_refused_raises_its_sentence_and_code(tmp_path: Path) -> None:
-    link = await Link.start(settings(tmp_path).supervisor())
+    link = await Link.begin(settings(tmp_path).supervisor())
     try:
         assert os.getsid(link.process.pid) == link.process.pid  # a Ctrl-C that is meant for us does not reach it
-        with pytest.raises(Refused, match="expected `do` to be one of") as refusal:
-            await link.call("dance")
+        with pytest.raises(Refused, match='the container "x" is not running') as refusal:
+            await link.exec({"container": "x", "argv": ["true"]})
         assert refusal.value.code == 128
     finally:
         await link.close()
     with pytest.raises(Refused, match="has gone"):
-        await link.call("list")
+        await link.ping()
+
+
+async def test_a_supervisor_of_another_version_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = settings(tmp_path).supervisor()
+    config["protocol"] = 7  # what this agent would say if its files were replaced while it ran
+    with pytest.raises(
+        EngineError, match=r"did not start: the agent is of version .+ \(protocol 7\), the supervisor of"
+    ):
+        await Link.begin(config)
+    monkeypatch.setattr("trainwright.local.agent.link.SUPERVISOR_PROTOCOL", 7)
+    expected = r"the supervisor is of version .+ \(protocol 1\), the agent of version .+ \(protocol 7\); both must come"
+    with pytest.raises(EngineError, match=expected):
+        await Link.begin(settings(tmp_path).supervisor())
 
 
 async def test_a_full_disk_is_an_error_that_is_told_and_tried_again(tmp_path: Path) -> None:

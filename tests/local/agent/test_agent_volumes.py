@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from trainwright.local.agent.fields import Facts
 from trainwright.local.agent.refusals import Unconfigured
 from trainwright.local.agent.sources import CLAIM, CONFIG_MAP, SECRET, Sources, named, renewable, token
-from trainwright.local.agent.volumes import Mount, Room, mounts, renew, shared
+from trainwright.local.agent.volumes import Room, mounts, renew, shared
+from trainwright.local.supervisor.protocol import Mount
 
 FACTS = Facts("node-0", "10.1.2.3", "192.0.2.1", {"cpu": "4"})
 CONTAINER = "spec.containers[0]"
@@ -45,20 +46,25 @@ def refused(given: Room, **wanted: Any) -> str:
 
 
 def files(mount: Mount) -> dict[str, str]:
-    assert mount.source is not None
-    root = Path(mount.source)
+    assert mount["source"] is not None
+    root = Path(mount["source"])
     return {str(path.relative_to(root)): path.read_text() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
 def test_an_empty_dir_is_a_folder_of_the_pod(tmp_path: Path) -> None:
     found = mounted(room(tmp_path, {"name": "v", "emptyDir": {}}))
-    assert found == Mount(f"{tmp_path}/pod/volumes/v", "/data")
+    assert found == {"source": f"{tmp_path}/pod/volumes/v", "target": "/data", "readonly": False}
     assert Path(f"{tmp_path}/pod/volumes/v").is_dir()
 
 
 def test_an_empty_dir_in_memory_is_of_the_size_that_is_asked_for(tmp_path: Path) -> None:
     given = room(tmp_path, {"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}})
-    assert mounted(given) == Mount(f"{tmp_path}/pod/volumes/v", "/data", tmpfs=1 << 20)
+    assert mounted(given) == {
+        "source": f"{tmp_path}/pod/volumes/v",
+        "target": "/data",
+        "readonly": False,
+        "tmpfs": 1 << 20,
+    }
     assert "can only be mounted as a whole" in refused(given, subPath="part")
 
 
@@ -86,8 +92,8 @@ def test_the_keys_of_a_config_map_are_files(tmp_path: Path) -> None:
     sources = {(CONFIG_MAP, "c"): {"data": {"a": "1"}, "binaryData": {"b": encoded(b"2")}}}
     found = mounted(room(tmp_path, {"name": "v", "configMap": {"name": "c"}}, sources=sources))
     assert files(found) == {"a": "1", "b": "2"}
-    assert found.readonly
-    assert Path(str(found.source), "a").stat().st_mode & 0o777 == 0o644
+    assert found["readonly"]
+    assert Path(str(found["source"]), "a").stat().st_mode & 0o777 == 0o644
 
 
 def test_items_of_a_secret_are_put_where_they_belong(tmp_path: Path) -> None:
@@ -96,7 +102,7 @@ def test_items_of_a_secret_are_put_where_they_belong(tmp_path: Path) -> None:
     volume = {"name": "v", "secret": {"secretName": "s", "defaultMode": 0o640, "items": items}}
     found = mounted(room(tmp_path, volume, sources=sources))
     assert files(found) == {"deep/er": "x"}
-    assert Path(str(found.source), "deep/er").stat().st_mode & 0o777 == 0o400
+    assert Path(str(found["source"]), "deep/er").stat().st_mode & 0o777 == 0o400
 
 
 def test_the_same_volume_can_be_made_again(tmp_path: Path) -> None:
@@ -113,15 +119,21 @@ def test_optional_sources_may_be_missing(tmp_path: Path) -> None:
 def test_a_claim_is_a_folder_that_outlives_the_run(tmp_path: Path) -> None:
     sources: Sources = {(CLAIM, "c"): {"spec": {}}}
     volume = {"name": "v", "persistentVolumeClaim": {"claimName": "c"}}
-    assert mounted(room(tmp_path, volume, sources=sources)) == Mount(f"{tmp_path}/claims/c", "/data")
+    assert mounted(room(tmp_path, volume, sources=sources)) == {
+        "source": f"{tmp_path}/claims/c",
+        "target": "/data",
+        "readonly": False,
+    }
     volume = {"name": "v", "persistentVolumeClaim": {"claimName": "c", "readOnly": True}}
-    assert mounted(room(tmp_path, volume, sources=sources)).readonly
+    assert mounted(room(tmp_path, volume, sources=sources))["readonly"]
 
 
 def test_a_host_path_is_mounted_as_it_is(tmp_path: Path) -> None:
-    assert mounted(room(tmp_path, {"name": "v", "hostPath": {"path": "/etc"}}), readOnly=True) == Mount(
-        "/etc", "/data", readonly=True
-    )
+    assert mounted(room(tmp_path, {"name": "v", "hostPath": {"path": "/etc"}}), readOnly=True) == {
+        "source": "/etc",
+        "target": "/data",
+        "readonly": True,
+    }
 
 
 TYPES = {
@@ -137,20 +149,20 @@ def test_types_of_host_paths(tmp_path: Path, kind: str, name: str, test: Any) ->
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     path = str(tmp_path / name)
-    assert mounted(room(tmp_path, {"name": "v", "hostPath": {"path": path, "type": kind}})).source == path
+    assert mounted(room(tmp_path, {"name": "v", "hostPath": {"path": path, "type": kind}}))["source"] == path
     assert test(path)
 
 
 def test_a_part_of_a_volume(tmp_path: Path) -> None:
     given = room(tmp_path, {"name": "v", "emptyDir": {}})
-    assert mounted(given, subPath="a/b").source == f"{tmp_path}/pod/volumes/v/a/b"
+    assert mounted(given, subPath="a/b")["source"] == f"{tmp_path}/pod/volumes/v/a/b"
     assert Path(tmp_path, "pod/volumes/v/a/b").is_dir()
-    assert mounted(given, subPathExpr="run-$(INDEX)").source == f"{tmp_path}/pod/volumes/v/run-3"
+    assert mounted(given, subPathExpr="run-$(INDEX)")["source"] == f"{tmp_path}/pod/volumes/v/run-3"
 
 
 def test_one_file_of_a_config_map(tmp_path: Path) -> None:
     given = room(tmp_path, {"name": "v", "configMap": {"name": "c"}}, sources={(CONFIG_MAP, "c"): {"data": {"a": "1"}}})
-    assert Path(str(mounted(given, subPath="a").source)).read_text() == "1"
+    assert Path(str(mounted(given, subPath="a")["source"])).read_text() == "1"
     assert refused(given, subPath="b").startswith(f"{CONTAINER}.volumeMounts[0].subPath: the volume has no 'b'")
 
 
@@ -271,14 +283,14 @@ def test_a_projected_volume_has_all_its_sources(tmp_path: Path) -> None:
     one = room(tmp_path, ACCOUNT, sources={**found, (SECRET, "maybe"): None})
     (mount,) = mounts(one, mounting("kube-api-access-x"), CONTAINER, {})
 
-    folder = Path(mount.source or "")
+    folder = Path(mount["source"] or "")
     assert {path.name: path.read_text() for path in folder.iterdir()} == {
         "token": "abc",
         "ca.crt": "PEM",
         "namespace": "space",
     }
     assert (folder / "token").stat().st_mode & 0o777 == 0o640
-    assert mount.readonly
+    assert mount["readonly"]
     assert named(one.pod, mounting("kube-api-access-x")) == {*found, (SECRET, "maybe")}
 
 
@@ -288,7 +300,7 @@ def test_a_token_is_renewed_where_it_lies(tmp_path: Path) -> None:
     (mount,) = mounts(one, mounting("kube-api-access-x"), CONTAINER, {})
     renew(replace(one, sources={**found, token(TOKENED): {"token": "new"}}))
 
-    assert Path(mount.source or "", "token").read_text() == "new"
+    assert Path(mount["source"] or "", "token").read_text() == "new"
     assert renewable(one.pod) == {*found, (SECRET, "maybe")}
 
 
@@ -300,7 +312,7 @@ def test_without_service_accounts_the_token_is_left_out(tmp_path: Path) -> None:
     found: Sources = {token(TOKENED): None, (CONFIG_MAP, "ca"): {"data": {"ca.crt": "PEM"}}}
     (mount,) = mounts(room(tmp_path, ACCOUNT, sources=found), mounting("kube-api-access-x"), CONTAINER, {})
 
-    assert {path.name for path in Path(mount.source or "").iterdir()} == {"ca.crt", "namespace"}
+    assert {path.name for path in Path(mount["source"] or "").iterdir()} == {"ca.crt", "namespace"}
 
 
 def test_a_pod_can_read_about_itself_in_files(tmp_path: Path) -> None:
@@ -312,7 +324,7 @@ def test_a_pod_can_read_about_itself_in_files(tmp_path: Path) -> None:
     one.pod["metadata"]["labels"] = {"b": 'say "x"', "a": "1"}
     (mount,) = mounts(one, mounting("about"), CONTAINER, {})
 
-    folder = Path(mount.source or "")
+    folder = Path(mount["source"] or "")
     assert (folder / "labels").read_text() == 'a="1"\nb="say \\"x\\""'
     assert (folder / "cpu").read_text() == "4"
 
@@ -340,4 +352,4 @@ def test_a_claim_of_a_cluster_is_where_its_volume_is(tmp_path: Path, kind: str) 
     found: Sources = {(CLAIM, "data"): {"volume": {"spec": {kind: {"path": str(tmp_path)}}}}}
 
     (mount,) = mounts(room(tmp_path, claimed, sources=found), mounting("v"), CONTAINER, {})
-    assert mount.source == str(tmp_path)
+    assert mount["source"] == str(tmp_path)

@@ -18,6 +18,7 @@ from supervised import Message, Talk, alive
 
 import trainwright
 from patience import PATIENCE
+from trainwright.local.handshake import SUPERVISOR_PROTOCOL
 
 SOURCE = Path(trainwright.__file__).parents[1]
 NOBODY = 65534
@@ -75,7 +76,8 @@ class Sandboxed(Talk):
             folder.mkdir()
             shutil.chown(folder, folder.parent.owner())
         network = {"subnet": config.pop("subnet", SUBNET), "holder": config.pop("holder", None)}
-        whole = {"fd": theirs.fileno(), "folder": str(folder), "runtime": "sandbox", "network": network, **config}
+        whole = {"fd": theirs.fileno(), "folder": str(folder), "runtime": "sandbox", "network": network}
+        whole |= {"protocol": SUPERVISOR_PROTOCOL, **config}
         command = [python(who) or "", "-E", "-s", "-S", "-c", _MAIN, json.dumps(whole)]
         passed = (theirs.fileno(), *passed, *(network["holder"] or {}).values())
         with theirs:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from store_objects import SPACE, body, key, pod, store
 
-from trainwright.errors import ConflictError, NotFoundError, UnavailableError
+from trainwright.errors import ConflictError, EngineError, NotFoundError, UnavailableError
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.sockets.portal import Portal
 from trainwright.local.sockets.server import serve
+from trainwright.local.sockets.verbs import Verb
 from trainwright.runtime.resources import PODS, SECRETS
 
 A = (SPACE, "a")
@@ -33,7 +34,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[tuple[Path, LocalCluster]]:
         held.set()
         return "released"
 
-    async with serve(path, cluster, {"hold": hold, "release": release}):
+    async with serve(path, cluster, {"hold": Verb(dict[str, Any], hold), "release": Verb(dict[str, Any], release)}):
         yield path, cluster
 
 
@@ -59,7 +60,7 @@ async def test_the_verbs_of_the_store(engine: tuple[Path, LocalCluster]) -> None
         assert left is not None
         assert left["metadata"]["deletionGracePeriodSeconds"] == 7
         assert portal.delete("pods", A, grace=0, propagation="Background") is None
-        assert portal.call("release") == "released"
+        assert portal.call("release", {}) == "released"
 
     await through(engine[0], work)
 
@@ -120,24 +121,32 @@ async def test_a_watch_with_nothing_to_tell_can_be_limited(engine: tuple[Path, L
 
 async def test_an_engine_that_does_not_answer_in_time_is_not_waited_for(engine: tuple[Path, LocalCluster]) -> None:
     with pytest.raises(UnavailableError, match="does not answer"):
-        await through(engine[0], lambda portal: portal.call("hold"), timeout=0.02)
+        await through(engine[0], lambda portal: portal.call("hold", {}), timeout=0.02)
 
 
 async def test_a_late_answer_is_not_taken_for_the_next(engine: tuple[Path, LocalCluster]) -> None:
     def work(portal: Portal) -> Any:
         with pytest.raises(UnavailableError):
-            portal.call("hold")
-        return [portal.call("release"), portal.create("secrets", body("a"))["metadata"]["name"]]
+            portal.call("hold", {})
+        return [portal.call("release", {}), portal.create("secrets", body("a"))["metadata"]["name"]]
 
     assert await through(engine[0], work, timeout=2) == ["released", "a"]
 
 
 async def test_an_engine_that_ends_is_noticed(tmp_path: Path) -> None:
     async with serve(tmp_path / "engine.sock", LocalCluster(store())):
-        portal = Portal(tmp_path / "engine.sock")
+        portal = await asyncio.to_thread(Portal, tmp_path / "engine.sock")
         assert (await asyncio.to_thread(portal.list, "secrets"))[0] == []
     with portal, pytest.raises(UnavailableError, match="is gone"):
         await asyncio.to_thread(portal.list, "secrets")
+
+
+async def test_an_engine_of_another_version_is_told_apart(
+    engine: tuple[Path, LocalCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainwright.local.sockets.portal.ENGINE_PROTOCOL", 9)
+    with pytest.raises(EngineError, match=r"this process is of version .+ \(protocol 9\), the engine of version"):
+        await through(engine[0], lambda portal: portal.list("secrets"))
 
 
 def test_nobody_in_is_said_with_the_path(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import re
 import stat
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -22,10 +23,13 @@ from trainwright.errors import (
     TooManyRequestsError,
     UnavailableError,
 )
+from trainwright.jsonlines import encode
 from trainwright.local.cluster import LocalCluster
+from trainwright.local.handshake import ENGINE_PROTOCOL, hello
 from trainwright.local.sockets.client import RemoteCluster
 from trainwright.local.sockets.server import serve
-from trainwright.local.sockets.wire import Lines, connect
+from trainwright.local.sockets.verbs import Verb
+from trainwright.local.sockets.wire import connect
 from trainwright.local.storage.store import Store
 from trainwright.runtime.ports import Scope
 from trainwright.runtime.resources import PODS, SECRETS
@@ -60,7 +64,11 @@ async def _echo(request: dict[str, Any]) -> Any:
     return request
 
 
-VERBS = {"fail": _fail, "break": _break, "engine": _engine, "echo": _echo}
+VERBS = {
+    name: Verb(dict[str, Any], answer)
+    for name, answer in {"fail": _fail, "break": _break, "engine": _engine, "echo": _echo}.items()
+}
+_HELLO = encode({"id": 0, "verb": "hello", **hello(ENGINE_PROTOCOL)})
 
 
 @pytest.fixture
@@ -73,7 +81,8 @@ async def remote(path: Path, local: LocalCluster) -> AsyncIterator[RemoteCluster
 async def _spoken(path: Path, *lines: bytes) -> list[dict[str, Any]]:
     """What comes back for these lines, one each."""
     reader, writer = await asyncio.open_unix_connection(sock=connect(path))
-    writer.write(b"".join(line + b"\n" for line in lines))
+    writer.write(_HELLO + b"".join(line + b"\n" for line in lines))
+    assert json.loads(await asyncio.wait_for(reader.readline(), PATIENCE))["result"] == hello(ENGINE_PROTOCOL)
     answers = [json.loads(await asyncio.wait_for(reader.readline(), PATIENCE)) for _ in lines]
     writer.close()
     await writer.wait_closed()
@@ -128,7 +137,7 @@ async def test_answers_come_as_they_are_ready(remote: RemoteCluster) -> None:
     order: list[str] = []
 
     async def ask(name: str, delay: float) -> None:
-        assert (await remote.call("echo", name=name, delay=delay))["name"] == name
+        assert (await remote.call("echo", {"name": name, "delay": delay}))["name"] == name
         order.append(name)
 
     await asyncio.gather(ask("slow", 0.1), ask("quick", 0))
@@ -168,7 +177,7 @@ async def test_an_error_arrives_as_it_was_raised(
     remote: RemoteCluster, verb: str, kind: type[ApiError], message: str, retry: float | None
 ) -> None:
     with pytest.raises(ApiError) as error:
-        await remote.call(verb)
+        await remote.call(verb, {})
     assert (type(error.value), str(error.value), error.value.retry_after) == (kind, message, retry)
 
 
@@ -176,7 +185,7 @@ async def test_a_verb_that_breaks_is_reported_and_ends_nothing_else(remote: Remo
     reported: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
     with pytest.raises(ApiError, match="the engine failed at it: ZeroDivisionError"):
-        await remote.call("break")
+        await remote.call("break", {})
     assert [type(error) for error in reported] == [ZeroDivisionError]
     assert (await remote.list(SECRETS)).items == ()
 
@@ -184,10 +193,10 @@ async def test_a_verb_that_breaks_is_reported_and_ends_nothing_else(remote: Remo
 @pytest.mark.parametrize(
     ("says", "kind", "message"),
     [
-        ({"resource": "pod"}, NotFoundError, "there is no resource 'pod'; did you mean `pods`?"),
-        ({"resource": 1}, InvalidError, "the request cannot be read: Expected `str`, got `int`"),
+        ({"resource": "pod", "name": "a"}, NotFoundError, "there is no resource 'pod'; did you mean `pods`?"),
+        ({"resource": 1, "name": "a"}, InvalidError, "the request cannot be read: Expected `str`, got `int`"),
         ({"resource": "pods", "name": 1}, InvalidError, "the request cannot be read"),
-        ({}, NotFoundError, "there is no resource ''"),
+        ({}, InvalidError, "Object missing required field `.+`"),
     ],
     ids=["resource", "type", "name", "nothing"],
 )
@@ -195,7 +204,7 @@ async def test_a_request_that_makes_no_sense_says_why(
     remote: RemoteCluster, says: dict[str, Any], kind: type[ApiError], message: str
 ) -> None:
     with pytest.raises(kind, match=message.replace("?", r"\?")):
-        await remote.call("get", **says)
+        await remote.call("get", says)
 
 
 @pytest.mark.parametrize(
@@ -231,19 +240,57 @@ async def test_a_request_however_deeply_nested_is_answered(path: Path, local: Lo
         assert "result" not in answer
 
 
-def test_lines_are_cut_wherever_the_bytes_are() -> None:
-    text = b"one\n\ntwo and more\nthr"
-    for size in range(1, len(text) + 1):
-        lines = Lines()
-        parts = [lines.feed(text[start : start + size]) for start in range(0, len(text), size)]
-        assert [line for part in parts for line in part] == [b"one", b"", b"two and more"]
+# -- versions ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_line_without_an_end_is_given_up() -> None:
-    lines = Lines(most=10)
-    lines.feed(b"x" * 10)
-    with pytest.raises(EngineError, match="more than 10 bytes"):
-        lines.feed(b"x")
+@pytest.mark.parametrize(
+    ("first", "who"),
+    [
+        ({"verb": "hello", "protocol": ENGINE_PROTOCOL + 1, "version": "9.9"}, r"of version 9\.9 \(protocol 2\)"),
+        ({"verb": "create", "resource": "secrets", "body": body("a")}, "of an older version"),
+    ],
+    ids=["newer", "older"],
+)
+async def test_a_client_of_another_version_is_told_so_and_does_nothing(
+    path: Path, local: LocalCluster, first: dict[str, Any], who: str
+) -> None:
+    create = encode({"id": 2, "verb": "create", "resource": "secrets", "body": body("b")})
+    async with serve(path, local):
+        reader, writer = await asyncio.open_unix_connection(sock=connect(path))
+        writer.write(encode({"id": 1, **first}) + create)
+        answer = json.loads(await asyncio.wait_for(reader.readline(), 5))
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        await writer.wait_closed()
+    assert answer["id"] == 1
+    assert re.match(f"this process is {who}, the engine of version", answer["error"]["message"])
+    assert (await local.list(SECRETS)).items == ()
+
+
+async def test_an_engine_of_another_version_is_told_apart(
+    path: Path, local: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainwright.local.sockets.client.ENGINE_PROTOCOL", 9)
+    async with serve(path, local), RemoteCluster(path) as remote:
+        for _ in range(2):
+            with pytest.raises(
+                EngineError, match=r"this process is of version .+ \(protocol 9\), the engine of version"
+            ):
+                await remote.list(SECRETS)
+
+
+async def test_an_engine_that_does_not_know_of_versions_is_older(path: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert json.loads(await reader.readline())["verb"] == "hello"
+        error = {"reason": "NotFound", "message": "there is no verb 'hello'"}
+        writer.write(encode({"id": 0, "error": error}))
+        await reader.read()
+        writer.close()
+
+    path.parent.mkdir()
+    async with await asyncio.start_unix_server(answer, path), RemoteCluster(path) as remote:
+        with pytest.raises(EngineError, match=f"the engine at {path} is of an older version, this process of version"):
+            await remote.list(SECRETS)
 
 
 # -- watches and the end -----------------------------------------------------------------------------------------------
@@ -253,7 +300,7 @@ async def test_a_watch_that_is_left_is_stopped_at_the_other_side(remote: RemoteC
     async with aclosing(remote.watch(SECRETS, since="1")) as batches:
         await remote.create(SECRETS, body("a"))
         await anext(batches)
-    await remote.call("echo")
+    await remote.call("echo", {})
     waiting = local.store._tables.of(SECRETS).log.waiting
     assert waiting == []
 
@@ -273,7 +320,7 @@ async def test_when_the_engine_ends_everything_that_waits_is_told(path: Path, lo
     async with RemoteCluster(path) as remote:
         async with serve(path, local, VERBS):
             watch = remote.watch(SECRETS, since=(await remote.list(SECRETS)).version)
-            waits = [asyncio.create_task(anext(watch)), asyncio.create_task(remote.call("echo", delay=60))]
+            waits = [asyncio.create_task(anext(watch)), asyncio.create_task(remote.call("echo", {"delay": 60}))]
             await asyncio.sleep(0.02)
         for task in waits:
             with pytest.raises(UnavailableError, match="is gone"):
@@ -294,8 +341,8 @@ async def test_an_engine_that_was_never_there_is_named(path: Path) -> None:
 
 async def test_a_call_that_is_given_up_harms_no_other(remote: RemoteCluster) -> None:
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(remote.call("echo", delay=0.5), 0.01)
-    assert (await remote.call("echo", name="next", delay=0.6))["name"] == "next"
+        await asyncio.wait_for(remote.call("echo", {"delay": 0.5}), 0.01)
+    assert (await remote.call("echo", {"name": "next", "delay": 0.6}))["name"] == "next"
 
 
 async def test_nothing_is_left_when_both_have_ended(path: Path, local: LocalCluster) -> None:
@@ -312,7 +359,7 @@ async def _deaf(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
     """Somebody who asks for a watch and does not read what comes."""
     reader, writer = await asyncio.open_unix_connection(sock=connect(path), limit=1 << 20)
     writer.transport.pause_reading()  # type: ignore[attr-defined]
-    writer.write(b'{"id": 1, "verb": "watch", "resource": "secrets"}\n')
+    writer.write(_HELLO + b'{"id": 1, "verb": "watch", "resource": "secrets"}\n')
     return reader, writer
 
 
@@ -363,7 +410,7 @@ async def test_a_watch_ends_with_its_connection(path: Path, local: LocalCluster)
             await watch
         async with asyncio.timeout(5):
             while waiting.waiting:
-                await remote.call("list", resource="secrets")
+                await remote.call("list", {"resource": "secrets"})
 
 
 async def test_a_line_that_is_too_long_ends_the_connection_with_a_word(

@@ -17,6 +17,8 @@ from typing import Any
 
 import trainwright
 from patience import PATIENCE
+from trainwright.jsonlines import LineSplitter, decode, encode
+from trainwright.local.handshake import SUPERVISOR_PROTOCOL, hello
 
 _CODE = "import sys; sys.path.insert(0, {!r}); from trainwright.local.supervisor.main import main; main()"
 PATH = os.environ["PATH"]
@@ -31,11 +33,15 @@ class Talk:
         self.sock = sock
         self.events: list[Message] = []
         self.answers: dict[int, Message] = {}
-        self._rest = b""
+        self._lines = LineSplitter(1 << 20)
         self._ids = itertools.count(1)
 
+    def take_over(self) -> None:
+        """Be the agent from now on."""
+        self.send(role="control", **hello(SUPERVISOR_PROTOCOL))
+
     def send(self, **message: Any) -> None:
-        self.sock.sendall(json.dumps(message).encode() + b"\n")
+        self.sock.sendall(encode(message))
 
     def ask(self, do: str, **fields: Any) -> int:
         number = next(self._ids)
@@ -73,9 +79,8 @@ class Talk:
             return False
         data = self.sock.recv(65536)
         assert data, f"the supervisor has hung up; heard {self.events}"
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            message = json.loads(line)
+        for line in self._lines.feed(data):
+            message = decode(line)
             if "event" in message:
                 self.events.append(message)
             else:
@@ -91,7 +96,8 @@ class Supervised(Talk):
         super().__init__(ours)
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        whole = {"fd": theirs.fileno(), "folder": str(folder), "runtime": "process", "orphans": "end", **config}
+        whole = {"fd": theirs.fileno(), "folder": str(folder), "runtime": "process", "orphans": "end"}
+        whole |= {"protocol": SUPERVISOR_PROTOCOL, **config}
         source = Path(trainwright.__file__).parents[1]
         argv = [*under, sys.executable, "-E", "-s", "-S", "-c", _CODE.format(str(source)), json.dumps(whole)]
         with theirs:

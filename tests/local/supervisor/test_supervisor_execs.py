@@ -14,7 +14,12 @@ import pytest
 from supervised import Message, Supervised, alive, supervised
 
 from patience import PATIENCE
+from trainwright.jsonlines import encode
+from trainwright.local.handshake import SUPERVISOR_PROTOCOL, hello
 from trainwright.local.supervisor import terminal
+
+_SAME = hello(SUPERVISOR_PROTOCOL)
+_OTHER = {"protocol": SUPERVISOR_PROTOCOL + 1, "version": "9.9"}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +124,7 @@ class _Client:
         return seen
 
     def send(self, **message: Any) -> None:
-        self.sock.sendall(json.dumps(message).encode() + b"\n")
+        self.sock.sendall(encode(message))
 
     def close(self) -> None:
         self._lines.close()
@@ -139,8 +144,8 @@ def _entered(
         fds = [theirs] * 3
     sock = terminal.connect(str(one.folder))
     sock.settimeout(10)
-    message = {"do": "exec", "container": container, "argv": argv, "tty": tty, **fields}
-    socket.send_fds(sock, [json.dumps(message).encode() + b"\n"], fds)
+    message = {"do": "exec", **hello(SUPERVISOR_PROTOCOL), "container": container, "argv": argv, "tty": tty, **fields}
+    socket.send_fds(sock, [encode(message)], fds)
     os.close(theirs)
     client = _Client(sock, ours)
     try:
@@ -209,11 +214,13 @@ def test_a_command_ends_with_its_container(tmp_path: Path, argv: list[str]) -> N
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        (b'{"do": "exec", "container": "x", "argv": ["true"]}\n', "expected three descriptors"),
-        (b'{"do": "dance"}\n', 'expected {"role": "control"} or'),
+        (encode({"do": "exec", "container": "x", "argv": ["true"], **_SAME}), "expected three descriptors"),
+        (encode({"do": "dance", **_SAME}), 'expected {"role": "control"} or'),
         (b"nonsense\n", "not JSON"),
+        (encode({"do": "exec", "container": "x", "argv": ["true"]}), "the client is of an older version, "),
+        (encode({"role": "control", **_OTHER}), "the client is of version 9.9 (protocol 2), the supervisor of "),
     ],
-    ids=["no descriptors", "unknown verb", "no JSON"],
+    ids=["no descriptors", "unknown verb", "no JSON", "an older version", "a newer version"],
 )
 def test_a_stranger_s_words_are_refused_and_harm_nothing(tmp_path: Path, line: bytes, sentence: str) -> None:
     with supervised(tmp_path) as one:

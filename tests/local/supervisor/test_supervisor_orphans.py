@@ -12,7 +12,7 @@ from trainwright.local.supervisor import journal, terminal
 def _back(one: Supervised) -> Talk:
     """Another agent for the same supervisor."""
     talk = Talk(terminal.connect(str(one.folder)))
-    talk.send(role="control")
+    talk.take_over()
     assert talk.event("ready")["runtime"] == "process"
     return talk
 
@@ -62,7 +62,7 @@ def test_notices_wait_for_an_agent_that_comes_back(tmp_path: Path) -> None:
         one.event("notice")
         one.sock.close()
         back = Talk(terminal.connect(str(tmp_path)))
-        back.send(role="control")
+        back.take_over()
         assert "is cut short" in back.event("ready")["notices"][0]
         back.sock.close()
 
@@ -74,6 +74,7 @@ def test_a_supervisor_that_was_left_with_nothing_to_do_goes(tmp_path: Path) -> N
         (tmp_path / "go").touch()
         assert one.process.wait(PATIENCE) == 0
         end = journal.read(str(tmp_path / "journal"))[name]["ended"]
+        assert end is not None
         assert (end["code"], end["signal"]) == (7, 0)
 
 
@@ -92,7 +93,9 @@ def test_the_journal_of_a_dead_supervisor_tells_what_ended_and_what_did_not(tmp_
         one.process.kill()
         one.process.wait()
     entries = journal.read(str(tmp_path / "journal"))
-    assert entries[ended]["ended"]["code"] == 7
+    end = entries[ended]["ended"]
+    assert end is not None
+    assert end["code"] == 7
     assert (entries[running]["ended"], entries[running]["pod"]) == (None, "p1")
 
 
@@ -102,7 +105,7 @@ def test_a_journal_stays_small(tmp_path: Path) -> None:
     one.started("stays", "p", 1)
     for number in range(2000):
         one.started(f"c{number}", "p", 2)
-        one.ended(f"c{number}", {"code": 0})
+        one.ended(f"c{number}", {"code": 0, "signal": 0, "oom": False, "at": 0.0})
         one.forget(f"c{number}")
     one.close()
     assert len(path.read_text().splitlines()) < 1600

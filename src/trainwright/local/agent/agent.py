@@ -207,7 +207,7 @@ class Agent:
         """Ask the supervisor for an answer now and then."""
         while True:
             try:
-                await self.means.link.call("ping")
+                await self.means.link.ping()
             except Lost:
                 return
             except Refused:

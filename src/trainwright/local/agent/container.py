@@ -132,7 +132,7 @@ class Container:
             self._timer = None
         if when is not None and link is not None and self.live:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(when, lambda: link.tell("kill", container=self.id))
+            self._timer = loop.call_at(when, lambda: link.kill({"container": self.id}))
 
 
 def _linux(number: int) -> int:

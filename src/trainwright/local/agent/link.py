@@ -14,21 +14,39 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 import trainwright
 from trainwright.errors import EngineError
+from trainwright.jsonlines import END, LineSplitter
+from trainwright.local.handshake import SUPERVISOR_PROTOCOL, mismatch
 from trainwright.local.supervisor import journal
+from trainwright.local.supervisor.protocol import (
+    Config,
+    Done,
+    Ended,
+    Exec,
+    Executed,
+    Leased,
+    OneContainer,
+    OnePod,
+    OpenPod,
+    Ready,
+    SignalContainer,
+    StartContainer,
+    Started,
+)
 
-Answer = dict[str, Any]
-Ended = Callable[["End"], None]
+AnswerT = TypeVar("AnswerT")
 
 _START = "import sys; sys.path.insert(0, {!r}); from trainwright.local.supervisor.main import main; main()"
 _READY = 15.0
 _LOG = "supervisor.log"
+#: Bytes of one message. The supervisor is ours: the limit only ends a connection that went wrong.
+_LONGEST = 1 << 30
 
 
 class Refused(EngineError):  # noqa: N818 - the supervisor's word for it
@@ -55,30 +73,41 @@ class End(Struct, frozen=True, gc=False):
 
 def ends(folder: Path) -> dict[str, End]:
     """By container: how those ended whose end nobody may have been told, as the supervisor of that folder knew it."""
-    known = {name: entry.get("ended") for name, entry in journal.read(str(folder / "journal")).items()}
+    known = {name: entry["ended"] for name, entry in journal.read(str(folder / "journal")).items()}
     return {name: msgspec.convert({**end, "container": name}, End) for name, end in known.items() if end}
 
 
-class _Line(Struct, gc=False):
-    """Anything that the supervisor says."""
+class _Envelope(Struct, gc=False):
+    """What any message of the supervisor may say: which request it answers, or which event it is."""
 
     id: int | None = None
     event: str = ""
     error: str | None = None
     code: int = 0
+    #: The sentence of `failed` and of `notice`.
     text: str = ""
-    container: str = ""
-    signal: int = 0
-    oom: bool = False
-    at: float = 0.0
+    #: The supervisor's side of the handshake, in `ready`.
+    protocol: int | None = None
+    version: str = ""
 
 
-_decode = msgspec.json.Decoder(_Line).decode
-_whole = msgspec.json.Decoder(Answer).decode
+class _Waiting(Struct, frozen=True):
+    """A request that is not answered yet."""
+
+    future: asyncio.Future[Any]
+    decode: Callable[[bytes], Any]
+
+
+_envelope = msgspec.json.Decoder(_Envelope).decode
+_ready = msgspec.json.Decoder(Ready).decode
+_ended = msgspec.json.Decoder(Ended).decode
+_done = msgspec.json.Decoder(Done).decode
+_started = msgspec.json.Decoder(Started).decode
+_executed = msgspec.json.Decoder(Executed).decode
 
 
 class Link(asyncio.Protocol):
-    """One supervisor. `Link.start` makes it; `notice` hears what it has to tell people."""
+    """One supervisor. `Link.begin` makes it; `notice` hears what it has to tell people."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", folder: Path) -> None:
         self.process = process
@@ -92,18 +121,18 @@ class Link(asyncio.Protocol):
         self.outlives = False
         self._loop = asyncio.get_running_loop()
         #: The supervisor's first words: its runtime, how it limits, what it had to notice.
-        self.ready: asyncio.Future[Answer] = self._loop.create_future()
+        self.ready: asyncio.Future[Ready] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
-        self._ends: dict[str, Ended] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self._ends: dict[str, Callable[[End], None]] = {}
         self._id = 0
-        self._rest = b""
+        self._lines = LineSplitter(_LONGEST)
         self._out: list[bytes] = []
         self._closing = False
         self.loss = f"the supervisor (process {process.pid}) has gone"
 
     @classmethod
-    async def start(cls, config: Mapping[str, Any]) -> "Link":
+    async def begin(cls, config: Config) -> "Link":
         """Start a supervisor with that configuration and wait until it is ready. Raises EngineError."""
         folder = Path(config["folder"])
         folder.mkdir(parents=True, exist_ok=True)
@@ -123,21 +152,43 @@ class Link(asyncio.Protocol):
         link.outlives = config.get("orphans") == "keep"
         return link
 
-    def call(self, what: str, **fields: Any) -> asyncio.Future[Answer]:
-        """Ask for something; the future holds the answer, or Refused."""
-        future: asyncio.Future[Answer] = self._loop.create_future()
-        if not self.alive:
-            future.set_exception(Lost(self.loss))
-            return future
-        self._waiting[self._send(what, fields)] = future
-        return future
+    def open(self, pod: OpenPod) -> asyncio.Future[Done]:
+        """Make what the containers of a pod share."""
+        return self._ask("open", pod, _done)
 
-    def tell(self, what: str, **fields: Any) -> None:
-        """Ask for something whose answer nobody waits for."""
-        if self.alive:
-            self._send(what, fields)
+    def close_pod(self, pod: OnePod) -> None:
+        """Kill what is left of a pod and drop what its containers shared."""
+        self._tell("close", pod)
 
-    def follow(self, container: str, ended: Ended) -> None:
+    def leased(self, devices: Leased) -> asyncio.Future[Done]:
+        """See that the supervisor holds the locks of these devices."""
+        return self._ask("leased", devices, _done)
+
+    def start(self, container: StartContainer) -> asyncio.Future[Started]:
+        """Start a container."""
+        return self._ask("start", container, _started)
+
+    def exec(self, command: Exec) -> asyncio.Future[Executed]:
+        """Run a command in a container; answered when it has ended."""
+        return self._ask("exec", command, _executed)
+
+    def signal(self, container: SignalContainer) -> None:
+        """Signal the main process of a container."""
+        self._tell("signal", container)
+
+    def kill(self, container: OneContainer) -> None:
+        """SIGKILL a container."""
+        self._tell("kill", container)
+
+    def forget(self, container: OneContainer) -> None:
+        """The end of a container is stored: the supervisor need not remember it."""
+        self._tell("forget", container)
+
+    def ping(self) -> asyncio.Future[Done]:
+        """Have the supervisor show that it answers."""
+        return self._ask("ping", {}, _done)
+
+    def follow(self, container: str, ended: "Callable[[End], None]") -> None:
         """Call `ended` when that container ends. To be said before it is started."""
         self._ends[container] = ended
 
@@ -160,7 +211,23 @@ class Link(asyncio.Protocol):
             self.process.kill()
             await _exit(self.process)
 
-    def _send(self, what: str, fields: dict[str, Any]) -> int:
+    def _ask(
+        self, what: str, fields: Mapping[str, Any], decode: Callable[[bytes], AnswerT]
+    ) -> "asyncio.Future[AnswerT]":
+        """Send a request; the future holds the answer, or Refused."""
+        future: asyncio.Future[AnswerT] = self._loop.create_future()
+        if not self.alive:
+            future.set_exception(Lost(self.loss))
+            return future
+        self._waiting[self._send(what, fields)] = _Waiting(future, decode)
+        return future
+
+    def _tell(self, what: str, fields: Mapping[str, Any]) -> None:
+        """Send a request whose answer nobody waits for."""
+        if self.alive:
+            self._send(what, fields)
+
+    def _send(self, what: str, fields: Mapping[str, Any]) -> int:
         self._id += 1
         if not self._out:
             self._loop.call_soon(self._flush)
@@ -170,7 +237,7 @@ class Link(asyncio.Protocol):
     def _flush(self) -> None:
         if self._out and self._transport is not None:
             self._out.append(b"")
-            self._transport.write(b"\n".join(self._out))
+            self._transport.write(END.join(self._out))
         self._out.clear()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -180,33 +247,41 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Asyncio says: there is something to read."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
+        for line in self._lines.feed(data):
             self._hear(line)
 
     def _hear(self, line: bytes) -> None:
-        said = _decode(line)
+        said = _envelope(line)
         if said.id is not None:
             self._answered(said, line)
         elif said.event == "ended":
-            ended = self._ends.pop(said.container, None)
+            end = _ended(line)
+            ended = self._ends.pop(end["container"], None)
             if ended is not None:
-                ended(End(said.container, said.code, said.signal, said.oom, said.at))
+                ended(End(end["container"], end["code"], end["signal"], end["oom"], end["at"]))
         elif said.event == "ready" and not self.ready.done():
-            self.ready.set_result(_whole(line))
+            self._greeted(said, line)
         elif said.event == "failed" and not self.ready.done():
             self.ready.set_exception(EngineError(said.text))
         elif said.event == "notice":
             self.notice(said.text)
 
-    def _answered(self, said: _Line, line: bytes) -> None:
-        future = self._waiting.pop(said.id or 0, None)
-        if future is None or future.done():
+    def _greeted(self, said: _Envelope, line: bytes) -> None:
+        told = {"protocol": said.protocol, "version": said.version}
+        problem = mismatch(told, SUPERVISOR_PROTOCOL, "the supervisor", "the agent")
+        if problem is None:
+            self.ready.set_result(_ready(line))
+        else:
+            self.ready.set_exception(EngineError(problem))
+
+    def _answered(self, said: _Envelope, line: bytes) -> None:
+        waiting = self._waiting.pop(said.id or 0, None)
+        if waiting is None or waiting.future.done():
             return
         if said.error is None:
-            future.set_result(_whole(line))
+            waiting.future.set_result(waiting.decode(line))
         else:
-            future.set_exception(Refused(said.error, said.code))
+            waiting.future.set_exception(Refused(said.error, said.code))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why is of no consequence
         """Asyncio says: the other side has gone."""
@@ -215,10 +290,10 @@ class Link(asyncio.Protocol):
         if not self.ready.done():
             self.ready.set_exception(Lost(self.loss))
         self.ready.exception()  # whether or not anybody still waits for it
-        waiting, self._waiting = self._waiting, {}
-        for future in waiting.values():
-            if not future.done():
-                future.set_exception(Lost(self.loss))
+        left, self._waiting = self._waiting, {}
+        for waiting in left.values():
+            if not waiting.future.done():
+                waiting.future.set_exception(Lost(self.loss))
         self._ends.clear()
         if not self._closing:
             self.lost()
@@ -247,11 +322,12 @@ async def _exit(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-def _spawn(config: dict[str, Any], log: Path) -> "subprocess.Popen[bytes]":
+def _spawn(config: Config, log: Path) -> "subprocess.Popen[bytes]":
     """The process: a session of its own, so that a Ctrl-C meant for us does not reach it."""
     code = _START.format(str(Path(trainwright.__file__).parents[1]))
     argv = [sys.executable, "-E", "-s", "-S", "-c", code, msgspec.json.encode(config).decode()]
-    holder, leases = (config.get("network") or {}).get("holder") or {}, config.get("leases")
+    network, leases = config.get("network"), config.get("leases")
+    holder = (network.get("holder") if network else None) or {}
     with log.open("wb") as words:
         return subprocess.Popen(  # noqa: S603 - our own interpreter with our own words
             argv,

@@ -26,6 +26,7 @@ from trainwright.local.agent.link import Link
 from trainwright.local.agent.settings import HEARTBEAT, Settings
 from trainwright.local.silence import SilenceLimits
 from trainwright.local.sockets.client import RemoteCluster
+from trainwright.local.sockets.protocol import HeartbeatRequest
 from trainwright.local.sockets.wire import connect
 from trainwright.runtime import purity
 from trainwright.runtime.clock import WallClock
@@ -41,14 +42,6 @@ class Config(Struct, frozen=True):
     leases: int | None = None
 
 
-class Heartbeat(Struct, frozen=True):
-    """What an agent says of itself: its node, its process and its supervisor's."""
-
-    node: str
-    pid: int
-    supervisor: int
-
-
 class _SupervisorLostError(EngineError):
     """The node can run nothing any more; the agent has told why."""
 
@@ -61,14 +54,18 @@ async def serve(config: Config) -> None:
     loop.add_signal_handler(signal.SIGINT, lambda: None)  # a Ctrl-C is the engine's to answer
     async with RemoteCluster(Path(config.socket)) as cluster, RemoteCluster(Path(config.socket)) as engine:
         reader, writer = await asyncio.open_unix_connection(sock=connect(Path(config.socket)))
-        link = await Link.start({**config.settings.supervisor(), "leases": config.leases})
+        link = await Link.begin(config.settings.supervisor(config.leases))
         if config.leases is not None:
             os.close(config.leases)  # it is the supervisor's now
-        for notice in link.ready.result().get("notices") or ():
+        for notice in link.ready.result()["notices"]:
             _say(notice)
         agent = Agent(cluster, link, WallClock(), config.settings, _say)
         link.lost = partial(_lose, link.lost, ended)
-        heartbeat = Heartbeat(config.settings.node, os.getpid(), link.process.pid)
+        heartbeat: HeartbeatRequest = {
+            "node": config.settings.node,
+            "pid": os.getpid(),
+            "supervisor": link.process.pid,
+        }
         await _tell(engine, heartbeat)  # the engine has to know the supervisor before there are pods
         interval = SilenceLimits.of(config.settings.node_grace).interval
         beside = [
@@ -106,7 +103,7 @@ async def _gone(reader: asyncio.StreamReader, ended: "asyncio.Future[float | Non
     _settle(ended, None)
 
 
-async def _beat(engine: RemoteCluster, heartbeat: Heartbeat, interval: float) -> None:
+async def _beat(engine: RemoteCluster, heartbeat: HeartbeatRequest, interval: float) -> None:
     """Tell the engine regularly that we are alive, on a connection that nothing else can block.
 
     The next one waits for the answer to the one before: an engine that is stopped finds no heap of them.
@@ -116,9 +113,9 @@ async def _beat(engine: RemoteCluster, heartbeat: Heartbeat, interval: float) ->
         await _tell(engine, heartbeat)
 
 
-async def _tell(engine: RemoteCluster, heartbeat: Heartbeat) -> None:
+async def _tell(engine: RemoteCluster, heartbeat: HeartbeatRequest) -> None:
     with suppress(ApiError):  # `_gone` notices an engine that has ended
-        await engine.call(HEARTBEAT, **msgspec.structs.asdict(heartbeat))
+        await engine.call(HEARTBEAT, heartbeat)
 
 
 def _say(text: str) -> None:

@@ -100,12 +100,12 @@ async def _try(charge: Charge, container: Container, probe: Body) -> str:
     """Run the probe's command once; what went wrong, or nothing."""
     argv, timeout = probe["exec"].get("command") or [], _seconds(probe, "timeoutSeconds")
     try:
-        answer = await charge.means.link.call("exec", container=container.id, argv=argv, env=None, timeout=timeout)
+        answer = await charge.means.link.exec({"container": container.id, "argv": argv, "timeout": timeout})
     except Refused as refusal:
         return str(refusal)
-    if answer.get("timeout"):
+    if answer["timeout"]:
         return f"no answer within {timeout:g} s"
-    return f"exit code {answer['code']}: {str(answer.get('output', '')).strip()}" if answer.get("code") else ""
+    return f"exit code {answer['code']}: {answer['output'].strip()}" if answer["code"] else ""
 
 
 async def _kill(charge: Charge, container: Container, why: str, grace: float) -> None:

@@ -4,11 +4,14 @@
 Times are Kubernetes' own unless a test says otherwise.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct, field
 
+from trainwright import __version__
 from trainwright.local.devices.inventory import DeviceSet
+from trainwright.local.handshake import SUPERVISOR_PROTOCOL
+from trainwright.local.supervisor.protocol import Config, NetworkConfig
 
 Runtime = Literal["sandbox", "process"]
 #: The engine's verb by which an agent in a process of its own says that it is alive.
@@ -76,7 +79,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     #: What becomes of the pods when the agent dies.
     orphans: Literal["end", "keep"] = "end"
     #: The supervisor's `network`: subnet and, where several agents share one, its holder.
-    network: dict[str, Any] | None = None
+    network: NetworkConfig | None = None
     #: Pods may reach what is outside this machine.
     outside: bool = True
     #: It stands in for a kubelet, on an API server that others use too: it gives its pods their addresses, judges
@@ -97,9 +100,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         """Pods have a network, a file system and a process space of their own."""
         return self.runtime == "sandbox"
 
-    def supervisor(self) -> dict[str, Any]:
-        """The configuration of this node's supervisor."""
+    def supervisor(self, leases: int | None = None) -> Config:
+        """The configuration of this node's supervisor; `leases` is the descriptor of the socket of the leases."""
         return {
+            "protocol": SUPERVISOR_PROTOCOL,
+            "version": __version__,
             "folder": f"{self.folder}/nodes/{self.node}",
             "runtime": self.runtime,
             "orphans": self.orphans,
@@ -107,4 +112,5 @@ class Settings(Struct, frozen=True, kw_only=True):
             "outside": self.outside,
             "rotate": list(self.rotate),
             "stamps": self.kubelet,
+            "leases": leases,
         }

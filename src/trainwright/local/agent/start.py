@@ -9,16 +9,15 @@ import asyncio
 import contextlib
 import os
 from functools import partial
-from typing import Any
-
-import msgspec
 
 from trainwright.errors import ApiError, EngineError, UnavailableError
 from trainwright.local.agent import environment, messages, sources, volumes
 from trainwright.local.agent.charge import Charge
 from trainwright.local.agent.container import Container
-from trainwright.local.agent.link import Answer, End, Lost, Refused
+from trainwright.local.agent.link import End, Lost, Refused
 from trainwright.local.agent.refusals import CONFIG, CREATE, Unconfigured
+from trainwright.local.supervisor.protocol import Limits, Mount, OpenPod, StartContainer, Started
+from trainwright.model.job import Body
 from trainwright.model.meta import ADDRESS, Key
 from trainwright.model.units import quantity
 
@@ -49,24 +48,26 @@ async def enter(charge: Charge) -> None:
     request = await _surroundings(charge)
     charge.opened = True  # from now on it is to be closed, also if nobody waits for the answer any more
     try:
-        await means.link.call("open", **request)
+        await means.link.open(request)
     except Refused:
         charge.opened = False
         raise
 
 
-async def _surroundings(charge: Charge) -> dict[str, Any]:
+async def _surroundings(charge: Charge) -> OpenPod:
     settings, meta = charge.means.settings, charge.pod["metadata"]
     if charge.means.pool is not None and charge.networked and not charge.given:
         charge.given = charge.means.pool.take()
-    shared: dict[str, Any] = {"pod": charge.uid, "host": charge.host, "address": charge.address}
     if not settings.sandboxed:
-        return shared | {"network": "host", "hosts": None, "tmp": None, "shm": None, "keep": []}
+        return {"pod": charge.uid, "host": charge.host, "address": charge.address, "network": "host"}
     if charge.networked and charge.means.pool is None and ADDRESS not in (meta.get("annotations") or {}):
         raise Unconfigured(f'metadata.annotations["{ADDRESS}"]', "missing; no address was reserved for this pod")
     hosts = charge.means.hosts
     charge.housed = True
-    return shared | {
+    return {
+        "pod": charge.uid,
+        "host": charge.host,
+        "address": charge.address,
         "network": "own" if charge.networked else "host",
         "hosts": await hosts.settled(charge.pod, charge.given) if hosts is not None else None,
         "tmp": f"{charge.folder}/tmp",  # noqa: S108 - the pod's own
@@ -83,7 +84,7 @@ async def start(charge: Charge, container: Container) -> None:
                 await enter(charge)
             request = await _request(charge, container)
             if request["leases"]:
-                await charge.means.link.call("leased", devices=request["leases"])
+                await charge.means.link.leased({"devices": request["leases"]})
             break
         except Lost:
             raise
@@ -118,7 +119,7 @@ def _versions(charge: Charge, container: Container) -> dict[Key, int]:
     }
 
 
-async def _request(charge: Charge, container: Container) -> dict[str, Any]:
+async def _request(charge: Charge, container: Container) -> StartContainer:
     """What the supervisor is told about a container."""
     body, settings = container.body, charge.means.settings
     if container.init and body.get("restartPolicy") == "Always":
@@ -135,6 +136,7 @@ async def _request(charge: Charge, container: Container) -> dict[str, Any]:
         charge.means.notices.once(_IMAGE.format(settings.runtime))
     return {
         "pod": charge.uid,
+        "container": f"{charge.uid}-{container.seen.name}-{container.seen.restarts}",
         "argv": argv,
         "env": env | variables,
         "cwd": body.get("workingDir") or settings.cwd,
@@ -182,21 +184,23 @@ def _log(charge: Charge, container: Container) -> str:
     return container.log
 
 
-async def _mounts(charge: Charge, container: Container, found: sources.Sources, variables: dict[str, str]) -> list[Any]:
-    made: list[Any] = []
+async def _mounts(
+    charge: Charge, container: Container, found: sources.Sources, variables: dict[str, str]
+) -> list[Mount]:
+    made: list[Mount] = []
     if container.body.get("volumeMounts"):
-        made = [msgspec.to_builtins(mount) for mount in await _mounted(charge, container, found, variables)]
+        made = await _mounted(charge, container, found, variables)
     if charge.means.settings.sandboxed:
         target = str(container.body.get("terminationMessagePath") or messages.DEFAULT_PATH)
         container.message = f"{charge.folder}/message-{container.seen.name}-{container.seen.restarts}"
         os.close(os.open(container.message, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
-        made.append({"source": container.message, "target": target, "readonly": False, "tmpfs": None})
+        made.append({"source": container.message, "target": target})
     return made
 
 
 async def _mounted(
     charge: Charge, container: Container, found: sources.Sources, variables: dict[str, str]
-) -> list[volumes.Mount]:
+) -> list[Mount]:
     return await asyncio.to_thread(volumes.mounts, _room(charge, found), container.body, container.path, variables)
 
 
@@ -206,12 +210,12 @@ def _room(charge: Charge, found: sources.Sources) -> volumes.Room:
     return volumes.Room(charge.pod, charge.folder, claims, settings.sandboxed, found, charge.facts)
 
 
-def _limits(body: dict[str, Any]) -> dict[str, float]:
+def _limits(body: Body) -> Limits:
     limits = (body.get("resources") or {}).get("limits")
     if not limits:
         return {}
     memory, cpu = quantity(limits.get("memory")), quantity(limits.get("cpu"))
-    found: dict[str, float] = {}
+    found: Limits = {}
     if memory:
         found["memory"] = int(memory)
     if cpu:
@@ -219,16 +223,16 @@ def _limits(body: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def _launch(charge: Charge, container: Container, request: dict[str, Any]) -> None:
+def _launch(charge: Charge, container: Container, request: StartContainer) -> None:
     """Nobody waits for the answer here: it is the container's, also when its worker has been told to end meanwhile."""
     link = charge.means.link
-    container.launch(f"{charge.uid}-{container.seen.name}-{container.seen.restarts}", charge.means.clock.now())
+    container.launch(request["container"], charge.means.clock.now())
     link.follow(container.id, partial(charge.finished, container))
-    answer = link.call("start", container=container.id, **request)
+    answer = link.start(request)
     answer.add_done_callback(partial(_answered, charge, container))
 
 
-def _answered(charge: Charge, container: Container, answer: asyncio.Future[Answer]) -> None:
+def _answered(charge: Charge, container: Container, answer: asyncio.Future[Started]) -> None:
     refusal = answer.exception()
     if isinstance(refusal, Lost):
         return  # the agent tells all its workers

@@ -41,7 +41,7 @@ async def halt(charge: Charge, container: Container, due: float) -> None:
         due = min(due, max(charge.due, loop_time() + (pace.least_grace if hook else 0)))
     container.kill_at(due, link)
     if loop_time() < due:
-        link.tell("signal", container=container.id, signal=_signal(container.body))
+        link.signal({"container": container.id, "signal": _signal(container.body)})
     await container.over()
 
 
@@ -49,14 +49,14 @@ async def run_hook(charge: Charge, container: Container, hook: Body, path: str, 
     """Run a hook for so long at most; what went wrong, if anything."""
     match hook:
         case {"exec": {"command": [*argv]}}:
-            call = charge.means.link.call("exec", container=container.id, argv=argv, env=None, timeout=patience)
+            call = charge.means.link.exec({"container": container.id, "argv": argv, "timeout": patience})
             try:
                 answer = await call
             except Refused as refusal:
                 return str(refusal)
-            if answer.get("timeout"):
+            if answer["timeout"]:
                 return f"it did not end within {patience:.0f} s"
-            return f"it exited with {answer['code']}: {answer.get('output', '')}" if answer.get("code") else ""
+            return f"it exited with {answer['code']}: {answer['output']}" if answer["code"] else ""
         case {"sleep": {"seconds": seconds}}:
             await asyncio.sleep(min(float(seconds), patience))
         case _:
@@ -75,7 +75,7 @@ def close(charge: Charge) -> None:
     link = charge.means.link
     if charge.opened:
         charge.opened = False
-        link.tell("close", pod=charge.uid)
+        link.close_pod({"pod": charge.uid})
     if charge.held:
         charge.means.devices.free(charge.uid)
     if charge.given and charge.means.pool is not None:
@@ -90,7 +90,7 @@ def forget(charge: Charge, *containers: Container) -> None:
     """Their ends are known: the supervisor need not remember them."""
     for container in containers:
         if container.id:
-            charge.means.link.tell("forget", container=container.id)
+            charge.means.link.forget({"container": container.id})
 
 
 async def remove(charge: Charge) -> None:

@@ -16,6 +16,7 @@ from trainwright.local.agent.environment import expand
 from trainwright.local.agent.fields import Facts
 from trainwright.local.agent.refusals import Unconfigured, missing
 from trainwright.local.agent.sources import CLAIM, CONFIG_MAP, SECRET, Sources
+from trainwright.local.supervisor.protocol import Mount
 from trainwright.model.job import Body
 from trainwright.model.problem import nearest
 from trainwright.model.units import quantity
@@ -27,15 +28,6 @@ GIVEN = (SHARED, "/var/run/secrets/kubernetes.io/serviceaccount")
 _INJECTED = "kube-api-access-"
 SUPPORTED = ("emptyDir", "hostPath", "configMap", "secret", "persistentVolumeClaim", "projected", "downwardAPI")
 _MODE = 0o644
-
-
-class Mount(Struct, frozen=True, omit_defaults=True):
-    """One mount of a container, as the supervisor is told it: with both, memory that the pod's containers share."""
-
-    source: str | None
-    target: str
-    readonly: bool = False
-    tmpfs: int | None = None
 
 
 class Room(Struct, frozen=True):
@@ -108,7 +100,10 @@ def _mount(room: Room, wanted: Body, where: str, volume: tuple[str, Body], known
     source, closed = _source(room, place, body)
     if part:
         source = paths.below(source, part, f"{where}.subPath", make=not closed)
-    return Mount(source, target, closed or bool(wanted.get("readOnly")), _size(body["emptyDir"]) if memory else None)
+    mount: Mount = {"source": source, "target": target, "readonly": closed or bool(wanted.get("readOnly"))}
+    if memory:
+        mount["tmpfs"] = _size(body["emptyDir"])
+    return mount
 
 
 def target_of(mount: Body) -> str:

@@ -12,13 +12,15 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Literal
 
-import msgspec
 from msgspec import Struct
 
+from trainwright.jsonlines import encode
 from trainwright.local.devices.inventory import DeviceSet
 from trainwright.local.devices.leased import LeasedDevices
 from trainwright.local.devices.leases import DeviceLease, LeaseFolder, LeaseHolder, own_description
+from trainwright.local.supervisor.protocol import Lease
 from trainwright.model.job import Body
 from trainwright.model.meta import INDEX, JOB_UID, ROLE
 from trainwright.model.units import rfc3339
@@ -308,8 +310,9 @@ def _order(device: str) -> tuple[int, str]:
     return int(device) if device.isdecimal() else -1, device
 
 
-def _message(what: str, lease: DeviceLease) -> bytes:
-    return msgspec.json.encode({"do": what, "device": lease_name(lease.resource, lease.device)}) + b"\n"
+def _message(what: Literal["hold", "drop"], lease: DeviceLease) -> bytes:
+    message: Lease = {"do": what, "device": lease_name(lease.resource, lease.device)}
+    return encode(message)
 
 
 def lease_name(resource: str, device: str) -> str:

@@ -7,7 +7,7 @@ UnavailableError, and so does every watch; the next call connects again.
 
 import asyncio
 from asyncio import Future, Queue, StreamReader, StreamWriter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -15,17 +15,20 @@ from typing import Any, Self
 
 import msgspec
 
-from trainwright.errors import ApiError, EngineError, GoneError, UnavailableError
-from trainwright.local.sockets.wire import Lines, connect, raised
+from trainwright.errors import ApiError, GoneError, UnavailableError
+from trainwright.jsonlines import END, LineSplitter, LineTooLongError
+from trainwright.local.handshake import ENGINE_PROTOCOL, hello
+from trainwright.local.sockets import protocol
+from trainwright.local.sockets.wire import CHUNK, HELLO, HELLO_ID, LONGEST_ANSWER, connect, raised, welcomed
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import EVERYTHING, Change, Happened, Page, Propagation, Resource, Scope
 from trainwright.runtime.resources import PODS
 
-_CHUNK = 1 << 18
 #: So many batches may wait for a reader; one that is further behind must list again.
 _BEHIND = 1024
-_Batches = Queue[list[Any] | ApiError]
+_Batches = Queue[list[protocol.Change] | ApiError]
+_reply = msgspec.json.Decoder(protocol.Reply).decode
 
 
 class RemoteCluster:
@@ -47,13 +50,14 @@ class RemoteCluster:
         if link is not None:
             await link.close()
 
-    async def call(self, verb: str, **says: Any) -> Any:
-        """Any verb of the socket, the engine's own too."""
-        return await (await self._connected()).ask({"verb": verb, **says})
+    async def call(self, verb: str, request: Mapping[str, Any]) -> Any:
+        """Any verb of the socket, the engine's own too; `protocol` has the requests."""
+        return await (await self._connected()).ask(verb, request)
 
     async def list(self, resource: Resource, scope: Scope = EVERYTHING, *, not_older_than: str = "") -> Page:
         """Everything in the scope, at least as new as that version."""
-        page = await self.call("list", **_about(resource, scope), notOlderThan=not_older_than)
+        request: protocol.ListRequest = {**_scope(resource, scope), "notOlderThan": not_older_than}
+        page: protocol.ListResult = await self.call("list", request)
         return Page(tuple([resource.decode(item) for item in page["items"]]), page["version"])
 
     async def watch(
@@ -61,7 +65,7 @@ class RemoteCluster:
     ) -> AsyncGenerator[tuple[Change, ...], None]:
         """What happened after that version, in batches."""
         link = await self._connected()
-        number, batches = link.subscribe({"verb": "watch", **_about(resource, scope), "since": since})
+        number, batches = link.subscribe({**_scope(resource, scope), "since": since})
         try:
             while True:
                 batch = await batches.get()
@@ -73,18 +77,25 @@ class RemoteCluster:
 
     async def get(self, resource: Resource, key: Key) -> Any:
         """One object."""
-        return resource.decode(await self.call("get", **_on(resource, key)))
+        return resource.decode(await self.call("get", _object(resource, key)))
 
     async def create(self, resource: Resource, body: Body) -> Any:
         """Make an object."""
-        return resource.decode(await self.call("create", resource=resource.id, body=body))
+        request: protocol.CreateRequest = {"resource": resource.id, "body": body}
+        return resource.decode(await self.call("create", request))
 
     async def patch(
         self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
     ) -> Any:
         """Merge-patch an object, or its status alone."""
-        says = {"body": body, "uid": uid, "version": version, "status": status}
-        return resource.decode(await self.call("patch", **_on(resource, key), **says))
+        request: protocol.PatchRequest = {
+            **_object(resource, key),
+            "body": body,
+            "uid": uid,
+            "version": version,
+            "status": status,
+        }
+        return resource.decode(await self.call("patch", request))
 
     async def delete(
         self,
@@ -96,25 +107,33 @@ class RemoteCluster:
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> Any:
         """Delete an object."""
-        left = await self.call("delete", **_on(resource, key), uid=uid, grace=grace, propagation=propagation)
+        request: protocol.DeleteRequest = {
+            **_object(resource, key),
+            "uid": uid,
+            "grace": grace,
+            "propagation": propagation.value,
+        }
+        left = await self.call("delete", request)
         return None if left is None else resource.decode(left)
 
     async def bind(self, key: Key, node: str, *, uid: str = "", version: str = "") -> Any:
         """Put a pod on a node."""
-        return PODS.decode(await self.call("bind", **_on(PODS, key), node=node, uid=uid, version=version))
+        where: protocol.BindRequest = {"namespace": key.namespace, "name": key.name, "node": node}
+        return PODS.decode(await self.call("bind", {**where, "uid": uid, "version": version}))
 
     async def _connected(self) -> "_Link":
         async with self._opening:
             if self._link is None or self._link.lost:
-                self._link = await _Link.open(self._path)
+                self._link = link = await _Link.open(self._path)
+                await link.greet()
             return self._link
 
 
-def _about(resource: Resource, scope: Scope) -> dict[str, str]:
+def _scope(resource: Resource, scope: Scope) -> protocol.ScopeRequest:
     return {"resource": resource.id, "namespace": scope.namespace, "labels": scope.labels, "fields": scope.fields}
 
 
-def _on(resource: Resource, key: Key) -> dict[str, str]:
+def _object(resource: Resource, key: Key) -> protocol.ObjectRequest:
     return {"resource": resource.id, "namespace": key.namespace, "name": key.name}
 
 
@@ -128,7 +147,7 @@ class _Link:
     def __init__(self, path: Path, reader: StreamReader, writer: StreamWriter) -> None:
         self._path, self._writer, self.lost = path, writer, False
         self._numbers = count(1)
-        self._answers: dict[int, Future[Any]] = {}
+        self._answers: dict[int, Future[protocol.Reply]] = {}
         self._watches: dict[int, _Batches] = {}
         self._reading = asyncio.create_task(self._read(reader))
 
@@ -148,60 +167,77 @@ class _Link:
         with suppress(OSError):
             await self._writer.wait_closed()
 
-    async def ask(self, request: dict[str, Any]) -> Any:
-        """One answer."""
-        number = next(self._numbers)
-        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+    async def greet(self) -> None:
+        """Say our version, and check the engine's. Raises EngineError; the connection is closed then."""
         try:
-            self._send(number, request)
+            welcomed(await self._exchange(HELLO_ID, HELLO, hello(ENGINE_PROTOCOL)), self._path)
+        except BaseException:
+            self._reading.cancel()
+            self._lose()
+            raise
+
+    async def ask(self, verb: str, request: Mapping[str, Any]) -> Any:
+        """One answer."""
+        reply = await self._exchange(next(self._numbers), verb, request)
+        if "error" in reply:
+            raise raised(reply["error"])
+        return reply.get("result")
+
+    async def _exchange(self, number: int, verb: str, request: Mapping[str, Any]) -> protocol.Reply:
+        answer: Future[protocol.Reply] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
+        try:
+            self._send(number, verb, request)
             return await answer
         finally:
             del self._answers[number]
 
-    def subscribe(self, request: dict[str, Any]) -> tuple[int, _Batches]:
+    def subscribe(self, request: protocol.WatchRequest) -> tuple[int, _Batches]:
         """A stream of answers, and its number."""
         number = next(self._numbers)
         batches = self._watches[number] = Queue()
-        self._send(number, request)
+        self._send(number, "watch", request)
         return number, batches
 
     def unsubscribe(self, number: int) -> None:
         """No more of those."""
         if self._watches.pop(number, None) is not None and not self.lost:
-            self._send(next(self._numbers), {"verb": "stop", "watch": number})
+            stop: protocol.StopRequest = {"watch": number}
+            self._send(next(self._numbers), "stop", stop)
 
-    def _send(self, number: int, request: dict[str, Any]) -> None:
+    def _send(self, number: int, verb: str, request: Mapping[str, Any]) -> None:
         if self.lost:
             raise self._gone()
-        self._writer.write(msgspec.json.encode({"id": number, **request}) + b"\n")
+        self._writer.write(msgspec.json.encode({"id": number, "verb": verb, **request}) + END)
 
     async def _read(self, reader: StreamReader) -> None:
-        lines = Lines()
+        lines = LineSplitter(LONGEST_ANSWER)
         try:
-            while data := await reader.read(_CHUNK):
+            while data := await reader.read(CHUNK):
                 for line in lines.feed(data):
-                    self._deliver(msgspec.json.decode(line))
-        except (OSError, EngineError, msgspec.DecodeError):
+                    self._deliver(_reply(line))
+        except (OSError, LineTooLongError, msgspec.DecodeError):
             pass  # Whatever is wrong with it, there is nothing more to be had from this connection.
         finally:
             self._lose()
 
-    def _deliver(self, message: dict[str, Any]) -> None:
-        number = message["id"]
+    def _deliver(self, reply: protocol.Reply) -> None:
+        number = reply["id"]
+        if number is None:
+            return
         batches, answer = self._watches.get(number), self._answers.get(number)
         if batches is not None:
-            self._stream(number, batches, message)
+            self._stream(number, batches, reply)
         elif answer is not None and not answer.done():
-            if "error" in message:
-                answer.set_exception(raised(message["error"]))
-            else:
-                answer.set_result(message.get("result"))
+            answer.set_result(reply)
 
-    def _stream(self, number: int, batches: _Batches, message: dict[str, Any]) -> None:
-        if "changes" not in message:
-            batches.put_nowait(raised(message.get("error") or {"message": "the watch has ended"}))
+    def _stream(self, number: int, batches: _Batches, reply: protocol.Reply) -> None:
+        if "error" in reply:
+            batches.put_nowait(raised(reply["error"]))
+        elif "changes" not in reply:
+            batches.put_nowait(ApiError("the watch has ended"))
         elif batches.qsize() < _BEHIND:
-            batches.put_nowait(message["changes"])
+            batches.put_nowait(reply["changes"])
         else:
             self.unsubscribe(number)
             batches.put_nowait(GoneError("the watch fell behind what is remembered; list again"))

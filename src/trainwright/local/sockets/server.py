@@ -18,17 +18,22 @@ from weakref import WeakSet
 import msgspec
 
 from trainwright.errors import ApiError, EngineError, InvalidError, NotFoundError, TrainwrightError
+from trainwright.jsonlines import END, LineSplitter, LineTooLongError
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.sockets.verbs import Request, Verb, verbs, watch
-from trainwright.local.sockets.wire import Lines, connect, failure, short
+from trainwright.local.handshake import ENGINE_PROTOCOL, hello, mismatch
+from trainwright.local.sockets.protocol import Reply, StopRequest
+from trainwright.local.sockets.verbs import Verb, checked, verbs, watch
+from trainwright.local.sockets.wire import CHUNK, HELLO, connect, failure, short
 from trainwright.model.problem import nearest
 
+#: Bytes of one request.
 _LONGEST = 64 << 20
-_CHUNK = 1 << 18
+
+Request = dict[str, Any]
 
 
 @asynccontextmanager
-async def serve(path: Path, cluster: LocalCluster, extra: Mapping[str, Verb] | None = None) -> AsyncIterator[None]:
+async def serve(path: Path, cluster: LocalCluster, extra: Mapping[str, Verb[Any]] | None = None) -> AsyncIterator[None]:
     """Listen at that path for as long as the context lasts; then every connection is cut and the file removed."""
     known = {**verbs(cluster), **(extra or {})}
     tasks: set[Task[None]] = set()
@@ -97,26 +102,44 @@ class _Session:
     """One connection: requests are begun in the order they come in, and answered as they are done."""
 
     def __init__(
-        self, cluster: LocalCluster, known: Mapping[str, Verb], writer: StreamWriter, all_tasks: set[Task[None]]
+        self, cluster: LocalCluster, known: Mapping[str, Verb[Any]], writer: StreamWriter, all_tasks: set[Task[None]]
     ) -> None:
         self._cluster, self._known, self._writer, self._all_tasks = cluster, known, writer, all_tasks
         self._tasks: set[Task[None]] = set()
+        self._greeted = False
         self._watches: dict[int | None, Task[None]] = {}
 
     async def run(self, reader: StreamReader) -> None:
         """Until the other side has gone."""
-        lines = Lines(_LONGEST)
+        lines = LineSplitter(_LONGEST)
         try:
-            while data := await reader.read(_CHUNK):
+            while data := await reader.read(CHUNK):
                 for line in lines.feed(data):
+                    if not self._greeted and not await self._greet(line):
+                        return
                     self._begin(line)
         except ConnectionError:
             pass  # It has gone without a word.
-        except EngineError as error:
-            await self._send(None, {"error": failure(InvalidError(str(error)))})
+        except LineTooLongError as error:
+            await self._send({"id": None, "error": failure(InvalidError(str(error)))})
         finally:
             self._writer.close()
             await _end(self._tasks)
+
+    async def _greet(self, line: bytes) -> bool:
+        """Compare versions, before anything is done; False: nothing more is read of this connection.
+
+        A client that did not know `hello` yet gets the refusal as the answer to its first request.
+        """
+        request, error = _read(line)
+        if error is None:
+            said = request if request["verb"] == HELLO else {}
+            problem = mismatch(said, ENGINE_PROTOCOL, "this process", "the engine")
+            if problem is not None:
+                await self._send({"id": request["id"], "error": failure(InvalidError(problem))})
+                return False
+            self._greeted = True
+        return True
 
     def _begin(self, line: bytes) -> None:
         request, error = _read(line)
@@ -128,24 +151,26 @@ class _Session:
             task.add_done_callback(lambda _: self._watches.pop(number, None))
 
     async def _refuse(self, error: InvalidError) -> None:
-        await self._send(None, {"error": failure(error)})
+        await self._send({"id": None, "error": failure(error)})
 
     async def _answer(self, request: Request) -> None:
         number = request["id"]
         try:
-            await self._send(number, {"result": await self._do(request)})
+            await self._send({"id": number, "result": await self._do(request)})
         except ConnectionError:
             return
         except TrainwrightError as error:
-            await self._send(number, {"error": failure(error)})
+            await self._send({"id": number, "error": failure(error)})
         except RecursionError:
-            await self._send(number, {"error": failure(InvalidError("the request is nested too deeply"))})
+            await self._send({"id": number, "error": failure(InvalidError("the request is nested too deeply"))})
         except Exception as error:
             asyncio.get_running_loop().call_exception_handler({"message": "a request failed", "exception": error})
-            await self._send(number, {"error": failure(ApiError(f"the engine failed at it: {error!r}"))})
+            await self._send({"id": number, "error": failure(ApiError(f"the engine failed at it: {error!r}"))})
 
     async def _do(self, request: Request) -> Any:
         verb = request["verb"]
+        if verb == HELLO:
+            return hello(ENGINE_PROTOCOL)
         if verb == "watch":
             return await self._watch(request)
         if verb == "stop":
@@ -158,16 +183,16 @@ class _Session:
     async def _watch(self, request: Request) -> None:
         async with aclosing(watch(self._cluster, request)) as batches:
             async for batch in batches:
-                changes = [(change.what, change.version, change.item) for change in batch]
-                await self._send(request["id"], {"changes": changes})
+                changes = [(change.what.value, change.version, change.item) for change in batch]
+                await self._send({"id": request["id"], "changes": changes})
 
     def _stop(self, request: Request) -> None:
-        task = self._watches.get(request.get("watch")) if isinstance(request.get("watch"), int) else None
+        task = self._watches.get(checked(request, StopRequest)["watch"])
         if task is not None:
             task.cancel()
 
-    async def _send(self, number: int | None, message: dict[str, Any]) -> None:
-        self._writer.write(msgspec.json.encode({"id": number, **message}) + b"\n")
+    async def _send(self, reply: Reply) -> None:
+        self._writer.write(msgspec.json.encode(reply) + END)
         await self._writer.drain()
 
 

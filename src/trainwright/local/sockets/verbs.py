@@ -1,102 +1,125 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs of a cluster as other processes ask for them: a request in, plain JSON out. Called by `server`.
+"""The verbs of a cluster as other processes ask for them: a request of `protocol` in, plain JSON out.
 
 Objects go over the socket whole; whoever asked decodes what it wants of them.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, ValidationError, convert
 
 from trainwright.errors import InvalidError, NotFoundError
 from trainwright.local.cluster import LocalCluster
-from trainwright.model.job import Body
+from trainwright.local.sockets.protocol import (
+    BindRequest,
+    Body,
+    CreateRequest,
+    DeleteRequest,
+    ListRequest,
+    ListResult,
+    ObjectRequest,
+    PatchRequest,
+    ScopeRequest,
+    WatchRequest,
+)
 from trainwright.model.meta import Key
 from trainwright.model.problem import nearest
 from trainwright.runtime.ports import Change, Propagation, Resource, Scope
 from trainwright.runtime.resources import BY_ID
 
-Request = dict[str, Any]
-Verb = Callable[[Request], Awaitable[Any]]
+RequestT = TypeVar("RequestT")
 
 
-class Call(Struct, frozen=True, rename="camel"):
-    """What a request for one of these verbs may say."""
+class Verb(Struct, Generic[RequestT], frozen=True):
+    """One verb: the type of its requests, and what answers them."""
 
-    resource: str = ""
-    namespace: str = ""
-    name: str = ""
-    labels: str = ""
-    fields: str = ""
-    since: str = ""
-    not_older_than: str = ""
-    body: Body = {}
-    uid: str = ""
-    version: str = ""
-    status: bool = False
-    grace: int | None = None
-    propagation: Propagation = Propagation.BACKGROUND
-    node: str = ""
+    request: type[RequestT]
+    answer: Callable[[RequestT], Awaitable[Any]]
 
-    @property
-    def key(self) -> Key:
-        """The object it is about."""
-        return Key(self.namespace, self.name)
-
-    @property
-    def scope(self) -> Scope:
-        """The objects it is about."""
-        return Scope(self.namespace, self.labels, self.fields)
+    async def __call__(self, request: dict[str, Any]) -> Any:
+        """Check a request and answer it. Raises InvalidError."""
+        return await self.answer(checked(request, self.request))
 
 
-def read(request: Request) -> tuple[Resource, Call]:
-    """What is asked, of which resource; InvalidError or NotFoundError if that cannot be."""
+def checked(request: dict[str, Any], kind: type[RequestT]) -> RequestT:
+    """The request as what it should be; InvalidError if it is not."""
     try:
-        call = convert(request, Call)
+        return convert(request, kind)
     except ValidationError as error:
         raise InvalidError(f"the request cannot be read: {error}") from None
-    resource = BY_ID.get(call.resource)
-    if resource is None:
-        hint = nearest(call.resource, BY_ID)
-        meant = f"; did you mean `{hint}`?" if hint else ""
-        raise NotFoundError(f"there is no resource {call.resource!r}{meant}")
-    return resource.whole(), call
 
 
-def watch(cluster: LocalCluster, request: Request) -> AsyncGenerator[tuple[Change, ...], None]:
+def watch(cluster: LocalCluster, request: dict[str, Any]) -> AsyncGenerator[tuple[Change, ...], None]:
     """The batches of a watch."""
-    resource, call = read(request)
-    return cluster.watch(resource, call.scope, since=call.since)
+    wanted = checked(request, WatchRequest)
+    return cluster.watch(_resource(wanted["resource"]), _scope(wanted), since=wanted.get("since", ""))
 
 
-def verbs(cluster: LocalCluster) -> Mapping[str, Verb]:
+def verbs(cluster: LocalCluster) -> Mapping[str, Verb[Any]]:
     """The verbs that have one answer."""
 
-    async def listing(request: Request) -> Any:
-        resource, call = read(request)
-        page = await cluster.list(resource, call.scope, not_older_than=call.not_older_than)
-        return {"items": page.items, "version": page.version}
+    async def listing(request: ListRequest) -> ListResult:
+        resource, limit = _resource(request["resource"]), request.get("notOlderThan", "")
+        page = await cluster.list(resource, _scope(request), not_older_than=limit)
+        return {"items": [*page.items], "version": page.version}
 
-    async def get(request: Request) -> Any:
-        resource, call = read(request)
-        return await cluster.get(resource, call.key)
+    async def get(request: ObjectRequest) -> Body:
+        found: Body = await cluster.get(_resource(request["resource"]), _key(request))
+        return found
 
-    async def create(request: Request) -> Any:
-        resource, call = read(request)
-        return await cluster.create(resource, call.body)
+    async def create(request: CreateRequest) -> Body:
+        made: Body = await cluster.create(_resource(request["resource"]), request["body"])
+        return made
 
-    async def patch(request: Request) -> Any:
-        resource, call = read(request)
-        says = {"uid": call.uid, "version": call.version}
-        return await cluster.patch(resource, call.key, call.body, status=call.status, **says)
+    async def patch(request: PatchRequest) -> Body:
+        changed: Body = await cluster.patch(
+            _resource(request["resource"]),
+            _key(request),
+            request["body"],
+            uid=request.get("uid", ""),
+            version=request.get("version", ""),
+            status=request.get("status", False),
+        )
+        return changed
 
-    async def delete(request: Request) -> Any:
-        resource, call = read(request)
-        return await cluster.delete(resource, call.key, uid=call.uid, grace=call.grace, propagation=call.propagation)
+    async def delete(request: DeleteRequest) -> Body | None:
+        left: Body | None = await cluster.delete(
+            _resource(request["resource"]),
+            _key(request),
+            uid=request.get("uid", ""),
+            grace=request.get("grace"),
+            propagation=Propagation(request.get("propagation", Propagation.BACKGROUND)),
+        )
+        return left
 
-    async def bind(request: Request) -> Any:
-        _, call = read({"resource": "pods", **request})
-        return cluster.store.bind(call.key, call.node, uid=call.uid, version=call.version)
+    async def bind(request: BindRequest) -> Body:
+        uid, version = request.get("uid", ""), request.get("version", "")
+        return cluster.store.bind(_key(request), request["node"], uid=uid, version=version)
 
-    return {"list": listing, "get": get, "create": create, "patch": patch, "delete": delete, "bind": bind}
+    return {
+        "list": Verb(ListRequest, listing),
+        "get": Verb(ObjectRequest, get),
+        "create": Verb(CreateRequest, create),
+        "patch": Verb(PatchRequest, patch),
+        "delete": Verb(DeleteRequest, delete),
+        "bind": Verb(BindRequest, bind),
+    }
+
+
+def _resource(name: str) -> Resource:
+    """The resource of that id; NotFoundError if there is none."""
+    resource = BY_ID.get(name)
+    if resource is None:
+        hint = nearest(name, BY_ID)
+        meant = f"; did you mean `{hint}`?" if hint else ""
+        raise NotFoundError(f"there is no resource {name!r}{meant}")
+    return resource.whole()
+
+
+def _scope(request: ScopeRequest) -> Scope:
+    return Scope(request.get("namespace", ""), request.get("labels", ""), request.get("fields", ""))
+
+
+def _key(request: ObjectRequest | BindRequest) -> Key:
+    return Key(request.get("namespace", ""), request["name"])

@@ -1,61 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `server`, `client` and `portal` agree on: lines of JSON on a private Unix socket. The standard library only.
+"""What `server`, `client` and `portal` share: connecting, errors, and the version of the other side.
 
-    {"id": 1, "verb": "get", "resource": "pods", "namespace": "a", "name": "b"}    →  {"id": 1, "result": {…}}
-                                                                        or  →  {"id": 1, "error": {"reason", "message"}}
-    {"id": 2, "verb": "watch", "resource": "pods", "since": "7"}  →  {"id": 2, "changes": [["ADDED", "8", {…}], …]} …
-    {"id": 3, "verb": "stop", "watch": 2}                         →  {"id": 3, "result": null}, and no more of 2
-
-Requests on one connection are answered as they are done; a watch ends with an error or with its connection.
+It uses the standard library only, so that commands that ask an engine start quickly.
 """
+
+from __future__ import annotations
 
 import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from trainwright.errors import API_ERRORS, ApiError, EngineError, TrainwrightError
+from trainwright.errors import API_ERRORS, ApiError, EngineError, NotFoundError, TrainwrightError
+from trainwright.local.handshake import ENGINE_PROTOCOL, mismatch
+
+if TYPE_CHECKING:
+    from trainwright.local.sockets.protocol import ErrorBody, Reply
+
+#: The verb that every connection begins with, and the id of that request.
+HELLO, HELLO_ID = "hello", 0
+#: Bytes of one read, and of one answer of an engine.
+CHUNK, LONGEST_ANSWER = 1 << 18, 1 << 30
 
 #: What the address of a Unix socket may be long, with its final zero: 108 on Linux, 104 elsewhere.
 _LONGEST = 103
 _SELF = "/proc/self/fd"
 
 
-class Lines:
-    """Cuts a stream of bytes into lines, however it comes in."""
-
-    def __init__(self, most: int = 1 << 30) -> None:
-        self._parts: list[bytes] = []
-        self._size, self._most = 0, most
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are complete now; EngineError if one is too long to be meant."""
-        *lines, rest = data.split(b"\n")
-        if lines:
-            lines[0] = b"".join((*self._parts, lines[0]))
-            self._parts, self._size = [], 0
-        if rest:
-            self._parts.append(rest)
-            self._size += len(rest)
-        if self._size > self._most:
-            raise EngineError(f"a message of more than {self._most:,} bytes")
-        return lines
+def welcomed(reply: Reply, path: Path) -> None:
+    """Check the answer to `hello`; EngineError if the engine is of another version."""
+    error = reply.get("error")
+    if error is None:
+        problem = mismatch(reply.get("result") or {}, ENGINE_PROTOCOL, f"the engine at {path}", "this process")
+    elif error["reason"] == NotFoundError.reason:  # an engine that does not know the verb
+        problem = mismatch({}, ENGINE_PROTOCOL, f"the engine at {path}", "this process")
+    else:
+        problem = error["message"]
+    if problem is not None:
+        raise EngineError(problem)
 
 
-def failure(error: TrainwrightError) -> dict[str, Any]:
+def failure(error: TrainwrightError) -> ErrorBody:
     """An error as it is sent."""
     if not isinstance(error, ApiError):
         return {"reason": ApiError.reason, "message": str(error)}
-    told: dict[str, Any] = {"reason": error.reason, "message": str(error)}
-    return told if error.retry_after is None else {**told, "retryAfter": error.retry_after}
+    told: ErrorBody = {"reason": error.reason, "message": str(error)}
+    if error.retry_after is not None:
+        told["retryAfter"] = error.retry_after
+    return told
 
 
-def raised(told: dict[str, Any]) -> ApiError:
+def raised(told: ErrorBody) -> ApiError:
     """An error as it was sent."""
-    kind = API_ERRORS.get(str(told.get("reason")), ApiError)
-    return kind(str(told.get("message", "no reason given")), retry_after=told.get("retryAfter"))
+    kind = API_ERRORS.get(told["reason"], ApiError)
+    return kind(told["message"], retry_after=told.get("retryAfter"))
 
 
 def connect(path: Path) -> socket.socket:

@@ -6,9 +6,14 @@
 """
 # pathlib would cost the supervisor a tenth of its start.
 
+from __future__ import annotations
+
 import contextlib
 import os
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainwright.local.supervisor.protocol import Limits
 
 _PERIOD = 100_000  # microseconds
 _SHORTEST = 1_000  # of CPU time in a period, the least that the kernel takes
@@ -67,7 +72,7 @@ class Cgroups:
         with contextlib.suppress(OSError, ValueError):
             self._find(_mounts(_read(f"{proc}/self/mountinfo")), _own(_read(f"{proc}/self/cgroup")))
 
-    def group(self, limits: dict[str, Any]) -> Group:
+    def group(self, limits: Limits) -> Group:
         """A new group with those of these limits that `refusals` does not name. Raises OSError."""
         if not self._ready:
             self._prepare()
@@ -136,7 +141,7 @@ class Cgroups:
             _write(f"{self._base(next(iter(self._places)))}/cgroup.subtree_control", share)
         self._ready = True
 
-    def _limit(self, limits: dict[str, Any]) -> None:
+    def _limit(self, limits: Limits) -> None:
         memory, cpu = limits.get("memory"), limits.get("cpu")
         if memory and "memory" in self._places:
             _limit_memory(f"{self._base('memory')}/{self._count}", int(memory), self.version)

@@ -5,10 +5,12 @@ An end is written to the journal; then what the process left is killed and its l
 and only then the agent hears of it.
 """
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from trainwright.local.supervisor import memory
 from trainwright.local.supervisor.cgroups import CONTROLLERS, Cgroups, Group, remedy
@@ -21,11 +23,14 @@ from trainwright.local.supervisor.loop import Loop
 from trainwright.local.supervisor.pipes import Pipe
 from trainwright.local.supervisor.runtimes import Process, Refused, Runtime
 
+if TYPE_CHECKING:
+    from trainwright.local.supervisor.protocol import Event, HowEnded, Limits, StartContainer
+
+    Tell = Callable[[Event], None]
+
 _TIDY = 0.1  # seconds until a cgroup that was busy is tried again
 _MEASURED = "limits.memory is checked only once a second, and a container that exceeds it is killed then"
 _NOT_ENFORCED = "limits.{} is not enforced"
-
-Tell = Callable[[dict[str, Any]], None]
 
 
 class Container:
@@ -56,7 +61,7 @@ class Containers:
         self._told: set[str] = set()  # limits of which people know that no cgroup enforces them
         self._tidying = False
 
-    def start(self, request: dict[str, Any]) -> int:
+    def start(self, request: StartContainer) -> int:
         """Start a container; its pid. Raises Refused."""
         name = request["container"]
         if name in self._journal.entries:
@@ -77,14 +82,14 @@ class Containers:
         self._journal.started(name, container.pod, container.process.pid)
         return container.process.pid
 
-    def _spawned(self, request: dict[str, Any], group: Group | None) -> Container:
+    def _spawned(self, request: StartContainer, group: Group | None) -> Container:
         name, path = request["container"], request["log"]
         inherited = self.leases.of(request.get("leases") or [])
         pipe = Pipe(self._loop)
         try:
             stdio = (self._null, pipe.entry, pipe.entry)
-            whole = {**request, "inherited": inherited}
-            process = self._runtime.spawn(whole, stdio, group.entries if group is not None else ())
+            entries = group.entries if group is not None else ()
+            process = self._runtime.spawn(request, stdio, entries, inherited)
         except BaseException:
             pipe.close()
             raise
@@ -138,7 +143,7 @@ class Containers:
         del self.running[container.name]
         self._memory.remove(end.pid)
         oom = container.exceeded or (container.group is not None and container.group.oom())
-        how = {"code": end.code, "signal": end.signal, "oom": oom, "at": time.time()}
+        how: HowEnded = {"code": end.code, "signal": end.signal, "oom": oom, "at": time.time()}
         if not self.closing:  # an end that we make is not the container's own
             self._journal.ended(container.name, how)
         self._runtime.ended(container.name)
@@ -161,7 +166,7 @@ class Containers:
         os.close(self._null)
         self.cgroups.close()
 
-    def _group(self, limits: dict[str, Any]) -> Group | None:
+    def _group(self, limits: Limits) -> Group | None:
         """A cgroup for the limits that it can enforce. Of each other limit people are told once."""
         asked = [name for name in CONTROLLERS if limits.get(name)]
         refusals, group = self.cgroups.refusals, None

@@ -4,20 +4,26 @@
 `service` says what each request means. An agent that comes back through `terminal` takes the place of the one before.
 """
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from trainwright.jsonlines import decode
 from trainwright.local.supervisor.launch import NOT_POSSIBLE
 from trainwright.local.supervisor.loop import Loop
 from trainwright.local.supervisor.runtimes import Refused
-from trainwright.local.supervisor.wire import Lines, decoded
+from trainwright.local.supervisor.wire import LineSocket
+
+if TYPE_CHECKING:
+    from trainwright.local.supervisor.protocol import Answer, Event, Request
+
+    Reply = Callable[[Answer], None]
+    #: Takes the request of its verb. None: it will reply later.
+    Handler = Callable[[Any, Reply], Answer | None]
 
 _A_TURN = 16  # requests; a start takes half a millisecond, and logs want to be read in between
-
-Message = dict[str, Any]
-Reply = Callable[[Message], None]
-Handler = Callable[[Message, Reply], Message | None]  # None: it will reply later
 
 
 class Control:
@@ -27,7 +33,7 @@ class Control:
         self.handlers: dict[str, Handler] = {}
         self._loop = loop
         self._lost = lost
-        self._lines: Lines | None = None
+        self._lines: LineSocket | None = None
         self._queue: deque[bytes] = deque()
         self._writing = False
         loop.tasks.append(self._turn)
@@ -37,16 +43,16 @@ class Control:
         """Whether there is an agent."""
         return self._lines is not None
 
-    def attach(self, lines: Lines) -> None:
+    def attach(self, lines: LineSocket) -> None:
         """Listen to this one from now on."""
         self._detach()
         self._lines = lines
         self._loop.watch(lines.fileno(), self._receive)
 
-    def tell(self, message: Message) -> None:
+    def tell(self, event: Event) -> None:
         """Say something, if there is somebody to hear it."""
         if self._lines is not None:
-            self._lines.send(message)
+            self._lines.send(event)
 
     def flush(self) -> None:
         """Send what was said, as far as it is taken."""
@@ -88,12 +94,12 @@ class Control:
     def _handle(self, line: bytes) -> None:
         lines, number = self._lines, None
 
-        def reply(message: Message) -> None:
+        def reply(answer: Answer) -> None:
             if lines is not None and lines is self._lines:
-                lines.send({"id": number, **message})
+                lines.send({"id": number, **answer})
 
         try:
-            request = decoded(line)
+            request = decode(line)
             number = request.get("id")
             answer = self._handler(request)(request, reply)
             if answer is not None:
@@ -105,7 +111,7 @@ class Control:
         except Exception as error:  # one that fails is answered, and the others go on
             reply({"error": str(error) or type(error).__name__, "code": NOT_POSSIBLE})
 
-    def _handler(self, request: Message) -> Handler:
+    def _handler(self, request: Request) -> Handler:
         verb = request.get("do")
         if not isinstance(verb, str) or verb not in self.handlers:
             known = ", ".join(self.handlers)

@@ -4,10 +4,12 @@
 They are never the container's main process. They are killed with it, at their timeout, and when whoever asked is gone.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from trainwright.local.supervisor import tree
 from trainwright.local.supervisor.children import End, reap
@@ -15,6 +17,10 @@ from trainwright.local.supervisor.containers import Containers
 from trainwright.local.supervisor.loop import Loop, Timer
 from trainwright.local.supervisor.pipes import Pipe
 from trainwright.local.supervisor.runtimes import Process, Runtime, Stdio
+
+if TYPE_CHECKING:
+    from trainwright.local.supervisor import protocol
+    from trainwright.local.supervisor.control import Reply
 
 _TAIL = 4096
 
@@ -53,7 +59,7 @@ class Exec:
         self.late = True
         self.kill()
 
-    def answer(self, end: End) -> dict[str, Any]:
+    def answer(self, end: End) -> protocol.Executed:
         """What the agent gets to know."""
         output = self._tail.decode(errors="replace")
         return {"ok": True, "code": end.code, "signal": end.signal, "timeout": self.late, "output": output}
@@ -74,7 +80,7 @@ class Execs:
         self._loop, self._runtime, self._containers = loop, runtime, containers
         self._by_pid: dict[int, Exec] = {}
 
-    def run(self, request: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> None:
+    def run(self, request: protocol.Exec, reply: Reply) -> None:
         """Run a command for the agent and reply when it has ended. Raises Refused."""
         pipe = Pipe(self._loop)
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -88,10 +94,11 @@ class Execs:
         one.pipe = pipe
         pipe.open(one.hear)
         one.finish = lambda end: reply(one.answer(end))
-        if request.get("timeout"):
-            one.timer = self._loop.later(float(request["timeout"]), one.expire)
+        timeout = request.get("timeout")
+        if timeout:
+            one.timer = self._loop.later(timeout, one.expire)
 
-    def enter(self, request: dict[str, Any], stdio: Stdio) -> Exec:
+    def enter(self, request: protocol.Exec, stdio: Stdio) -> Exec:
         """Start a command in a container. Raises Refused."""
         name = request["container"]
         tty = bool(request.get("tty"))

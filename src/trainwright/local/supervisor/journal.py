@@ -6,13 +6,17 @@ An agent whose supervisor has died calls `read` and has the ends that it has not
 """
 # pathlib would cost the supervisor a tenth of its start.
 
-import json
+from __future__ import annotations
+
 import os
-from typing import Any
+from typing import TYPE_CHECKING, cast
+
+from trainwright.jsonlines import END, decode, encode
+
+if TYPE_CHECKING:
+    from trainwright.local.supervisor.protocol import Entry, Forgotten, HowEnded
 
 _FORGOTTEN = 500  # so many dead containers in the file, and it is written anew
-
-Entry = dict[str, Any]
 
 
 class Journal:
@@ -30,10 +34,10 @@ class Journal:
         self.entries[container] = {"container": container, "pod": pod, "pid": pid, "ended": None}
         self._append(self.entries[container])
 
-    def ended(self, container: str, end: Entry) -> None:
+    def ended(self, container: str, end: HowEnded) -> None:
         """How it ended."""
-        entry = self.entries[container] = {**self.entries[container], "ended": end}
-        self._append(entry)
+        self.entries[container]["ended"] = end
+        self._append(self.entries[container])
 
     def forget(self, container: str) -> None:
         """Its end is stored elsewhere."""
@@ -48,10 +52,10 @@ class Journal:
         """Close the file; it stays where it is."""
         os.close(self._file)
 
-    def _append(self, entry: Entry) -> None:
-        line = json.dumps(entry).encode() + b"\n"
+    def _append(self, entry: Entry | Forgotten) -> None:
+        line = encode(entry)
         if self._torn:
-            line = b"\n" + line  # a line that a full disk has cut spoils no other
+            line = END + line  # a line that a full disk has cut spoils no other
         try:
             self._torn = os.write(self._file, line) < len(line)
         except OSError:
@@ -60,7 +64,7 @@ class Journal:
     def _renew(self) -> None:
         """Write only what is still of use, and put it in the place of the old file in one step."""
         fresh = f"{self.path}.new"
-        text = "".join(json.dumps(entry) + "\n" for entry in self.entries.values()).encode()
+        text = b"".join(encode(entry) for entry in self.entries.values())
         file = -1
         try:
             file = _opened(fresh)
@@ -87,16 +91,16 @@ def read(path: str) -> dict[str, Entry]:
     entries: dict[str, Entry] = {}
     try:
         with open(path, "rb") as file:
-            lines = file.read().split(b"\n")
+            lines = file.read().split(END)
     except FileNotFoundError:
         return {}
     for line in lines:
         try:
-            entry = json.loads(line)
+            entry = decode(line)
         except ValueError:
             continue
         if entry.get("forgotten"):
             entries.pop(entry["container"], None)
         else:
-            entries[entry["container"]] = entry
+            entries[entry["container"]] = cast("Entry", entry)
     return entries

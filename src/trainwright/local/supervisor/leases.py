@@ -7,13 +7,20 @@ lock lives on there if the supervisor is killed too. A descriptor that was sent 
 kernel keeps it in the socket.
 """
 
+from __future__ import annotations
+
 import os
 import socket
+from typing import TYPE_CHECKING, cast
 
+from trainwright.jsonlines import decode
 from trainwright.local.supervisor.launch import NOT_POSSIBLE
 from trainwright.local.supervisor.loop import Loop
 from trainwright.local.supervisor.runtimes import Refused
-from trainwright.local.supervisor.wire import Lines, decoded
+from trainwright.local.supervisor.wire import LineSocket
+
+if TYPE_CHECKING:
+    from trainwright.local.supervisor.protocol import Lease
 
 
 class LeaseDescriptors:
@@ -22,10 +29,10 @@ class LeaseDescriptors:
     def __init__(self, loop: Loop, fd: int | None) -> None:
         self._loop = loop
         self._held: dict[str, int] = {}
-        self._lines: Lines | None = None
+        self._lines: LineSocket | None = None
         if fd is not None:
             os.set_inheritable(fd, False)
-            self._lines = Lines(socket.socket(fileno=fd))
+            self._lines = LineSocket(socket.socket(fileno=fd))
             loop.watch(fd, self._receive)
 
     def of(self, devices: list[str]) -> tuple[int, ...]:
@@ -39,13 +46,13 @@ class LeaseDescriptors:
     def _receive(self) -> None:
         while self._lines is not None and (lines := self._lines.receive()):
             for line in lines:
-                self._handle(self._lines, decoded(line))
+                self._handle(self._lines, cast("Lease", decode(line)))
         if self._lines is not None and self._lines.closed:
             self._loop.unwatch(self._lines.fileno())
             self._lines.close()
             self._lines = None
 
-    def _handle(self, lines: Lines, message: dict[str, str]) -> None:
+    def _handle(self, lines: LineSocket, message: Lease) -> None:
         """A message that hands over a lock comes with one descriptor."""
         device = message["device"]
         old = self._held.pop(device, None)

@@ -5,6 +5,8 @@ It builds the parts, says `ready`, and runs the loop until the agent hangs up (`
 is left of it. With `orphans: keep` it goes on alone, until nothing has run for a while and nobody has come back.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -13,8 +15,9 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
+from trainwright.local.handshake import SUPERVISOR_PROTOCOL, hello, mismatch
 from trainwright.local.supervisor import children, descriptors, tree
 from trainwright.local.supervisor.containers import Containers
 from trainwright.local.supervisor.control import Control
@@ -27,7 +30,10 @@ from trainwright.local.supervisor.plain import Plain
 from trainwright.local.supervisor.runtimes import Refused, Runtime
 from trainwright.local.supervisor.service import Service
 from trainwright.local.supervisor.terminal import Entrance
-from trainwright.local.supervisor.wire import Lines
+from trainwright.local.supervisor.wire import LineSocket
+
+if TYPE_CHECKING:
+    from trainwright.local.supervisor.protocol import Config, Event, Ready
 
 _A_TURN = 64  # ends; as with requests, the logs want to be read in between
 _GRACE = 5.0  # seconds for processes to die of SIGKILL, when all must
@@ -39,7 +45,7 @@ _REMEMBERED = 50  # notices, for an agent that comes back
 class Supervisor:
     """The parts, and what holds them together."""
 
-    def __init__(self, config: dict[str, Any], lines: Lines, runtime: Runtime) -> None:
+    def __init__(self, config: Config, lines: LineSocket, runtime: Runtime) -> None:
         self._config, self._runtime = config, runtime
         self._notices = [*runtime.notices]
         self._stopping = self._told_to = False
@@ -50,7 +56,8 @@ class Supervisor:
         self._journal = Journal(f"{config['folder']}/journal")
         leases = LeaseDescriptors(self._loop, config.get("leases"))
         self._containers = Containers(self._loop, runtime, self._journal, self._tell, leases)
-        self._containers.rotate = tuple(config.get("rotate") or DEFAULT)
+        size, kept = config.get("rotate") or DEFAULT
+        self._containers.rotate = size, kept
         self._containers.stamps = bool(config.get("stamps"))
         self._execs = Execs(self._loop, runtime, self._containers)
         self._service = Service(runtime, self._containers, self._execs, self._journal)
@@ -73,13 +80,19 @@ class Supervisor:
         self._containers.close()
         self._journal.close()
 
-    def _attach(self, lines: Lines) -> None:
+    def _attach(self, lines: LineSocket) -> None:
         self._control.attach(lines)
-        cgroup, outside = self._containers.cgroups.version, self._runtime.outside
-        ready = {"event": "ready", "runtime": self._config["runtime"], "cgroup": cgroup, "outside": outside}
-        self._control.tell({**ready, "notices": self._notices})
+        ready: Ready = {
+            "event": "ready",
+            **hello(SUPERVISOR_PROTOCOL),
+            "runtime": self._config["runtime"],
+            "cgroup": self._containers.cgroups.version,
+            "outside": self._runtime.outside,
+            "notices": self._notices,
+        }
+        self._control.tell(ready)
 
-    def _tell(self, event: dict[str, Any]) -> None:
+    def _tell(self, event: Event) -> None:
         if event["event"] == "notice":
             self._notices = [*self._notices, event["text"]][-_REMEMBERED:]
         self._control.tell(event)
@@ -184,7 +197,7 @@ def _signals(terminated: Callable[[], None]) -> socket.socket:
     return ours
 
 
-def _runtime(config: dict[str, Any]) -> Runtime:
+def _runtime(config: Config) -> Runtime:
     if config["runtime"] == "process":
         return Plain(config)
     if config["runtime"] != "sandbox":
@@ -196,10 +209,13 @@ def _runtime(config: dict[str, Any]) -> Runtime:
 
 def main() -> None:
     """Be a supervisor. The only argument is its configuration, as JSON."""
-    config = json.loads(sys.argv[1])
+    config: Config = json.loads(sys.argv[1])
     os.set_inheritable(config["fd"], False)
-    lines = Lines(socket.socket(fileno=config["fd"]))
+    lines = LineSocket(socket.socket(fileno=config["fd"]))
     try:
+        problem = mismatch(config, SUPERVISOR_PROTOCOL, "the agent", "the supervisor")
+        if problem is not None:
+            raise Refused(128, problem)
         descriptors.more()
         supervisor = Supervisor(config, lines, _runtime(config))
     except Exception as error:

@@ -5,17 +5,22 @@ Sources are opened before anything is covered, so it does not matter that a priv
 volume lies. Parents are mounted before what is in them. A refusal is a sentence that names the mount.
 """
 
+from __future__ import annotations
+
 import errno
 import functools
 import os
 import stat
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainwright.local.supervisor import kernel
 from trainwright.local.supervisor.launch import NOT_POSSIBLE
 from trainwright.local.supervisor.places import Places
 from trainwright.local.supervisor.runtimes import Refused
+
+if TYPE_CHECKING:
+    from trainwright.local.supervisor import protocol
 
 _TMP, _SHM, _HOSTS, _RESOLVER = "/tmp", "/dev/shm", "/etc/hosts", "/etc/resolv.conf"  # noqa: S108 - these very paths are meant
 _TERMINATION_LOG = "/dev/termination-log"
@@ -49,7 +54,7 @@ def prepare() -> None:
     Places().made(_TERMINATION_LOG, folder=False)
 
 
-def planned(pod: dict[str, Any], start: dict[str, Any]) -> list[Mount]:
+def planned(pod: protocol.OpenPod, resolver: str | None, start: protocol.StartContainer) -> list[Mount]:
     """All mounts of a container, parents first; of two at the same place the later one is seen.
 
     /tmp and what is in it come last: a bind of a folder takes the mounts on it along, so a volume that shows the
@@ -57,18 +62,18 @@ def planned(pod: dict[str, Any], start: dict[str, Any]) -> list[Mount]:
     """
     given = [_given(one) for one in start.get("mounts") or ()]
     taken = {one.target for one in given}
-    return sorted([one for one in _usual(pod) if one.target not in taken] + given, key=_order)
+    return sorted([one for one in _usual(pod, resolver) if one.target not in taken] + given, key=_order)
 
 
-def _given(one: dict[str, Any]) -> Mount:
+def _given(one: protocol.Mount) -> Mount:
     return Mount(os.path.normpath(one["target"]), one.get("source"), one.get("tmpfs"), bool(one.get("readonly")))
 
 
-def _usual(pod: dict[str, Any]) -> list[Mount]:
+def _usual(pod: protocol.OpenPod, resolver: str | None) -> list[Mount]:
     tmp, size = pod.get("tmp"), pod.get("shm")
     shared = os.path.join(os.path.dirname(tmp), "shm") if tmp else None
     usual = [Mount(_SHM, shared, size or _machine_size())]
-    files = {_HOSTS: pod.get("hosts"), _RESOLVER: pod.get("resolver")}
+    files = {_HOSTS: pod.get("hosts"), _RESOLVER: resolver}
     usual += [Mount(target, source) for target, source in files.items() if source]
     return usual + (_private(tmp, pod.get("keep") or ()) if tmp else [])
 

@@ -6,12 +6,17 @@ whose they are. Every death of an orphan is a reason to look again, so whoever f
 """
 # pathlib would cost the supervisor a tenth of its start.
 
+from __future__ import annotations
+
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 
 from trainwright.local.supervisor import tree
 from trainwright.local.supervisor.launch import NOT_POSSIBLE, launch
 from trainwright.local.supervisor.runtimes import MARKER, Process, Refused, Stdio
+
+if TYPE_CHECKING:
+    from trainwright.local.supervisor.protocol import Config, Mount, OpenPod, StartContainer
 
 _STRAYS = "a process that leaves its container's process group outlives it: this system has no /proc to find it by"
 
@@ -19,30 +24,31 @@ _STRAYS = "a process that leaves its container's process group outlives it: this
 class Plain:
     """Bare processes on the host's network and files."""
 
-    def __init__(self, config: dict[str, Any]) -> None:  # noqa: ARG002 - every runtime is made like this
+    def __init__(self, config: Config) -> None:  # noqa: ARG002 - every runtime is made like this
         self.notices: list[str] = [] if os.path.isdir("/proc/self") else [_STRAYS]
         self.outside = True
         self._opened = False
         self._adopts = False
         self._stopped = False
-        self._running: dict[str, tuple[Process, dict[str, Any]]] = {}
+        self._running: dict[str, tuple[Process, dict[str, str], str | None]] = {}
         self._mains: dict[int, str] = {}
         self._haunted: dict[int, str] = {}  # sessions of containers that have ended, while somebody is left in them
 
-    def open(self, pod: dict[str, Any]) -> None:  # noqa: ARG002 - containers of a pod share nothing that must be made
+    def open(self, pod: OpenPod) -> None:  # noqa: ARG002 - containers of a pod share nothing that must be made
         """Be ready to adopt orphans, from the first pod on: before `ready` it would only keep the agent waiting."""
         if not self._opened:
             self._opened, self._adopts = True, tree.adopt()
 
-    def spawn(self, start: dict[str, Any], stdio: Stdio, pass_fds: tuple[int, ...]) -> Process:
+    def spawn(
+        self, start: StartContainer, stdio: Stdio, entries: tuple[int, ...], inherited: tuple[int, ...]
+    ) -> Process:
         """Start a container's main process."""
         for mount in start.get("mounts") or ():
             _check(mount)
-        container = start["container"]
+        container, cwd = start["container"], start.get("cwd")
         env = {**start["env"], MARKER: container}
-        inherited = start.get("inherited") or ()
-        process = launch(start["argv"], env, start.get("cwd"), stdio, entries=pass_fds, inherited=inherited)
-        self._running[container] = process, {"env": env, "cwd": start.get("cwd")}
+        process = launch(start["argv"], env, cwd, stdio, entries=entries, inherited=inherited)
+        self._running[container] = process, env, cwd
         self._mains[process.pid] = container
         return process
 
@@ -59,9 +65,8 @@ class Plain:
         """One more process, with the container's environment and working directory."""
         if container not in self._running:
             raise Refused(NOT_POSSIBLE, f'the container "{container}" is not running.')
-        _, start = self._running[container]
-        whole = {**start["env"], **(env or {}), MARKER: container}
-        return launch(argv, whole, cwd or start["cwd"], stdio, tty=tty)
+        _, usual, home = self._running[container]
+        return launch(argv, {**usual, **(env or {}), MARKER: container}, cwd or home, stdio, tty=tty)
 
     def kill(self, container: str) -> None:
         """SIGKILL the main process, what descends from it, and its daemons."""
@@ -73,7 +78,7 @@ class Plain:
         """Kill what the main process left behind."""
         if container not in self._running:
             return
-        process, _ = self._running.pop(container)
+        process, *_ = self._running.pop(container)
         del self._mains[process.pid]
         self._haunted[process.pid] = container
         tree.kill_group(process.pid)
@@ -116,7 +121,7 @@ def _session(pid: int) -> int:
         return 0
 
 
-def _check(mount: dict[str, Any]) -> None:
+def _check(mount: Mount) -> None:
     """A plain process sees the host's files: a mount is possible only where there is nothing to do."""
     source, target = mount.get("source"), mount["target"]
     if target == "/dev/shm" or (source is not None and os.path.realpath(source) == os.path.realpath(target)):  # noqa: S108 - compared, not used

@@ -5,10 +5,15 @@ The loop owns logs, cgroups, ends and the journal, and reaps every child of the 
 never waits for one. A runtime knows where a process runs, and finds what it left behind.
 """
 
+from __future__ import annotations
+
 import os
 import select
 import signal
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from trainwright.local.supervisor.protocol import OpenPod, StartContainer
 
 MARKER = "TRAINWRIGHT_CONTAINER"  # in the environment of every process of a container: how strays are recognised
 
@@ -68,14 +73,16 @@ class Runtime(Protocol):
     notices: list[str]
     outside: bool
 
-    def open(self, pod: dict[str, Any]) -> None:
+    def open(self, pod: OpenPod) -> None:
         """Make what the containers of a pod share. Raises Refused."""
 
-    def spawn(self, start: dict[str, Any], stdio: Stdio, pass_fds: tuple[int, ...]) -> Process:
+    def spawn(
+        self, start: StartContainer, stdio: Stdio, entries: tuple[int, ...], inherited: tuple[int, ...]
+    ) -> Process:
         """Start a container's main process, by `launch.launch`, with `MARKER` in its environment. Raises Refused.
 
-        `pass_fds` are the open `cgroup.procs` files that it enters before its command runs: `launch(entries=pass_fds)`.
-        `start["inherited"]` are descriptors that the process keeps open as long as it lives.
+        `entries` are the open `cgroup.procs` files that it enters before its command runs. `inherited` are descriptors
+        that the process keeps open as long as it lives.
         """
 
     def enter(

@@ -6,10 +6,12 @@ namespaces are held by descriptors, a container's by its init. None has a name o
 however the supervisor ends.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainwright.local.supervisor import init, kernel, mounts, namespaces
 from trainwright.local.supervisor.launch import NOT_POSSIBLE, launch, sought
@@ -17,6 +19,9 @@ from trainwright.local.supervisor.network import SPARE, Network
 from trainwright.local.supervisor.outside import Outside, resolver
 from trainwright.local.supervisor.places import Places
 from trainwright.local.supervisor.runtimes import MARKER, Process, Refused, Stdio
+
+if TYPE_CHECKING:
+    from trainwright.local.supervisor.protocol import Config, OpenPod, StartContainer
 
 _SHARED = {"uts": kernel.NEWUTS, "ipc": kernel.NEWIPC, "mnt": kernel.NEWNS, "net": kernel.NEWNET}
 _ALL = sum(_SHARED.values()) | kernel.NEWPID
@@ -32,9 +37,11 @@ _PROC = "containers see all processes of the machine in /proc, since it cannot b
 
 
 class Pod(NamedTuple):
-    """What the containers of a pod share: the request, its namespaces by name, the memory volumes that there are."""
+    """What the containers of a pod share: the request, the resolv.conf where it is not the machine's, its namespaces
+    by name, the memory volumes that there are."""
 
-    request: dict[str, Any]
+    request: OpenPod
+    resolver: str | None
     spaces: dict[str, int]
     memory: set[str]
 
@@ -51,18 +58,20 @@ class Container(NamedTuple):
 class Sandbox:
     """A `Runtime`. Raises Refused where there are no namespaces to be had."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: Config) -> None:
         self.notices: list[str] = []
         self._pods: dict[str, Pod] = {}
         self._containers: dict[str, Container] = {}
         self._cwd = os.getcwd()
-        given = config["network"].get("holder") or {}
+        network = config["network"]
+        assert network is not None  # noqa: S101 - every sandbox has one
+        given = network.get("holder") or {}
         self._root = namespaces.privileged()
         self._outside = Outside(root=self._root, wanted=bool(config.get("outside")) and not given)
         try:
             if not self._root:
                 namespaces.acquire(given.get("user"))
-            self._network = Network(config["network"]["subnet"], given.get("net"))
+            self._network = Network(network["subnet"], given.get("net"))
             self._lifeline = init.Lifeline(ambient=not self._root)
             self._tree = namespaces.elsewhere(_prepared)
             self._try()
@@ -77,8 +86,8 @@ class Sandbox:
 
     def _try(self) -> None:
         """See in a pod of our own what can be had, before anybody relies on it."""
-        own = {"host": "try", "network": "own", "address": ".".join(map(str, self._network.at(SPARE)))}
-        pod = self._made(own)
+        address = ".".join(map(str, self._network.at(SPARE)))
+        pod = self._made({"pod": "try", "host": "try", "network": "own", "address": address}, None)
         try:
             number = namespaces.elsewhere(lambda: self._tried(pod))
         finally:
@@ -95,21 +104,22 @@ class Sandbox:
         init.end(pidfd)
         return number
 
-    def open(self, pod: dict[str, Any]) -> None:
+    def open(self, pod: OpenPod) -> None:
         """Make the namespaces that the containers of a pod share. One that is open stays as it is."""
         if pod["pod"] in self._pods:
             return
         try:
-            if pod.get("tmp"):
-                os.makedirs(pod["tmp"], exist_ok=True)
-                os.chmod(pod["tmp"], 0o1777)  # noqa: S103 - as any /tmp
+            tmp = pod.get("tmp")
+            if tmp:
+                os.makedirs(tmp, exist_ok=True)
+                os.chmod(tmp, 0o1777)  # noqa: S103 - as any /tmp
             own = pod["network"] != "host"
-            self._pods[pod["pod"]] = self._made({**pod, "resolver": self._resolver if own else None})
+            self._pods[pod["pod"]] = self._made(pod, self._resolver if own else None)
         except OSError as error:
             raise Refused(NOT_POSSIBLE, f'no sandbox for the pod "{pod["host"]}": {error}.') from None
 
-    def _made(self, request: dict[str, Any]) -> Pod:
-        pod = Pod(request, {}, set())
+    def _made(self, request: OpenPod, resolver: str | None) -> Pod:
+        pod = Pod(request, resolver, {}, set())
         try:
             namespaces.elsewhere(lambda: self._open(pod))
         except BaseException:
@@ -129,7 +139,9 @@ class Sandbox:
             if not self._root:
                 _open_low_ports()
 
-    def spawn(self, start: dict[str, Any], stdio: Stdio, pass_fds: tuple[int, ...]) -> Process:
+    def spawn(
+        self, start: StartContainer, stdio: Stdio, entries: tuple[int, ...], inherited: tuple[int, ...]
+    ) -> Process:
         """Start a container's main process, as the second process of its PID namespace."""
         pod = self._pods.get(start["pod"])
         if pod is None:
@@ -138,23 +150,28 @@ class Sandbox:
             start["pod"], -1, {**start["env"], MARKER: start["container"]}, start.get("cwd") or self._cwd
         )
         try:
-            return namespaces.elsewhere(lambda: self._spawned(pod, container, start, stdio, pass_fds))
+            return namespaces.elsewhere(lambda: self._spawned(pod, container, start, stdio, entries, inherited))
         except Refused as refused:
             raise _explained(refused, pod, sought(refused, container.env, container.cwd)) from None
         except OSError as error:
             raise Refused(NOT_POSSIBLE, f"no sandbox for the container: {error}.") from None
 
     def _spawned(
-        self, pod: Pod, container: Container, start: dict[str, Any], stdio: Stdio, entries: tuple[int, ...]
+        self,
+        pod: Pod,
+        container: Container,
+        start: StartContainer,
+        stdio: Stdio,
+        entries: tuple[int, ...],
+        inherited: tuple[int, ...],
     ) -> Process:
         _join(pod)
-        plan = mounts.planned(pod.request, start)
+        plan = mounts.planned(pod.request, pod.resolver, start)
         _check(plan)
         mounts.share(plan, pod.memory)
         kernel.unshare(kernel.NEWNS)
         mounts.furnish(plan, _places(pod, container, start["container"]))
         pidfd, _ = self._lifeline.start()
-        inherited = start.get("inherited") or ()
         try:
             process = launch(start["argv"], container.env, container.cwd, stdio, entries=entries, inherited=inherited)
         except BaseException:

@@ -4,15 +4,21 @@
 Asking for what is done already is no error: an agent that was killed asks again.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from trainwright.local.supervisor.containers import Containers
-from trainwright.local.supervisor.control import Control, Message, Reply
+from trainwright.local.supervisor.control import Control
 from trainwright.local.supervisor.execs import Execs
 from trainwright.local.supervisor.journal import Journal
 from trainwright.local.supervisor.runtimes import Runtime
 
-_OK: dict[str, Any] = {"ok": True}
+if TYPE_CHECKING:
+    from trainwright.local.supervisor import protocol
+    from trainwright.local.supervisor.control import Reply
+
+_OK: protocol.Done = {"ok": True}
 
 
 class Service:
@@ -27,35 +33,35 @@ class Service:
         pods = (self.open, self.start, self.signal, self.kill, self.exec, self.close)
         control.handlers = {verb.__name__: verb for verb in (*pods, self.list, self.forget, self.ping, self.leased)}
 
-    def open(self, request: Message, _: Reply) -> Message:
+    def open(self, request: protocol.OpenPod, _: Reply) -> protocol.Done:
         """Make what the containers of a pod share."""
         self._runtime.open(request)
         return _OK
 
-    def leased(self, request: Message, _: Reply) -> Message:
+    def leased(self, request: protocol.Leased, _: Reply) -> protocol.Done:
         """Whether the locks of these devices are held here; refused while they are not."""
         self._containers.leases.of(request["devices"])
         return _OK
 
-    def start(self, request: Message, _: Reply) -> Message:
+    def start(self, request: protocol.StartContainer, _: Reply) -> protocol.Started:
         """Start a container."""
         return {"ok": True, "pid": self._containers.start(request)}
 
-    def signal(self, request: Message, _: Reply) -> Message:
+    def signal(self, request: protocol.SignalContainer, _: Reply) -> protocol.Done:
         """Signal a container's main process."""
-        self._containers.signal(request["container"], int(request["signal"]))
+        self._containers.signal(request["container"], request["signal"])
         return _OK
 
-    def kill(self, request: Message, _: Reply) -> Message:
+    def kill(self, request: protocol.OneContainer, _: Reply) -> protocol.Done:
         """SIGKILL the whole tree of a container."""
         self._containers.kill(request["container"])
         return _OK
 
-    def exec(self, request: Message, reply: Reply) -> None:
+    def exec(self, request: protocol.Exec, reply: Reply) -> None:
         """Run a command in a container; answered when it has ended."""
         self._execs.run(request, reply)
 
-    def close(self, request: Message, reply: Reply) -> Message | None:
+    def close(self, request: protocol.OnePod, reply: Reply) -> protocol.Done | None:
         """Kill what is left of a pod and drop what its containers shared; answered when they have ended."""
         pod = request["pod"]
         left = self._containers.of(pod)
@@ -67,17 +73,17 @@ class Service:
             self._containers.kill(container)
         return None
 
-    def list(self, _: Message, __: Reply) -> Message:
+    def list(self, _: protocol.Request, __: Reply) -> protocol.Listed:
         """Every container whose end is not forgotten."""
         return {"ok": True, "containers": [*self._journal.entries.values()]}
 
-    def forget(self, request: Message, _: Reply) -> Message:
+    def forget(self, request: protocol.OneContainer, _: Reply) -> protocol.Done:
         """The agent has stored how a container ended. One that runs is not forgotten."""
         if request["container"] not in self._containers.running:
             self._journal.forget(request["container"])
         return _OK
 
-    def ping(self, _: Message, __: Reply) -> Message:
+    def ping(self, _: protocol.Request, __: Reply) -> protocol.Done:
         """Show that the supervisor answers."""
         return _OK
 

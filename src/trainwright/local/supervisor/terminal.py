@@ -5,23 +5,30 @@ The first line of a connection says which. `connect` is the way in for clients, 
 """
 # pathlib would cost the supervisor a tenth of its start.
 
+from __future__ import annotations
+
 import contextlib
 import os
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
+from trainwright.jsonlines import decode
+from trainwright.local.handshake import SUPERVISOR_PROTOCOL, mismatch
 from trainwright.local.supervisor.children import End
 from trainwright.local.supervisor.execs import Exec, Execs
 from trainwright.local.supervisor.launch import NOT_POSSIBLE
 from trainwright.local.supervisor.loop import Loop
 from trainwright.local.supervisor.runtimes import Refused
-from trainwright.local.supervisor.wire import Lines, decoded
+from trainwright.local.supervisor.wire import LineSocket
+
+if TYPE_CHECKING:
+    from trainwright.local.supervisor.protocol import Refusal, Started, TerminalEnd, TerminalExec
 
 NAME = "supervisor.sock"
 _PATIENCE = 10.0  # seconds for the first line
 
-Attach = Callable[[Lines], None]
+Attach = Callable[[LineSocket], None]
 
 
 def connect(folder: str) -> socket.socket:
@@ -85,7 +92,7 @@ class Entrance:
             self._loop.unwatch(self._sock.fileno())
             self._loop.later(1.0, self._listen)
             return
-        Client(self._loop, Lines(sock), self._execs, self._attach)
+        Client(self._loop, LineSocket(sock), self._execs, self._attach)
 
     def _listen(self) -> None:
         self._loop.watch(self._sock.fileno(), self._accept)
@@ -94,7 +101,7 @@ class Entrance:
 class Client:
     """One connection: silent at first, then the terminal of a command, or no longer ours."""
 
-    def __init__(self, loop: Loop, lines: Lines, execs: Execs, attach: Attach) -> None:
+    def __init__(self, loop: Loop, lines: LineSocket, execs: Execs, attach: Attach) -> None:
         self._loop, self._lines, self._execs, self._attach = loop, lines, execs, attach
         self._exec: Exec | None = None
         self._timer = loop.later(_PATIENCE, self._close)
@@ -120,21 +127,24 @@ class Client:
 
     def _heard(self, line: bytes) -> bool:
         """True: the connection is another's now."""
-        message = decoded(line)
+        message = decode(line)
         if self._exec is not None:
             self._exec.signal(int(message["signal"]))
             return False
         self._timer.cancel()
+        problem = mismatch(message, SUPERVISOR_PROTOCOL, "the client", "the supervisor")
+        if problem is not None:
+            raise Refused(NOT_POSSIBLE, f"{problem}.")
         if message.get("role") == "control":
             self._loop.unwatch(self._lines.fileno())
             self._attach(self._lines)
             return True
         if message.get("do") != "exec":
             raise Refused(NOT_POSSIBLE, 'expected {"role": "control"} or {"do": "exec", …} as the first line.')
-        self._run(message)
+        self._run(cast("TerminalExec", message))
         return False
 
-    def _run(self, message: dict[str, Any]) -> None:
+    def _run(self, message: TerminalExec) -> None:
         fds = self._lines.fds
         if len(fds) != 3:
             raise Refused(NOT_POSSIBLE, f"expected three descriptors (stdin, stdout, stderr), found {len(fds)}.")
@@ -149,7 +159,7 @@ class Client:
             self._say({"code": end.code})
             self._close()
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _say(self, message: Started | Refusal | TerminalEnd) -> None:
         self._lines.send(message)
         self._lines.flush()
 

@@ -5,19 +5,19 @@
 """
 
 import array
-import json
 import os
 import socket
+from collections.abc import Mapping
 from typing import Any
+
+from trainwright.jsonlines import LineSplitter, LineTooLongError, encode
 
 _CHUNK = 64 * 1024
 _LONGEST = 16 * 1024 * 1024
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
-_encode = json.JSONEncoder(separators=(",", ":")).encode
 
-
-class Lines:
+class LineSocket:
     """A socket and what is still to be read from it and written to it."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -25,7 +25,7 @@ class Lines:
         self.sock = sock
         self.fds: list[int] = []  # received, and open until `drop`
         self.closed = False
-        self._in = b""
+        self._in = LineSplitter(_LONGEST)
         self._out = bytearray()
 
     def fileno(self) -> int:
@@ -37,11 +37,13 @@ class Lines:
         data = self._read()
         if data is None:
             return []
-        if not data or len(self._in) > _LONGEST:
-            self.closed = True
-            return []
-        *lines, self._in = (self._in + data).split(b"\n")
-        return lines
+        try:
+            if data:
+                return self._in.feed(data)
+        except LineTooLongError:
+            pass
+        self.closed = True
+        return []
 
     def _read(self) -> bytes | None:
         try:
@@ -57,9 +59,9 @@ class Lines:
                 self.fds.extend(numbers)
         return data
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         """Queue it; `flush` sends what is queued in one piece."""
-        self._out += _encode(message).encode() + b"\n"
+        self._out += encode(message)
 
     def flush(self) -> bool:
         """Send as much as the other side takes now. False: something is left."""
@@ -83,14 +85,3 @@ class Lines:
         self.closed = True
         self.drop()
         self.sock.close()
-
-
-def decoded(line: bytes) -> dict[str, Any]:
-    """The object of one line. Raises ValueError with a sentence."""
-    try:
-        message = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"a line is not JSON: {error}.") from None
-    if not isinstance(message, dict):
-        raise ValueError(f"expected a JSON object, found {type(message).__name__}.")
-    return message
