@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store's verbs for other processes, over a private Unix socket.
 
-`server` answers, `client` is for agents, `portal` for commands; `wire` is what they agree on.
+`server` answers, `client` is for agents, `portal` for commands; `protocol` has their messages.
 """

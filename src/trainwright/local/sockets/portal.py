@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine's socket for the command line: blocking, and quick to import. `wire` has the language.
+"""The engine's socket for the command line: blocking, and quick to import. `protocol` has the messages.
 
 Resources go by their id (`pods`), objects by (namespace, name), both as plain values: what `runtime` knows of them
 takes longer to import than most commands run.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine's private socket: a cluster's verbs, and the engine's own, for other processes. `wire` has the language.
+"""The private socket of an engine: the verbs of a cluster, and its own, for other processes (`protocol`).
 
 The engine opens it with `serve`; node agents come with `client`, the command line with `portal`. Whoever can open the
 file may do everything, so its mode is 0600, and its folder's 0700 if it is made here.
