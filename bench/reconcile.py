@@ -18,7 +18,7 @@ import trainwright
 from trainwright.core.reconcile import reconcile
 from trainwright.kinds.base import load
 from trainwright.kinds.genericjob import GENERICJOB
-from trainwright.model.cause import Why
+from trainwright.model.cause import CauseKind
 from trainwright.model.child import Node, Observed, Pod, Service
 from trainwright.model.job import Job, Restart
 from trainwright.model.ledger import Ledger, Phase, RoleLedger
@@ -161,7 +161,7 @@ def growth() -> None:
 
 def storm() -> None:
     """Every pod of a job fails at once, and each may be restarted: still linear."""
-    restart = Restart(frozenset({Why.EXIT}))
+    restart = Restart(frozenset({CauseKind.EXIT}))
     for size in (100, 1000) if QUICK else (100, 1000, 10000):
         books = (RoleLedger("worker", reached=size),)
         job = factories.job(factories.role("worker", size, restart=restart), ledger=Ledger(Phase.RUNNING, roles=books))

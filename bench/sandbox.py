@@ -14,10 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from time import perf_counter, process_time, sleep
 
-from trainwright.local.agent.settings import Settings
-from trainwright.local.supervisor import descriptors
-from trainwright.local.supervisor.protocol import NetworkConfig
-from trainwright.local.supervisor.sandbox import Sandbox
+from trainwright.node.settings import AgentSettings
+from trainwright.node.supervisor import launch
+from trainwright.node.supervisor.protocol import NetworkConfig
+from trainwright.node.supervisor.sandbox import SandboxRuntime
 
 QUICK = "--quick" in sys.argv
 TIMES, RUNS, MANY = (50, 2, 100) if QUICK else (200, 5, 1000)
@@ -37,7 +37,7 @@ def bare() -> None:
     subprocess.run(TRUE, stdin=NULL, stdout=NULL, stderr=NULL, check=True)  # noqa: S603 - fixed
 
 
-def begin(sandbox: Sandbox, number: int, argv: list[str]) -> int:
+def begin(sandbox: SandboxRuntime, number: int, argv: list[str]) -> int:
     """A pod that runs this, from nothing; the pid."""
     name = str(number)
     address = f"10.200.{number // 250}.{number % 250 + 2}"
@@ -47,7 +47,7 @@ def begin(sandbox: Sandbox, number: int, argv: list[str]) -> int:
     ).pid
 
 
-def pod(sandbox: Sandbox) -> None:
+def pod(sandbox: SandboxRuntime) -> None:
     os.waitpid(begin(sandbox, 1, TRUE), 0)
     sandbox.ended("1")
     sandbox.close("1")
@@ -77,7 +77,7 @@ def available() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
 
 
-def crowd(sandbox: Sandbox) -> tuple[float, float]:
+def crowd(sandbox: SandboxRuntime) -> tuple[float, float]:
     """Many pods at once: seconds and KiB for each."""
     before, began = available(), perf_counter()
     pids = [begin(sandbox, number, SLEEP) for number in range(MANY)]
@@ -93,10 +93,12 @@ def crowd(sandbox: Sandbox) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    descriptors.more()
+    launch.raise_descriptor_limit()
     network: NetworkConfig = {"subnet": "10.200.0.0/16"}
-    settings = Settings(node="bench", runtime="sandbox", folder="", volumes="", cwd="/", outside=False, network=network)
-    box = Sandbox(settings.supervisor())
+    settings = AgentSettings(
+        node="bench", runtime="sandbox", folder="", volumes="", cwd="/", outside=False, network=network
+    )
+    box = SandboxRuntime(settings.supervisor())
     print(f"Python {platform.python_version()}, Linux {platform.release()}, {os.cpu_count()} cores, uid {os.geteuid()}")
     peer, peer_cpu = measured(bare)
     wall, cpu = measured(lambda: pod(box))

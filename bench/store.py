@@ -19,9 +19,7 @@ import trainwright
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import KIND, Key
-from trainwright.runtime.clock import WallClock
-from trainwright.runtime.ports import Resource, Scope
-from trainwright.runtime.resources import JOBS, PODS
+from trainwright.runtime.ports import JOBS, PODS, Resource, Selection, WallClock
 
 QUICK = "--quick" in sys.argv
 PODS_AT_ONCE = 200 if QUICK else 2000
@@ -94,7 +92,7 @@ def floor(bodies: list[Body]) -> float:
     return (process_time() - began) / (5 * len(bodies))
 
 
-async def watched(resource: Resource, scope: Scope, burst: int) -> float:
+async def watched(resource: Resource, scope: Selection, burst: int) -> float:
     """Seconds of CPU for one write with ten watchers that take everything; the loop turns after every burst."""
     store, uid = opened()
     cluster, bodies = LocalCluster(store), pods(PODS_AT_ONCE, uid)
@@ -124,10 +122,10 @@ def writes() -> None:
     """The life of a pod, with everybody watching."""
     base = min(floor(pods(PODS_AT_ONCE, "uid")) for _ in range(RUNS))
     row("dict and list (floor)", base, base)
-    ours = Scope(labels=KIND)
+    ours = Selection(labels=KIND)
     for what, resource, scope, burst, target in (
-        ("10 watchers, whole objects", PODS.whole(), Scope(), 16, "≥ 20,000"),
-        ("10 watchers, decoded", PODS, Scope(), 16, "≥ 20,000"),
+        ("10 watchers, whole objects", PODS.whole(), Selection(), 16, "≥ 20,000"),
+        ("10 watchers, decoded", PODS, Selection(), 16, "≥ 20,000"),
         ("10 watchers, decoded, by label", PODS, ours, 16, "≥ 20,000"),
         ("the same, ten tasks woken for every single write", PODS, ours, 1, ""),
     ):

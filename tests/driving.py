@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from trainwright.core.reconcile import reconcile
 from trainwright.kinds.base import Kind, Loaded, load, stored
-from trainwright.model.action import Plan, Write
 from trainwright.model.event import Emit
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger
+from trainwright.model.plan import Plan, Write
 from trainwright.model.site import Site
 from trainwright.testing.apiserver import Address
 from trainwright.testing.world import World

@@ -6,13 +6,13 @@ Run: python tools/statemachine.py   (a test compares the page with what this pri
 
 from pathlib import Path
 
-from trainwright.core import attempts, conclude, restart
-from trainwright.core.phases import MOVES
+from trainwright.core import attempts, classify, restart
+from trainwright.core.observe import MOVES
 from trainwright.kinds.genericjob import status
 from trainwright.kinds.paddlejob import status as paddlejob
-from trainwright.model.cause import Why
+from trainwright.model.cause import CauseKind
 from trainwright.model.ledger import Phase, Reason
-from trainwright.model.status import State
+from trainwright.model.plan import State
 
 PAGE = Path(__file__).parent.parent / "docs" / "state-machine.md"
 
@@ -84,21 +84,21 @@ def _replicas() -> str:
 
 
 CAUSES = {
-    Why.COMPLETED: "it ended with 0; a cause of restart only under a policy that restarts success",
-    Why.EXIT: "a container ended with another code or by a signal",
-    Why.EVICTED: "its kubelet threw it out for what it used itself",
-    Why.DISRUPTED: "it was preempted, drained or shut down with its node (`DisruptionTarget`, node shutdown)",
-    Why.DELETED: "somebody removed its pod; it is made again as a matter of course",
-    Why.NODE_LOST: "its node is lost",
-    Why.DEVICE: "the GPUs of its node have failed; answered and counted as a lost node, unless a policy names it",
-    Why.CREATE_ERROR: f"a container cannot be made ({', '.join(sorted(conclude.CREATE_ERRORS))})",
-    Why.IN_PLACE: "not an end: restarts the kubelet made inside a pod that has since been replaced",
-    Why.REJECTED: "it failed without a container's word, for example when its node would not admit it",
+    CauseKind.COMPLETED: "it ended with 0; a cause of restart only under a policy that restarts success",
+    CauseKind.EXIT: "a container ended with another code or by a signal",
+    CauseKind.EVICTED: "its kubelet threw it out for what it used itself",
+    CauseKind.DISRUPTED: "it was preempted, drained or shut down with its node (`DisruptionTarget`, node shutdown)",
+    CauseKind.DELETED: "somebody removed its pod; it is made again as a matter of course",
+    CauseKind.NODE_LOST: "its node is lost",
+    CauseKind.DEVICE: "the GPUs of its node have failed; answered and counted as a lost node, unless a policy names it",
+    CauseKind.CREATE_ERROR: f"a container cannot be made ({', '.join(sorted(classify.CREATE_ERRORS))})",
+    CauseKind.IN_PLACE: "not an end: restarts the kubelet made inside a pod that has since been replaced",
+    CauseKind.REJECTED: "it failed without a container's word, for example when its node would not admit it",
 }
 
 
 def _causes() -> str:
-    rows = [f"| {why.value} | {CAUSES[why]} |" for why in Why]
+    rows = [f"| {why.value} | {CAUSES[why]} |" for why in CauseKind]
     delays = f"{attempts.FIRST_DELAY:g} s, doubling to {attempts.LONGEST_DELAY:g} s"
     forgiven = f"{restart.FORGIVEN_AFTER / 60:g} minutes"
     return (

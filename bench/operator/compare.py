@@ -28,7 +28,7 @@ from drive import RUNS, Place, Result, Sizes, clear, measured, memory, namespace
 from shapes import SHAPES, Shape
 
 import trainwright
-from trainwright.crd.rights import RBAC, rights
+from trainwright.crd.rbac import RBAC, rights
 from trainwright.kinds.registry import KINDS
 
 SIZES = (Sizes(100, 4), Sizes(500, 4), Sizes(1000, 4), Sizes(1, 200))

@@ -19,12 +19,11 @@ from cluster_process import Process
 from msgspec import Struct
 from shapes import Shape
 
-from trainwright.kube.calls import all_of
 from trainwright.kube.cluster import KubeCluster, connected
-from trainwright.kube.config import Asked, load
-from trainwright.kube.http import Manner
-from trainwright.runtime.ports import Scope
-from trainwright.runtime.resources import CONFIG_MAPS, EVENTS, PODS, SERVICES
+from trainwright.kube.codec import all_of
+from trainwright.kube.config import ConnectionOptions, load
+from trainwright.kube.http import RequestPolicy
+from trainwright.runtime.ports import CONFIG_MAPS, EVENTS, PODS, SERVICES, Selection
 
 Body = dict[str, Any]
 #: Seconds that a pod of a measured job runs.
@@ -109,8 +108,8 @@ def namespace(plane: ControlPlane) -> str:
 async def reach(place: Place, space: str, jobs: list[Body], phase: str = "Succeeded") -> None:
     """Submit jobs, a few at a time, and wait until all of them have come so far."""
     operator, resource = place.operator, place.shape.resource
-    async with connected(load(Asked(kubeconfig=str(place.plane.kubeconfig())))) as cluster:
-        since = (await cluster.list(resource, Scope(namespace=space))).version
+    async with connected(load(ConnectionOptions(kubeconfig=str(place.plane.kubeconfig())))) as cluster:
+        since = (await cluster.list(resource, Selection(namespace=space))).version
         seen = asyncio.create_task(_reached(cluster, place.shape, (space, since), (len(jobs), phase)))
         pending = iter(jobs)
 
@@ -130,7 +129,7 @@ async def _reached(cluster: KubeCluster, shape: Shape, whence: tuple[str, str], 
     number, phase = wanted
     reached: set[str] = set()
     while True:
-        async for changes in cluster.watch(shape.resource, Scope(namespace=space), since=since):
+        async for changes in cluster.watch(shape.resource, Selection(namespace=space), since=since):
             for change in changes:
                 if change.item is not None and shape.phase(change.item) == phase:
                     reached.add(change.item["metadata"]["name"])
@@ -145,10 +144,10 @@ def clear(plane: ControlPlane, shape: Shape, space: str) -> None:
 
 
 async def _clear(plane: ControlPlane, shape: Shape, space: str) -> None:
-    patient = Manner(timeout=300.0, patience=300.0)
-    async with connected(load(Asked(kubeconfig=str(plane.kubeconfig()))), patient) as cluster:
+    patient = RequestPolicy(timeout=300.0, patience=300.0)
+    async with connected(load(ConnectionOptions(kubeconfig=str(plane.kubeconfig()))), patient) as cluster:
         for resource in (shape.resource, PODS, SERVICES, CONFIG_MAPS, EVENTS):
-            while (await cluster.list(resource, Scope(namespace=space))).items:
+            while (await cluster.list(resource, Selection(namespace=space))).items:
                 plane.call(
                     "DELETE", all_of(resource, space), {"propagationPolicy": "Background", "gracePeriodSeconds": 0}
                 )

@@ -19,10 +19,9 @@ from msgspec import Struct
 from shapes import SHAPES, TIME, Shape
 
 from trainwright.kube.cluster import KubeCluster, connected
-from trainwright.kube.config import Asked, load
+from trainwright.kube.config import ConnectionOptions, load
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, KIND, ROLE, Key
-from trainwright.runtime.ports import Resource, Scope
-from trainwright.runtime.resources import CONFIG_MAPS, EVENTS, PODS, SERVICES
+from trainwright.runtime.ports import CONFIG_MAPS, EVENTS, PODS, SERVICES, Resource, Selection
 
 Body = dict[str, Any]
 PORTS = [{"name": "http", "port": 80}]
@@ -57,10 +56,10 @@ class Floor:
         self._turns = asyncio.Semaphore(16)
 
     async def run(self) -> None:
-        jobs, pods = self._shape.resource, Scope(labels=KIND)
-        await asyncio.gather(self._follow(jobs, Scope(), self._job), self._follow(PODS, pods, self._pod))
+        jobs, pods = self._shape.resource, Selection(labels=KIND)
+        await asyncio.gather(self._follow(jobs, Selection(), self._job), self._follow(PODS, pods, self._pod))
 
-    async def _follow(self, resource: Resource, scope: Scope, look: Callable[[Any], None]) -> None:
+    async def _follow(self, resource: Resource, scope: Selection, look: Callable[[Any], None]) -> None:
         since = (await self._cluster.list(resource, scope)).version
         print("ready", resource.plural, flush=True)
         while True:
@@ -178,7 +177,7 @@ def event(known: Known, phase: str) -> Body:
 
 
 async def main(kubeconfig: str, kind: str) -> None:
-    async with connected(load(Asked(kubeconfig=kubeconfig))) as cluster:
+    async with connected(load(ConnectionOptions(kubeconfig=kubeconfig))) as cluster:
         await Floor(cluster, SHAPES[kind]).run()
 
 

@@ -11,8 +11,7 @@ from cluster_pods import PREFIX
 from msgspec import Struct
 
 from trainwright.kinds.registry import KINDS
-from trainwright.runtime.ports import Resource
-from trainwright.runtime.resources import JOBS
+from trainwright.runtime.ports import JOBS, Resource
 
 Body = dict[str, Any]
 

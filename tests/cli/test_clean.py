@@ -3,7 +3,7 @@
 
 import pytest
 
-from trainwright.cli.show.clean import coloured, line
+from trainwright.cli.show.text import coloured, line
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from trainwright.cli.crds import command
-from trainwright.crd.manifests import crds
+from trainwright.cli.install import crds_command
+from trainwright.crd.schema import crds
 from trainwright.errors import UsageError
 from trainwright.kinds.registry import KINDS
 
 
 def run(*args: str) -> Result:
-    return CliRunner().invoke(command, list(args))
+    return CliRunner().invoke(crds_command, list(args))
 
 
 def plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ import pytest
 
 from trainwright.cli.devices import declared, nameless
 from trainwright.errors import UsageError
-from trainwright.local.devices.inventory import DeviceSet
+from trainwright.node.devices.inventory import DeviceSet
 
 GPU, AMD, NPU = "nvidia.com/gpu", "amd.com/gpu", "huawei.com/Ascend910"
 CUDA = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")

@@ -4,7 +4,7 @@
 import click
 import pytest
 
-from trainwright.cli.duration import Duration, age, parse, spell
+from trainwright.cli.flags import Duration, age, parse, spell
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from run_objects import job, role
 
 from trainwright.cli.record import as_yaml
 from trainwright.cli.run.changes import parse
-from trainwright.cli.run.intake import Intake, Refused, take
+from trainwright.cli.run.intake import InputRefused, RunInput, take
 from trainwright.errors import UsageError
 from trainwright.manifest import MalformedError
 from trainwright.model.job import Body
@@ -23,7 +23,7 @@ def plain(name: str = "demo") -> Body:
     return body | {"metadata": {"name": name}}
 
 
-def taken(tmp_path: Path, *bodies: Body, namespace: str = "", changes: tuple[str, ...] = ()) -> Intake:
+def taken(tmp_path: Path, *bodies: Body, namespace: str = "", changes: tuple[str, ...] = ()) -> RunInput:
     (tmp_path / "job.yaml").write_text(as_yaml(bodies), encoding="utf-8")
     return take([str(tmp_path / "job.yaml")], namespace, [parse(text) for text in changes])
 
@@ -74,7 +74,7 @@ def test_a_job_that_is_left_to_another_controller_would_wait_for_ever(
         },
     }
 
-    with pytest.raises(Refused, match="nothing was started: 1 mistake in what was given"):
+    with pytest.raises(InputRefused, match="nothing was started: 1 mistake in what was given"):
         taken(tmp_path, tfjob)
     assert "leaves the job to another controller, and a local run has no other" in capsys.readouterr().err
     assert taken(tmp_path, tfjob, changes=("spec.runPolicy.managedBy=kubeflow.org/training-operator",)).tasks
@@ -83,7 +83,7 @@ def test_a_job_that_is_left_to_another_controller_would_wait_for_ever(
 def test_all_mistakes_are_told_at_once_with_their_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = plain() | {"spec": {"replicaSpecs": [role("worker", -1)], "cleanUpPolicy": "Most"}}
 
-    with pytest.raises(Refused, match="nothing was started: 3 mistakes in what was given"):
+    with pytest.raises(InputRefused, match="nothing was started: 3 mistakes in what was given"):
         taken(tmp_path, bad, SECRET | {"metadata": {}})
     told = capsys.readouterr()
     assert told.out == ""
@@ -102,7 +102,7 @@ def test_warnings_are_told_and_the_job_runs(tmp_path: Path, capsys: pytest.Captu
     "change", ["spec.cleanUpPolcy=All", "spec.runMod.pause.enabled=true", "spec.replicaSpecs[worker].replica=2"]
 )
 def test_a_misspelt_change_is_refused(tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(InputRefused):
         taken(tmp_path, plain(), changes=(change,))
     assert "error: document 1 (GenericJob default/demo): spec." in (told := capsys.readouterr().err)
     assert "unknown field; did you mean `" in told
@@ -131,7 +131,7 @@ def test_what_cannot_be_meant(tmp_path: Path, bodies: tuple[Body, ...], why: str
 
 
 def test_a_namespace_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(InputRefused):
         taken(tmp_path, plain(), namespace="volumes")
     assert "metadata.namespace: 'volumes' cannot be the namespace of a local run" in capsys.readouterr().err
 
@@ -142,6 +142,6 @@ def test_a_file_that_is_not_there() -> None:
 
 
 def test_a_kind_that_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(InputRefused):
         taken(tmp_path, plain() | {"kind": "GenericJobs"})
     assert "did you mean `GenericJob`?" in capsys.readouterr().err

@@ -8,9 +8,9 @@ import pytest
 from run_objects import job, status
 
 from trainwright.cli.main import run
-from trainwright.cli.record import REPLICAS, Facts, Pod, Record
-from trainwright.cli.show.news import Ending
-from trainwright.cli.state import Claim
+from trainwright.cli.record import REPLICAS, RecordedPod, RunInfo, RunRecord
+from trainwright.cli.show.news import JobVerdict
+from trainwright.cli.state import NameLocks
 from trainwright.model.meta import Key
 
 NOW = datetime(2026, 11, 15, 20, 0, 0, tzinfo=UTC)
@@ -21,15 +21,15 @@ class Past:
     """A run that is over."""
 
     def __init__(self, state: Path, days: int = 0) -> None:
-        with Claim(state, [DEMO], NOW + timedelta(days=days)) as claim:
+        with NameLocks(state, [DEMO], NOW + timedelta(days=days)) as claim:
             self.folder = claim.folder
-        self.record = Record(self.folder)
+        self.record = RunRecord(self.folder)
 
     def log(self, replica: str, *texts: str, attempt: int = 0, container: str = "main", also: str = "") -> None:
         """A pod with logs, one for each start of a container."""
         uid = f"{attempt:08d}-{replica}"
         names = (also, container) if also else (container,)
-        self.record.note(REPLICAS, Pod(str(DEMO), replica, f"demo-{replica}", uid, names, attempt))
+        self.record.note(REPLICAS, RecordedPod(str(DEMO), replica, f"demo-{replica}", uid, names, attempt))
         self.record.flush()
         for number, text in enumerate(texts):
             self.write(replica, f"{uid[:8]}-{container}-{number}.log", text)
@@ -131,8 +131,10 @@ def test_get_shows_how_it_ended(state: Path, capfd: pytest.CaptureFixture[str]) 
     past = Past(state)
     ledger = {"roles": [{"name": "worker", "succeeded": "0", "restarts": {"Exit": 3}}]}
     outcome = {"result": "Failed", "reason": "Rule", "at": "2026-11-15T20:00:00Z"}
-    end = Ending("default", "demo", "Failed", 1, 2.0, 3, "worker-1 failed", last_lines=("oops",), replica="worker-1")
-    facts = Facts((str(DEMO),), 1, "2026-11-15T20:00:00Z", "process", "2026-11-15T20:00:02Z", (end,))
+    end = JobVerdict(
+        "default", "demo", "Failed", 1, 2.0, 3, "worker-1 failed", last_lines=("oops",), replica="worker-1"
+    )
+    facts = RunInfo((str(DEMO),), 1, "2026-11-15T20:00:00Z", "process", "2026-11-15T20:00:02Z", (end,))
     past.record.close([job(status=status("Failed", outcome=outcome, **ledger))], facts)
 
     assert run(["get", "demo"]) == 0

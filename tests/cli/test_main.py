@@ -36,7 +36,7 @@ def odd(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def end(patch: pytest.MonkeyPatch, error: BaseException) -> int:
     """The exit code of a command that ends with this error."""
-    patch.setattr(entry.Lazy, "get_command", lambda *_: raising(error))
+    patch.setattr(entry.LazyGroup, "get_command", lambda *_: raising(error))
     return run(["validate"])
 
 

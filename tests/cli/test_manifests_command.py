@@ -9,15 +9,15 @@ import yaml
 from click.testing import CliRunner, Result
 
 from trainwright import __version__
-from trainwright.cli.manifests import command
-from trainwright.crd.install import Choice, manifests
+from trainwright.cli.install import manifests_command
+from trainwright.crd.install import InstallOptions, manifests
 from trainwright.errors import UsageError
 from trainwright.kinds.registry import KINDS
 from trainwright.model.job import Body
 
 
 def run(*args: str) -> Result:
-    return CliRunner().invoke(command, list(args))
+    return CliRunner().invoke(manifests_command, list(args))
 
 
 def plain(bodies: tuple[Body, ...]) -> Any:
@@ -27,27 +27,29 @@ def plain(bodies: tuple[Body, ...]) -> Any:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        pytest.param((), Choice(image=f"trainwright:{__version__}", namespace="trainwright"), id="nothing"),
-        pytest.param(("--image", "a/b:1", "-n", "tools"), Choice(image="a/b:1", namespace="tools"), id="image"),
+        pytest.param((), InstallOptions(image=f"trainwright:{__version__}", namespace="trainwright"), id="nothing"),
+        pytest.param(("--image", "a/b:1", "-n", "tools"), InstallOptions(image="a/b:1", namespace="tools"), id="image"),
         pytest.param(
             ("--image", "b", "--watch-namespace", "red"),
-            Choice(image="b", namespace="trainwright", watch="red"),
+            InstallOptions(image="b", namespace="trainwright", watch="red"),
             id="one namespace",
         ),
         pytest.param(
             ("--image", "b", "--no-crds"),
-            Choice(image="b", namespace="trainwright", definitions=False),
+            InstallOptions(image="b", namespace="trainwright", definitions=False),
             id="without CRDs",
         ),
         pytest.param(
             ("--image", "b", "--kinds", "gj, GenericJob"),
-            Choice(image="b", namespace="trainwright", kinds=KINDS[:1]),
+            InstallOptions(image="b", namespace="trainwright", kinds=KINDS[:1]),
             id="kinds",
         ),
-        pytest.param(("--image", "b", "--nodes"), Choice(image="b", namespace="trainwright", nodes=True), id="nodes"),
+        pytest.param(
+            ("--image", "b", "--nodes"), InstallOptions(image="b", namespace="trainwright", nodes=True), id="nodes"
+        ),
     ],
 )
-def test_what_was_asked_for_is_printed(words: tuple[str, ...], expected: Choice) -> None:
+def test_what_was_asked_for_is_printed(words: tuple[str, ...], expected: InstallOptions) -> None:
     text = run(*words).stdout
 
     assert list(yaml.safe_load_all(text)) == plain(manifests(expected))
@@ -55,7 +57,7 @@ def test_what_was_asked_for_is_printed(words: tuple[str, ...], expected: Choice)
 
 
 def test_json_is_one_list() -> None:
-    expected = plain(manifests(Choice(image="b", namespace="trainwright")))
+    expected = plain(manifests(InstallOptions(image="b", namespace="trainwright")))
 
     assert json.loads(run("--image", "b", "-o", "json").stdout)["items"] == expected
 

@@ -10,7 +10,7 @@ import pytest
 
 from trainwright.cli.operator import _level, _site, command
 from trainwright.errors import ManifestError, UsageError
-from trainwright.model.site import Creating, Devices, Sizing
+from trainwright.model.site import CreationRules, DeviceRules, SizingRules
 
 
 def parsed(*words: str) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def test_what_holds_for_all_jobs_is_the_site() -> None:
 
 
 def test_what_is_known_of_gpus_may_be_added_to_or_replaced() -> None:
-    usual = Devices()
+    usual = DeviceRules()
     added = _site(parsed("--gpu-failure-conditions", "default,Broken,Fine=False", "--gpu-failure-taints=default, x/y"))
     other = _site(parsed("--gpu-resources=x.com/npu", "--gpu-failure-conditions=none", "--gpu-failure-taints", "a,b"))
 
@@ -124,8 +124,13 @@ def test_times_of_faults_and_sizes() -> None:
 
     usual, site = _site(parsed()), _site(parsed(*words))
 
-    assert (usual.devices, usual.distrust, usual.sizing, usual.creating) == (Devices(), 120, Sizing(30, 60), Creating())
-    assert (site.devices.grace, site.distrust, site.sizing) == (5, 3600, Sizing(7, 120))
+    assert (usual.devices, usual.distrust, usual.sizing, usual.creating) == (
+        DeviceRules(),
+        120,
+        SizingRules(30, 60),
+        CreationRules(),
+    )
+    assert (site.devices.grace, site.distrust, site.sizing) == (5, 3600, SizingRules(7, 120))
 
 
 def file(tmp_path: Path, text: str) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from trainwright.cli.journal import Calm, Json, Text
+from trainwright.cli.logformat import JsonFormatter, LogfmtFormatter, RateLimitFilter
 from trainwright.errors import UnavailableError
 from trainwright.model.meta import Key
-from trainwright.runtime.line import Line
+from trainwright.runtime.telemetry import LogMessage
 
 
 def record(message: object, level: int = logging.INFO, at: float = 1.25, **more: Any) -> logging.LogRecord:
@@ -21,18 +21,18 @@ def record(message: object, level: int = logging.INFO, at: float = 1.25, **more:
     return made
 
 
-LINE = Line("phase", job="default/train", kind="genericjob", why='it said "no"\nand went', times=2)
+LINE = LogMessage("phase", job="default/train", kind="genericjob", why='it said "no"\nand went', times=2)
 
 
 def test_a_line_of_text_is_one_line() -> None:
-    assert Text().format(record(LINE)) == (
+    assert LogfmtFormatter().format(record(LINE)) == (
         "time=1970-01-01T00:00:01.250Z level=info msg=phase job=default/train kind=genericjob"
         ' why="it said \\"no\\"\\nand went" times=2'
     )
 
 
 def test_a_line_of_json_is_one_object() -> None:
-    line = Json().format(record(LINE))
+    line = JsonFormatter().format(record(LINE))
 
     assert "\n" not in line
     assert json.loads(line) == {
@@ -49,12 +49,12 @@ def test_a_line_of_json_is_one_object() -> None:
 
 @pytest.mark.parametrize("value", [Key("a", "b"), UnavailableError("away")], ids=["a key", "an error"])
 def test_whatever_a_line_is_about_is_text(value: object) -> None:
-    assert json.loads(Json().format(record(Line("x", about=value))))["about"] == str(value)
+    assert json.loads(JsonFormatter().format(record(LogMessage("x", about=value))))["about"] == str(value)
 
 
 @pytest.mark.parametrize("text", ["a\x1b[31mb", "", "a b", "a=b", 'a"b', "a\nb", "a\\b", "\u2028"])
 def test_no_value_can_pass_for_another_or_begin_a_line(text: str) -> None:
-    line = Text().format(record(Line("x", about=text)))
+    line = LogfmtFormatter().format(record(LogMessage("x", about=text)))
 
     assert json.loads(line.partition("about=")[2]) == text
     assert len(line.splitlines()) == 1
@@ -63,44 +63,44 @@ def test_no_value_can_pass_for_another_or_begin_a_line(text: str) -> None:
 def test_what_others_log_is_shown_as_well() -> None:
     made = logging.LogRecord("aiohttp", logging.WARNING, "", 0, "lost %s", ("it",), None)
 
-    assert 'level=warning msg="lost it"' in Text().format(made)
-    assert json.loads(Json().format(made))["logger"] == "aiohttp"
+    assert 'level=warning msg="lost it"' in LogfmtFormatter().format(made)
+    assert json.loads(JsonFormatter().format(made))["logger"] == "aiohttp"
 
 
 def test_a_traceback_is_kept() -> None:
     try:
         raise ValueError("broken")
     except ValueError:
-        made = record(Line("pass failed"), logging.ERROR, exc_info=sys.exc_info())
+        made = record(LogMessage("pass failed"), logging.ERROR, exc_info=sys.exc_info())
 
-    assert Text().format(made).splitlines()[-1] == "ValueError: broken"
-    assert json.loads(Json().format(made))["traceback"].endswith("ValueError: broken")
+    assert LogfmtFormatter().format(made).splitlines()[-1] == "ValueError: broken"
+    assert json.loads(JsonFormatter().format(made))["traceback"].endswith("ValueError: broken")
 
 
 def test_of_a_warning_that_repeats_itself_a_few_are_let_through_and_the_rest_are_counted() -> None:
-    calm = Calm()
-    made = [record(Line("pass to be repeated", job=str(n)), logging.WARNING, 100 + n / 100) for n in range(1000)]
+    calm = RateLimitFilter()
+    made = [record(LogMessage("pass to be repeated", job=str(n)), logging.WARNING, 100 + n / 100) for n in range(1000)]
     passed = [one for one in made if calm.filter(one)]
-    later = record(Line("pass to be repeated", job="late"), logging.WARNING, 200.0)
+    later = record(LogMessage("pass to be repeated", job="late"), logging.WARNING, 200.0)
 
     assert len(passed) == 10
     assert calm.filter(later)
-    assert "held_back=990" in Text().format(later)
+    assert "held_back=990" in LogfmtFormatter().format(later)
 
 
 def test_over_an_hour_of_trouble_there_are_a_few_lines_a_minute() -> None:
-    calm = Calm()
+    calm = RateLimitFilter()
     passed = [at for at in range(36000) if calm.filter(record("away", logging.WARNING, 1000 + at / 10))]
 
     assert len(passed) == pytest.approx(370, abs=5)
 
 
 def test_other_texts_and_the_life_of_jobs_are_never_held_back() -> None:
-    calm = Calm()
-    assert all(calm.filter(record(Line("phase", job=str(n)))) for n in range(100))
-    assert all(calm.filter(record(Line(f"trouble {n}"), logging.WARNING)) for n in range(100))
+    calm = RateLimitFilter()
+    assert all(calm.filter(record(LogMessage("phase", job=str(n)))) for n in range(100))
+    assert all(calm.filter(record(LogMessage(f"trouble {n}"), logging.WARNING)) for n in range(100))
 
 
 def test_a_run_on_this_machine_loads_none_of_it() -> None:
-    program = "import sys, trainwright.cli.run; sys.exit('trainwright.cli.journal' in sys.modules)"
+    program = "import sys, trainwright.cli.run; sys.exit('trainwright.cli.logformat' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

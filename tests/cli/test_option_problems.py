@@ -4,7 +4,7 @@
 import pytest
 
 from trainwright.cli.main import run
-from trainwright.cli.run.option_problems import lines
+from trainwright.cli.run.from_command import lines
 from trainwright.model.problem import Problem
 
 _CONTAINER = "spec.replicaSpecs[0].template.spec.containers[0]"

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from msgspec.structs import replace
 
-from trainwright.cli.preview import ELSEWHERE, ENDLESS, look
+from trainwright.cli.plan import ELSEWHERE, ENDLESS, look
 from trainwright.kinds.base import Loaded
 from trainwright.kinds.genericjob import GENERICJOB
 from trainwright.model.rule import NEVER

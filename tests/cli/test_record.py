@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from run_objects import job, status
 
-from trainwright.cli.record import EVENTS, REPLICAS, Facts, Pod, Record, facts_of, pods, status_of
-from trainwright.cli.show.news import Ending
+from trainwright.cli.record import EVENTS, REPLICAS, RecordedPod, RunInfo, RunRecord, facts_of, pods, status_of
+from trainwright.cli.show.news import JobVerdict
 from trainwright.model.meta import Key
 
-FACTS = Facts(("default/demo",), 42, "2026-11-15T20:00:00Z")
-POD = Pod("default/demo", "worker-0", "demo-worker-0", "12345678-9", ("main",), 1, "node-0")
+FACTS = RunInfo(("default/demo",), 42, "2026-11-15T20:00:00Z")
+POD = RecordedPod("default/demo", "worker-0", "demo-worker-0", "12345678-9", ("main",), 1, "node-0")
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_everything_is_found_again(tmp_path: Path) -> None:
-    record = Record(tmp_path)
+    record = RunRecord(tmp_path)
     record.facts(FACTS)
     record.note(REPLICAS, POD)
     record.note(EVENTS, {"reason": "Running"})
@@ -39,7 +39,7 @@ def test_everything_is_found_again(tmp_path: Path) -> None:
     assert pods(tmp_path) == [POD]
 
     done = msgspec.structs.replace(
-        FACTS, ended="x", endings=(Ending("default", "demo", "Failed", 1, 2.5, 0, "x", code=3),)
+        FACTS, ended="x", endings=(JobVerdict("default", "demo", "Failed", 1, 2.5, 0, "x", code=3),)
     )
     record.note(EVENTS, {"reason": "Failed"})
     record.close([job(status=status("Failed")), job("other", namespace="lab")], done)
@@ -65,7 +65,7 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("keep", "left"), [(True, ["pods"]), (False, [])])
 def test_only_what_is_worth_it_is_kept(tmp_path: Path, keep: bool, left: list[str]) -> None:
-    record = Record(tmp_path)
+    record = RunRecord(tmp_path)
     for part in ("nodes/node-0", "pods/1"):
         (tmp_path / part).mkdir(parents=True)
     record.tidy(keep=keep)
@@ -83,7 +83,7 @@ def fill(disk: Path) -> None:
 
 
 def test_the_final_status_has_its_room_on_a_full_disk(small: Path) -> None:
-    record = Record(small)
+    record = RunRecord(small)
     record.facts(FACTS)
     fill(small)
     record.note(EVENTS, {"message": "x" * 9999})
@@ -99,7 +99,7 @@ def test_the_final_status_has_its_room_on_a_full_disk(small: Path) -> None:
 
 def test_a_disk_that_is_full_from_the_start(small: Path) -> None:
     fill(small)
-    record = Record(small)
+    record = RunRecord(small)
     record.facts(FACTS)
     record.close([job()], FACTS)
 

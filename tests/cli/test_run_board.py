@@ -7,8 +7,8 @@ import pytest
 from run_objects import STARTED, container, ended, event, job, pod, role, status
 
 from trainwright.cli.condition import condition
-from trainwright.cli.run.board import Board
-from trainwright.cli.show.news import Happening, Replica
+from trainwright.cli.run.model import RunModel
+from trainwright.cli.show.news import EventNews, ReplicaNews
 from trainwright.kinds.genericjob import GENERICJOB
 from trainwright.model.job import Body
 from trainwright.model.ledger import Phase
@@ -18,15 +18,15 @@ DEMO = Key("default", "demo")
 UNPLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "needs 8 cpu, 2 are free"}
 
 
-def board(*jobs: Body) -> Board:
+def board(*jobs: Body) -> RunModel:
     """A board that has seen its jobs."""
-    made = Board((GENERICJOB, body) for body in jobs or (job(),))
+    made = RunModel((GENERICJOB, body) for body in jobs or (job(),))
     for body in jobs or (job(),):
         made.job(body)
     return made
 
 
-def phases(one: Board) -> dict[str, str]:
+def phases(one: RunModel) -> dict[str, str]:
     return {replica.label: replica.phase for replica in one.pick(99)}
 
 
@@ -150,7 +150,7 @@ def test_replicas_wait_until_they_have_pods() -> None:
 
     assert phases(one) == {"worker-0": "Waiting", "worker-1": "Waiting"}
     told = one.pod(pod("worker-1", containers=[container("running", restarts=1)], attempt=2))
-    assert told == Replica(
+    assert told == ReplicaNews(
         DEMO, "worker", 1, "worker-1", "Running", "demo-worker-1", "00000002-worker-1", 2, "node-0", 3, "", STARTED
     )
     assert one.jobs()[0].counts == {"Waiting": 1, "Running": 1}
@@ -259,7 +259,7 @@ def test_a_restart_of_the_whole_role_is_one_for_each_replica() -> None:
     assert next(replica.restarts for replica in one.pick(99) if replica.label == "worker-0") == 2
 
 
-def shown(one: Board) -> int:
+def shown(one: RunModel) -> int:
     (state,) = one.jobs()
     return state.restarts
 
@@ -307,7 +307,7 @@ def test_restarts_inside_pods_are_shown_and_counted_once() -> None:
 
 
 def test_a_pod_may_be_seen_before_its_job() -> None:
-    one = Board([(GENERICJOB, job())])
+    one = RunModel([(GENERICJOB, job())])
 
     assert one.pod(pod()) is not None
     assert one.who(pod()) is not None
@@ -345,7 +345,7 @@ def test_scaling_changes_what_should_be_there() -> None:
 
 
 def test_a_job_is_told_when_its_phase_changes() -> None:
-    one = Board([(GENERICJOB, job())])
+    one = RunModel([(GENERICJOB, job())])
     first = one.job(job())
     assert first is not None
     assert (first.phase, first.step, first.total) == ("Pending", Phase.PENDING, 2)
@@ -397,10 +397,10 @@ def test_events_are_told_of_whom_they_are_about() -> None:
     one = board()
     one.pod(pod())
 
-    assert one.event(event(pod(), "Unhealthy", "probe failed", "Warning")) == Happening(
+    assert one.event(event(pod(), "Unhealthy", "probe failed", "Warning")) == EventNews(
         DEMO, "worker-0", "Unhealthy", "probe failed", warning=True
     )
-    assert one.event(event(job(), "Running", "demo is running.")) == Happening(
+    assert one.event(event(job(), "Running", "demo is running.")) == EventNews(
         DEMO, "demo", "Running", "demo is running."
     )
     assert one.event(event(job("other"), "Running", "other is running.")) is None
@@ -408,7 +408,7 @@ def test_events_are_told_of_whom_they_are_about() -> None:
 
 def test_a_job_takes_the_time_until_it_is_decided() -> None:
     now = 10.0
-    one = Board([(GENERICJOB, job())], lambda: now)
+    one = RunModel([(GENERICJOB, job())], lambda: now)
     assert one.took(DEMO) == 0
     one.job(job())
     now = 10.25

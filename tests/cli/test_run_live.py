@@ -15,9 +15,9 @@ from run_command import SCRIPT, Live, Place, demo, processes, wait, worker
 from run_terminal import Terminals, terminals_of
 
 from patience import PATIENCE
-from trainwright.cli.state import Claim
+from trainwright.cli.state import NameLocks
 from trainwright.model.meta import Key
-from trainwright.runtime.clock import WallClock
+from trainwright.runtime.ports import WallClock
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ def test_delete(place: Place, live: Live, word: str) -> None:
 
 
 def test_an_engine_that_does_not_answer(place: Place) -> None:
-    with Claim(place.state, [Key("default", "demo")], WallClock().now()):
+    with NameLocks(place.state, [Key("default", "demo")], WallClock().now()):
         for args in (("get", "demo"), ("exec", "demo", "worker-0", "--", "ls"), ("suspend", "demo")):
             done = place.call(*args)
             assert (done.returncode, done.stdout) == (3, "")

@@ -9,20 +9,20 @@ import pytest
 from run_command import demo, worker
 from run_objects import container, job, pod
 
-from trainwright.cli.record import Facts, Record, facts_of, pods
-from trainwright.cli.run.board import Board
-from trainwright.cli.run.follow import Follower, last_lines
-from trainwright.cli.run.intake import Intake, Task
-from trainwright.cli.run.session import Order, Session
-from trainwright.cli.show.news import Ending, Frame, Line, News, Replica
+from trainwright.cli.record import RunInfo, RunRecord, facts_of, pods
+from trainwright.cli.run.follow import RunFollower, last_lines
+from trainwright.cli.run.intake import JobToRun, RunInput
+from trainwright.cli.run.model import RunModel
+from trainwright.cli.run.session import RunConfig, RunSession
+from trainwright.cli.show.news import Frame, JobVerdict, Line, News, ReplicaNews
 from trainwright.errors import EngineError
 from trainwright.kinds.base import load
 from trainwright.kinds.genericjob import GENERICJOB
-from trainwright.local.devices.inventory import GPU, DeviceSet
-from trainwright.local.engine import Engine, Settings
+from trainwright.local.engine import Engine, EngineSettings
 from trainwright.manifest import Document
 from trainwright.model.job import Body
-from trainwright.runtime.clock import WallClock
+from trainwright.node.devices.inventory import GPU, DeviceSet
+from trainwright.runtime.ports import WallClock
 
 
 class Seen:
@@ -37,12 +37,12 @@ class Seen:
         self.order: list[str] = []
         self.lines: list[str] = []
         self.notices: list[str] = []
-        self.endings: list[Ending] = []
+        self.endings: list[JobVerdict] = []
         self.folder = ""
 
     def news(self, items: list[News]) -> None:
         self.items += items
-        self.order += [one.phase for one in items if isinstance(one, Replica)]
+        self.order += [one.phase for one in items if isinstance(one, ReplicaNews)]
 
     def logs(self, lines: list[Line]) -> None:
         self.lines += [text for _, text in lines]
@@ -54,16 +54,16 @@ class Seen:
     def tick(self, frame: Frame) -> None:
         pass
 
-    def end(self, endings: list[Ending], folder: str) -> None:
+    def end(self, endings: list[JobVerdict], folder: str) -> None:
         self.endings, self.folder = endings, folder
 
     def close(self, patience: float) -> bool:  # noqa: ARG002 - a view
         return True
 
 
-def task(body: Body) -> Task:
+def task(body: Body) -> JobToRun:
     named = body | {"metadata": {"namespace": "default", **body["metadata"]}}
-    return Task(Document("job.yaml", 1, named, (1, {})), GENERICJOB, named, load(GENERICJOB, named))
+    return JobToRun(Document("job.yaml", 1, named, (1, {})), GENERICJOB, named, load(GENERICJOB, named))
 
 
 class Stage:
@@ -73,7 +73,7 @@ class Stage:
         self.view = Seen()
         self.folder = folder
         self.engine = Engine(
-            Settings(
+            EngineSettings(
                 folder=folder,
                 volumes=folder / "volumes",
                 working=folder,
@@ -81,16 +81,16 @@ class Stage:
                 devices={GPU: DeviceSet()},
             )
         )
-        order = Order(
-            intake=Intake((task(body),), ()),
-            record=Record(folder),
+        order = RunConfig(
+            intake=RunInput((task(body),), ()),
+            record=RunRecord(folder),
             view=self.view,
             clock=WallClock(),
-            facts=Facts(("default/demo",), 1, "2026-11-15T20:00:00Z"),
+            facts=RunInfo(("default/demo",), 1, "2026-11-15T20:00:00Z"),
             began=time.monotonic(),
             **more,
         )
-        self.session = Session(self.engine, order)
+        self.session = RunSession(self.engine, order)
 
 
 async def nothing() -> None:
@@ -151,8 +151,8 @@ async def test_logs_wait_for_a_reader_that_is_behind(tmp_path: Path) -> None:
 
 
 def test_what_was_not_read_when_everything_ended_is_read_then(tmp_path: Path) -> None:
-    view, board = Seen(), Board([(GENERICJOB, job())])
-    follower = Follower(board, view, Record(tmp_path))
+    view, board = Seen(), RunModel([(GENERICJOB, job())])
+    follower = RunFollower(board, view, RunRecord(tmp_path))
     follower.jobs([(job(), False)])
     follower.pods([(pod(containers=[container("running")]), False)])
     log = tmp_path / "logs/demo-worker-0/00000000-main-0.log"
@@ -177,7 +177,7 @@ def test_what_was_shown_can_be_found_by_logs_even_if_the_run_is_killed_at_once(t
     log = tmp_path / "logs/demo-worker-0/00000000-main-0.log"
     log.parent.mkdir(parents=True)
     log.write_text("one\n")
-    follower = Follower(Board([(GENERICJOB, job())]), Killed(), Record(tmp_path))
+    follower = RunFollower(RunModel([(GENERICJOB, job())]), Killed(), RunRecord(tmp_path))
     follower.pods([(pod(containers=[container("running")]), False)])
     follower.look()
 

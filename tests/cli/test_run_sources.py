@@ -3,21 +3,21 @@
 
 from run_objects import container, ended, pod
 
-from trainwright.cli.run.sources import Sources
-from trainwright.cli.show.news import Replica
+from trainwright.cli.run.follow import LogSources
+from trainwright.cli.show.news import ReplicaNews
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 
-WHO = Replica(Key("default", "demo"), "worker", 0, "worker-0", "Running", "demo-worker-0")
+WHO = ReplicaNews(Key("default", "demo"), "worker", 0, "worker-0", "Running", "demo-worker-0")
 
 
-def look(sources: Sources, body: Body, *, gone: bool = False) -> list[tuple[str, bool]]:
+def look(sources: LogSources, body: Body, *, gone: bool = False) -> list[tuple[str, bool]]:
     found = sources.forget(body, WHO) if gone else sources.look(body, WHO)
     return [(one.path.removeprefix("/run/logs/demo-worker-0/00000000-"), one.ended) for one in found]
 
 
 def test_a_log_is_followed_from_start_to_end() -> None:
-    sources = Sources("/run/logs")
+    sources = LogSources("/run/logs")
 
     assert look(sources, pod(containers=[container("waiting", reason="ContainerCreating")])) == []
     assert look(sources, pod(containers=[container("running")])) == [("main-0.log", False)]
@@ -28,11 +28,11 @@ def test_a_log_is_followed_from_start_to_end() -> None:
 
 
 def test_a_container_that_was_never_seen_running() -> None:
-    assert look(Sources("/run/logs"), pod(containers=[ended(0)])) == [("main-0.log", True)]
+    assert look(LogSources("/run/logs"), pod(containers=[ended(0)])) == [("main-0.log", True)]
 
 
 def test_restarts_in_place_have_logs_of_their_own() -> None:
-    sources = Sources("/run/logs")
+    sources = LogSources("/run/logs")
     look(sources, pod(containers=[container("running")]))
 
     waiting = container("waiting", reason="CrashLoopBackOff") | {"lastState": {"terminated": {"exitCode": 1}}}
@@ -49,7 +49,7 @@ def test_restarts_in_place_have_logs_of_their_own() -> None:
 
 
 def test_a_pod_that_goes_takes_its_logs_along() -> None:
-    sources = Sources("/run/logs")
+    sources = LogSources("/run/logs")
     look(sources, pod(containers=[container("running")]))
 
     assert look(sources, pod(), gone=True) == [("main-0.log", True)]
@@ -62,7 +62,7 @@ def test_several_containers_are_told_apart() -> None:
         initContainerStatuses=[ended(0, "prepare")],
         containers=[container("running"), container("running", "side")],
     )
-    found = list(Sources("/run/logs").look(body, WHO))
+    found = list(LogSources("/run/logs").look(body, WHO))
 
     assert [one.source.label for one in found] == ["worker-0/prepare", "worker-0/main", "worker-0/side"]
     assert [one.source.container for one in found] == ["prepare", "main", "side"]

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from run_objects import STARTED, job, role, status
 
-from trainwright.cli.run.board import Board
-from trainwright.cli.run.hints import Evidence, hint
-from trainwright.cli.run.verdict import End, Scene, ending
-from trainwright.cli.show.news import Ending, Replica
+from trainwright.cli.run.model import RunModel
+from trainwright.cli.run.verdict import Evidence, RunEnd, VerdictInput, ending, hint
+from trainwright.cli.show.news import JobVerdict, ReplicaNews
 from trainwright.kinds.aitrainingjob import AITRAININGJOB
 from trainwright.kinds.genericjob import GENERICJOB
 from trainwright.kinds.tfjob import TFJOB
@@ -32,19 +31,19 @@ def outcome(result: str, reason: str = "Rule", **more: Any) -> Body:
 
 def verdict(
     *,
-    end: End = End.DONE,
-    replicas: list[Replica] | None = None,
+    end: RunEnd = RunEnd.DONE,
+    replicas: list[ReplicaNews] | None = None,
     words: tuple[str, ...] = (),
     runtime: str = "sandbox",
     spec: Body | None = None,
     **ledger: Any,
-) -> Ending:
+) -> JobVerdict:
     """The ending of a job with that ledger."""
     roles = [role("ps", 1), role("worker", 2, restartPolicy={"policy": "OnFailure", "limit": 2})]
     phase = ledger["outcome"]["result"] if ledger.get("outcome") else "Running"
     times = {"accepted": STARTED}
     body = job(roles=roles, spec=spec or {}, status=status(phase, times=times, **ledger))
-    board = Board([(GENERICJOB, body)])
+    board = RunModel([(GENERICJOB, body)])
     board.job(body)
     asked: list[tuple[str, int, str]] = []
 
@@ -52,7 +51,7 @@ def verdict(
         asked.append((pod, attempt, container))
         return words
 
-    found = ending(board.sheet(DEMO), Scene(end, runtime, 7.5, replicas or [], last))
+    found = ending(board.sheet(DEMO), VerdictInput(end, runtime, 7.5, replicas or [], last))
     assert asked in ([], [("demo-worker-1", 2, "main")], [("demo-worker-1", 2, "")])
     return found
 
@@ -72,7 +71,7 @@ def test_failure_by_the_default_rule() -> None:
         words=("step 1", "step 2"),
     )
 
-    assert found == Ending(
+    assert found == JobVerdict(
         "default",
         "demo",
         "Failed",
@@ -125,10 +124,10 @@ def test_a_deadline_is_told_with_its_length(seconds: int, told: str) -> None:
     stored = {"trainwright": {"outcome": outcome("Failed", "Deadline", message=message)}}
     body = FAILED | {"spec": spec, "status": stored}
     body["metadata"] = {"name": "demo", "namespace": "default", "uid": "u"}
-    board = Board([(TFJOB, body)])
+    board = RunModel([(TFJOB, body)])
     board.job(body)
 
-    found = ending(board.sheet(DEMO), Scene(End.DONE, "sandbox", 7.5, [], lambda *_: ()))
+    found = ending(board.sheet(DEMO), VerdictInput(RunEnd.DONE, "sandbox", 7.5, [], lambda *_: ()))
 
     assert found.because == f"{message} of {told}"
 
@@ -210,10 +209,10 @@ def test_the_annotation_that_ended_a_job_is_named(result: str, word: str) -> Non
         "spec": {"replicaSpecs": {"trainer": {"template": template}}},
         "status": {"trainwright": {"phase": result, "outcome": outcome(result, "External", message="we need it")}},
     }
-    board = Board([(AITRAININGJOB, body)])
+    board = RunModel([(AITRAININGJOB, body)])
     board.job(body)
 
-    found = ending(board.sheet(DEMO), Scene(End.DONE, "sandbox", 1.0, [], lambda *_: ()))
+    found = ending(board.sheet(DEMO), VerdictInput(RunEnd.DONE, "sandbox", 1.0, [], lambda *_: ()))
 
     assert found.because == f"annotation {word.lower()} asked for this end: we need it"
 
@@ -221,16 +220,16 @@ def test_the_annotation_that_ended_a_job_is_named(result: str, word: str) -> Non
 @pytest.mark.parametrize(
     ("end", "word", "code", "why"),
     [
-        (End.DONE, "Deleted", 1, "somebody deleted the job before it ended"),
-        (End.INTERRUPTED, "Interrupted", 130, ""),
-        (End.TERMINATED, "Interrupted", 143, "SIGTERM came"),
-        (End.HUNG_UP, "Interrupted", 129, "the terminal is gone"),
-        (End.READER_GONE, "Interrupted", 141, "nobody reads the output any more"),
-        (End.TIMED_OUT, "TimedOut", 124, "--timeout passed"),
-        (End.BROKEN, "Broken", 3, ""),
+        (RunEnd.DONE, "Deleted", 1, "somebody deleted the job before it ended"),
+        (RunEnd.INTERRUPTED, "Interrupted", 130, ""),
+        (RunEnd.TERMINATED, "Interrupted", 143, "SIGTERM came"),
+        (RunEnd.HUNG_UP, "Interrupted", 129, "the terminal is gone"),
+        (RunEnd.READER_GONE, "Interrupted", 141, "nobody reads the output any more"),
+        (RunEnd.TIMED_OUT, "TimedOut", 124, "--timeout passed"),
+        (RunEnd.BROKEN, "Broken", 3, ""),
     ],
 )
-def test_ends_without_an_outcome(end: End, word: str, code: int, why: str) -> None:
+def test_ends_without_an_outcome(end: RunEnd, word: str, code: int, why: str) -> None:
     found = verdict(end=end)
 
     assert (found.outcome, found.exit_code, found.because) == (word, code, why)
@@ -238,14 +237,14 @@ def test_ends_without_an_outcome(end: End, word: str, code: int, why: str) -> No
 
 def test_what_held_a_job_up_is_named() -> None:
     waiting = [
-        Replica(DEMO, "worker", index, f"worker-{index}", "Pending", reason=f"Unschedulable: {index}")
+        ReplicaNews(DEMO, "worker", index, f"worker-{index}", "Pending", reason=f"Unschedulable: {index}")
         for index in range(7)
     ]
     well = [
-        Replica(DEMO, "ps", 0, "ps-0", "Running"),
-        Replica(DEMO, "ps", 1, "ps-1", "Stopped", reason="killed by SIGTERM"),
+        ReplicaNews(DEMO, "ps", 0, "ps-0", "Running"),
+        ReplicaNews(DEMO, "ps", 1, "ps-1", "Stopped", reason="killed by SIGTERM"),
     ]
-    found = verdict(end=End.TIMED_OUT, replicas=well + waiting)
+    found = verdict(end=RunEnd.TIMED_OUT, replicas=well + waiting)
 
     assert found.unsettled == (
         *(f"worker-{index} Pending: Unschedulable: {index}" for index in range(5)),

@@ -8,11 +8,10 @@ from typing import Any, cast
 import pytest
 
 from patience import PATIENCE
-from trainwright.cli.run.watch import watch
+from trainwright.cli.run.follow import watch
 from trainwright.errors import GoneError, UnavailableError
 from trainwright.model.job import Body
-from trainwright.runtime.ports import Change, Cluster, Happened, Page
-from trainwright.runtime.resources import PODS
+from trainwright.runtime.ports import PODS, Cluster, ListPage, WatchEvent, WatchEventType
 
 
 def item(uid: str) -> Body:
@@ -25,15 +24,15 @@ class Gappy:
     def __init__(self) -> None:
         self.lists = 0
 
-    async def list(self, *_: Any, **__: Any) -> Page:
+    async def list(self, *_: Any, **__: Any) -> ListPage:
         self.lists += 1
-        return Page(((item("a"), item("b")) if self.lists == 1 else (item("c"),)), str(self.lists))
+        return ListPage(((item("a"), item("b")) if self.lists == 1 else (item("c"),)), str(self.lists))
 
-    async def watch(self, *_: Any, since: str) -> AsyncGenerator[tuple[Change, ...], None]:
+    async def watch(self, *_: Any, since: str) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
         if since != "1":
             raise UnavailableError("broken")
-        yield Change(Happened.ADDED, "1", item("c")), Change(Happened.DELETED, "1", item("b"))
-        yield (Change(Happened.BOOKMARK, "1"),)
+        yield WatchEvent(WatchEventType.ADDED, "1", item("c")), WatchEvent(WatchEventType.DELETED, "1", item("b"))
+        yield (WatchEvent(WatchEventType.BOOKMARK, "1"),)
         raise GoneError("too old")
 
 

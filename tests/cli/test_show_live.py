@@ -12,12 +12,11 @@ from datetime import UTC, datetime
 import pytest
 from run_objects import container, job, pod, role, status
 
-from trainwright.cli.run.board import Board
-from trainwright.cli.show.colours import prefix
-from trainwright.cli.show.live import Live
-from trainwright.cli.show.news import Ending, Source
-from trainwright.cli.show.pen import Pen
-from trainwright.cli.show.table import Moment
+from trainwright.cli.run.model import RunModel
+from trainwright.cli.show.live import LiveView, TableInput
+from trainwright.cli.show.news import JobVerdict, LogSource
+from trainwright.cli.show.text import prefix
+from trainwright.cli.show.writer import BackgroundWriter
 from trainwright.kinds.genericjob import GENERICJOB
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
@@ -68,16 +67,16 @@ class Stage:
         self.resize(width, height)
         self.screen = Screen(width)
         self.elapsed = 0.0
-        self.pen = Pen(self.theirs)
-        self.view = Live(self.pen, self.theirs, self.moment, **options)
+        self.pen = BackgroundWriter(self.theirs)
+        self.view = LiveView(self.pen, self.theirs, self.moment, **options)
 
     def resize(self, width: int, height: int) -> None:
         fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
-    def moment(self) -> Moment:
-        return Moment(NOW, self.elapsed, "sandbox")
+    def moment(self) -> TableInput:
+        return TableInput(NOW, self.elapsed, "sandbox")
 
-    def tick(self, board: Board, after: float = 0.2) -> str:
+    def tick(self, board: RunModel, after: float = 0.2) -> str:
         """Let time pass; what was written for it."""
         self.elapsed += after
         self.view.tick(board)
@@ -113,15 +112,15 @@ def stage() -> Iterator[Stage]:
     made.close()
 
 
-def board(body: Body | None = None, clock: Callable[[], float] = lambda: 0.0) -> Board:
+def board(body: Body | None = None, clock: Callable[[], float] = lambda: 0.0) -> RunModel:
     whole = body or job(status=status("Running"))
-    made = Board([(GENERICJOB, whole)], clock)
+    made = RunModel([(GENERICJOB, whole)], clock)
     made.job(whole)
     return made
 
 
-def said(label: str, text: str) -> tuple[Source, str]:
-    return Source(Key("default", "demo"), label, f"demo-{label}", "main", label), text
+def said(label: str, text: str) -> tuple[LogSource, str]:
+    return LogSource(Key("default", "demo"), label, f"demo-{label}", "main", label), text
 
 
 def test_a_row_per_replica_below_the_log(stage: Stage) -> None:
@@ -252,7 +251,7 @@ def test_colours_are_each_replicas_own() -> None:
 def test_the_summary_takes_the_place_of_the_table(stage: Stage) -> None:
     stage.tick(board())
     stage.view.logs([said("worker-0", "last words")])
-    stage.view.end([Ending("default", "demo", "Succeeded", 0, 1.0, 0, "")], "/state/run")
+    stage.view.end([JobVerdict("default", "demo", "Succeeded", 0, 1.0, 0, "")], "/state/run")
     stage.shown()
 
     assert stage.screen.lines == [
@@ -281,7 +280,7 @@ def test_logs_may_be_left_out() -> None:
 
 def test_each_job_shows_its_own_time(stage: Stage) -> None:
     first, second = (job(name, uid=name, status=status("Running")) for name in ("first", "second"))
-    one = Board([(GENERICJOB, first), (GENERICJOB, second)], lambda: stage.elapsed)
+    one = RunModel([(GENERICJOB, first), (GENERICJOB, second)], lambda: stage.elapsed)
     for at, body in ((2.0, first), (5.0, second)):
         stage.elapsed = at
         one.job(body)

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from trainwright.cli.show.pen import Pen
+from trainwright.cli.show.writer import BackgroundWriter
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 def test_everything_is_written_in_order(pipe: tuple[int, int]) -> None:
-    pen = Pen(pipe[1])
+    pen = BackgroundWriter(pipe[1])
     for number in range(100):
         pen.write(f"{number}\n")
     pen.close()
@@ -32,7 +32,7 @@ def test_everything_is_written_in_order(pipe: tuple[int, int]) -> None:
 
 
 def test_a_slow_reader_stops_nobody(pipe: tuple[int, int]) -> None:
-    pen = Pen(pipe[1])
+    pen = BackgroundWriter(pipe[1])
     before = time.monotonic()
     for _ in range(64):
         pen.write("x" * 10_000)
@@ -48,7 +48,7 @@ def test_a_slow_reader_stops_nobody(pipe: tuple[int, int]) -> None:
 
 
 def test_a_reader_that_is_gone(pipe: tuple[int, int]) -> None:
-    pen = Pen(pipe[1])
+    pen = BackgroundWriter(pipe[1])
     os.close(pipe[0])
     pen.write("lost")
     pen.close()
@@ -60,7 +60,7 @@ def test_a_reader_that_is_gone(pipe: tuple[int, int]) -> None:
 
 def test_a_full_disk_is_no_reader_that_is_gone() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
-    pen = Pen(full)
+    pen = BackgroundWriter(full)
     pen.write("lost")
     pen.close()
     os.close(full)
@@ -70,7 +70,7 @@ def test_a_full_disk_is_no_reader_that_is_gone() -> None:
 
 
 def test_what_an_encoding_cannot_write_is_escaped(pipe: tuple[int, int]) -> None:
-    pen = Pen(pipe[1], "latin-1")
+    pen = BackgroundWriter(pipe[1], "latin-1")
     pen.write("é 職")
     pen.close()
 
@@ -78,7 +78,7 @@ def test_what_an_encoding_cannot_write_is_escaped(pipe: tuple[int, int]) -> None
 
 
 def test_its_thread_ends(pipe: tuple[int, int]) -> None:
-    pen = Pen(pipe[1])
+    pen = BackgroundWriter(pipe[1])
     pen.close()
 
     assert "pen" not in [thread.name for thread in threading.enumerate()]

@@ -8,21 +8,20 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from trainwright.cli.show.lines import Lines
-from trainwright.cli.show.news import Ending, Happening, JobState, News, Replica, Source
-from trainwright.cli.show.pen import Pen
-from trainwright.cli.show.stream import Stream
+from trainwright.cli.show.news import EventNews, JobNews, JobVerdict, LogSource, News, ReplicaNews
+from trainwright.cli.show.streams import JsonView, LinesView
+from trainwright.cli.show.writer import BackgroundWriter
 from trainwright.model.ledger import Outcome, Phase, Reason
 from trainwright.model.meta import Key
 from trainwright.model.rule import Result
 
 DEMO = Key("default", "demo")
 NOW = datetime(2026, 11, 15, 20, 0, 0, 123456, tzinfo=UTC)
-WORKER = Replica(DEMO, "worker", 0, "worker-0", "Running", "demo-worker-0", "u", 1, "node-0", 1)
-RUNNING = JobState(DEMO, "GenericJob", "Running", Phase.RUNNING, 4, {"Running": 2, "Succeeded": 1, "Failed": 1}, 3)
-SOURCE = Source(DEMO, "worker-0", "demo-worker-0", "main", "worker-0")
-GOOD = Ending("default", "demo", "Succeeded", 0, 6.42, 0, "")
-BAD = Ending(
+WORKER = ReplicaNews(DEMO, "worker", 0, "worker-0", "Running", "demo-worker-0", "u", 1, "node-0", 1)
+RUNNING = JobNews(DEMO, "GenericJob", "Running", Phase.RUNNING, 4, {"Running": 2, "Succeeded": 1, "Failed": 1}, 3)
+SOURCE = LogSource(DEMO, "worker-0", "demo-worker-0", "main", "worker-0")
+GOOD = JobVerdict("default", "demo", "Succeeded", 0, 6.42, 0, "")
+BAD = JobVerdict(
     "default",
     "demo",
     "Failed",
@@ -51,7 +50,7 @@ class Written:
 
     def __init__(self) -> None:
         self.reader, writer = os.pipe()
-        self.pen = Pen(writer)
+        self.pen = BackgroundWriter(writer)
         self.writer = writer
 
     def text(self) -> str:
@@ -109,22 +108,22 @@ def written() -> Written:
             id="held up",
         ),
         pytest.param(
-            Happening(DEMO, "worker-0", "Unhealthy", "probe failed", warning=True),
+            EventNews(DEMO, "worker-0", "Unhealthy", "probe failed", warning=True),
             "worker-0  Unhealthy: probe failed",
             id="warning",
         ),
-        pytest.param(Happening(DEMO, "demo", "Running", "demo is running."), "", id="ordinary event"),
-        pytest.param(Happening(DEMO, "demo", "Failed", "by rule", warning=True), "", id="the summary will say it"),
+        pytest.param(EventNews(DEMO, "demo", "Running", "demo is running."), "", id="ordinary event"),
+        pytest.param(EventNews(DEMO, "demo", "Failed", "by rule", warning=True), "", id="the summary will say it"),
     ],
 )
 def test_a_line_for_what_happens(written: Written, item: News, line: str) -> None:
-    Lines(written.pen, lambda: 12.34).news([item])
+    LinesView(written.pen, lambda: 12.34).news([item])
 
     assert written.text() == (f" 12.3s  {line}\n" if line else "")
 
 
 def test_lines_of_logs_and_notices(written: Written) -> None:
-    view = Lines(written.pen, lambda: 0.0)
+    view = LinesView(written.pen, lambda: 0.0)
     view.logs([(SOURCE, "step 1\tloss \x1b[31m0.5"), (SOURCE, "50%\r100%")])
     view.notice("images are not used")
 
@@ -133,17 +132,17 @@ def test_lines_of_logs_and_notices(written: Written) -> None:
 
 @pytest.mark.parametrize(
     "view",
-    [lambda pen: Lines(pen, lambda: 0.0, with_logs=False), lambda pen: Stream(pen, lambda: NOW, with_logs=False)],
+    [lambda pen: LinesView(pen, lambda: 0.0, with_logs=False), lambda pen: JsonView(pen, lambda: NOW, with_logs=False)],
     ids=["lines", "json"],
 )
-def test_logs_may_be_left_out(written: Written, view: Callable[[Pen], Lines | Stream]) -> None:
+def test_logs_may_be_left_out(written: Written, view: Callable[[BackgroundWriter], LinesView | JsonView]) -> None:
     view(written.pen).logs([(SOURCE, "step 1")])
 
     assert written.text() == ""
 
 
 def test_the_end_in_words(written: Written) -> None:
-    Lines(written.pen, lambda: 0.0).end([GOOD, BAD], "/state/run")
+    LinesView(written.pen, lambda: 0.0).end([GOOD, BAD], "/state/run")
 
     assert written.text().splitlines() == [
         "",
@@ -170,14 +169,14 @@ def test_the_end_in_words(written: Written) -> None:
     ],
 )
 def test_ends_without_an_outcome(written: Written, word: str, text: str) -> None:
-    end = Ending("default", "demo", word, 124, 2.0, 0, "--timeout passed", unsettled=("worker-0 Pending: a", "b"))
-    Lines(written.pen, lambda: 0.0).end([end], "/run")
+    end = JobVerdict("default", "demo", word, 124, 2.0, 0, "--timeout passed", unsettled=("worker-0 Pending: a", "b"))
+    LinesView(written.pen, lambda: 0.0).end([end], "/run")
 
     assert written.text().splitlines()[1:4] == [text, "  state:   worker-0 Pending: a", "           b"]
 
 
 def test_the_end_of_many_jobs_is_short(written: Written) -> None:
-    Lines(written.pen, lambda: 0.0).end([GOOD] * 100 + [BAD] * 100, "/run")
+    LinesView(written.pen, lambda: 0.0).end([GOOD] * 100 + [BAD] * 100, "/run")
 
     lines = written.text().splitlines()
     assert lines.count("… and 80 more jobs succeeded") == lines.count("… and 80 more jobs did not succeed") == 1
@@ -189,8 +188,8 @@ def objects(written: Written) -> list[dict[str, object]]:
 
 
 def test_json_for_everything(written: Written) -> None:
-    view = Stream(written.pen, lambda: NOW)
-    view.news([RUNNING, WORKER, Happening(DEMO, "worker-0", "Unhealthy", "probe failed", warning=True)])
+    view = JsonView(written.pen, lambda: NOW)
+    view.news([RUNNING, WORKER, EventNews(DEMO, "worker-0", "Unhealthy", "probe failed", warning=True)])
     view.logs([(SOURCE, "50%\r\x1b[31m100%")])
     view.notice("images are not used")
     view.end([BAD], "/state/run")
@@ -239,7 +238,7 @@ def test_json_for_everything(written: Written) -> None:
 def test_a_view_knows_when_its_reader_is_gone() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    view = Lines(Pen(writer), lambda: 0.0)
+    view = LinesView(BackgroundWriter(writer), lambda: 0.0)
     assert not view.gone
 
     view.notice("x")

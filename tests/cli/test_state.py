@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainwright.cli.runs import find, jobs, latest, live
-from trainwright.cli.state import KEPT, Claim, home, is_live, place, run_id, runs_in
+from trainwright.cli.state import KEPT, NameLocks, home, is_live, place, run_id, runs_in
 from trainwright.errors import EngineError, UsageError
 from trainwright.model.meta import Key
 
@@ -30,7 +30,7 @@ def past(state: Path, key: Key, number: int = 1) -> list[Path]:
     """Runs that are over."""
     folders = []
     for days in range(number):
-        with Claim(state, [key], NOW + timedelta(days=days)) as claim:
+        with NameLocks(state, [key], NOW + timedelta(days=days)) as claim:
             folders.append(claim.folder)
     return folders
 
@@ -54,10 +54,10 @@ def test_run_ids_sort_by_time() -> None:
 
 
 def test_a_name_is_held_for_as_long_as_the_run_lives(state: Path) -> None:
-    with Claim(state, [DEMO], NOW) as claim:
+    with NameLocks(state, [DEMO], NOW) as claim:
         assert claim.folder.is_dir()
         assert is_live(place(state, DEMO) / "lock")
-        with pytest.raises(UsageError) as refused, Claim(state, [DEMO], NOW + timedelta(seconds=90)):
+        with pytest.raises(UsageError) as refused, NameLocks(state, [DEMO], NOW + timedelta(seconds=90)):
             pass
     assert str(refused.value) == (
         f"default/demo is already being run by process {os.getpid()}, since 2026-11-15T20:00:00Z (1m30s ago); to see, "
@@ -65,12 +65,12 @@ def test_a_name_is_held_for_as_long_as_the_run_lives(state: Path) -> None:
     )
 
     assert not is_live(place(state, DEMO) / "lock")
-    with Claim(state, [DEMO], NOW + timedelta(seconds=1)):
+    with NameLocks(state, [DEMO], NOW + timedelta(seconds=1)):
         pass
 
 
 def test_another_name_is_free(state: Path) -> None:
-    with Claim(state, [DEMO], NOW), Claim(state, [Key("lab", "demo")], NOW):
+    with NameLocks(state, [DEMO], NOW), NameLocks(state, [Key("lab", "demo")], NOW):
         assert [str(run.key) for run in live(state)] == ["default/demo", "lab/demo"]
 
 
@@ -81,7 +81,7 @@ def test_a_look_at_the_lock_does_not_take_it(state: Path) -> None:
     fcntl.flock(look, fcntl.LOCK_SH)
     timer = threading.Timer(0.03, os.close, [look])
     timer.start()
-    with Claim(state, [DEMO], NOW + timedelta(days=1)):
+    with NameLocks(state, [DEMO], NOW + timedelta(days=1)):
         pass
     timer.join()
 
@@ -89,38 +89,38 @@ def test_a_look_at_the_lock_does_not_take_it(state: Path) -> None:
 def test_a_killed_run_holds_nothing(state: Path) -> None:
     code = (
         "import os, sys, time; from datetime import datetime, UTC; from pathlib import Path\n"
-        "from trainwright.cli.state import Claim; from trainwright.model.meta import Key\n"
-        "with Claim(Path(sys.argv[1]), [Key('default', 'demo')], datetime(2026, 1, 1, tzinfo=UTC)):\n"
+        "from trainwright.cli.state import NameLocks; from trainwright.model.meta import Key\n"
+        "with NameLocks(Path(sys.argv[1]), [Key('default', 'demo')], datetime(2026, 1, 1, tzinfo=UTC)):\n"
         "    print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, state], stdout=subprocess.PIPE)
     assert holder.stdout is not None
     try:
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(UsageError, match=f"by process {holder.pid}"), Claim(state, [DEMO], NOW):
+        with pytest.raises(UsageError, match=f"by process {holder.pid}"), NameLocks(state, [DEMO], NOW):
             pass
     finally:
         holder.kill()
         holder.wait()
         holder.stdout.close()
-    with Claim(state, [DEMO], NOW):
+    with NameLocks(state, [DEMO], NOW):
         pass
 
 
 def test_several_jobs_share_one_folder(state: Path) -> None:
     other = Key("default", "other")
-    with Claim(state, [DEMO, other], NOW) as claim:
+    with NameLocks(state, [DEMO, other], NOW) as claim:
         found = [latest(state, key) for key in (DEMO, other)]
         assert [run.folder for run in found if run is not None] == [claim.folder, claim.folder]
-        with pytest.raises(UsageError, match="default/other is already"), Claim(state, [other], NOW):
+        with pytest.raises(UsageError, match="default/other is already"), NameLocks(state, [other], NOW):
             pass
     assert (place(state, other) / claim.folder.name).resolve() == claim.folder
 
 
 def test_when_one_name_is_taken_the_others_are_let_go(state: Path) -> None:
     free = Key("default", "a-free-one")
-    with Claim(state, [DEMO], NOW):
-        with pytest.raises(UsageError), Claim(state, [free, DEMO], NOW):
+    with NameLocks(state, [DEMO], NOW):
+        with pytest.raises(UsageError), NameLocks(state, [free, DEMO], NOW):
             pass
         assert not is_live(place(state, free) / "lock")
         assert runs_in(place(state, free)) == []
@@ -135,7 +135,7 @@ def test_the_last_runs_are_kept(state: Path) -> None:
 
 def test_links_to_runs_that_are_gone_are_no_runs(state: Path) -> None:
     other = Key("default", "other")
-    with Claim(state, [DEMO, other], NOW - timedelta(days=1)) as shared:
+    with NameLocks(state, [DEMO, other], NOW - timedelta(days=1)) as shared:
         pass
     past(state, DEMO, KEPT)
 
@@ -149,18 +149,18 @@ def test_links_to_runs_that_are_gone_are_no_runs(state: Path) -> None:
 def test_a_run_that_was_refused_leaves_no_trace(state: Path) -> None:
     (before,) = past(state, DEMO)
     other = Key("default", "other")
-    with Claim(state, [DEMO, other], NOW + timedelta(days=1)) as claim:
+    with NameLocks(state, [DEMO, other], NOW + timedelta(days=1)) as claim:
         claim.discard()
 
     assert (place(state, DEMO) / "latest").resolve() == before
     assert runs_in(place(state, DEMO)) == [before]
     assert not place(state, other).exists()
-    with Claim(state, [other], NOW) as again:
+    with NameLocks(state, [other], NOW) as again:
         assert again.folder.is_dir()
 
 
 def test_a_first_run_that_was_refused_leaves_not_even_the_state_folder(state: Path) -> None:
-    with Claim(state, [DEMO], NOW) as claim:
+    with NameLocks(state, [DEMO], NOW) as claim:
         claim.discard()
 
     assert not state.exists()
@@ -168,8 +168,8 @@ def test_a_first_run_that_was_refused_leaves_not_even_the_state_folder(state: Pa
 
 def test_a_run_whose_name_is_taken_leaves_nothing_of_its_other_names(state: Path) -> None:
     free = Key("another", "demo")
-    with Claim(state, [DEMO], NOW):
-        with pytest.raises(UsageError), Claim(state, [free, DEMO], NOW):
+    with NameLocks(state, [DEMO], NOW):
+        with pytest.raises(UsageError), NameLocks(state, [free, DEMO], NOW):
             pass
         assert not (state / "another").exists()
         assert is_live(place(state, DEMO) / "lock")
@@ -188,14 +188,14 @@ def test_a_lock_that_was_removed_meanwhile_holds_no_name(state: Path, monkeypatc
         real(file, how)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with Claim(state, [DEMO], NOW):
+    with NameLocks(state, [DEMO], NOW):
         assert is_live(place(state, DEMO) / "lock")
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    with pytest.raises(EngineError) as error, Claim(tmp_path / "file", [DEMO], NOW):
+    with pytest.raises(EngineError) as error, NameLocks(tmp_path / "file", [DEMO], NOW):
         pass
     assert "cannot be used: Not a directory; set TRAINWRIGHT_STATE" in str(error.value)
 
@@ -205,7 +205,7 @@ def test_finding_a_run_by_name(state: Path) -> None:
 
     assert find("demo").folder == find("default/demo").folder == find("demo", "default").folder == last
     assert find("demo").live is False
-    with Claim(state, [DEMO], NOW + timedelta(days=1)) as claim:
+    with NameLocks(state, [DEMO], NOW + timedelta(days=1)) as claim:
         run = find("demo")
         assert (run.live, run.pid, run.folder, run.socket) == (
             True,
@@ -217,7 +217,7 @@ def test_finding_a_run_by_name(state: Path) -> None:
 
 def test_a_name_in_two_namespaces(state: Path) -> None:
     past(state, DEMO)
-    with Claim(state, [Key("lab", "demo")], NOW):
+    with NameLocks(state, [Key("lab", "demo")], NOW):
         assert str(find("demo").key) == "lab/demo"  # the live one is meant
 
     with pytest.raises(UsageError, match="'demo' may be default/demo or lab/demo; say which"):

@@ -3,10 +3,10 @@
 
 from msgspec.structs import replace
 
-from trainwright.cli.steps import Step, Story
+from trainwright.cli.steps import Step, StepsOfJob
 from trainwright.kinds.genericjob import GENERICJOB
-from trainwright.model.cause import Why
-from trainwright.model.job import Deadline, Job, Lifecycle, Restart, Scope
+from trainwright.model.cause import CauseKind
+from trainwright.model.job import Deadline, Job, Lifecycle, Restart, RestartScope
 from trainwright.testing import factories
 
 #: A kind without a phase of its own: the model's word is shown.
@@ -14,8 +14,8 @@ KIND = replace(GENERICJOB, render=lambda *_: {})
 STAGED = (factories.role("ps"), factories.role("worker", 2, stage=1, awaits_running=True))
 
 
-def story(job: Job) -> Story:
-    told = Story(KIND, job)
+def story(job: Job) -> StepsOfJob:
+    told = StepsOfJob(KIND, job)
     told.begin()
     return told
 
@@ -43,7 +43,7 @@ def test_the_time_to_live_passes() -> None:
 
 
 def test_a_restart_of_the_whole_job_takes_all_pods_along() -> None:
-    rule = Restart(frozenset({Why.EXIT}), scope=Scope.JOB)
+    rule = Restart(frozenset({CauseKind.EXIT}), scope=RestartScope.JOB)
     told = story(factories.job(factories.role("a", restart=rule), factories.role("b")))
     told.end({"a": (0,)}, 1)
 

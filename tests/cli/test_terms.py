@@ -4,10 +4,10 @@
 import pytest
 from msgspec.structs import replace
 
-from trainwright.cli.terms import Ranks, deciders, replicas, restarts, rules, when
-from trainwright.model.cause import Why
-from trainwright.model.job import Clean, CleanUp, Deadline, Lifecycle, Restart, Scope, Since
-from trainwright.model.rule import NEVER, All, Any, Atom, Result, Rule, Which
+from trainwright.cli.policy_text import Ranks, deciders, replicas, restarts, rules, when
+from trainwright.model.cause import CauseKind
+from trainwright.model.job import CleanPods, CleanUp, Deadline, Lifecycle, Restart, RestartScope, Since
+from trainwright.model.rule import NEVER, AllOf, AnyOf, Atom, Result, Rule, Which
 from trainwright.testing import factories
 
 CHIEF = Atom("Chief", Which.EVERY, Result.SUCCEEDED)
@@ -29,18 +29,18 @@ JOB = factories.job(factories.role("Chief"), factories.role("Worker", 4), factor
         pytest.param(SOME_WORKER, "any Worker fails", id="some"),
         pytest.param(WORKERS, "Worker 0-1,3 fail", id="ranks"),
         pytest.param(NEVER, "never", id="never"),
-        pytest.param(All(()), "never", id="all of nothing"),
-        pytest.param(All((CHIEF, WORKER_0)), "every Chief and Worker 0 succeed", id="and"),
-        pytest.param(Any((CHIEF, WORKER_0)), "every Chief succeeds, or Worker 0 succeeds", id="or"),
-        pytest.param(Any((NEVER, WORKER_0)), "Worker 0 succeeds", id="never does not show"),
+        pytest.param(AllOf(()), "never", id="all of nothing"),
+        pytest.param(AllOf((CHIEF, WORKER_0)), "every Chief and Worker 0 succeed", id="and"),
+        pytest.param(AnyOf((CHIEF, WORKER_0)), "every Chief succeeds, or Worker 0 succeeds", id="or"),
+        pytest.param(AnyOf((NEVER, WORKER_0)), "Worker 0 succeeds", id="never does not show"),
         pytest.param(
-            All((Any((CHIEF, WORKER_0)), WORKER_0)),
+            AllOf((AnyOf((CHIEF, WORKER_0)), WORKER_0)),
             "(every Chief succeeds, or Worker 0 succeeds) and Worker 0 succeeds",
             id="nested",
         ),
-        pytest.param(Any((WORKER_0,) * 7), ", or ".join(["Worker 0 succeeds"] * 7), id="seven"),
+        pytest.param(AnyOf((WORKER_0,) * 7), ", or ".join(["Worker 0 succeeds"] * 7), id="seven"),
         pytest.param(
-            Any((WORKER_0,) * 8),
+            AnyOf((WORKER_0,) * 8),
             ", or ".join(["Worker 0 succeeds"] * 6) + ", or 2 other rules are fulfilled",
             id="eight",
         ),
@@ -57,14 +57,14 @@ def test_when(rule: Rule, expected: str) -> None:
         pytest.param(SOME_WORKER, {"Worker": (0,)}, id="some"),
         pytest.param(WORKERS, {"Worker": (0, 1, 3)}, id="ranks"),
         pytest.param(NEVER, None, id="never"),
-        pytest.param(All(()), None, id="all of nothing"),
+        pytest.param(AllOf(()), None, id="all of nothing"),
         pytest.param(NOBODY, None, id="a role of nobody"),
         pytest.param(STRANGER, None, id="an unknown role"),
         pytest.param(BEYOND, None, id="a rank too high"),
-        pytest.param(Any((STRANGER, WORKER_0, CHIEF)), {"Worker": (0,)}, id="the first that can"),
-        pytest.param(All((CHIEF, WORKER_0)), {"Chief": (0,), "Worker": (0,)}, id="and"),
-        pytest.param(All((CHIEF, STRANGER)), None, id="and, one cannot"),
-        pytest.param(All((WORKERS, WORKER_0)), {"Worker": (0, 1, 3)}, id="and, of one role"),
+        pytest.param(AnyOf((STRANGER, WORKER_0, CHIEF)), {"Worker": (0,)}, id="the first that can"),
+        pytest.param(AllOf((CHIEF, WORKER_0)), {"Chief": (0,), "Worker": (0,)}, id="and"),
+        pytest.param(AllOf((CHIEF, STRANGER)), None, id="and, one cannot"),
+        pytest.param(AllOf((WORKERS, WORKER_0)), {"Worker": (0, 1, 3)}, id="and, of one role"),
     ],
 )
 def test_deciders(rule: Rule, expected: Ranks | None) -> None:
@@ -75,8 +75,8 @@ def test_replicas() -> None:
     assert replicas({"ps": (0,), "worker": (0, 1, 2, 5)}) == "ps 0 and worker 0-2,5"
 
 
-FAILURE = frozenset({Why.EXIT, Why.EVICTED})
-LOST = frozenset({Why.NODE_LOST})
+FAILURE = frozenset({CauseKind.EXIT, CauseKind.EVICTED})
+LOST = frozenset({CauseKind.NODE_LOST})
 
 
 @pytest.mark.parametrize(
@@ -88,26 +88,29 @@ LOST = frozenset({Why.NODE_LOST})
         (Restart(FAILURE), "after a failure, without limit"),
         (Restart(FAILURE, limit=3), "after a failure, at most 3 in all"),
         (Restart(FAILURE, limit=3, per_replica=True), "after a failure, at most 3 of each replica"),
-        (Restart(FAILURE | {Why.COMPLETED}, limit=3), "after success or failure, at most 3 in all"),
+        (Restart(FAILURE | {CauseKind.COMPLETED}, limit=3), "after success or failure, at most 3 in all"),
         (Restart(FAILURE | LOST, free=LOST), "after a failure, without limit; preemption and lost nodes do not count"),
         (Restart(FAILURE, codes=((128, 255), (3, 3))), "after exit code 128-255, 3, without limit"),
         (Restart(FAILURE, codes=((128, 2**31 - 1),)), "after exit code 128 and above, without limit"),
-        (Restart(FAILURE, codes=((128, 255), (3, 3)), scope=Scope.ROLE), "after exit code 128-255, 3, without limit"),
-        (Restart(FAILURE, scope=Scope.JOB), "after a failure, without limit, with the whole job"),
+        (
+            Restart(FAILURE, codes=((128, 255), (3, 3)), scope=RestartScope.ROLE),
+            "after exit code 128-255, 3, without limit",
+        ),
+        (Restart(FAILURE, scope=RestartScope.JOB), "after a failure, without limit, with the whole job"),
         (Restart(LOST, limit=1), "after the loss of its node, at most 1 in all"),
     ],
 )
 def test_restarts(rule: Restart, expected: str) -> None:
     text = restarts(factories.role(restart=rule))
 
-    assert text == expected + (", all its replicas together" if rule.scope is Scope.ROLE else "")
+    assert text == expected + (", all its replicas together" if rule.scope is RestartScope.ROLE else "")
 
 
 @pytest.mark.parametrize(
     ("failure", "expected"),
     [
         (SOME_WORKER, "when any Worker fails"),
-        (Any((SOME_WORKER,)), "when any Worker fails"),
+        (AnyOf((SOME_WORKER,)), "when any Worker fails"),
         (WORKERS, "when Worker 0-1,3 fail, or success is out of reach"),
         (NEVER, "when success is out of reach"),
     ],
@@ -120,13 +123,13 @@ def test_success_out_of_reach_is_said_where_a_failure_may_pass(failure: Rule, ex
     ("success", "failure", "deadline", "succeeds", "fails"),
     [
         pytest.param(NEVER, NEVER, None, "somebody ends it", "never by itself", id="nothing decides"),
-        pytest.param(All(()), NEVER, None, "somebody ends it", "never by itself", id="all of nothing"),
+        pytest.param(AllOf(()), NEVER, None, "somebody ends it", "never by itself", id="all of nothing"),
         pytest.param(NOBODY, NEVER, None, "somebody ends it", "never by itself", id="a role of nobody"),
         pytest.param(
             NEVER, SOME_WORKER, None, "it fails or somebody ends it", "when any Worker fails", id="failure decides"
         ),
         pytest.param(
-            All((NEVER, CHIEF)),
+            AllOf((NEVER, CHIEF)),
             SOME_WORKER,
             Deadline(5, Since.STARTED),
             "it fails, its deadline passes or somebody ends it",
@@ -134,7 +137,7 @@ def test_success_out_of_reach_is_said_where_a_failure_may_pass(failure: Rule, ex
             id="a part that never is",
         ),
         pytest.param(
-            All((NEVER, CHIEF)),
+            AllOf((NEVER, CHIEF)),
             NEVER,
             None,
             "it fails or somebody ends it",
@@ -155,7 +158,7 @@ def test_a_job_that_never_succeeds_says_what_happens_instead(
 
 
 def test_an_alternative_that_nobody_can_fulfil_is_left_out() -> None:
-    job = replace(JOB, success=Any((All((NEVER, CHIEF)), NOBODY, WORKER_0)), failure=Any((NEVER, SOME_WORKER)))
+    job = replace(JOB, success=AnyOf((AllOf((NEVER, CHIEF)), NOBODY, WORKER_0)), failure=AnyOf((NEVER, SOME_WORKER)))
 
     assert (rules(job)["succeeds"], rules(job)["fails"]) == ("when Worker 0 succeeds", "when any Worker fails")
 
@@ -177,7 +180,7 @@ def test_a_limit_that_the_first_restart_reaches(limit: int, at: bool, expected: 
 
 def test_rules_of_a_job_with_everything() -> None:
     life = Lifecycle(
-        clean=CleanUp(Clean.ALL, Clean.UNFINISHED, Clean.NONE),
+        clean=CleanUp(CleanPods.ALL, CleanPods.UNFINISHED, CleanPods.NONE),
         backoff_limit=4,
         deadline=Deadline(3600),
         start_deadline=60,

@@ -25,8 +25,8 @@ from cluster_process import Process
 from cluster_users import write_certificate_kubeconfig
 
 from patience import PATIENCE
-from trainwright.crd import agents
-from trainwright.crd.rights import RBAC
+from trainwright.crd import install
+from trainwright.crd.rbac import RBAC
 
 Body = dict[str, Any]
 #: Where the account is that requests certificates for nodes.
@@ -81,7 +81,7 @@ def _openssl(folder: Path, *words: str) -> None:
 def _install(plane: ControlPlane) -> None:
     install_crds(plane)
     plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": HOME}})
-    bodies = agents.agents(HOME)
+    bodies = install.agents(HOME)
     for name in ("kube-node-lease", "kube-system", "default"):
         until(partial(plane.find, f"/api/v1/namespaces/{name}"), f"there is a namespace {name}")
     plane.kubectl("apply", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": bodies}))

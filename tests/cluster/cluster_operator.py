@@ -14,7 +14,7 @@ from pathlib import Path
 from cluster_plane import ControlPlane
 from cluster_process import Process
 
-from trainwright.crd.rights import rights
+from trainwright.crd.rbac import rights
 from trainwright.kinds.registry import KINDS
 
 #: A lease that is lost soon. It must last longer than one request may take, which is 5 s.

@@ -8,7 +8,7 @@ from cluster_jobs import Jobs
 from cluster_operator import Operator, grant, started
 from cluster_plane import ControlPlane
 
-from trainwright.crd.rights import RBAC
+from trainwright.crd.rbac import RBAC
 
 HOME = "trainwright"
 

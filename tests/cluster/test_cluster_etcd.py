@@ -15,7 +15,7 @@ from cluster_operator import Operator, grant, started
 from cluster_paddlejobs import PaddleJobs, paddlejob, role
 from cluster_plane import ControlPlane
 
-from trainwright.crd.rights import RBAC
+from trainwright.crd.rbac import RBAC
 
 pytest_plugins = ("cluster_fixtures",)
 

@@ -18,7 +18,7 @@ from cluster_plane import ControlPlane
 from cluster_pods import Script
 from cluster_tfjobs import TFJobs, replicas, tfjob
 
-from trainwright.crd.rights import RBAC
+from trainwright.crd.rbac import RBAC
 from trainwright.kinds.gangs import PLUGINS_API, T9K_API, VOLCANO_API
 
 pytest_plugins = ("cluster_fixtures",)

@@ -36,7 +36,7 @@ from cluster_install import shell_environment, trainwright
 from cluster_plane import ControlPlane
 from cluster_process import Process
 
-from trainwright.crd.agents import BOOTSTRAP
+from trainwright.crd.install import BOOTSTRAP
 
 pytest_plugins = ("cluster_fixtures",)
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from cluster_operator import Operator, started
 from cluster_plane import ControlPlane
 from cluster_process import Process
 
-from trainwright.crd.rights import RBAC, rights
+from trainwright.crd.rbac import RBAC, rights
 from trainwright.kinds.registry import KINDS
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")

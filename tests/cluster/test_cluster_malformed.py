@@ -19,7 +19,7 @@ from cluster_nodes import fake_nodes
 from cluster_operator import Operator, started
 from cluster_plane import ControlPlane
 
-from trainwright.crd.manifests import crds
+from trainwright.crd.schema import crds
 from trainwright.kinds.registry import KINDS
 
 ANYTHING = {"x-kubernetes-preserve-unknown-fields": True}

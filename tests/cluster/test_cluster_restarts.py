@@ -14,8 +14,8 @@ from cluster_jobs import ENDS, Body, Jobs, job, pods_born, role
 from cluster_operator import account, started
 from cluster_plane import ControlPlane
 
-from trainwright.model.indexes import counts
 from trainwright.model.meta import ATTEMPT, INDEX, ROLE
+from trainwright.model.units import counts
 
 pytest_plugins = ("cluster_fixtures",)
 MANY = 200

@@ -31,7 +31,7 @@ from cluster_process import Process
 from cluster_tfjobs import TFJobs, replicas, tfjob
 from cluster_users import User
 
-from trainwright.crd.rights import NAME
+from trainwright.crd.rbac import NAME
 from trainwright.kinds.gangs import PLUGINS_API, T9K_API, VOLCANO_API
 from trainwright.kinds.genericjob import GENERICJOB
 from trainwright.model.meta import DIGEST

@@ -18,7 +18,7 @@ from cluster_plane import ControlPlane
 from cluster_tfjobs import LABELS, TFJobs, replicas, seen, tfjob
 from msgspec import Struct
 
-from trainwright.crd.rights import RBAC
+from trainwright.crd.rbac import RBAC
 
 pytest_plugins = ("cluster_fixtures",)
 Body = dict[str, Any]

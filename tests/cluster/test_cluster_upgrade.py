@@ -23,8 +23,8 @@ from cluster_operator import Operator, account, started
 from cluster_plane import ControlPlane
 from cluster_versions import Version, old_version, this_version
 
-from trainwright.model.indexes import members
 from trainwright.model.meta import ATTEMPT, INDEX
+from trainwright.model.units import members
 
 NAMESPACE = "upgrade"
 

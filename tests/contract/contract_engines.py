@@ -18,8 +18,7 @@ from trainwright.local.cluster import LocalCluster
 from trainwright.local.sockets.client import RemoteCluster
 from trainwright.local.sockets.server import serve
 from trainwright.local.storage.store import Store
-from trainwright.runtime.clock import WallClock
-from trainwright.runtime.ports import Cluster
+from trainwright.runtime.ports import Cluster, WallClock
 
 _HISTORY = 64
 

@@ -13,14 +13,13 @@ from typing import Any
 
 from contract_objects import GENERICJOBS, HERE, SPACE, job, key, owner, secret
 
-from trainwright.crd.manifests import crds
+from trainwright.crd.schema import crds
 from trainwright.errors import AlreadyExistsError, NotFoundError
 from trainwright.kinds.registry import KINDS
 from trainwright.kube.cluster import KubeCluster, connected
-from trainwright.kube.config import Asked, load
+from trainwright.kube.config import ConnectionOptions, load
 from trainwright.model.meta import Key
-from trainwright.runtime.ports import Resource
-from trainwright.runtime.resources import PODS, SECRETS
+from trainwright.runtime.ports import PODS, SECRETS, Resource
 
 KUBECONFIG = os.environ.get("TRAINWRIGHT_KUBECONFIG", "")
 #: Before there was a definition of jobs, and so before anything that a server remembers of them.
@@ -36,7 +35,7 @@ _READY: set[str] = set()
 @asynccontextmanager
 async def kube() -> AsyncIterator[KubeCluster]:
     """The cluster, with nothing of ours in it."""
-    async with connected(load(Asked(kubeconfig=KUBECONFIG))) as cluster:
+    async with connected(load(ConnectionOptions(kubeconfig=KUBECONFIG))) as cluster:
         if SPACE not in _READY:
             await _prepare(cluster)
             _READY.add(SPACE)

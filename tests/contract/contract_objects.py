@@ -11,14 +11,13 @@ from contextlib import aclosing
 from typing import Any
 
 from trainwright.model.meta import Key
-from trainwright.runtime.ports import Change, Cluster, Happened, Resource, Scope
-from trainwright.runtime.resources import JOBS, PODS, SECRETS
+from trainwright.runtime.ports import JOBS, PODS, SECRETS, Cluster, Resource, Selection, WatchEvent, WatchEventType
 
 PODS_WHOLE = PODS.whole()
 GENERICJOBS = JOBS["genericjob"]
 #: Where everything is; tests that run beside each other on one server must not meet.
 SPACE = f"contract-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
-HERE = Scope(namespace=SPACE)
+HERE = Selection(namespace=SPACE)
 ONE, TWO = "MQ==", "Mg=="
 
 
@@ -60,19 +59,19 @@ def version(body: dict[str, Any]) -> str:
 
 
 async def names(cluster: Cluster, resource: Resource, **scope: str) -> list[str]:
-    page = await cluster.list(resource, Scope(namespace=SPACE, **scope))
+    page = await cluster.list(resource, Selection(namespace=SPACE, **scope))
     return [resource.meta(item).name for item in page.items]
 
 
-async def told(cluster: Cluster, resource: Resource, since: str, number: int, **scope: str) -> list[Change]:
+async def told(cluster: Cluster, resource: Resource, since: str, number: int, **scope: str) -> list[WatchEvent]:
     """The next changes of a watch, without bookmarks, which an engine may send or not."""
-    seen: list[Change] = []
+    seen: list[WatchEvent] = []
     async with (
         asyncio.timeout(5),
-        aclosing(cluster.watch(resource, Scope(namespace=SPACE, **scope), since=since)) as batches,
+        aclosing(cluster.watch(resource, Selection(namespace=SPACE, **scope), since=since)) as batches,
     ):
         async for batch in batches:
-            seen += [change for change in batch if change.what is not Happened.BOOKMARK]
+            seen += [change for change in batch if change.what is not WatchEventType.BOOKMARK]
             if len(seen) >= number:
                 break
     return seen

@@ -8,8 +8,7 @@ import pytest
 from contract_objects import GENERICJOBS, PODS_WHOLE, job, key, names, pod, secret, told, version
 
 from trainwright.errors import InvalidError
-from trainwright.runtime.ports import Cluster, Happened
-from trainwright.runtime.resources import SECRETS
+from trainwright.runtime.ports import SECRETS, Cluster, WatchEventType
 
 pytest_plugins = ("contract_engines",)
 HELD = ["example.com/held"]
@@ -25,7 +24,7 @@ async def test_what_nothing_keeps_goes_at_once(cluster: Cluster) -> None:
     assert await cluster.delete(SECRETS, key("a")) is None
     assert await names(cluster, SECRETS) == []
     (gone,) = await told(cluster, SECRETS, version(made), 1)
-    assert gone.what is Happened.DELETED
+    assert gone.what is WatchEventType.DELETED
     assert int(gone.version) > int(version(made))
 
 
@@ -100,7 +99,7 @@ async def test_a_finalizer_keeps_an_object_and_its_removal_lets_it_go(cluster: C
     await cluster.patch(GENERICJOBS, key("a"), {"metadata": {"finalizers": None}})
     assert await names(cluster, GENERICJOBS) == []
     (gone,) = await told(cluster, GENERICJOBS, version(stated), 1)
-    assert gone.what is Happened.DELETED
+    assert gone.what is WatchEventType.DELETED
 
 
 async def test_a_finalizer_of_several_is_not_enough(cluster: Cluster) -> None:

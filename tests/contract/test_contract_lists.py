@@ -5,8 +5,7 @@ import pytest
 from contract_objects import HERE, ONE, PODS_WHOLE, SPACE, TWO, key, names, pod, secret, version
 
 from trainwright.errors import ApiError, UnavailableError
-from trainwright.runtime.ports import Cluster, Scope
-from trainwright.runtime.resources import SECRETS
+from trainwright.runtime.ports import SECRETS, Cluster, Selection
 
 pytest_plugins = ("contract_engines",)
 
@@ -19,7 +18,7 @@ async def test_a_list_is_in_the_order_of_names(cluster: Cluster) -> None:
 
 async def test_a_namespace_is_listed_alone(cluster: Cluster) -> None:
     await cluster.create(SECRETS, secret("a"))
-    assert (await cluster.list(SECRETS, Scope(namespace="elsewhere"))).items == ()
+    assert (await cluster.list(SECRETS, Selection(namespace="elsewhere"))).items == ()
     assert len((await cluster.list(SECRETS, HERE)).items) == 1
 
 
@@ -75,17 +74,17 @@ async def test_fields_select(cluster: Cluster, selector: str, expected: list[str
 @pytest.mark.parametrize(
     "scope",
     [
-        Scope(labels="a=b=c"),
-        Scope(labels="a in b"),
-        Scope(labels="a in (b"),
-        Scope(labels="=b"),
-        Scope(labels="a,,b"),
-        Scope(fields="spec.nodeName"),
-        Scope(fields="a=b=c"),
+        Selection(labels="a=b=c"),
+        Selection(labels="a in b"),
+        Selection(labels="a in (b"),
+        Selection(labels="=b"),
+        Selection(labels="a,,b"),
+        Selection(fields="spec.nodeName"),
+        Selection(fields="a=b=c"),
     ],
     ids=lambda scope: scope.labels or scope.fields,
 )
-async def test_a_selector_that_cannot_be_read_is_refused(cluster: Cluster, scope: Scope) -> None:
+async def test_a_selector_that_cannot_be_read_is_refused(cluster: Cluster, scope: Selection) -> None:
     with pytest.raises(ApiError):
         await cluster.list(PODS_WHOLE, scope)
 

@@ -7,8 +7,7 @@ import pytest
 from contract_objects import GENERICJOBS, PODS_WHOLE, eventually, job, key, names, owner, pod, secret
 
 from trainwright.errors import NotFoundError
-from trainwright.runtime.ports import Cluster, Propagation, Resource
-from trainwright.runtime.resources import SECRETS
+from trainwright.runtime.ports import SECRETS, Cluster, Propagation, Resource
 
 pytest_plugins = ("contract_engines",)
 

@@ -10,8 +10,7 @@ from contract_objects import GENERICJOBS, HERE, ONE, PODS_WHOLE, TWO, job, key, 
 
 from trainwright.errors import ApiError, GoneError
 from trainwright.model.child import Pod
-from trainwright.runtime.ports import Change, Cluster, Happened, Scope
-from trainwright.runtime.resources import PODS, SECRETS
+from trainwright.runtime.ports import PODS, SECRETS, Cluster, Selection, WatchEvent, WatchEventType
 
 pytest_plugins = ("contract_engines",)
 
@@ -25,7 +24,7 @@ async def _life_of_a_secret(cluster: Cluster) -> str:
     return begin
 
 
-def _what(changes: list[Change]) -> list[tuple[str, str]]:
+def _what(changes: list[WatchEvent]) -> list[tuple[str, str]]:
     return [(change.what.value, change.item["metadata"]["name"]) for change in changes]
 
 
@@ -97,7 +96,7 @@ async def test_a_watch_by_field_follows_an_object_that_moves(cluster: Cluster) -
     await cluster.patch(PODS, key("a"), {"status": {"phase": "Running"}}, status=True)
     await cluster.patch(PODS, key("a"), {"status": {"phase": "Succeeded"}}, status=True)
     changes = await told(cluster, PODS, begin, 2, fields="status.phase=Running")
-    assert [change.what for change in changes] == [Happened.ADDED, Happened.DELETED]
+    assert [change.what for change in changes] == [WatchEventType.ADDED, WatchEventType.DELETED]
     assert all(isinstance(change.item, Pod) for change in changes)
 
 
@@ -139,9 +138,9 @@ async def test_a_watch_can_be_left_and_the_rest_goes_on(cluster: Cluster) -> Non
 
 
 @pytest.mark.parametrize(
-    ("scope", "since"), [(Scope(labels="a in b"), "1"), (Scope(), "yesterday")], ids=["selector", "version"]
+    ("scope", "since"), [(Selection(labels="a in b"), "1"), (Selection(), "yesterday")], ids=["selector", "version"]
 )
-async def test_a_watch_that_cannot_be_read_is_refused(cluster: Cluster, scope: Scope, since: str) -> None:
+async def test_a_watch_that_cannot_be_read_is_refused(cluster: Cluster, scope: Selection, since: str) -> None:
     async with asyncio.timeout(5), aclosing(cluster.watch(SECRETS, scope, since=since)) as batches:
         with pytest.raises(ApiError):
             await anext(batches)

@@ -10,8 +10,7 @@ from contract_objects import GENERICJOBS, HERE, ONE, PODS_WHOLE, SPACE, TWO, job
 from trainwright.errors import AlreadyExistsError, ApiError, ConflictError, InvalidError, NotFoundError
 from trainwright.model.child import Pod
 from trainwright.model.meta import Key
-from trainwright.runtime.ports import Cluster, Resource
-from trainwright.runtime.resources import PODS, SECRETS
+from trainwright.runtime.ports import PODS, SECRETS, Cluster, Resource
 
 pytest_plugins = ("contract_engines",)
 

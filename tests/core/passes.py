@@ -5,29 +5,29 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from trainwright.core.observe import View, observe
+from trainwright.core.observe import Snapshot, observe
 from trainwright.core.reconcile import reconcile
-from trainwright.model.action import Plan
-from trainwright.model.cause import Why
+from trainwright.model.cause import CauseKind
 from trainwright.model.child import Extra, GroupStatus, Node, Observed, Pod
 from trainwright.model.event import Emit, plain
-from trainwright.model.indexes import members
-from trainwright.model.job import Body, Job, Replica, Restart, Scope
+from trainwright.model.job import Body, Job, Replica, Restart, RestartScope
 from trainwright.model.ledger import Ledger, PendingRestart, Phase, RoleLedger, Times
 from trainwright.model.meta import DIGEST, ObjectMeta
+from trainwright.model.plan import Plan
 from trainwright.model.site import Site
+from trainwright.model.units import members
 from trainwright.testing.factories import NOW, OWNER, PlainDialect, node
 
 #: Failures of a container are tried again without end.
-ON_EXIT = Restart(frozenset({Why.EXIT}))
+ON_EXIT = Restart(frozenset({CauseKind.EXIT}))
 
 
-def on(*causes: Why, limit: int | None = None, scope: Scope = Scope.POD, **more: Any) -> Restart:
+def on(*causes: CauseKind, limit: int | None = None, scope: RestartScope = RestartScope.POD, **more: Any) -> Restart:
     """A policy that answers these causes."""
     return Restart(frozenset(causes), limit=limit, scope=scope, **more)
 
 
-def view(job: Job, *pods: Pod, now: Any = NOW, site: Site | None = None, **observed: Any) -> View:
+def view(job: Job, *pods: Pod, now: Any = NOW, site: Site | None = None, **observed: Any) -> Snapshot:
     """The first step of a pass."""
     return observe(job, seen(*pods, **observed), site or Site(), now)
 
@@ -58,7 +58,7 @@ def waiting(*books: RoleLedger, **more: Any) -> Ledger:
     return lived(*(books or (RoleLedger("worker"),)), phase=Phase.PENDING, times=Times(NOW, NOW), **more)
 
 
-def undone(book: RoleLedger, indexes: str, why: Why = Why.EXIT, *, together: bool = False) -> RoleLedger:
+def undone(book: RoleLedger, indexes: str, why: CauseKind = CauseKind.EXIT, *, together: bool = False) -> RoleLedger:
     """The book of a role that has just decided to restart these replicas: no pod of the new attempt exists."""
     times = 1 if together else len(members(indexes))
     hidden = book.hidden | {why.value: book.hidden.get(why.value, 0) + times}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.core import attempts
-from trainwright.model.cause import Why
+from trainwright.model.cause import CauseKind
 from trainwright.model.ledger import Hold, Ledger, RoleLedger
 from trainwright.testing.factories import NOW, later
 
@@ -77,18 +77,18 @@ def test_attempts_found_on_pods_are_believed() -> None:
 @pytest.mark.parametrize(
     ("why", "times", "expected"),
     [
-        pytest.param(Why.EXIT, 1, {"Exit": 6}, id="one more"),
-        pytest.param(Why.EVICTED, 1, {"Exit": 5, "Evicted": 1}, id="the first of its kind"),
-        pytest.param(Why.IN_PLACE, 3, {"Exit": 5, "InPlace": 3}, id="several"),
+        pytest.param(CauseKind.EXIT, 1, {"Exit": 6}, id="one more"),
+        pytest.param(CauseKind.EVICTED, 1, {"Exit": 5, "Evicted": 1}, id="the first of its kind"),
+        pytest.param(CauseKind.IN_PLACE, 3, {"Exit": 5, "InPlace": 3}, id="several"),
     ],
 )
-def test_restarts_are_counted_by_cause(why: Why, times: int, expected: dict[str, int]) -> None:
+def test_restarts_are_counted_by_cause(why: CauseKind, times: int, expected: dict[str, int]) -> None:
     assert expected == attempts.count(BOOK, why, times).restarts
     assert BOOK.restarts == {"Exit": 5}
 
 
 def test_one_restart_is_counted_unless_told_otherwise() -> None:
-    assert attempts.count(BOOK, Why.EXIT).restarts == {"Exit": 6}
+    assert attempts.count(BOOK, CauseKind.EXIT).restarts == {"Exit": 6}
 
 
 @pytest.mark.parametrize(
@@ -215,12 +215,12 @@ def test_resizing_that_changes_nothing_is_the_same_book() -> None:
 @pytest.mark.parametrize(
     ("free", "expected"),
     [
-        pytest.param(frozenset[Why](), 11, id="all of them"),
-        pytest.param(frozenset({Why.EVICTED}), 9, id="less what is free"),
-        pytest.param(frozenset({Why.EVICTED, Why.EXIT, Why.IN_PLACE}), 0, id="nothing left"),
+        pytest.param(frozenset[CauseKind](), 11, id="all of them"),
+        pytest.param(frozenset({CauseKind.EVICTED}), 9, id="less what is free"),
+        pytest.param(frozenset({CauseKind.EVICTED, CauseKind.EXIT, CauseKind.IN_PLACE}), 0, id="nothing left"),
     ],
 )
-def test_a_budget_is_used_up_by_what_is_not_free(free: frozenset[Why], expected: int) -> None:
+def test_a_budget_is_used_up_by_what_is_not_free(free: frozenset[CauseKind], expected: int) -> None:
     book = RoleLedger("w", restarts={"Exit": 5, "Evicted": 2, "InPlace": 4})
 
     assert expected == attempts.restarts(book, free)

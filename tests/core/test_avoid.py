@@ -8,23 +8,23 @@ import pytest
 from msgspec.structs import replace
 from passes import lived, look, on
 
-from trainwright.core import avoid
-from trainwright.core.affinity import PREFERRED, REQUIRED, merged
-from trainwright.model.action import Plan, Write
-from trainwright.model.cause import Cause, Why
+from trainwright.core import quarantine
+from trainwright.core.render import PREFERRED, REQUIRED, merged
+from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import Node
-from trainwright.model.job import Body, Elastic, Job, Scope
-from trainwright.model.ledger import KEPT_NODES, Avoided, Ceiling, Ledger, RoleLedger
+from trainwright.model.job import Body, Elastic, Job, RestartScope
+from trainwright.model.ledger import KEPT_NODES, Avoided, Ledger, RoleLedger, SizeCap
+from trainwright.model.plan import Plan, Write
 from trainwright.model.site import Site
 from trainwright.testing.factories import NOW, job, later, node, pod, role
 
 SITE = Site(distrust=100)
-NODE = on(Why.NODE_LOST)
+NODE = on(CauseKind.NODE_LOST)
 
 
 def bad(name: str = "node-1", since: datetime = NOW, until: datetime | None = None) -> Avoided:
     """A node that has failed a replica."""
-    return Avoided(name, since, Why.NODE_LOST, failed=True, until=until)
+    return Avoided(name, since, CauseKind.NODE_LOST, failed=True, until=until)
 
 
 def not_in(*hosts: str) -> Body:
@@ -58,37 +58,41 @@ def test_the_node_that_failed_a_replica_is_remembered_with_the_restart() -> None
 @pytest.mark.parametrize(
     ("causes", "expected"),
     [
-        pytest.param([Cause(Why.NODE_LOST, node="a")], ["a"], id="a lost node"),
-        pytest.param([Cause(Why.DEVICE, node="a")], ["a"], id="failed GPUs"),
-        pytest.param([Cause(Why.EXIT, node="a"), Cause(Why.DISRUPTED, node="b")], [], id="the node was not to blame"),
-        pytest.param([Cause(Why.NODE_LOST)], [], id="nobody knows which"),
-        pytest.param([Cause(Why.NODE_LOST, node=name) for name in "bab"], ["a", "b"], id="each once"),
+        pytest.param([Cause(CauseKind.NODE_LOST, node="a")], ["a"], id="a lost node"),
+        pytest.param([Cause(CauseKind.DEVICE, node="a")], ["a"], id="failed GPUs"),
+        pytest.param(
+            [Cause(CauseKind.EXIT, node="a"), Cause(CauseKind.DISRUPTED, node="b")], [], id="the node was not to blame"
+        ),
+        pytest.param([Cause(CauseKind.NODE_LOST)], [], id="nobody knows which"),
+        pytest.param([Cause(CauseKind.NODE_LOST, node=name) for name in "bab"], ["a", "b"], id="each once"),
     ],
 )
 def test_which_failures_lie_with_their_node(causes: list[Cause], expected: list[str]) -> None:
-    assert [one.node for one in avoid.failed(Ledger(), causes, NOW).avoided] == expected
+    assert [one.node for one in quarantine.failed(Ledger(), causes, NOW).avoided] == expected
 
 
 def test_one_that_fails_again_is_remembered_once_and_anew() -> None:
     before = Ledger(avoided=(bad("a", until=later(9)), bad("b")))
 
-    after = avoid.failed(before, [Cause(Why.NODE_LOST, node="a")], later(5))
+    after = quarantine.failed(before, [Cause(CauseKind.NODE_LOST, node="a")], later(5))
 
     assert after.avoided == (bad("b"), bad("a", later(5)))
 
 
 def test_only_so_many_are_remembered_and_a_suspect_never_makes_room() -> None:
-    suspect = Avoided("suspect", NOW, Why.DEVICE)
+    suspect = Avoided("suspect", NOW, CauseKind.DEVICE)
     full = (suspect, *(bad(f"n{i}") for i in range(KEPT_NODES - 1)))
 
-    after = avoid.failed(Ledger(avoided=full), [Cause(Why.NODE_LOST, node="new")], NOW).avoided
+    after = quarantine.failed(Ledger(avoided=full), [Cause(CauseKind.NODE_LOST, node="new")], NOW).avoided
 
     assert len(after) == KEPT_NODES
     assert after[0] is suspect
     assert [one.node for one in after[1:3]] == ["n1", "n2"]
     assert after[-1] == bad("new")
-    suspects = tuple(Avoided(f"n{i}", NOW, Why.DEVICE) for i in range(KEPT_NODES))
-    assert avoid.failed(Ledger(avoided=suspects), [Cause(Why.NODE_LOST, node="new")], NOW).avoided == suspects
+    suspects = tuple(Avoided(f"n{i}", NOW, CauseKind.DEVICE) for i in range(KEPT_NODES))
+    assert (
+        quarantine.failed(Ledger(avoided=suspects), [Cause(CauseKind.NODE_LOST, node="new")], NOW).avoided == suspects
+    )
 
 
 # -- kept away from --------------------------------------------------------------------------------------------------
@@ -132,7 +136,7 @@ def test_a_node_goes_by_its_label() -> None:
 def test_a_suspect_is_not_avoided_yet() -> None:
     known = {"node-1": node(sick="XIDErrors")}
 
-    assert affinity(look(avoiding(Avoided("node-1", NOW, Why.DEVICE)), nodes=known, site=SITE)) == {}
+    assert affinity(look(avoiding(Avoided("node-1", NOW, CauseKind.DEVICE)), nodes=known, site=SITE)) == {}
 
 
 TERM = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
@@ -199,7 +203,7 @@ def kept(*entries: Avoided, known: Node | None = None, seconds: float = 0, **mor
         pytest.param(bad(until=later(105)), node(), 105, None, id="long enough"),
         pytest.param(bad(until=later(105)), node(ready=False), 105, bad(), id="it has failed again"),
         pytest.param(bad(until=later(9999)), node(), 0, bad(until=later(100)), id="a clock was wrong"),
-        pytest.param(Avoided("node-1", NOW, Why.DEVICE), node(), 1, None, id="a suspect is cleared at once"),
+        pytest.param(Avoided("node-1", NOW, CauseKind.DEVICE), node(), 1, None, id="a suspect is cleared at once"),
     ],
 )
 def test_when_a_node_is_trusted_again(one: Avoided, known: Node | None, seconds: float, expected: Any) -> None:
@@ -223,7 +227,7 @@ def test_that_it_is_well_again_need_not_be_stored_at_once() -> None:
 def test_a_pod_that_was_made_to_avoid_a_node_which_is_trusted_again_is_made_anew() -> None:
     books = (RoleLedger("worker", reached=3), RoleLedger("ps", reached=1))
     given = job(
-        role(replicas=3, restart=on(Why.NODE_LOST, scope=Scope.ROLE)),
+        role(replicas=3, restart=on(CauseKind.NODE_LOST, scope=RestartScope.ROLE)),
         role("ps"),
         ledger=lived(*books, avoided=(bad(until=later(5)),)),
     )
@@ -240,17 +244,17 @@ def test_a_pod_that_was_made_to_avoid_a_node_which_is_trusted_again_is_made_anew
 
 
 def test_where_a_node_is_trusted_again_there_may_be_room_soon() -> None:
-    held = replace(RUNS, ceiling=Ceiling(NOW, 1, tries=3))
+    held = replace(RUNS, ceiling=SizeCap(NOW, 1, tries=3))
     elastic = role(replicas=2, restart=NODE, elastic=Elastic(1, 2, auto=True))
     given = job(elastic, ledger=lived(held, avoided=(bad(until=later(5)),)))
 
     plan = look(given, pod(node="elsewhere"), nodes={"node-1": node()}, site=SITE, now=later(5))
 
-    assert plan.status.ledger.roles[0].ceiling == Ceiling(NOW, 1)
+    assert plan.status.ledger.roles[0].ceiling == SizeCap(NOW, 1)
 
 
 def test_a_suspect_that_is_cleared_disturbs_nobody() -> None:
-    given = job(role(replicas=2, gpus=1), ledger=lived(RUNS, avoided=(Avoided("node-1", NOW, Why.DEVICE),)))
+    given = job(role(replicas=2, gpus=1), ledger=lived(RUNS, avoided=(Avoided("node-1", NOW, CauseKind.DEVICE),)))
 
     plan = look(given, pod(0), pod(1, "Pending", node=""), nodes={"node-1": node()}, site=SITE)
 

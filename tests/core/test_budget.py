@@ -7,18 +7,18 @@ import pytest
 from msgspec.structs import replace
 from passes import lived, on, view
 
-from trainwright.core.budget import Along, Retry, in_place, overspent, split, within_backoff_limit, worst
-from trainwright.core.settle import settle
-from trainwright.model.cause import Cause, Why
-from trainwright.model.child import Container, ContainerState, Pod, Terminated, Waiting
-from trainwright.model.job import Job, Lifecycle, Restart, Role, Scope
+from trainwright.core.budget import RestartCascade, Retry, in_place, overspent, split, within_backoff_limit, worst
+from trainwright.core.verdict import settle
+from trainwright.model.cause import Cause, CauseKind
+from trainwright.model.child import ContainerState, ContainerStatus, Pod, Terminated, Waiting
+from trainwright.model.job import Job, Lifecycle, Restart, RestartScope, Role
 from trainwright.model.ledger import Ledger, RoleLedger
-from trainwright.model.status import Seen, State
+from trainwright.model.plan import ReplicaState, State
 from trainwright.testing.factories import job, pod, role
 
 
-def ended(of: Role, index: int = 0, why: Why = Why.EXIT, **more: Any) -> Retry:
-    return Retry(of, Seen(index, 0, State.FAILED), Cause(why, **more))
+def ended(of: Role, index: int = 0, why: CauseKind = CauseKind.EXIT, **more: Any) -> Retry:
+    return Retry(of, ReplicaState(index, 0, State.FAILED), Cause(why, **more))
 
 
 def chosen(ledger: Ledger, *ends: Retry) -> tuple[list[int], list[int]]:
@@ -35,30 +35,54 @@ def spent(**by_cause: int) -> Ledger:
 @pytest.mark.parametrize(
     ("restart", "cause", "again"),
     [
-        pytest.param(Restart(), Cause(Why.EXIT, code=1), False, id="no policy answers nothing"),
-        pytest.param(on(Why.EXIT), Cause(Why.EXIT, code=1), True, id="this cause"),
-        pytest.param(on(Why.EXIT), Cause(Why.EVICTED), False, id="another cause"),
-        pytest.param(on(Why.EXIT), Cause(Why.COMPLETED), False, id="success is no failure"),
-        pytest.param(on(Why.COMPLETED), Cause(Why.COMPLETED), True, id="success too, where asked"),
-        pytest.param(on(Why.EXIT, codes=((130, 130),)), Cause(Why.EXIT, code=130), True, id="this code"),
-        pytest.param(on(Why.EXIT, codes=((130, 130),)), Cause(Why.EXIT, code=131), False, id="another code"),
-        pytest.param(on(Why.EXIT, codes=((128, 255),)), Cause(Why.EXIT, code=128), True, id="the first of a range"),
-        pytest.param(on(Why.EXIT, codes=((128, 255),)), Cause(Why.EXIT, code=255), True, id="the last of a range"),
-        pytest.param(on(Why.EXIT, codes=((128, 255),)), Cause(Why.EXIT, code=127), False, id="below a range"),
-        pytest.param(on(Why.EXIT, codes=((128, 254),)), Cause(Why.EXIT, code=255), False, id="above a range"),
-        pytest.param(on(Why.EXIT, codes=((1, 1), (3, 3))), Cause(Why.EXIT, code=3), True, id="the second range"),
-        pytest.param(on(Why.EXIT, codes=()), Cause(Why.EXIT, code=1), False, id="no code at all"),
-        pytest.param(on(Why.EXIT, codes=((0, 255),)), Cause(Why.EXIT), False, id="a code that is not known"),
-        pytest.param(on(Why.EVICTED, codes=()), Cause(Why.EVICTED), True, id="codes are asked of exits only"),
-        pytest.param(on(Why.EXIT, limit=0), Cause(Why.EXIT, code=1), False, id="no budget"),
-        pytest.param(on(Why.NODE_LOST), Cause(Why.DISRUPTED, reason="NodeShutdown"), True, id="went with its node"),
-        pytest.param(on(Why.DISRUPTED), Cause(Why.DISRUPTED, reason="NodeShutdown"), True, id="and was disrupted"),
-        pytest.param(on(Why.NODE_LOST), Cause(Why.DISRUPTED, reason="Preempting"), False, id="disrupted otherwise"),
-        pytest.param(on(Why.NODE_LOST), Cause(Why.EVICTED, reason="NodeShutdown"), False, id="only of disruptions"),
+        pytest.param(Restart(), Cause(CauseKind.EXIT, code=1), False, id="no policy answers nothing"),
+        pytest.param(on(CauseKind.EXIT), Cause(CauseKind.EXIT, code=1), True, id="this cause"),
+        pytest.param(on(CauseKind.EXIT), Cause(CauseKind.EVICTED), False, id="another cause"),
+        pytest.param(on(CauseKind.EXIT), Cause(CauseKind.COMPLETED), False, id="success is no failure"),
+        pytest.param(on(CauseKind.COMPLETED), Cause(CauseKind.COMPLETED), True, id="success too, where asked"),
+        pytest.param(on(CauseKind.EXIT, codes=((130, 130),)), Cause(CauseKind.EXIT, code=130), True, id="this code"),
+        pytest.param(
+            on(CauseKind.EXIT, codes=((130, 130),)), Cause(CauseKind.EXIT, code=131), False, id="another code"
+        ),
+        pytest.param(
+            on(CauseKind.EXIT, codes=((128, 255),)), Cause(CauseKind.EXIT, code=128), True, id="the first of a range"
+        ),
+        pytest.param(
+            on(CauseKind.EXIT, codes=((128, 255),)), Cause(CauseKind.EXIT, code=255), True, id="the last of a range"
+        ),
+        pytest.param(
+            on(CauseKind.EXIT, codes=((128, 255),)), Cause(CauseKind.EXIT, code=127), False, id="below a range"
+        ),
+        pytest.param(
+            on(CauseKind.EXIT, codes=((128, 254),)), Cause(CauseKind.EXIT, code=255), False, id="above a range"
+        ),
+        pytest.param(
+            on(CauseKind.EXIT, codes=((1, 1), (3, 3))), Cause(CauseKind.EXIT, code=3), True, id="the second range"
+        ),
+        pytest.param(on(CauseKind.EXIT, codes=()), Cause(CauseKind.EXIT, code=1), False, id="no code at all"),
+        pytest.param(
+            on(CauseKind.EXIT, codes=((0, 255),)), Cause(CauseKind.EXIT), False, id="a code that is not known"
+        ),
+        pytest.param(
+            on(CauseKind.EVICTED, codes=()), Cause(CauseKind.EVICTED), True, id="codes are asked of exits only"
+        ),
+        pytest.param(on(CauseKind.EXIT, limit=0), Cause(CauseKind.EXIT, code=1), False, id="no budget"),
+        pytest.param(
+            on(CauseKind.NODE_LOST), Cause(CauseKind.DISRUPTED, reason="NodeShutdown"), True, id="went with its node"
+        ),
+        pytest.param(
+            on(CauseKind.DISRUPTED), Cause(CauseKind.DISRUPTED, reason="NodeShutdown"), True, id="and was disrupted"
+        ),
+        pytest.param(
+            on(CauseKind.NODE_LOST), Cause(CauseKind.DISRUPTED, reason="Preempting"), False, id="disrupted otherwise"
+        ),
+        pytest.param(
+            on(CauseKind.NODE_LOST), Cause(CauseKind.EVICTED, reason="NodeShutdown"), False, id="only of disruptions"
+        ),
     ],
 )
 def test_a_policy_answers_its_causes_and_codes(restart: Restart, cause: Cause, again: bool) -> None:
-    one = Retry(role(restart=restart), Seen(0, 0, State.FAILED), cause)
+    one = Retry(role(restart=restart), ReplicaState(0, 0, State.FAILED), cause)
 
     assert (([one], []) if again else ([], [one])) == split(Ledger(), [one])
 
@@ -67,57 +91,65 @@ def test_a_policy_answers_its_causes_and_codes(restart: Restart, cause: Cause, a
 @pytest.mark.parametrize("container", ["main", "init", ""])
 def test_codes_are_asked_of_the_containers_that_count(container: str, beside: bool) -> None:
     again = beside and container != "main"
-    of = role(restart=on(Why.EXIT, codes=((128, 255),), beside=beside), mains=frozenset({"main"}))
-    one = Retry(of, Seen(0, 0, State.FAILED), Cause(Why.EXIT, code=1, container=container))
+    of = role(restart=on(CauseKind.EXIT, codes=((128, 255),), beside=beside), mains=frozenset({"main"}))
+    one = Retry(of, ReplicaState(0, 0, State.FAILED), Cause(CauseKind.EXIT, code=1, container=container))
 
     assert (([one], []) if again else ([], [one])) == split(Ledger(), [one])
 
 
-FREE = frozenset({Why.DISRUPTED})
+FREE = frozenset({CauseKind.DISRUPTED})
 
 
 @pytest.mark.parametrize(
     ("restart", "ledger", "causes", "expected"),
     [
-        pytest.param(on(Why.EXIT, limit=2), spent(Exit=1), [Why.EXIT], ([0], []), id="the last one"),
-        pytest.param(on(Why.EXIT, limit=2), spent(Exit=2), [Why.EXIT], ([], [0]), id="one too many"),
-        pytest.param(on(Why.EXIT, limit=2), spent(Evicted=2), [Why.EXIT], ([], [0]), id="all causes share it"),
-        pytest.param(on(Why.EXIT, limit=2), spent(), [Why.EXIT] * 3, ([0, 1], [2]), id="it runs out in index order"),
+        pytest.param(on(CauseKind.EXIT, limit=2), spent(Exit=1), [CauseKind.EXIT], ([0], []), id="the last one"),
+        pytest.param(on(CauseKind.EXIT, limit=2), spent(Exit=2), [CauseKind.EXIT], ([], [0]), id="one too many"),
         pytest.param(
-            on(Why.EXIT, limit=2, scope=Scope.ROLE),
+            on(CauseKind.EXIT, limit=2), spent(Evicted=2), [CauseKind.EXIT], ([], [0]), id="all causes share it"
+        ),
+        pytest.param(
+            on(CauseKind.EXIT, limit=2), spent(), [CauseKind.EXIT] * 3, ([0, 1], [2]), id="it runs out in index order"
+        ),
+        pytest.param(
+            on(CauseKind.EXIT, limit=2, scope=RestartScope.ROLE),
             spent(Exit=1),
-            [Why.EXIT] * 3,
+            [CauseKind.EXIT] * 3,
             ([0, 1, 2], []),
             id="a role costs once",
         ),
         pytest.param(
-            on(Why.EXIT, limit=2, scope=Scope.ROLE), spent(Exit=2), [Why.EXIT] * 2, ([], [0, 1]), id="a role, used up"
+            on(CauseKind.EXIT, limit=2, scope=RestartScope.ROLE),
+            spent(Exit=2),
+            [CauseKind.EXIT] * 2,
+            ([], [0, 1]),
+            id="a role, used up",
         ),
         pytest.param(
-            on(Why.EXIT, limit=1, scope=Scope.ROLE),
+            on(CauseKind.EXIT, limit=1, scope=RestartScope.ROLE),
             spent(),
-            [Why.EVICTED, Why.EXIT, Why.EVICTED],
+            [CauseKind.EVICTED, CauseKind.EXIT, CauseKind.EVICTED],
             ([1], [0, 2]),
             id="a scope takes along only what its policy answers",
         ),
         pytest.param(
-            on(Why.EXIT, Why.DISRUPTED, limit=1, free=FREE),
+            on(CauseKind.EXIT, CauseKind.DISRUPTED, limit=1, free=FREE),
             spent(Exit=1, Disrupted=9),
-            [Why.DISRUPTED, Why.EXIT],
+            [CauseKind.DISRUPTED, CauseKind.EXIT],
             ([0], [1]),
             id="what is free is beside the budget",
         ),
         pytest.param(
-            on(Why.EXIT, Why.DISRUPTED, limit=1, free=FREE),
+            on(CauseKind.EXIT, CauseKind.DISRUPTED, limit=1, free=FREE),
             spent(Disrupted=9),
-            [Why.DISRUPTED, Why.EXIT, Why.EXIT],
+            [CauseKind.DISRUPTED, CauseKind.EXIT, CauseKind.EXIT],
             ([0, 1], [2]),
             id="what was free was beside the budget",
         ),
     ],
 )
 def test_a_roles_budget(
-    restart: Restart, ledger: Ledger, causes: list[Why], expected: tuple[list[int], list[int]]
+    restart: Restart, ledger: Ledger, causes: list[CauseKind], expected: tuple[list[int], list[int]]
 ) -> None:
     worker = role(replicas=3, restart=restart)
 
@@ -125,29 +157,29 @@ def test_a_roles_budget(
 
 
 def test_a_pod_that_somebody_removed_is_made_again_whatever_the_policy_and_costs_a_pod_nothing() -> None:
-    worker = role(replicas=2, restart=on(Why.EXIT, limit=1))
+    worker = role(replicas=2, restart=on(CauseKind.EXIT, limit=1))
 
-    assert chosen(spent(Deleted=9), ended(worker, 0, Why.DELETED), ended(worker, 1)) == ([0, 1], [])
-    assert chosen(spent(Exit=1), ended(worker, 0, Why.DELETED), ended(worker, 1)) == ([0], [1])
+    assert chosen(spent(Deleted=9), ended(worker, 0, CauseKind.DELETED), ended(worker, 1)) == ([0, 1], [])
+    assert chosen(spent(Exit=1), ended(worker, 0, CauseKind.DELETED), ended(worker, 1)) == ([0], [1])
 
 
-@pytest.mark.parametrize("scope", [Scope.ROLE, Scope.JOB])
-def test_a_scope_that_restarts_because_somebody_removed_a_pod_pays_for_it(scope: Scope) -> None:
-    worker = role(restart=on(Why.DELETED, limit=1, scope=scope))
+@pytest.mark.parametrize("scope", [RestartScope.ROLE, RestartScope.JOB])
+def test_a_scope_that_restarts_because_somebody_removed_a_pod_pays_for_it(scope: RestartScope) -> None:
+    worker = role(restart=on(CauseKind.DELETED, limit=1, scope=scope))
 
-    assert chosen(spent(), ended(worker, 0, Why.DELETED)) == ([0], [])
-    assert chosen(spent(Deleted=1), ended(worker, 0, Why.DELETED)) == ([], [0])
+    assert chosen(spent(), ended(worker, 0, CauseKind.DELETED)) == ([0], [])
+    assert chosen(spent(Deleted=1), ended(worker, 0, CauseKind.DELETED)) == ([], [0])
 
 
 def test_each_role_has_a_budget_of_its_own() -> None:
-    worker, chief = role(restart=on(Why.EXIT, limit=1)), role("chief", restart=on(Why.EXIT, limit=1))
+    worker, chief = role(restart=on(CauseKind.EXIT, limit=1)), role("chief", restart=on(CauseKind.EXIT, limit=1))
 
     assert chosen(spent(Exit=1), ended(worker), ended(chief)) == ([1], [0])
 
 
 def test_a_restart_of_the_whole_job_takes_other_roles_along_beside_their_budget() -> None:
-    chief = role("chief", restart=on(Why.EXIT, scope=Scope.JOB))
-    worker = role(restart=on(Why.EXIT, limit=0))
+    chief = role("chief", restart=on(CauseKind.EXIT, scope=RestartScope.JOB))
+    worker = role(restart=on(CauseKind.EXIT, limit=0))
 
     assert chosen(Ledger(), ended(chief), ended(worker)) == ([0, 1], [])
 
@@ -155,15 +187,15 @@ def test_a_restart_of_the_whole_job_takes_other_roles_along_beside_their_budget(
 @pytest.mark.parametrize(
     ("scope", "same", "other"),
     [
-        pytest.param(Scope.POD, False, False, id="pod"),
-        pytest.param(Scope.ROLE, True, False, id="role"),
-        pytest.param(Scope.JOB, True, True, id="job"),
+        pytest.param(RestartScope.POD, False, False, id="pod"),
+        pytest.param(RestartScope.ROLE, True, False, id="role"),
+        pytest.param(RestartScope.JOB, True, True, id="job"),
     ],
 )
-def test_what_a_restart_takes_along(scope: Scope, same: bool, other: bool) -> None:
-    worker = role(restart=on(Why.EXIT, scope=scope))
+def test_what_a_restart_takes_along(scope: RestartScope, same: bool, other: bool) -> None:
+    worker = role(restart=on(CauseKind.EXIT, scope=scope))
 
-    along = Along()
+    along = RestartCascade()
     assert worker not in along
 
     along.add(ended(worker))
@@ -173,10 +205,10 @@ def test_what_a_restart_takes_along(scope: Scope, same: bool, other: bool) -> No
 
 def test_what_restarts_take_along_only_grows() -> None:
     worker, chief, ps = (
-        role(name, restart=on(Why.EXIT, scope=scope))
-        for name, scope in (("worker", Scope.ROLE), ("chief", Scope.JOB), ("ps", Scope.POD))
+        role(name, restart=on(CauseKind.EXIT, scope=scope))
+        for name, scope in (("worker", RestartScope.ROLE), ("chief", RestartScope.JOB), ("ps", RestartScope.POD))
     )
-    along = Along()
+    along = RestartCascade()
     steps = []
     for one in (ps, worker, ps, chief, ps):
         along.add(ended(one))
@@ -192,17 +224,17 @@ def test_what_restarts_take_along_only_grows() -> None:
 
 
 def test_a_removal_that_the_policy_does_not_answer_takes_nothing_along() -> None:
-    worker = role(restart=on(Why.EXIT, scope=Scope.JOB))
-    along = Along()
+    worker = role(restart=on(CauseKind.EXIT, scope=RestartScope.JOB))
+    along = RestartCascade()
 
-    along.add(ended(worker, why=Why.DELETED))
+    along.add(ended(worker, why=CauseKind.DELETED))
 
     assert worker not in along
 
 
 def test_what_is_over_takes_nothing_along() -> None:
-    chief = role("chief", restart=on(Why.EXIT, scope=Scope.JOB, limit=0))
-    worker = role(restart=on(Why.EXIT, limit=0))
+    chief = role("chief", restart=on(CauseKind.EXIT, scope=RestartScope.JOB, limit=0))
+    worker = role(restart=on(CauseKind.EXIT, limit=0))
 
     assert chosen(Ledger(), ended(chief), ended(worker)) == ([], [0, 1])
 
@@ -212,14 +244,14 @@ def limited(
 ) -> Job:
     books = (RoleLedger("worker", restarts=by_cause or {}), RoleLedger("chief", restarts={"Exit": 1}))
     return job(
-        role(replicas=3, restart=restart or on(Why.EXIT)),
+        role(replicas=3, restart=restart or on(CauseKind.EXIT)),
         role("chief"),
         lifecycle=Lifecycle(backoff_limit=limit, counts_in_place=in_place),
         ledger=lived(*books),
     )
 
 
-RESTARTED = Container("main", restart_count=2)
+RESTARTED = ContainerStatus("main", restart_count=2)
 
 
 @pytest.mark.parametrize(
@@ -244,18 +276,18 @@ def test_the_jobs_own_budget(limit: int | None, by_cause: dict[str, int], many: 
 
 
 def test_a_whole_scope_costs_the_job_once() -> None:
-    given = limited(2, restart=on(Why.EXIT, scope=Scope.ROLE))
+    given = limited(2, restart=on(CauseKind.EXIT, scope=RestartScope.ROLE))
     retries = [ended(given.roles[0], index) for index in range(3)]
 
     assert (tuple(retries), None) == within_backoff_limit(view(given), retries)
 
 
 def test_what_is_free_costs_the_job_nothing() -> None:
-    given = limited(2, {"Disrupted": 5}, restart=on(Why.EXIT, Why.DISRUPTED, free=FREE))
+    given = limited(2, {"Disrupted": 5}, restart=on(CauseKind.EXIT, CauseKind.DISRUPTED, free=FREE))
     retries = [
-        ended(given.roles[0], 0, Why.DISRUPTED),
+        ended(given.roles[0], 0, CauseKind.DISRUPTED),
         ended(given.roles[0], 1),
-        ended(given.roles[0], 2, Why.DISRUPTED),
+        ended(given.roles[0], 2, CauseKind.DISRUPTED),
     ]
 
     assert (tuple(retries), None) == within_backoff_limit(view(given), retries)
@@ -292,8 +324,8 @@ def test_restarts_inside_pods_leave_less_room_for_others() -> None:
 def test_where_kubelets_overspend_the_worst_of_them_is_named() -> None:
     given = limited(2, in_place=True)
     ends = [ContainerState(terminated=Terminated(code, reason="Error")) for code in (3, 9)]
-    mild = Container("main", restart_count=1, last_state=ends[0])
-    bad = Container("main", restart_count=5, state=ContainerState(waiting=Waiting("CrashLoopBackOff")))
+    mild = ContainerStatus("main", restart_count=1, last_state=ends[0])
+    bad = ContainerStatus("main", restart_count=5, state=ContainerState(waiting=Waiting("CrashLoopBackOff")))
     pods = [pod(0, "Running", containers=(mild,)), pod(1, "Running", containers=(replace(bad, last_state=ends[1]),))]
     found = worst(view(given, *pods))
 

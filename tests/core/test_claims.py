@@ -7,12 +7,12 @@ import pytest
 from msgspec.structs import replace
 from passes import Grouped, group, lived, look, names
 
-from trainwright.core.claims import claim, mine, owned
-from trainwright.model.action import Patch
+from trainwright.core.observe import adopt, is_ours, owned_by
 from trainwright.model.child import Extra, Observed, Service
-from trainwright.model.job import Clean, CleanUp, Job, Lifecycle
+from trainwright.model.job import CleanPods, CleanUp, Job, Lifecycle
 from trainwright.model.ledger import Outcome, Phase, Reason, RoleLedger
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, KIND, ROLE, Meta, Owner
+from trainwright.model.plan import Patch
 from trainwright.model.rule import Result
 from trainwright.testing.factories import NOW, OWNER, UID, job, pod, role, service
 
@@ -85,27 +85,27 @@ def test_a_pod_is_ours_or_to_adopt_or_to_release_or_foreign(
 ) -> None:
     one = pod(labels=labels, owners=owners)
 
-    assert ours is mine(job(), one)
+    assert ours is is_ours(job(), one)
     if not ours:
-        assert expected == claim(job(), one)
+        assert expected == adopt(job(), one)
 
 
 def test_a_pod_that_names_this_job_as_a_mere_owner_is_not_ours() -> None:
-    assert not mine(job(), pod(owners=(replace(OWNER, controller=None),)))
+    assert not is_ours(job(), pod(owners=(replace(OWNER, controller=None),)))
 
 
 def test_adopting_a_pod_that_names_this_job_as_a_mere_owner_leaves_one_reference() -> None:
-    assert patched(ADOPTED, OURS) == claim(job(), pod(owners=(replace(OWNER, controller=None),)))
+    assert patched(ADOPTED, OURS) == adopt(job(), pod(owners=(replace(OWNER, controller=None),)))
 
 
 def test_a_pod_on_its_way_out_is_neither_adopted_nor_released() -> None:
-    assert claim(job(), pod(owners=(), deleting=NOW)) is None
-    assert claim(job(), pod(labels=without(ROLE), deleting=NOW)) is None
+    assert adopt(job(), pod(owners=(), deleting=NOW)) is None
+    assert adopt(job(), pod(labels=without(ROLE), deleting=NOW)) is None
 
 
 def test_a_job_on_its_way_out_adopts_and_releases_nothing() -> None:
-    assert claim(job(deleting=True), pod(owners=())) is None
-    assert claim(job(deleting=True), pod(labels=without(ROLE))) is None
+    assert adopt(job(deleting=True), pod(owners=())) is None
+    assert adopt(job(deleting=True), pod(labels=without(ROLE))) is None
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_pass_claims_and_concludes_nothing_from_what_is_not_yet_ours(
     ],
 )
 def test_only_a_pod_that_bears_its_replicas_name_is_adopted(labels: dict[str, str], name: str, adopted: bool) -> None:
-    patch = claim(job(role(), role("Chief")), pod(labels=labels, name=name, owners=()))
+    patch = adopt(job(role(), role("Chief")), pod(labels=labels, name=name, owners=()))
 
     assert [ADOPTED] * adopted == ([] if patch is None else [patch.why])
 
@@ -183,13 +183,13 @@ def test_services_and_extras_are_ours_where_we_control_them(owners: tuple[Owner,
 
     expected = one if ours else Observed(pods, (kept_service,), (kept_extra,), nodes={})
 
-    assert expected == owned(job(), one)
+    assert expected == owned_by(job(), one)
 
 
 def test_where_everything_is_ours_nothing_is_copied() -> None:
     one = Observed((), (service("a"),), (group(),))
 
-    assert owned(job(), one) is one
+    assert owned_by(job(), one) is one
 
 
 @pytest.mark.parametrize("foreign", ["service", "extra"])
@@ -197,7 +197,7 @@ def test_one_that_is_foreign_among_what_is_ours_is_ignored_alone(foreign: str) -
     services = (service("a"), *((of((OTHER,)),) if foreign == "service" else ()))
     extras = (group(), *((extra((OTHER,), "x"),) if foreign == "extra" else ()))
 
-    assert Observed((), (service("a"),), (group(),)) == owned(job(), Observed((), services, extras))
+    assert Observed((), (service("a"),), (group(),)) == owned_by(job(), Observed((), services, extras))
 
 
 OVER = Outcome(Result.SUCCEEDED, Reason.RULE, NOW)
@@ -212,7 +212,7 @@ BOOK = RoleLedger("worker", reached=1)
         pytest.param(
             job(
                 role(service=True),
-                lifecycle=Lifecycle(clean=CleanUp(succeeded=Clean.ALL)),
+                lifecycle=Lifecycle(clean=CleanUp(succeeded=CleanPods.ALL)),
                 ledger=lived(BOOK, phase=Phase.SUCCEEDED, outcome=OVER),
             ),
             [],

@@ -8,26 +8,26 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from trainwright.core.conclude import CREATE_ERRORS, DISRUPTIONS, awaits_restart, conclude
+from trainwright.core.classify import CREATE_ERRORS, DISRUPTIONS, awaits_restart, conclude
 from trainwright.core.nodes import doubts as nodes_in_doubt
-from trainwright.model.cause import LONGEST_MESSAGE, Cause, Why
-from trainwright.model.child import Condition, Container, ContainerState, Node, Observed, Pod, Terminated
+from trainwright.model.cause import LONGEST_MESSAGE, Cause, CauseKind
+from trainwright.model.child import ContainerState, ContainerStatus, Node, ObjectCondition, Observed, Pod, Terminated
 from trainwright.model.job import Role
+from trainwright.model.plan import State
 from trainwright.model.site import Site
-from trainwright.model.status import State
 from trainwright.testing.factories import NOW, container, job, later, node, pod, role
 
-COMPLETED = (State.SUCCEEDED, Cause(Why.COMPLETED))
+COMPLETED = (State.SUCCEEDED, Cause(CauseKind.COMPLETED))
 STOPPING = (State.STOPPING, None)
 RUNNING = (State.RUNNING, None)
 STARTING = (State.STARTING, None)
-TARGET = Condition("DisruptionTarget", "True", "PreemptionByScheduler", "made room")
+TARGET = ObjectCondition("DisruptionTarget", "True", "PreemptionByScheduler", "made room")
 SIDECAR = container("sidecar")
 CUT = "x" * (LONGEST_MESSAGE - 1) + "…"
 
 
 def exited(code: int, name: str = "main", **more: Any) -> Cause:
-    return Cause(Why.EXIT, code=code, container=name, node="node-1", **more)
+    return Cause(CauseKind.EXIT, code=code, container=name, node="node-1", **more)
 
 
 def failed(cause: Cause) -> tuple[State, Cause]:
@@ -53,39 +53,39 @@ def concluded(
         pytest.param(
             pod(phase="Succeeded", reason="Evicted", conditions=(TARGET,)), COMPLETED, id="success is success"
         ),
-        pytest.param(pod(phase="Failed"), failed(Cause(Why.REJECTED, node="node-1")), id="failed without a word"),
+        pytest.param(pod(phase="Failed"), failed(Cause(CauseKind.REJECTED, node="node-1")), id="failed without a word"),
         pytest.param(
             pod(phase="Failed", reason="UnexpectedAdmissionError", message="no GPU", node=""),
-            failed(Cause(Why.DISRUPTED, reason="UnexpectedAdmissionError", message="no GPU")),
+            failed(Cause(CauseKind.DISRUPTED, reason="UnexpectedAdmissionError", message="no GPU")),
             id="refused by its node",
         ),
         pytest.param(
             pod(phase="Failed", reason="SysctlForbidden", message="no", node=""),
-            failed(Cause(Why.REJECTED, reason="SysctlForbidden", message="no")),
+            failed(Cause(CauseKind.REJECTED, reason="SysctlForbidden", message="no")),
             id="refused for what it is",
         ),
         pytest.param(
             pod(phase="Failed", reason="Evicted", message="memory", code=137),
-            failed(Cause(Why.EVICTED, reason="Evicted", message="memory", node="node-1")),
+            failed(Cause(CauseKind.EVICTED, reason="Evicted", message="memory", node="node-1")),
             id="evicted, whatever its containers say",
         ),
         pytest.param(
             pod(phase="Failed", reason="Preempting", message="room", code=137),
-            failed(Cause(Why.DISRUPTED, reason="Preempting", message="room", node="node-1")),
+            failed(Cause(CauseKind.DISRUPTED, reason="Preempting", message="room", node="node-1")),
             id="disrupted by the kubelet",
         ),
         pytest.param(
-            pod(phase="Failed", reason="Evicted", conditions=(Condition("Ready", "True"), TARGET), code=137),
-            failed(Cause(Why.DISRUPTED, reason="PreemptionByScheduler", message="made room", node="node-1")),
+            pod(phase="Failed", reason="Evicted", conditions=(ObjectCondition("Ready", "True"), TARGET), code=137),
+            failed(Cause(CauseKind.DISRUPTED, reason="PreemptionByScheduler", message="made room", node="node-1")),
             id="DisruptionTarget comes before the pod's reason",
         ),
         pytest.param(
-            pod(phase="Failed", conditions=(Condition("DisruptionTarget", "False", "no"),), code=3),
+            pod(phase="Failed", conditions=(ObjectCondition("DisruptionTarget", "False", "no"),), code=3),
             failed(exited(3, reason="Error")),
             id="DisruptionTarget that is not true",
         ),
         pytest.param(
-            pod(phase="Failed", conditions=(Condition("Ready", "True"),), code=3),
+            pod(phase="Failed", conditions=(ObjectCondition("Ready", "True"),), code=3),
             failed(exited(3, reason="Error")),
             id="another condition that is true",
         ),
@@ -114,7 +114,7 @@ BY_THE_NODE = [
 
 @pytest.mark.parametrize("reason", BY_THE_NODE)
 def test_these_pod_reasons_are_the_nodes_doing(reason: str) -> None:
-    expected = failed(Cause(Why.DISRUPTED, reason=reason, node="node-1"))
+    expected = failed(Cause(CauseKind.DISRUPTED, reason=reason, node="node-1"))
 
     assert expected == concluded(pod(phase="Failed", reason=reason, code=1))
     assert set(BY_THE_NODE) == DISRUPTIONS
@@ -205,18 +205,25 @@ def test_our_own_supervisor_knows_how_a_program_ended(code: int, signal: int, ex
         ),
         pytest.param(
             (container("i", exit_code=9, finished_at=later(9)),),
-            (container("a", exit_code=1, finished_at=later(1)), Container("b"), Container("c", state=ContainerState())),
+            (
+                container("a", exit_code=1, finished_at=later(1)),
+                ContainerStatus("b"),
+                ContainerStatus("c", state=ContainerState()),
+            ),
             exited(1, "a"),
             id="containers without a state say nothing",
         ),
         pytest.param(
-            None, (container("a", exit_code=0),), Cause(Why.REJECTED, node="node-1"), id="failed though all ended well"
+            None,
+            (container("a", exit_code=0),),
+            Cause(CauseKind.REJECTED, node="node-1"),
+            id="failed though all ended well",
         ),
-        pytest.param(None, (container("a"),), Cause(Why.REJECTED, node="node-1"), id="failed though one runs"),
+        pytest.param(None, (container("a"),), Cause(CauseKind.REJECTED, node="node-1"), id="failed though one runs"),
     ],
 )
 def test_the_container_that_explains_a_failed_pod(
-    inits: tuple[Container, ...] | None, containers: tuple[Container, ...] | None, expected: Cause
+    inits: tuple[ContainerStatus, ...] | None, containers: tuple[ContainerStatus, ...] | None, expected: Cause
 ) -> None:
     assert failed(expected) == concluded(pod(phase="Failed", inits=inits, containers=containers))
 
@@ -232,8 +239,10 @@ def test_the_container_that_explains_a_failed_pod(
         ),
         pytest.param("Running", (container(), container("sidecar", exit_code=1)), RUNNING, id="only the sidecar ended"),
         pytest.param("Pending", (container(exit_code=0),), COMPLETED, id="main ended before the pod ran as a whole"),
-        pytest.param("Running", (Container("main"), SIDECAR), RUNNING, id="main has no state"),
-        pytest.param("Running", (Container("main", state=ContainerState()),), RUNNING, id="main has an empty state"),
+        pytest.param("Running", (ContainerStatus("main"), SIDECAR), RUNNING, id="main has no state"),
+        pytest.param(
+            "Running", (ContainerStatus("main", state=ContainerState()),), RUNNING, id="main has an empty state"
+        ),
         pytest.param("Succeeded", (container(exit_code=0),), COMPLETED, id="the pod ended"),
         pytest.param(
             "Failed",
@@ -259,7 +268,7 @@ def test_the_container_that_explains_a_failed_pod(
     ],
 )
 def test_a_main_container_decides_although_sidecars_run(
-    phase: str, containers: tuple[Container, ...] | None, expected: tuple[State, Cause | None]
+    phase: str, containers: tuple[ContainerStatus, ...] | None, expected: tuple[State, Cause | None]
 ) -> None:
     assert expected == concluded(pod(phase=phase, containers=containers), role(mains=frozenset({"main"})))
 
@@ -291,7 +300,7 @@ def test_of_several_main_containers_all_must_have_ended_well() -> None:
     ],
 )
 def test_several_main_containers_decide_once_all_have_ended(
-    containers: tuple[Container, ...], expected: tuple[State, Cause | None]
+    containers: tuple[ContainerStatus, ...], expected: tuple[State, Cause | None]
 ) -> None:
     assert expected == concluded(pod(containers=containers), role(mains=frozenset({"a", "b"})))
 
@@ -331,7 +340,7 @@ def test_a_container_that_cannot_be_made_is_waited_for_as_long_as_its_role_has_p
 ) -> None:
     stuck = replace(one.status, phase="Pending", container_statuses=(container(waiting="ErrImagePull"),))
     healthy = replace(one.status, phase="Pending", container_statuses=(container(waiting="ContainerCreating"),))
-    cause = Cause(Why.CREATE_ERROR, reason="ErrImagePull", container="main")
+    cause = Cause(CauseKind.CREATE_ERROR, reason="ErrImagePull", container="main")
 
     assert (expected, cause) == concluded(replace(one, status=stuck), role(patience=patience), None, seconds)
     assert concluded(replace(one, status=healthy), role(patience=patience), None, seconds) == STARTING
@@ -341,26 +350,26 @@ def test_a_container_that_cannot_be_made_is_waited_for_as_long_as_its_role_has_p
     ("inits", "containers", "expected"),
     [
         pytest.param(None, None, None, id="nothing is known yet"),
-        pytest.param(None, (Container("main"),), None, id="no state"),
+        pytest.param(None, (ContainerStatus("main"),), None, id="no state"),
         pytest.param(None, (container(),), None, id="one runs"),
         pytest.param(None, (container(waiting="ContainerCreating"),), None, id="being made"),
         pytest.param(None, (container(waiting="CrashLoopBackOff"),), None, id="a crash loop was made before"),
         pytest.param(
             None,
             (container("a"), container("b", waiting="ImagePullBackOff", message="not found")),
-            Cause(Why.CREATE_ERROR, reason="ImagePullBackOff", message="not found", container="b"),
+            Cause(CauseKind.CREATE_ERROR, reason="ImagePullBackOff", message="not found", container="b"),
             id="no image",
         ),
         pytest.param(
             (container("setup", waiting="ErrImagePull"),),
             (container(waiting="CreateContainerError"),),
-            Cause(Why.CREATE_ERROR, reason="ErrImagePull", container="setup"),
+            Cause(CauseKind.CREATE_ERROR, reason="ErrImagePull", container="setup"),
             id="an init container first",
         ),
     ],
 )
 def test_a_pending_pod_says_why_it_cannot_start(
-    inits: tuple[Container, ...] | None, containers: tuple[Container, ...] | None, expected: Cause | None
+    inits: tuple[ContainerStatus, ...] | None, containers: tuple[ContainerStatus, ...] | None, expected: Cause | None
 ) -> None:
     assert (State.STARTING, expected) == concluded(pod(phase="Pending", inits=inits, containers=containers))
 
@@ -379,16 +388,16 @@ def test_a_pending_pod_says_why_it_cannot_start(
     ],
 )
 def test_these_waiting_reasons_mean_a_container_cannot_be_made(reason: str) -> None:
-    expected = Cause(Why.CREATE_ERROR, reason=reason, container="main")
+    expected = Cause(CauseKind.CREATE_ERROR, reason=reason, container="main")
 
     assert (State.STARTING, expected) == concluded(pod(phase="Pending", containers=(container(waiting=reason),)))
     assert len(CREATE_ERRORS) == 8
 
 
-def ended(code: int, seconds: float | None, name: str = "main") -> Container:
+def ended(code: int, seconds: float | None, name: str = "main") -> ContainerStatus:
     """A container that ended so many seconds after NOW."""
     when = None if seconds is None else later(seconds)
-    return Container(name, state=ContainerState(terminated=Terminated(code, finished_at=when)))
+    return ContainerStatus(name, state=ContainerState(terminated=Terminated(code, finished_at=when)))
 
 
 @pytest.mark.parametrize(
@@ -477,7 +486,7 @@ def test_a_pod_that_is_being_deleted_has_failed_only_if_it_had_before(
 )
 @pytest.mark.parametrize("counts", [False, True], ids=["the whole pod", "the containers that count"])
 def test_a_pod_that_is_being_deleted_has_succeeded_only_if_it_had_before(
-    counts: bool, containers: tuple[Container, ...], more: dict[str, Any], expected: tuple[State, Cause | None]
+    counts: bool, containers: tuple[ContainerStatus, ...], more: dict[str, Any], expected: tuple[State, Cause | None]
 ) -> None:
     if counts:
         one = pod(containers=(*containers, SIDECAR), **more)
@@ -498,7 +507,7 @@ def test_a_pod_that_is_being_deleted_has_succeeded_only_if_it_had_before(
     ],
 )
 def test_a_pod_that_is_being_deleted_has_succeeded_when_its_last_container_had(
-    inits: tuple[Container, ...], containers: tuple[Container, ...], expected: tuple[State, Cause | None]
+    inits: tuple[ContainerStatus, ...], containers: tuple[ContainerStatus, ...], expected: tuple[State, Cause | None]
 ) -> None:
     assert expected == concluded(pod(phase="Succeeded", deleting=NOW, inits=inits, containers=containers))
 
@@ -515,7 +524,7 @@ def test_of_two_containers_that_count_the_last_decides(
     assert expected == concluded(one, role(mains=frozenset({"main", "b"})))
 
 
-LOST = (State.LOST, Cause(Why.NODE_LOST, node="node-1"))
+LOST = (State.LOST, Cause(CauseKind.NODE_LOST, node="node-1"))
 SILENT = {"node-1": node(ready=False)}
 
 
@@ -584,7 +593,7 @@ def test_no_message_is_kept_longer_than_a_ledger_has_room_for(one: Pod) -> None:
 
 def test_who_ended_first_is_told_by_the_moment_not_by_its_spelling() -> None:
     east = timezone(timedelta(hours=8))
-    first = Container("b", state=ContainerState(terminated=Terminated(2, finished_at=later(-1).astimezone(east))))
+    first = ContainerStatus("b", state=ContainerState(terminated=Terminated(2, finished_at=later(-1).astimezone(east))))
 
     assert failed(exited(2, "b")) == concluded(pod(phase="Failed", containers=(ended(1, 0, "a"), first)))
 
@@ -612,7 +621,7 @@ FIRST = replace(container(waiting="CrashLoopBackOff"), last_state=ContainerState
 AGAIN = replace(container(), restart_count=3, last_state=ContainerState(terminated=Terminated(1)))
 
 
-def live(*containers: Container, policy: str = "OnFailure", phase: str = "Running", **more: Any) -> Pod:
+def live(*containers: ContainerStatus, policy: str = "OnFailure", phase: str = "Running", **more: Any) -> Pod:
     return pod(phase=phase, policy=policy, containers=containers, **more)
 
 
@@ -644,7 +653,7 @@ def live(*containers: Container, policy: str = "OnFailure", phase: str = "Runnin
         ),
         pytest.param(live(container(exit_code=1), phase="Failed"), False, id="the pod has failed"),
         pytest.param(live(container(exit_code=0), phase="Succeeded", policy="Always"), False, id="it has succeeded"),
-        pytest.param(live(Container("main")), False, id="nothing is told"),
+        pytest.param(live(ContainerStatus("main")), False, id="nothing is told"),
         pytest.param(pod(phase="Pending", policy="Always"), False, id="no container is told of"),
     ],
 )

@@ -8,17 +8,19 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from passes import ON_EXIT, lived, look, on
 
-from trainwright.core import attempts, counting
-from trainwright.model.action import Write
-from trainwright.model.cause import Why
-from trainwright.model.child import Container, Pod
-from trainwright.model.indexes import row, spell_counts
-from trainwright.model.job import Job, Lifecycle, Restart, Role, Scope
+from trainwright.core import attempts
+from trainwright.model.cause import CauseKind
+from trainwright.model.child import ContainerStatus, Pod
+from trainwright.model.job import Job, Lifecycle, Restart, RestartScope, Role
 from trainwright.model.ledger import Ledger, RoleLedger
+from trainwright.model.plan import Write
+from trainwright.model.units import row, spell_counts
 from trainwright.testing.factories import container, job, later, pod, role
 from trainwright.testing.world import World
 
-EACH = Restart(frozenset({Why.EXIT, Why.DISRUPTED}), free=frozenset({Why.DISRUPTED}), limit=1, per_replica=True)
+EACH = Restart(
+    frozenset({CauseKind.EXIT, CauseKind.DISRUPTED}), free=frozenset({CauseKind.DISRUPTED}), limit=1, per_replica=True
+)
 
 
 def failed(index: int = 0, attempt: int = 0, **more: object) -> Pod:
@@ -105,9 +107,9 @@ def test_each_of_several_is_shown_with_its_own_pod() -> None:
     assert (book.made(), [one.indexes for one in book.pending]) == (1, ["1"])
 
 
-@pytest.mark.parametrize("scope", [Scope.ROLE, Scope.JOB])
-def test_a_restart_of_many_is_one_and_is_shown_with_the_first_of_their_pods(scope: Scope) -> None:
-    world = run(job(role(replicas=3, restart=on(Why.EXIT, scope=scope))))
+@pytest.mark.parametrize("scope", [RestartScope.ROLE, RestartScope.JOB])
+def test_a_restart_of_many_is_one_and_is_shown_with_the_first_of_their_pods(scope: RestartScope) -> None:
+    world = run(job(role(replicas=3, restart=on(CauseKind.EXIT, scope=scope))))
     book = fail(world, "job-worker-2")
     assert (book.restarts, book.made()) == ({"Exit": 1}, 0)
 
@@ -118,7 +120,7 @@ def test_a_restart_of_many_is_one_and_is_shown_with_the_first_of_their_pods(scop
 
 
 def test_a_restart_that_counts_on_every_role_is_shown_on_the_one_that_caused_it() -> None:
-    shared = on(Why.EXIT, scope=Scope.JOB, shared=True)
+    shared = on(CauseKind.EXIT, scope=RestartScope.JOB, shared=True)
     world = run(job(role("chief", restart=shared), role("worker", 2, restart=shared)))
     fail(world, "job-worker-1")
     come_back(world)
@@ -140,12 +142,12 @@ def test_a_suspension_calls_restarts_off() -> None:
 def test_causes_may_be_left_out() -> None:
     book = RoleLedger("worker", restarts={"Exit": 5, "Disrupted": 3}, hidden={"Exit": 1, "Disrupted": 1})
 
-    assert (book.made(), book.made(frozenset({Why.DISRUPTED}))) == (6, 4)
+    assert (book.made(), book.made(frozenset({CauseKind.DISRUPTED}))) == (6, 4)
 
 
 @pytest.mark.parametrize("counted", [True, False])
 def test_restarts_inside_pods_are_kept_when_the_pods_are_replaced_and_when_the_job_ends(counted: bool) -> None:
-    twice, end = (Container("main", restart_count=2),), container(exit_code=1, reason="Error").state
+    twice, end = (ContainerStatus("main", restart_count=2),), container(exit_code=1, reason="Error").state
     lifecycle = Lifecycle(counts_in_place=counted)
     one = job(role(replicas=2, restart=ON_EXIT), ledger=lived(RoleLedger("worker", reached=2)), lifecycle=lifecycle)
 
@@ -220,10 +222,10 @@ def test_of_a_job_that_has_ended_only_the_charges_of_the_deciding_replica_are_ke
 def test_its_restarts_are_charged_to_its_replicas(book: RoleLedger, replicas: int, expected: str) -> None:
     part = role(replicas=replicas, restart=EACH)
 
-    new = counting.attributed(part, book)
+    new = attempts.attributed(part, book)
 
     assert new.charged == expected
-    assert counting.attributed(part, new) is new
+    assert attempts.attributed(part, new) is new
 
 
 books = st.builds(
@@ -240,7 +242,7 @@ books = st.builds(
 @given(books, st.integers(1, 20))
 def test_no_restart_is_lost_and_none_is_charged_twice(book: RoleLedger, replicas: int) -> None:
     part: Role = role(replicas=replicas, restart=EACH)
-    charged = row(counting.attributed(part, book).charged)
+    charged = row(attempts.attributed(part, book).charged)
 
     assert sum(charged.values()) == attempts.restarts(book, part.uncounted)
 
@@ -264,7 +266,7 @@ def test_a_job_that_has_ended_is_left_as_it_is() -> None:
 def test_a_thousand_that_failed_in_turn_are_few_words() -> None:
     book = RoleLedger("worker")
     for index in range(0, 1000, 2):
-        book = counting.charge(counting.decided(book, Why.EXIT, [index]), [index])
+        book = attempts.charge(attempts.decided(book, CauseKind.EXIT, [index]), [index])
     stored = msgspec.json.encode(Ledger(roles=(book,)))
 
     assert len(book.charged) < 2000

@@ -7,21 +7,20 @@ from typing import Any
 import pytest
 from passes import lived, look, names, on, waiting
 
-from trainwright.core import creation
-from trainwright.core.conclude import CREATE_ERRORS
-from trainwright.model.action import Plan, Write
-from trainwright.model.cause import Why
+from trainwright.core import classify
+from trainwright.core.classify import CREATE_ERRORS
+from trainwright.model.cause import CauseKind
 from trainwright.model.child import Pod
-from trainwright.model.job import Job, Restart, Scope
+from trainwright.model.job import Job, Restart, RestartScope
 from trainwright.model.ledger import RoleLedger, Spell
+from trainwright.model.plan import Plan, State, Write
 from trainwright.model.rule import NEVER
-from trainwright.model.site import Creating, Site
-from trainwright.model.status import State
+from trainwright.model.site import CreationRules, Site
 from trainwright.testing.factories import NOW, container, job, later, pod, role
 from trainwright.testing.world import World
 
 #: Replaced after a minute, for five minutes.
-WAIT, FAIL = (Site(creating=Creating(300, 60, fail)) for fail in (False, True))
+WAIT, FAIL = (Site(creating=CreationRules(300, 60, fail)) for fail in (False, True))
 BOOK = RoleLedger("worker", reached=1)
 
 
@@ -83,12 +82,12 @@ def test_where_it_began_is_not_known_its_birth_counts() -> None:
 @pytest.mark.parametrize(
     ("scope", "expected"),
     [
-        pytest.param(Scope.POD, ["job-worker-0"], id="itself"),
-        pytest.param(Scope.ROLE, ["job-worker-0", "job-worker-1"], id="its role"),
-        pytest.param(Scope.JOB, ["job-worker-0", "job-worker-1", "job-ps-0"], id="the job"),
+        pytest.param(RestartScope.POD, ["job-worker-0"], id="itself"),
+        pytest.param(RestartScope.ROLE, ["job-worker-0", "job-worker-1"], id="its role"),
+        pytest.param(RestartScope.JOB, ["job-worker-0", "job-worker-1", "job-ps-0"], id="the job"),
     ],
 )
-def test_it_takes_its_scope_along(scope: Scope, expected: list[str]) -> None:
+def test_it_takes_its_scope_along(scope: RestartScope, expected: list[str]) -> None:
     books = (RoleLedger("worker", reached=2), RoleLedger("ps", reached=1))
     one = job(role(replicas=2, recreates=True, restart=Restart(scope=scope)), role("ps"), ledger=waiting(*books))
 
@@ -97,8 +96,8 @@ def test_it_takes_its_scope_along(scope: Scope, expected: list[str]) -> None:
     assert [delete.name for delete in plan.deletes] == expected
 
 
-@pytest.mark.parametrize("scope", Scope)
-def test_it_costs_of_the_limit_and_beyond_that_it_is_only_waited_for(scope: Scope) -> None:
+@pytest.mark.parametrize("scope", RestartScope)
+def test_it_costs_of_the_limit_and_beyond_that_it_is_only_waited_for(scope: RestartScope) -> None:
     policy = Restart(limit=1, scope=scope)
     spent = RoleLedger("worker", reached=1, restarts={"CreateError": 1})
 
@@ -151,18 +150,18 @@ def test_after_it_the_replica_fails_where_the_operator_says_so(site: Site, secon
         assert plan.status.ledger.outcome is not None
         failure = plan.status.ledger.outcome.failure
         assert failure is not None
-        assert failure.cause.why is Why.CREATE_ERROR
+        assert failure.cause.why is CauseKind.CREATE_ERROR
 
 
 def test_a_policy_may_try_it_again_even_then() -> None:
-    plan = look(given(SINCE, restart=on(Why.CREATE_ERROR)), stuck(attempt=3), site=FAIL, now=later(300))
+    plan = look(given(SINCE, restart=on(CauseKind.CREATE_ERROR)), stuck(attempt=3), site=FAIL, now=later(300))
 
     assert plan.status.ledger.outcome is None
     assert len(plan.deletes) == 1
 
 
 def test_without_a_while_it_fails_at_the_first_sight_of_it() -> None:
-    plan = look(given(), stuck(), site=Site(creating=Creating(0, 60, True)))
+    plan = look(given(), stuck(), site=Site(creating=CreationRules(0, 60, True)))
 
     assert plan.status.ledger.outcome is not None
 
@@ -197,12 +196,12 @@ def test_a_replica_that_is_no_longer_wanted_is_forgotten() -> None:
 
 
 def test_many_that_are_stuck_since_different_times_are_remembered_in_few_words() -> None:
-    many = creation.MOST_SPELLS + 5
+    many = classify.MOST_SPELLS + 5
     pods = [stuck(i, started=later(i)) for i in range(many)]
 
     plan = look(given(RoleLedger("worker", reached=many), replicas=many), *pods, site=WAIT, now=later(50))
 
-    assert len(spells(plan)) == creation.MOST_SPELLS
+    assert len(spells(plan)) == classify.MOST_SPELLS
     assert spells(plan)[-1] == Spell(later(31), "31-36")
     assert spells(plan)[0] == Spell(NOW, "0")
 

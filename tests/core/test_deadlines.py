@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from trainwright.model.cause import Why
-from trainwright.model.job import Deadline, Ending, Lifecycle, Since
+from trainwright.model.cause import CauseKind
+from trainwright.model.job import Deadline, Lifecycle, RequestedEnd, Since
 from trainwright.model.ledger import Reason
 from trainwright.model.units import due, rfc3339
 from trainwright.testing.factories import NOW, container, job, later, role
@@ -93,7 +93,7 @@ def test_a_start_deadline(part: float) -> None:
 def test_a_time_to_live(part: float, ttl: float) -> None:
     world = begun(0.0, Lifecycle(ttl=ttl))
     world.wait(part)
-    world.edit(lifecycle=Lifecycle(ttl=ttl, ending=Ending("Failed")))
+    world.edit(lifecycle=Lifecycle(ttl=ttl, ending=RequestedEnd("Failed")))
     world.catch_up()
     assert ended(world) is Reason.EXTERNAL
 
@@ -109,7 +109,7 @@ def test_a_time_to_live(part: float, ttl: float) -> None:
 def test_a_back_off(part: float) -> None:
     world = begun(0.0, Lifecycle())
     first = world.job.roles[0]
-    policy = replace(first.restart, causes=frozenset({Why.EXIT}))
+    policy = replace(first.restart, causes=frozenset({CauseKind.EXIT}))
     world.edit(roles=(replace(first, restart=policy),))
     running(world)
     world.wait(part)

@@ -7,27 +7,26 @@ import pytest
 from msgspec.structs import replace
 from passes import emitted, lived, look, names, on, view
 
-from trainwright.core import devices
+from trainwright.core import nodes
 from trainwright.core.nodes import doubts, elsewhere
-from trainwright.model.action import Write
-from trainwright.model.cause import Cause, Why
+from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import Node, NodeSpec, Observed, Pod, Taint
-from trainwright.model.job import Clean, CleanUp, Elastic, Lifecycle, Restart, Role
+from trainwright.model.job import CleanPods, CleanUp, Elastic, Lifecycle, Restart, Role
 from trainwright.model.ledger import Avoided, RoleLedger
 from trainwright.model.meta import JOB_UID, ROLE
-from trainwright.model.site import Devices, Site
-from trainwright.model.status import State
+from trainwright.model.plan import State, Write
+from trainwright.model.site import DeviceRules, Site
 from trainwright.testing.factories import NOW, container, job, later, node, pod, role
 
-SITE = Site(devices=Devices(grace=10))
+SITE = Site(devices=DeviceRules(grace=10))
 GPU = "nvidia.com/gpu"
-NODE = on(Why.NODE_LOST)
+NODE = on(CauseKind.NODE_LOST)
 XID = "XIDErrors"
 
 
 def noted(*names: str, **more: Any) -> tuple[Avoided, ...]:
     """Suspects, since NOW."""
-    return tuple(Avoided(name, NOW, Why.DEVICE, **more) for name in names)
+    return tuple(Avoided(name, NOW, CauseKind.DEVICE, **more) for name in names)
 
 
 @pytest.mark.parametrize(
@@ -46,15 +45,15 @@ def noted(*names: str, **more: Any) -> tuple[Avoided, ...]:
 def test_what_a_role_asks_for(resources: Any, expected: dict[str, int]) -> None:
     containers = [{"name": "a", "resources": resources}, {"name": "b"}]
 
-    assert devices.asked(Role("worker", 1, {"spec": {"containers": containers}}), SITE) == expected
+    assert nodes.requested_devices(Role("worker", 1, {"spec": {"containers": containers}}), SITE) == expected
 
 
 def test_containers_add_up_and_a_template_may_have_none() -> None:
     one = {"resources": {"limits": {GPU: 2}}}
 
-    assert devices.asked(Role("worker", 1, {"spec": {"containers": [one, one]}}), SITE) == {GPU: 4}
-    assert devices.asked(Role("worker", 1, {}), SITE) == {}
-    assert devices.asked(Role("worker", 1, {"spec": {"containers": None}}), SITE) == {}
+    assert nodes.requested_devices(Role("worker", 1, {"spec": {"containers": [one, one]}}), SITE) == {GPU: 4}
+    assert nodes.requested_devices(Role("worker", 1, {}), SITE) == {}
+    assert nodes.requested_devices(Role("worker", 1, {"spec": {"containers": None}}), SITE) == {}
 
 
 @pytest.mark.parametrize(
@@ -77,14 +76,14 @@ def test_containers_add_up_and_a_template_may_have_none() -> None:
     ],
 )
 def test_what_tells_of_an_illness(known: Node, expected: str) -> None:
-    assert devices.illness(known, {GPU: 4}, SITE) == expected
+    assert nodes.device_failure(known, {GPU: 4}, SITE) == expected
 
 
-@pytest.mark.parametrize("name", sorted({type_ for type_, _ in Devices().conditions}))
+@pytest.mark.parametrize("name", sorted({type_ for type_, _ in DeviceRules().conditions}))
 def test_the_usual_detectors_are_known(name: str) -> None:
     status = "False" if name.endswith("Ready") else "True"
 
-    assert devices.illness(node(sick=name, status=status), {}, Site())
+    assert nodes.device_failure(node(sick=name, status=status), {}, Site())
 
 
 def seen(*pods: Pod, of: Role | None = None, nodes: dict[str, Node] | None = None, **more: Any) -> Any:
@@ -213,13 +212,13 @@ def test_the_grace_begins_when_it_was_first_seen() -> None:
     ill = {"node-1": node(sick=XID)}
 
     assert seen(pod(), nodes=ill)["node-1"].failed_at == later(10)
-    stored = lived(RoleLedger("worker", reached=4), avoided=(Avoided("node-1", later(-7), Why.DEVICE),))
+    stored = lived(RoleLedger("worker", reached=4), avoided=(Avoided("node-1", later(-7), CauseKind.DEVICE),))
     assert seen(pod(), nodes=ill, ledger=stored)["node-1"].failed_at == later(3)
-    ahead = lived(RoleLedger("worker", reached=4), avoided=(Avoided("node-1", later(99), Why.DEVICE),))
+    ahead = lived(RoleLedger("worker", reached=4), avoided=(Avoided("node-1", later(99), CauseKind.DEVICE),))
     assert seen(pod(), nodes=ill, ledger=ahead)["node-1"].failed_at == later(10)
 
 
-LOST = (State.LOST, Cause(Why.DEVICE, message="XIDErrors is True", node="node-1"))
+LOST = (State.LOST, Cause(CauseKind.DEVICE, message="XIDErrors is True", node="node-1"))
 
 
 @pytest.mark.parametrize(
@@ -227,9 +226,9 @@ LOST = (State.LOST, Cause(Why.DEVICE, message="XIDErrors is True", node="node-1"
     [
         pytest.param(pod(), NODE, LOST, id="it runs"),
         pytest.param(pod(phase="Pending"), NODE, LOST, id="it starts"),
-        pytest.param(pod(), on(Why.DEVICE), LOST, id="a policy may name it"),
-        pytest.param(pod(), on(Why.EXIT), (State.RUNNING, None), id="it would not be tried again"),
-        pytest.param(pod(phase="Succeeded"), NODE, (State.SUCCEEDED, Cause(Why.COMPLETED)), id="it has finished"),
+        pytest.param(pod(), on(CauseKind.DEVICE), LOST, id="a policy may name it"),
+        pytest.param(pod(), on(CauseKind.EXIT), (State.RUNNING, None), id="it would not be tried again"),
+        pytest.param(pod(phase="Succeeded"), NODE, (State.SUCCEEDED, Cause(CauseKind.COMPLETED)), id="it has finished"),
         pytest.param(pod(deleting=later(99)), NODE, (State.STOPPING, None), id="it is on its way out"),
     ],
 )
@@ -250,7 +249,7 @@ def test_a_container_that_failed_has_its_own_cause() -> None:
     (replica,) = view(given, one, nodes={"node-1": node(sick=XID)}, site=SITE, now=later(10)).roles[0].replicas
 
     assert replica.cause is not None
-    assert replica.cause.why is Why.EXIT
+    assert replica.cause.why is CauseKind.EXIT
 
 
 def test_a_role_that_resizes_itself_lives_with_it() -> None:
@@ -276,7 +275,7 @@ def test_the_story_of_a_gpu_that_fails() -> None:
 
     assert names(plan)["deletes"] == ["Pod job-worker-0"]
     assert not plan.deletes[0].force
-    assert plan.status.ledger.avoided == (Avoided("node-1", later(10), Why.DEVICE, failed=True),)
+    assert plan.status.ledger.avoided == (Avoided("node-1", later(10), CauseKind.DEVICE, failed=True),)
     assert plan.status.ledger.roles[0].restarts == {"DeviceFailed": 1}
     (event,) = emitted(plan)
     assert event.message == "restarting after job-worker-0: GPUs of node node-1 have failed (XIDErrors is True)"
@@ -302,21 +301,23 @@ def test_an_illness_that_passes_is_forgotten() -> None:
 @pytest.mark.parametrize(
     ("policy", "spent"),
     [
-        pytest.param(on(Why.NODE_LOST, limit=3), 1, id="counted as a lost node is"),
-        pytest.param(Restart(frozenset({Why.NODE_LOST}), free=frozenset({Why.NODE_LOST})), 0, id="free where that is"),
+        pytest.param(on(CauseKind.NODE_LOST, limit=3), 1, id="counted as a lost node is"),
+        pytest.param(
+            Restart(frozenset({CauseKind.NODE_LOST}), free=frozenset({CauseKind.NODE_LOST})), 0, id="free where that is"
+        ),
     ],
 )
 def test_what_it_costs(policy: Restart, spent: int) -> None:
-    assert policy.answers(Why.DEVICE)
-    assert (Why.DEVICE not in policy.uncounted) is bool(spent)
-    assert (Why.DEVICE not in role(restart=policy).uncounted) is bool(spent)
-    assert Why.DEVICE in role(restart=policy, elastic=Elastic(1, 2, True)).uncounted
-    assert (Why.DEVICE not in role(restart=policy, elastic=Elastic(1, 2)).uncounted) is bool(spent)
+    assert policy.answers(CauseKind.DEVICE)
+    assert (CauseKind.DEVICE not in policy.uncounted) is bool(spent)
+    assert (CauseKind.DEVICE not in role(restart=policy).uncounted) is bool(spent)
+    assert CauseKind.DEVICE in role(restart=policy, elastic=Elastic(1, 2, True)).uncounted
+    assert (CauseKind.DEVICE not in role(restart=policy, elastic=Elastic(1, 2)).uncounted) is bool(spent)
 
 
 def test_it_is_cleaned_up_after_as_after_a_lost_node() -> None:
-    life = Lifecycle(clean=CleanUp(failed=Clean.NONE, lost=Clean.ALL))
-    restart = on(Why.NODE_LOST, limit=0)
+    life = Lifecycle(clean=CleanUp(failed=CleanPods.NONE, lost=CleanPods.ALL))
+    restart = on(CauseKind.NODE_LOST, limit=0)
     given = job(role(gpus=1, restart=restart), lifecycle=life, ledger=lived(avoided=noted("node-1")))
 
     plan = look(given, pod(), nodes={"node-1": node(sick=XID)}, site=SITE, now=later(10))

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from passes import emitted, lived, look, names
 
-from trainwright.core.elastic import bounded
-from trainwright.model.action import Plan, Write
-from trainwright.model.event import Moment
-from trainwright.model.job import Elastic, Lifecycle, Scope
-from trainwright.model.ledger import Ceiling, Phase, RoleLedger
+from trainwright.core.autosize import within_bounds
+from trainwright.model.event import EventReason
+from trainwright.model.job import Elastic, Lifecycle, RestartScope
+from trainwright.model.ledger import Phase, RoleLedger, SizeCap
+from trainwright.model.plan import Plan, Write
 from trainwright.model.site import Site
 from trainwright.testing.factories import NOW, job, pod, role
 
@@ -28,7 +28,7 @@ from trainwright.testing.factories import NOW, job, pod, role
 def test_a_size_outside_its_bounds_counts_as_the_nearer_one(wanted: int, counts: int) -> None:
     given = job(role("worker", wanted, elastic=Elastic(2, 4)), role("ps", wanted))
 
-    assert [(one.name, one.replicas) for one in bounded(given).roles] == [("worker", counts), ("ps", wanted)]
+    assert [(one.name, one.replicas) for one in within_bounds(given).roles] == [("worker", counts), ("ps", wanted)]
 
 
 @pytest.mark.parametrize(
@@ -42,17 +42,17 @@ def test_a_size_outside_its_bounds_counts_as_the_nearer_one(wanted: int, counts:
     ],
 )
 def test_a_ceiling_holds_for_roles_that_resize_themselves(auto: bool, most: int, counts: int) -> None:
-    ledger = lived(RoleLedger("worker", ceiling=Ceiling(NOW, most)))
-    (found,) = bounded(job(role(replicas=4, elastic=Elastic(1, 8, auto)), ledger=ledger)).roles
+    ledger = lived(RoleLedger("worker", ceiling=SizeCap(NOW, most)))
+    (found,) = within_bounds(job(role(replicas=4, elastic=Elastic(1, 8, auto)), ledger=ledger)).roles
 
     assert (found.replicas, found.wanted) == (counts, 4)
-    assert bounded(job(found, ledger=ledger)).roles == (found,)
+    assert within_bounds(job(found, ledger=ledger)).roles == (found,)
 
 
 def test_a_job_without_bounds_is_left_alone() -> None:
     given = job(role(replicas=3))
 
-    assert bounded(given) is given
+    assert within_bounds(given) is given
 
 
 def test_the_bounds_are_kept_when_a_job_is_resized() -> None:
@@ -77,7 +77,7 @@ def epochs(plan: Plan) -> dict[str, tuple[int, int]]:
 
 
 def test_a_new_job_remembers_the_size_that_its_pods_are_told_of() -> None:
-    plan = look(job(role("worker", 2, resize=Scope.ROLE), role("ps", 1)))
+    plan = look(job(role("worker", 2, resize=RestartScope.ROLE), role("ps", 1)))
 
     assert epochs(plan) == {"worker": (0, 2), "ps": (0, -1)}
     assert plan.events == ()
@@ -86,7 +86,7 @@ def test_a_new_job_remembers_the_size_that_its_pods_are_told_of() -> None:
 @pytest.mark.parametrize(("replicas", "epoch"), [pytest.param(3, 1, id="more"), pytest.param(1, 2, id="fewer")])
 def test_a_change_of_size_starts_the_role_anew(replicas: int, epoch: int) -> None:
     ledger = lived(told(2), RoleLedger("ps", reached=1))
-    given = job(role("worker", replicas, resize=Scope.ROLE), role("ps", 1), ledger=ledger)
+    given = job(role("worker", replicas, resize=RestartScope.ROLE), role("ps", 1), ledger=ledger)
 
     plan = look(given, pod(0), pod(1), pod(0, role="ps"))
 
@@ -95,13 +95,13 @@ def test_a_change_of_size_starts_the_role_anew(replicas: int, epoch: int) -> Non
     assert names(plan)["creates"] == []  # the old ones may still answer
     assert (plan.status.ledger.phase, plan.write) == (Phase.RESTARTING, Write.NOW)
     assert [(one.moment, one.message) for one in emitted(plan)] == [
-        (Moment.RESIZED, f"worker is scaled from 2 to {replicas} replicas")
+        (EventReason.RESIZED, f"worker is scaled from 2 to {replicas} replicas")
     ]
 
 
 def test_it_takes_the_whole_job_along_where_all_are_told() -> None:
     ledger = lived(told(2), RoleLedger("ps", reached=1, size=1))
-    given = job(role("worker", 3, resize=Scope.JOB), role("ps", 1, resize=Scope.JOB), ledger=ledger)
+    given = job(role("worker", 3, resize=RestartScope.JOB), role("ps", 1, resize=RestartScope.JOB), ledger=ledger)
 
     plan = look(given, pod(0), pod(1), pod(0, role="ps"))
 
@@ -110,7 +110,7 @@ def test_it_takes_the_whole_job_along_where_all_are_told() -> None:
 
 
 def test_a_change_of_size_costs_no_restart_and_no_delay() -> None:
-    plan = look(job(role("worker", 3, resize=Scope.ROLE), ledger=lived(told(2))))
+    plan = look(job(role("worker", 3, resize=RestartScope.ROLE), ledger=lived(told(2))))
 
     book = plan.status.ledger.roles[0]
     assert (book.restarts, book.holds) == ({}, ())
@@ -118,7 +118,7 @@ def test_a_change_of_size_costs_no_restart_and_no_delay() -> None:
 
 
 def test_work_that_is_done_is_not_begun_again_in_another_size() -> None:
-    given = job(role("worker", 1, resize=Scope.ROLE), ledger=lived(told(2)))
+    given = job(role("worker", 1, resize=RestartScope.ROLE), ledger=lived(told(2)))
 
     plan = look(given, pod(0, phase="Succeeded"), pod(1))
 
@@ -133,11 +133,13 @@ def test_where_nobody_is_told_a_change_of_size_disturbs_nobody() -> None:
 
 
 def test_a_suspended_job_may_change_its_size_without_a_word() -> None:
-    down = look(job(role("worker", 2, resize=Scope.ROLE), ledger=lived(told(2)), lifecycle=Lifecycle(suspended=True)))
-    up = look(job(role("worker", 4, resize=Scope.ROLE), ledger=down.status.ledger))
+    down = look(
+        job(role("worker", 2, resize=RestartScope.ROLE), ledger=lived(told(2)), lifecycle=Lifecycle(suspended=True))
+    )
+    up = look(job(role("worker", 4, resize=RestartScope.ROLE), ledger=down.status.ledger))
 
     assert epochs(up) == {"worker": (1, 4)}
-    assert [one.moment for one in up.events] == [Moment.RESUMED]
+    assert [one.moment for one in up.events] == [EventReason.RESUMED]
 
 
 # -- what replicas look up themselves ----------------------------------------------------------------------------------
@@ -176,5 +178,5 @@ def test_replicas_that_look_the_size_up_go_on_and_the_change_is_told() -> None:
     assert names(plan) == {"creates": ["Pod job-worker-2"], "deletes": []}
     assert (plan.status.ledger.phase, plan.write) == (Phase.RUNNING, Write.NOW)
     assert [(one.moment, one.message) for one in emitted(plan)] == [
-        (Moment.RESIZED, "worker is scaled from 2 to 3 replicas")
+        (EventReason.RESIZED, "worker is scaled from 2 to 3 replicas")
     ]

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from trainwright.core import ports
 from trainwright.model.job import Elastic, Job, Lifecycle
-from trainwright.model.ledger import Ceiling, Ledger, Outcome, Phase, Reason, RoleLedger
+from trainwright.model.ledger import Ledger, Outcome, Phase, Reason, RoleLedger, SizeCap
 from trainwright.model.rule import Result
 from trainwright.model.site import Endpoints
 from trainwright.testing.factories import NOW, PlainDialect, job, role
@@ -56,6 +56,6 @@ def test_nothing_is_reserved_for_a_job_that_gets_no_pods(more: dict[str, Any]) -
     ],
 )
 def test_a_role_that_may_grow_in_the_pass_is_reserved_at_its_largest(asked: int, expected: int) -> None:
-    one = told(ledger=Ledger(Phase.RUNNING, roles=(RoleLedger("Worker", ceiling=Ceiling(NOW, 2, "no room")),)))
+    one = told(ledger=Ledger(Phase.RUNNING, roles=(RoleLedger("Worker", ceiling=SizeCap(NOW, 2, "no room")),)))
     grows = replace(one, roles=(replace(one.roles[0], replicas=asked, elastic=Elastic(2, 4, auto=True)),))
     assert ports.endpoints(grows) == (Endpoints("job-worker-", expected, (2222, 3333)),)

@@ -3,16 +3,16 @@
 
 from passes import lived
 
-from trainwright.core.exits import exits
-from trainwright.model.cause import Cause, Why
-from trainwright.model.event import Moment
+from trainwright.core.report import exits
+from trainwright.model.cause import Cause, CauseKind
+from trainwright.model.event import EventReason
 from trainwright.model.ledger import Failure, RoleLedger
 from trainwright.testing.factories import NOW, job, role
 
 JOB = job(role("worker", replicas=9), role("ps"))
 
 
-def failure(index: int, code: int, why: Why = Why.EXIT) -> Failure:
+def failure(index: int, code: int, why: CauseKind = CauseKind.EXIT) -> Failure:
     return Failure("worker", index, f"job-worker-{index}", 0, NOW, Cause(why, code, container="main"))
 
 
@@ -21,7 +21,7 @@ def test_each_is_told_of_once_with_its_code() -> None:
     after = lived(
         RoleLedger("worker", succeeded="0,3-5"),
         RoleLedger("ps", succeeded="0"),
-        failures=(failure(1, 1), failure(2, 137), failure(6, 1, Why.DISRUPTED)),
+        failures=(failure(1, 1), failure(2, 137), failure(6, 1, CauseKind.DISRUPTED)),
     )
 
     told = exits(JOB, before, after)
@@ -32,7 +32,7 @@ def test_each_is_told_of_once_with_its_code() -> None:
         "job-worker-5 exited with code 0",
         "job-ps-0 exited with code 0",
     ]
-    assert {(event.moment, event.warning) for event in told} == {(Moment.EXITED, False)}
+    assert {(event.moment, event.warning) for event in told} == {(EventReason.EXITED, False)}
     assert exits(JOB, after, after) == ()
     assert exits(JOB, before, after, every=False) == told[:1]
 

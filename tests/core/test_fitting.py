@@ -8,21 +8,21 @@ import pytest
 from msgspec.structs import replace
 from passes import emitted, lived, look, names
 
-from trainwright.model.action import Plan, Write
-from trainwright.model.cause import Why
-from trainwright.model.child import Condition, Pod, Refusal
-from trainwright.model.event import Emit, Moment
-from trainwright.model.job import Elastic, Job, Restart, Scope
-from trainwright.model.ledger import Ceiling, Ledger, Phase, RoleLedger
+from trainwright.model.cause import CauseKind
+from trainwright.model.child import ObjectCondition, Pod, Refusal
+from trainwright.model.event import Emit, EventReason
+from trainwright.model.job import Elastic, Job, Restart, RestartScope
+from trainwright.model.ledger import Ledger, Phase, RoleLedger, SizeCap
 from trainwright.model.meta import ATTEMPT, SPARE
+from trainwright.model.plan import Plan, Write
 from trainwright.model.rule import NEVER, Atom, Result, Which
-from trainwright.model.site import Site, Sizing
+from trainwright.model.site import Site, SizingRules
 from trainwright.testing.factories import NOW, job, later, node, pod, role
 from trainwright.testing.world import World
 
-SITE = Site(sizing=Sizing(patience=30, cooldown=60))
+SITE = Site(sizing=SizingRules(patience=30, cooldown=60))
 #: Nothing that this file is about depends on what is answered.
-ANY = Restart(frozenset({Why.EXIT, Why.NODE_LOST}))
+ANY = Restart(frozenset({CauseKind.EXIT, CauseKind.NODE_LOST}))
 
 
 PAIR = (pod(0), pod(1))
@@ -30,13 +30,15 @@ PAIR = (pod(0), pod(1))
 
 def auto(replicas: int = 4, least: int = 1, most: int = 4, **more: Any) -> Job:
     book = more.pop("book", RoleLedger("worker", reached=replicas, size=replicas))
-    given: dict[str, Any] = {"resize": Scope.ROLE, "restart": ANY} | more
+    given: dict[str, Any] = {"resize": RestartScope.ROLE, "restart": ANY} | more
     return job(role(replicas=replicas, elastic=Elastic(least, most, True), **given), ledger=lived(book))
 
 
 def placeless(index: int, since: datetime | None = NOW, **more: Any) -> Pod:
     """A pod for which there is no node."""
-    told = Condition(more.pop("type", "PodScheduled"), more.pop("status", "False"), more.pop("reason", "Unschedulable"))
+    told = ObjectCondition(
+        more.pop("type", "PodScheduled"), more.pop("status", "False"), more.pop("reason", "Unschedulable")
+    )
     told = replace(told, message="0/3 nodes are available", last_transition_time=since)
     return pod(index, "Pending", node="", conditions=(told,), **more)
 
@@ -169,20 +171,20 @@ def test_people_are_told_from_what_to_what_and_why() -> None:
     told = emitted(look(auto(), *pods, site=SITE, now=later(30)))
     untold = emitted(look(auto(resize=None, book=RoleLedger("worker", reached=4)), *pods, site=SITE, now=later(30)))
 
-    assert told == (Emit(Moment.RESIZED, f"worker is scaled from 4 to 2 replicas: {why}"),)
-    assert untold == (Emit(Moment.RESIZED, f"worker is scaled to 2 replicas: {why}"),)
+    assert told == (Emit(EventReason.RESIZED, f"worker is scaled from 4 to 2 replicas: {why}"),)
+    assert untold == (Emit(EventReason.RESIZED, f"worker is scaled to 2 replicas: {why}"),)
 
 
 @pytest.mark.parametrize(
     ("before", "expected"),
     [
         pytest.param(None, 0, id="the first time"),
-        pytest.param(Ceiling(later(-599), -1, grew=True, tries=2), 3, id="soon after it grew"),
-        pytest.param(Ceiling(later(-600), -1, grew=True, tries=2), 0, id="long after it grew"),
-        pytest.param(Ceiling(later(-10), -1, tries=2), 0, id="after it shrank"),
+        pytest.param(SizeCap(later(-599), -1, grew=True, tries=2), 3, id="soon after it grew"),
+        pytest.param(SizeCap(later(-600), -1, grew=True, tries=2), 0, id="long after it grew"),
+        pytest.param(SizeCap(later(-10), -1, tries=2), 0, id="after it shrank"),
     ],
 )
-def test_growth_that_did_not_last_makes_it_more_careful(before: Ceiling | None, expected: int) -> None:
+def test_growth_that_did_not_last_makes_it_more_careful(before: SizeCap | None, expected: int) -> None:
     given = auto(book=RoleLedger("worker", reached=4, size=4, ceiling=before))
 
     ceiling = book(look(given, pod(0), pod(1), pod(2), placeless(3, later(-60)), site=SITE)).ceiling
@@ -196,7 +198,7 @@ def test_growth_that_did_not_last_makes_it_more_careful(before: Ceiling | None, 
 
 def held(most: int = 2, at: datetime = NOW, **more: Any) -> RoleLedger:
     """The book of a role that is held to so many."""
-    return RoleLedger("worker", reached=most, size=most, ceiling=Ceiling(at, most, "no room", **more))
+    return RoleLedger("worker", reached=most, size=most, ceiling=SizeCap(at, most, "no room", **more))
 
 
 def spare(index: int, **more: Any) -> Pod:
@@ -259,7 +261,7 @@ def test_places_are_looked_for_only_while_all_run(pods: tuple[Pod, ...]) -> None
     assert not [one for one in made if one.body["metadata"]["labels"][ATTEMPT] == SPARE]
 
 
-def beside_an_ended_role(resize: Scope | None, *spares: Pod) -> Plan:
+def beside_an_ended_role(resize: RestartScope | None, *spares: Pod) -> Plan:
     """One pass over a role that is held below its size, next to a role that has failed for good."""
     worker = auto(book=held(), resize=resize).roles[0]
     ended = RoleLedger("ps", failed="0", reached=1)
@@ -269,13 +271,13 @@ def beside_an_ended_role(resize: Scope | None, *spares: Pod) -> Plan:
 
 
 def test_places_are_looked_for_beside_a_role_that_has_ended_for_good() -> None:
-    plan = beside_an_ended_role(Scope.ROLE)
+    plan = beside_an_ended_role(RestartScope.ROLE)
 
     assert names(plan)["creates"] == ["Pod job-worker-2", "Pod job-worker-3"]
 
 
 def test_it_grows_beside_a_role_that_has_ended_for_good() -> None:
-    plan = beside_an_ended_role(Scope.ROLE, *(spare(i, node="node-2", born=later(60)) for i in (2, 3)))
+    plan = beside_an_ended_role(RestartScope.ROLE, *(spare(i, node="node-2", born=later(60)) for i in (2, 3)))
 
     assert (book(plan).size, most(plan)) == (4, -1)
 
@@ -283,7 +285,7 @@ def test_it_grows_beside_a_role_that_has_ended_for_good() -> None:
 def test_it_does_not_grow_where_that_would_start_a_role_anew_that_has_ended_for_good() -> None:
     """Another size of the job starts all of its roles anew, and what has finished is not run again."""
     places = [spare(i, node="node-2", born=later(60)) for i in (2, 3)]
-    before, plan = beside_an_ended_role(Scope.JOB), beside_an_ended_role(Scope.JOB, *places)
+    before, plan = beside_an_ended_role(RestartScope.JOB), beside_an_ended_role(RestartScope.JOB, *places)
 
     assert not before.creates
     assert (book(plan).size, most(plan)) == (2, 2)
@@ -302,9 +304,11 @@ def test_it_grows_at_once_when_all_places_are_found() -> None:
     plan = look(auto(book=held(tries=2)), *pods, site=SITE, now=later(61))
 
     assert (book(plan).size, book(plan).epoch) == (4, 1)
-    assert book(plan).ceiling == Ceiling(later(61), -1, "there is room for 2 more", grew=True, tries=2)
+    assert book(plan).ceiling == SizeCap(later(61), -1, "there is room for 2 more", grew=True, tries=2)
     assert sorted(one.name for one in plan.deletes) == [f"job-worker-{i}" for i in range(4)]
-    assert emitted(plan) == (Emit(Moment.RESIZED, "worker is scaled from 2 to 4 replicas: there is room for 2 more"),)
+    assert emitted(plan) == (
+        Emit(EventReason.RESIZED, "worker is scaled from 2 to 4 replicas: there is room for 2 more"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -345,7 +349,7 @@ def test_where_there_is_no_room_the_next_try_comes_later(found: dict[str, Any]) 
 
     plan = look(auto(book=held()), *pods, site=SITE, now=later(90), nodes=nodes)
 
-    assert book(plan).ceiling == Ceiling(later(90), 2, "no room", tries=1)
+    assert book(plan).ceiling == SizeCap(later(90), 2, "no room", tries=1)
     assert names(plan)["deletes"] == ["Pod job-worker-2", "Pod job-worker-3"]
     assert (plan.events, book(plan).epoch, plan.status.ledger.phase) == ((), 0, Phase.RUNNING)
 
@@ -424,7 +428,7 @@ def test_an_edit_sets_what_is_wanted_and_the_ceiling_stays() -> None:
 def test_an_edit_to_what_it_is_held_to_frees_it() -> None:
     plan = look(auto(replicas=2, book=held()), *PAIR, site=SITE, now=later(10))
 
-    assert book(plan).ceiling == Ceiling(NOW, -1)
+    assert book(plan).ceiling == SizeCap(NOW, -1)
     assert (plan.creates, plan.deletes, plan.events) == ((), (), ())
 
 
@@ -432,7 +436,7 @@ def test_an_edit_below_what_it_is_held_to_is_followed_at_once() -> None:
     plan = look(auto(replicas=1, book=held()), *PAIR, site=SITE, now=later(10))
 
     assert book(plan).size == 1
-    assert emitted(plan) == (Emit(Moment.RESIZED, "worker is scaled from 2 to 1 replica"),)
+    assert emitted(plan) == (Emit(EventReason.RESIZED, "worker is scaled from 2 to 1 replica"),)
 
 
 def test_bounds_that_are_raised_hold() -> None:
@@ -455,13 +459,15 @@ def test_a_role_that_no_longer_sizes_itself_forgets_what_it_was_held_to(elastic:
     plan = look(given, *PAIR, site=SITE, now=later(10))
 
     assert (book(plan).ceiling, book(plan).size) == (None, 4)
-    assert emitted(plan) == (Emit(Moment.RESIZED, "worker is scaled from 2 to 4 replicas"),)
+    assert emitted(plan) == (Emit(EventReason.RESIZED, "worker is scaled from 2 to 4 replicas"),)
 
 
 # -- lost nodes ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", [Restart(), Restart(frozenset({Why.NODE_LOST}), limit=0)], ids=["Never", "spent"])
+@pytest.mark.parametrize(
+    "policy", [Restart(), Restart(frozenset({CauseKind.NODE_LOST}), limit=0)], ids=["Never", "spent"]
+)
 def test_it_lives_with_lost_nodes_whatever_its_policy_says(policy: Restart) -> None:
     nodes = {"node-1": node(), "node-2": node("node-2", ready=False)}
     pods = (pod(0), pod(1, node="node-2"))
@@ -476,7 +482,9 @@ def test_it_lives_with_lost_nodes_whatever_its_policy_says(policy: Restart) -> N
 
 def test_a_whole_story() -> None:
     """Four replicas on two nodes, one node dies and comes back: four, two, four."""
-    world = World(auto(restart=Restart(frozenset({Why.NODE_LOST}), scope=Scope.ROLE)), site=SITE, nodes=("a", "b"))
+    world = World(
+        auto(restart=Restart(frozenset({CauseKind.NODE_LOST}), scope=RestartScope.ROLE)), site=SITE, nodes=("a", "b")
+    )
     world.job = world.seen_job = replace(world.job, ledger=Ledger())
 
     def place(*nodes: str) -> None:

@@ -8,16 +8,16 @@ from msgspec.structs import replace
 from passes import emitted
 
 from trainwright.core import gate
-from trainwright.model.cause import Why
+from trainwright.model.cause import CauseKind
 from trainwright.model.child import CONFIG_ERROR, Extra, Observed, Waiting
-from trainwright.model.job import Body, Clean, CleanUp, Job, Lifecycle, Replica, Restart, Scope
+from trainwright.model.job import Body, CleanPods, CleanUp, Job, Lifecycle, Replica, Restart, RestartScope
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import JOB_UID, KIND, PLACES, WORLD, ObjectMeta
 from trainwright.model.site import Site
 from trainwright.testing.factories import NOW, OWNER, UID, PlainDialect, job, role
 from trainwright.testing.world import World
 
-ANEW = Restart(frozenset({Why.EXIT, Why.DELETED}), scope=Scope.JOB)
+ANEW = Restart(frozenset({CauseKind.EXIT, CauseKind.DELETED}), scope=RestartScope.JOB)
 
 
 class Listed(PlainDialect, frozen=True):
@@ -42,7 +42,7 @@ class Listed(PlainDialect, frozen=True):
 
 def gated(replicas: int = 2, **lifecycle: Any) -> Job:
     """A job whose replicas restart together, and are told of each other's addresses."""
-    one = role(replicas=replicas, restart=ANEW, gate="job", resize=Scope.JOB)
+    one = role(replicas=replicas, restart=ANEW, gate="job", resize=RestartScope.JOB)
     return job(one, dialect=Listed(), lifecycle=Lifecycle(**lifecycle))
 
 
@@ -132,7 +132,9 @@ def test_a_pod_that_goes_after_the_map_was_made_takes_all_along_although_nothing
 
 
 ALSO_DISRUPTED = Restart(
-    frozenset({Why.EXIT, Why.DELETED, Why.DISRUPTED}), free=frozenset({Why.DISRUPTED}), scope=Scope.JOB
+    frozenset({CauseKind.EXIT, CauseKind.DELETED, CauseKind.DISRUPTED}),
+    free=frozenset({CauseKind.DISRUPTED}),
+    scope=RestartScope.JOB,
 )
 
 
@@ -165,7 +167,7 @@ def test_a_pod_that_gets_another_address_takes_all_along() -> None:
 @pytest.mark.parametrize(
     "restart",
     [
-        pytest.param(replace(ALSO_DISRUPTED, scope=Scope.POD), id="peers go by name"),
+        pytest.param(replace(ALSO_DISRUPTED, scope=RestartScope.POD), id="peers go by name"),
         pytest.param(ANEW, id="disruptions are not answered"),
     ],
 )
@@ -248,8 +250,8 @@ def test_it_stays_when_a_pod_that_had_finished_is_collected() -> None:
     assert map_of(world) == before
 
 
-@pytest.mark.parametrize("level", [Clean.NONE, Clean.ALL])
-def test_it_stays_with_the_job_when_that_has_ended(level: Clean) -> None:
+@pytest.mark.parametrize("level", [CleanPods.NONE, CleanPods.ALL])
+def test_it_stays_with_the_job_when_that_has_ended(level: CleanPods) -> None:
     world = started(World(gated(clean=CleanUp(level, level, level))))
     for name in world.pods():
         world.exit(name)

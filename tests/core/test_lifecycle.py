@@ -10,16 +10,15 @@ from passes import Grouped, emitted, group, lived, look, names, view, waiting
 
 from trainwright.core import lifecycle
 from trainwright.core.render import digest
-from trainwright.model.action import Delete, Plan, Write
-from trainwright.model.cause import Cause, Why
-from trainwright.model.child import Container, Observed, Pod, Service
-from trainwright.model.event import Emit, Moment
-from trainwright.model.job import Body, Clean, CleanUp, Deadline, Ending, Job, Lifecycle
+from trainwright.model.cause import Cause, CauseKind
+from trainwright.model.child import ContainerStatus, Observed, Pod, Service
+from trainwright.model.event import Emit, EventReason
+from trainwright.model.job import Body, CleanPods, CleanUp, Deadline, Job, Lifecycle, RequestedEnd
 from trainwright.model.ledger import Failure, Hold, Ledger, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.meta import Meta
+from trainwright.model.plan import Delete, Plan, State, Status, Write
 from trainwright.model.rule import NEVER, Result
 from trainwright.model.site import Site
-from trainwright.model.status import State, Status
 from trainwright.testing.factories import NOW, OWNER, PlainDialect, container, job, later, node, pod, role, service
 
 SUSPEND = Lifecycle(suspended=True)
@@ -116,7 +115,7 @@ def test_the_first_run_as_a_whole_is_noted_once() -> None:
     again = look(job(ledger=lived(phase=Phase.RESTARTING)), pod(), now=later(9))
 
     assert (first.status.ledger.phase, first.status.ledger.times) == (Phase.RUNNING, Times(NOW, NOW, later(3.2)))
-    assert emitted(first) == (Emit(Moment.RUNNING, "job is running."),)
+    assert emitted(first) == (Emit(EventReason.RUNNING, "job is running."),)
     assert (again.status.ledger.phase, again.status.ledger.times) == (Phase.RUNNING, Times(NOW, NOW, NOW))
     assert again.events == ()
 
@@ -152,7 +151,7 @@ def test_a_suspended_job_loses_its_children_and_forgets_what_had_finished() -> N
         Delete("PodGroup", "job", "uid-job", why, api="gang/v1"),
     )
     assert (plan.creates, plan.write, plan.wake) == ((), Write.NOW, None)
-    assert emitted(plan) == (Emit(Moment.SUSPENDED, "job is suspended."),)
+    assert emitted(plan) == (Emit(EventReason.SUSPENDED, "job is suspended."),)
     assert plan.status.cleaning
     assert plan.status.roles[0].count(State.WAITING) == 2
 
@@ -160,7 +159,7 @@ def test_a_suspended_job_loses_its_children_and_forgets_what_had_finished() -> N
 def test_suspending_keeps_what_the_kubelet_counted() -> None:
     lifecycle = Lifecycle(suspended=True, counts_in_place=True)
     given = job(role(replicas=2), lifecycle=lifecycle, ledger=lived(RoleLedger("worker", reached=2)))
-    twice, once = (Container("main", restart_count=count) for count in (2, 1))
+    twice, once = (ContainerStatus("main", restart_count=count) for count in (2, 1))
 
     plan = look(given, pod(0, containers=(twice,)), pod(1, containers=(once,)))
 
@@ -227,7 +226,7 @@ def test_a_resumed_job_starts_anew_above_its_old_attempts() -> None:
     assert plan.status.ledger == Ledger(
         Phase.RESUMING, roles=(RoleLedger("worker", 4),), times=Times(later(-50), later(0.9)), resumes=2
     )
-    assert emitted(plan) == (Emit(Moment.RESUMED, "job is resumed."),)
+    assert emitted(plan) == (Emit(EventReason.RESUMED, "job is resumed."),)
     assert plan.creates[0].body["metadata"]["labels"]["trainwright.dev/attempt"] == "4"
     assert (plan.write, plan.wake) == (Write.NOW, later(60.9))
 
@@ -247,7 +246,7 @@ def test_a_resumed_job_runs_anew_and_says_so() -> None:
     plan = look(job(ledger=ledger), pod(attempt=4), now=later(8))
 
     assert (plan.status.ledger.phase, plan.status.ledger.times) == (Phase.RUNNING, Times(NOW, later(5), later(8)))
-    assert emitted(plan) == (Emit(Moment.RUNNING, "job is running."),)
+    assert emitted(plan) == (Emit(EventReason.RUNNING, "job is running."),)
 
 
 def test_resuming_is_for_suspended_jobs_that_are_no_longer_asked_to_be() -> None:
@@ -259,7 +258,7 @@ def test_resuming_is_for_suspended_jobs_that_are_no_longer_asked_to_be() -> None
 
 
 def test_an_end_from_outside_reaches_a_suspended_job() -> None:
-    both = Lifecycle(suspended=True, ending=Ending("Preempted", "make room"), clean=CleanUp(ended=Clean.ALL))
+    both = Lifecycle(suspended=True, ending=RequestedEnd("Preempted", "make room"), clean=CleanUp(ended=CleanPods.ALL))
     given = job(lifecycle=both, ledger=lived())
 
     plan = look(given, pod(), now=later(7))
@@ -271,7 +270,7 @@ def test_an_end_from_outside_reaches_a_suspended_job() -> None:
     assert names(plan) == {"creates": [], "deletes": ["Pod job-worker-0"]}
 
 
-CLEAN = CleanUp(succeeded=Clean.ALL)
+CLEAN = CleanUp(succeeded=CleanPods.ALL)
 
 
 def test_a_job_whose_work_is_done_when_it_is_to_be_suspended_has_succeeded() -> None:
@@ -290,7 +289,7 @@ def test_a_job_whose_work_is_done_when_it_is_to_be_suspended_has_succeeded() -> 
         times=Times(NOW, NOW, NOW, later(7.5)),
     )
     assert names(plan) == {"creates": [], "deletes": ["Pod job-worker-1"]}
-    assert emitted(plan) == (Emit(Moment.SUCCEEDED, "every replica that counts has succeeded"),)
+    assert emitted(plan) == (Emit(EventReason.SUCCEEDED, "every replica that counts has succeeded"),)
     assert plan.write is Write.NOW
 
 
@@ -318,7 +317,7 @@ def test_a_job_whose_work_is_not_done_when_it_is_to_be_suspended_is(phase: Phase
     ("phase", "reason"), [(Phase.RUNNING, Reason.RULE), (Phase.SUSPENDED, Reason.EXTERNAL)], ids=["begins", "before"]
 )
 def test_success_comes_before_an_end_from_outside_where_a_suspension_begins(phase: Phase, reason: Reason) -> None:
-    both = Lifecycle(suspended=True, ending=Ending("Preempted", "make room"))
+    both = Lifecycle(suspended=True, ending=RequestedEnd("Preempted", "make room"))
 
     plan = look(job(lifecycle=both, ledger=lived(phase=phase)), pod(phase="Succeeded"))
 
@@ -349,12 +348,12 @@ PODS = (
 SERVICES = (*(service(f"job-worker-{index}") for index in range(3)), *(service(f"job-old-{i}") for i in (3, 4, 5)))
 
 
-def cleaned(clean: Clean) -> Plan:
+def cleaned(clean: CleanPods) -> Plan:
     return look(over(clean=CleanUp(succeeded=clean)), *PODS, services=SERVICES, extras=(group(digest({})),))
 
 
 def test_cleaning_nothing_takes_only_live_leftovers_and_what_belongs_to_the_job() -> None:
-    plan = cleaned(Clean.NONE)
+    plan = cleaned(CleanPods.NONE)
 
     assert names(plan) == {"creates": [], "deletes": ["Pod job-old-4", "PodGroup job"]}
     assert {"the job has succeeded"} == {one.why for one in plan.deletes}
@@ -380,7 +379,7 @@ def test_a_pod_that_simply_runs_stays_however_often_it_was_restarted() -> None:
 
 
 def test_cleaning_the_unfinished_takes_live_pods_and_services_without_one() -> None:
-    assert names(cleaned(Clean.UNFINISHED)) == {
+    assert names(cleaned(CleanPods.UNFINISHED)) == {
         "creates": [],
         "deletes": [
             "Pod job-worker-1",
@@ -395,7 +394,7 @@ def test_cleaning_the_unfinished_takes_live_pods_and_services_without_one() -> N
 
 
 def test_cleaning_all_takes_everything() -> None:
-    assert names(cleaned(Clean.ALL)) == {
+    assert names(cleaned(CleanPods.ALL)) == {
         "creates": [],
         "deletes": [
             "Pod job-worker-0",
@@ -408,8 +407,8 @@ def test_cleaning_all_takes_everything() -> None:
     }
 
 
-@pytest.mark.parametrize("clean", list(Clean))
-def test_what_belongs_to_the_job_stays_where_its_kind_says_so(clean: Clean) -> None:
+@pytest.mark.parametrize("clean", list(CleanPods))
+def test_what_belongs_to_the_job_stays_where_its_kind_says_so(clean: CleanPods) -> None:
     ended = replace(over(clean=CleanUp(succeeded=clean)), dialect=Grouped(3))
     others = (group(), group(name="other"), group(kind="ConfigMap"), group(name="x", deletion_timestamp=NOW))
 
@@ -435,9 +434,9 @@ def test_a_kind_is_told_of_the_end_when_it_says_what_stays() -> None:
 
 
 def test_a_job_whose_node_was_lost_may_have_a_clean_up_of_its_own() -> None:
-    lost = Failure("worker", 0, "job-worker-0", 1, NOW, Cause(Why.NODE_LOST, node="node-1"))
-    exit_ = replace(lost, cause=Cause(Why.EXIT, code=1))
-    clean = CleanUp(failed=Clean.NONE, lost=Clean.ALL)
+    lost = Failure("worker", 0, "job-worker-0", 1, NOW, Cause(CauseKind.NODE_LOST, node="node-1"))
+    exit_ = replace(lost, cause=Cause(CauseKind.EXIT, code=1))
+    clean = CleanUp(failed=CleanPods.NONE, lost=CleanPods.ALL)
     one = pod(0, "Failed", attempt=1)
 
     def cleaned_up(outcome: Outcome, clean: CleanUp) -> bool:
@@ -446,13 +445,13 @@ def test_a_job_whose_node_was_lost_may_have_a_clean_up_of_its_own() -> None:
     assert cleaned_up(replace(FAILURE, failure=lost), clean)
     assert not cleaned_up(replace(FAILURE, failure=exit_), clean)
     assert not cleaned_up(FAILURE, clean)
-    assert not cleaned_up(replace(FAILURE, failure=lost), CleanUp(failed=Clean.ALL, lost=Clean.NONE))
-    assert cleaned_up(replace(FAILURE, failure=lost), CleanUp(failed=Clean.ALL))
+    assert not cleaned_up(replace(FAILURE, failure=lost), CleanUp(failed=CleanPods.ALL, lost=CleanPods.NONE))
+    assert cleaned_up(replace(FAILURE, failure=lost), CleanUp(failed=CleanPods.ALL))
     assert not cleaned_up(replace(FAILURE, failure=lost, reason=Reason.DEADLINE), clean)
 
 
-@pytest.mark.parametrize("clean", list(Clean))
-def test_a_finished_job_is_cleaned_up_without_another_word(clean: Clean) -> None:
+@pytest.mark.parametrize("clean", list(CleanPods))
+def test_a_finished_job_is_cleaned_up_without_another_word(clean: CleanPods) -> None:
     plan = cleaned(clean)
 
     assert plan.status.cleaning
@@ -463,19 +462,19 @@ def test_a_finished_job_is_cleaned_up_without_another_word(clean: Clean) -> None
 @pytest.mark.parametrize(
     ("clean", "pods", "expected"),
     [
-        pytest.param(Clean.NONE, (pod(1, attempt=1),), False, id="what stays is not waited for"),
-        pytest.param(Clean.UNFINISHED, (pod(0, "Succeeded", attempt=1),), False, id="what had finished stays"),
-        pytest.param(Clean.UNFINISHED, (pod(1, attempt=1, deleting=NOW),), True, id="on its way out"),
+        pytest.param(CleanPods.NONE, (pod(1, attempt=1),), False, id="what stays is not waited for"),
+        pytest.param(CleanPods.UNFINISHED, (pod(0, "Succeeded", attempt=1),), False, id="what had finished stays"),
+        pytest.param(CleanPods.UNFINISHED, (pod(1, attempt=1, deleting=NOW),), True, id="on its way out"),
         pytest.param(
-            Clean.UNFINISHED, (pod(1, "Failed", attempt=1, deleting=NOW),), True, id="on its way out, and has ended"
+            CleanPods.UNFINISHED, (pod(1, "Failed", attempt=1, deleting=NOW),), True, id="on its way out, and has ended"
         ),
-        pytest.param(Clean.NONE, (pod(1, attempt=1, deleting=NOW),), True, id="somebody deletes what would stay"),
-        pytest.param(Clean.ALL, (pod(0, "Succeeded", attempt=1),), True, id="all must go"),
-        pytest.param(Clean.ALL, (), False, id="all are gone"),
+        pytest.param(CleanPods.NONE, (pod(1, attempt=1, deleting=NOW),), True, id="somebody deletes what would stay"),
+        pytest.param(CleanPods.ALL, (pod(0, "Succeeded", attempt=1),), True, id="all must go"),
+        pytest.param(CleanPods.ALL, (), False, id="all are gone"),
     ],
 )
 def test_a_job_is_cleaning_while_pods_that_must_go_are_there(
-    clean: Clean, pods: tuple[Pod, ...], expected: bool
+    clean: CleanPods, pods: tuple[Pod, ...], expected: bool
 ) -> None:
     assert expected is look(over(clean=CleanUp(succeeded=clean)), *pods).status.cleaning
 
@@ -495,8 +494,8 @@ def test_a_job_is_cleaning_while_pods_that_must_go_are_there(
     ],
 )
 def test_each_kind_of_end_has_its_own_clean_up(outcome: Outcome, level: str) -> None:
-    clean = CleanUp(**{level: Clean.ALL})
-    others = CleanUp(**{name: Clean.ALL for name in ("succeeded", "failed", "ended") if name != level})
+    clean = CleanUp(**{level: CleanPods.ALL})
+    others = CleanUp(**{name: CleanPods.ALL for name in ("succeeded", "failed", "ended") if name != level})
     book = replace(BOOK, succeeded="", epoch=0)
     why = "the job has succeeded" if outcome.result is Result.SUCCEEDED else "the job has failed"
 
@@ -511,7 +510,7 @@ def test_a_job_that_has_just_ended_is_cleaned_up_in_the_same_pass() -> None:
         role(replicas=2),
         success=job().success,
         ledger=lived(RoleLedger("worker", succeeded="0", reached=2)),
-        lifecycle=Lifecycle(clean=CleanUp(succeeded=Clean.ALL), ttl=30),
+        lifecycle=Lifecycle(clean=CleanUp(succeeded=CleanPods.ALL), ttl=30),
     )
 
     plan = look(given, pod(0, "Succeeded"), pod(1, "Succeeded"), now=later(4.7))
@@ -520,7 +519,7 @@ def test_a_job_that_has_just_ended_is_cleaned_up_in_the_same_pass() -> None:
     assert plan.status.ledger.phase is Phase.SUCCEEDED
     assert names(plan) == {"creates": [], "deletes": ["Pod job-worker-0", "Pod job-worker-1"]}
     assert (plan.write, plan.wake) == (Write.NOW, later(34.7))
-    assert emitted(plan) == (Emit(Moment.SUCCEEDED, "every replica that counts has succeeded"),)
+    assert emitted(plan) == (Emit(EventReason.SUCCEEDED, "every replica that counts has succeeded"),)
 
 
 @pytest.mark.parametrize(
@@ -551,7 +550,7 @@ def test_a_finished_job_lives_out_its_time(
     ],
 )
 def test_pods_to_clean_up_on_a_silent_node_are_looked_at_again(ttl: float | None, expected: datetime) -> None:
-    given = over(clean=CleanUp(succeeded=Clean.UNFINISHED), ttl=ttl)
+    given = over(clean=CleanUp(succeeded=CleanPods.UNFINISHED), ttl=ttl)
 
     assert look(given, pod(1, attempt=1), nodes={"node-1": node(ready=False)}).wake == expected
 
@@ -561,7 +560,7 @@ def test_a_pod_that_stays_has_no_need_of_its_node() -> None:
 
 
 def test_a_pod_to_clean_up_on_a_lost_node_goes_by_force() -> None:
-    given = over(clean=CleanUp(succeeded=Clean.ALL))
+    given = over(clean=CleanUp(succeeded=CleanPods.ALL))
 
     plan = look(given, pod(1, attempt=1), nodes={"node-1": node(ready=False)}, now=later(60))
 
@@ -569,7 +568,7 @@ def test_a_pod_to_clean_up_on_a_lost_node_goes_by_force() -> None:
 
 
 def test_a_pod_to_clean_up_on_a_node_that_nobody_knows_goes_as_any_other() -> None:
-    given = over(clean=CleanUp(succeeded=Clean.ALL))
+    given = over(clean=CleanUp(succeeded=CleanPods.ALL))
 
     plan = look(given, pod(1, attempt=1), nodes={}, now=later(1e6))
 
@@ -609,7 +608,7 @@ def test_a_new_job_that_cannot_be_run_fails_with_its_problems() -> None:
         Phase.FAILED, roles=(RoleLedger("worker"),), outcome=outcome, times=Times(ended=later(2.5))
     )
     assert plan.status.invalid == text
-    assert emitted(plan) == (Emit(Moment.FAILED, text, warning=True),)
+    assert emitted(plan) == (Emit(EventReason.FAILED, text, warning=True),)
     assert (plan.creates, plan.write, plan.wake) == ((), Write.NOW, later(62.5))
 
 
@@ -639,7 +638,7 @@ def test_a_job_that_runs_is_left_as_it_is_until_its_edit_is_mended() -> None:
     ],
 )
 def test_a_job_whose_state_cannot_be_read_is_left_alone(ledger: Ledger) -> None:
-    life = Lifecycle(suspended=True, ttl=0, clean=CleanUp(Clean.ALL, Clean.ALL, Clean.ALL))
+    life = Lifecycle(suspended=True, ttl=0, clean=CleanUp(CleanPods.ALL, CleanPods.ALL, CleanPods.ALL))
     given = job(role(service=True), ledger=ledger, invalid="status: bad", unreadable=True, lifecycle=life)
 
     plan = look(
@@ -672,7 +671,7 @@ def test_only_what_cannot_be_read_keeps_a_new_job_from_failing_as_invalid() -> N
         pytest.param(job(deleting=True, ledger=lived(RoleLedger("gone"))), id="running"),
         pytest.param(job(deleting=True, ledger=lived(), lifecycle=SUSPEND), id="to be suspended"),
         pytest.param(job(deleting=True, invalid="bad"), id="invalid"),
-        pytest.param(replace(over(clean=CleanUp(succeeded=Clean.ALL), ttl=0), deleting=True), id="finished"),
+        pytest.param(replace(over(clean=CleanUp(succeeded=CleanPods.ALL), ttl=0), deleting=True), id="finished"),
     ],
 )
 def test_a_job_that_is_being_deleted_does_nothing_more(given: Job) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from trainwright.core.nodes import UNREACHABLE, Doubt, doubts, silent_since
+from trainwright.core.nodes import UNREACHABLE, NodeHealth, doubts, silent_since
 from trainwright.model.child import GONE as GONE_REASON
-from trainwright.model.child import Condition, Node, NodeSpec, NodeStatus, Observed, Pod, Taint
+from trainwright.model.child import Node, NodeSpec, NodeStatus, ObjectCondition, Observed, Pod, Taint
 from trainwright.model.meta import Meta
 from trainwright.model.site import Site
 from trainwright.testing.factories import NOW, job, later, node, pod
@@ -17,12 +17,12 @@ GRACE = Site(node_grace=10)
 NOT_READY, GONE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
 
 
-def silent(*conditions: Condition, born: datetime | None = NOW, taints: tuple[Taint, ...] | None = None) -> Node:
+def silent(*conditions: ObjectCondition, born: datetime | None = NOW, taints: tuple[Taint, ...] | None = None) -> Node:
     return Node(Meta("node-1", creation_timestamp=born), NodeSpec(taints=taints), NodeStatus(conditions or None))
 
 
-def unready(seconds: float | None, status: str = "Unknown") -> Condition:
-    return Condition("Ready", status, last_transition_time=None if seconds is None else later(seconds))
+def unready(seconds: float | None, status: str = "Unknown") -> ObjectCondition:
+    return ObjectCondition("Ready", status, last_transition_time=None if seconds is None else later(seconds))
 
 
 @pytest.mark.parametrize(
@@ -33,23 +33,26 @@ def unready(seconds: float | None, status: str = "Unknown") -> Condition:
         pytest.param(pod(), silent(unready(-3)), later(-3), id="unknown since"),
         pytest.param(pod(), silent(unready(-3, "False")), later(-3), id="not ready since"),
         pytest.param(
-            pod(), silent(Condition("MemoryPressure", "True"), unready(-3)), later(-3), id="another condition before it"
+            pod(),
+            silent(ObjectCondition("MemoryPressure", "True"), unready(-3)),
+            later(-3),
+            id="another condition before it",
         ),
         pytest.param(
             pod(),
-            silent(unready(-3), Condition("NetworkUnavailable", "True")),
+            silent(unready(-3), ObjectCondition("NetworkUnavailable", "True")),
             later(-3),
             id="another condition after it",
         ),
         pytest.param(
             pod(),
-            silent(Condition("Ready", "True"), Condition("NetworkUnavailable", "False")),
+            silent(ObjectCondition("Ready", "True"), ObjectCondition("NetworkUnavailable", "False")),
             None,
             id="ready, and another condition after it",
         ),
         pytest.param(
             pod(),
-            silent(Condition("DiskPressure", "False", last_transition_time=later(-99)), unready(-3)),
+            silent(ObjectCondition("DiskPressure", "False", last_transition_time=later(-99)), unready(-3)),
             later(-3),
             id="only readiness counts",
         ),
@@ -71,7 +74,7 @@ def unready(seconds: float | None, status: str = "Unknown") -> Condition:
             Node(
                 Meta("node-1"),
                 NodeSpec(taints=(Taint(GONE, "", later(-99)),)),
-                NodeStatus((Condition("Ready", "True"),)),
+                NodeStatus((ObjectCondition("Ready", "True"),)),
             ),
             None,
             id="ready, with a taint that lags behind",
@@ -89,7 +92,7 @@ def test_a_node_is_lost_once_it_has_been_silent_for_the_grace(one: Pod, known: N
         due = later(10, expected)
         assert known is not None
         assert silent_since(known) == expected
-        assert doubt == Doubt(silent=True, lost_at=due)
+        assert doubt == NodeHealth(silent=True, lost_at=due)
         assert not doubt.lost(later(-0.001, due))
         assert doubt.lost(due)
 
@@ -122,11 +125,13 @@ def cluster(silent: int, of: int, since: datetime = NOW) -> dict[str, Node]:
 def test_the_more_nodes_fall_silent_the_longer_they_are_waited_for(silent: int, of: int, seconds: float | None) -> None:
     found = doubts(job(), Observed((pod(),), nodes=cluster(silent, of)), GRACE, NOW)
 
-    assert found == {"node-1": Doubt(silent=True, lost_at=None if seconds is None else later(seconds))}
+    assert found == {"node-1": NodeHealth(silent=True, lost_at=None if seconds is None else later(seconds))}
 
 
 def gone(name: str) -> Node:
-    return Node(Meta(name), status=NodeStatus((Condition("Ready", "False", GONE_REASON, last_transition_time=NOW),)))
+    return Node(
+        Meta(name), status=NodeStatus((ObjectCondition("Ready", "False", GONE_REASON, last_transition_time=NOW),))
+    )
 
 
 def test_a_node_that_was_removed_is_gone_whatever_the_others_do() -> None:

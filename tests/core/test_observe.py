@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 from passes import lived, look, view
 
-from trainwright.core.conclude import conclude
-from trainwright.core.observe import Leftover
-from trainwright.model.cause import Cause, Why
+from trainwright.core.classify import conclude
+from trainwright.core.observe import StalePod
+from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import Pod
 from trainwright.model.ledger import Ledger, RoleLedger
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, ROLE
+from trainwright.model.plan import ReplicaState, RoleState, State
 from trainwright.model.site import Site
-from trainwright.model.status import RoleSeen, Seen, State
 from trainwright.testing.factories import NOW, OWNER, UID, container, job, later, node, pod, role
 
-EXIT = Cause(Why.EXIT, code=1, container="main", reason="Error", node="node-1")
+EXIT = Cause(CauseKind.EXIT, code=1, container="main", reason="Error", node="node-1")
 
 
 def labelled(index: str, attempt: str | None = "0", kind: str = "worker", **more: Any) -> Pod:
@@ -32,15 +32,15 @@ def test_replicas_are_in_document_order_and_by_index() -> None:
     seen = view(two, *pods)
 
     assert seen.roles == (
-        RoleSeen(
+        RoleState(
             "worker",
             (
-                Seen(0, 0, State.SUCCEEDED, pods[2], Cause(Why.COMPLETED)),
-                Seen(1, 0, State.RUNNING, pods[0]),
+                ReplicaState(0, 0, State.SUCCEEDED, pods[2], Cause(CauseKind.COMPLETED)),
+                ReplicaState(1, 0, State.RUNNING, pods[0]),
             ),
             running=1,
         ),
-        RoleSeen("chief", (Seen(0, 0, State.STARTING, pods[1]),)),
+        RoleState("chief", (ReplicaState(0, 0, State.STARTING, pods[1]),)),
     )
     assert seen.leftovers == ()
     assert seen.claims == ()
@@ -48,7 +48,7 @@ def test_replicas_are_in_document_order_and_by_index() -> None:
 
 def test_a_replica_without_a_pod_waits() -> None:
     assert view(job(role(replicas=2))).roles == (
-        RoleSeen("worker", (Seen(0, 0, State.WAITING), Seen(1, 0, State.WAITING))),
+        RoleState("worker", (ReplicaState(0, 0, State.WAITING), ReplicaState(1, 0, State.WAITING))),
     )
 
 
@@ -73,8 +73,10 @@ def test_a_pod_below_its_replicas_attempt_is_left_over_whatever_its_phase() -> N
 
     seen = view(job(role(replicas=2), ledger=stored), *pods)
 
-    assert (Seen(0, 1, State.RUNNING, pods[0]), Seen(1, 3, State.WAITING, old=pods[1])) == seen.roles[0].replicas
-    assert (Leftover(pods[1], "worker", 1, "attempt 1 has been replaced by 3"),) == seen.leftovers
+    assert (ReplicaState(0, 1, State.RUNNING, pods[0]), ReplicaState(1, 3, State.WAITING, old=pods[1])) == seen.roles[
+        0
+    ].replicas
+    assert (StalePod(pods[1], "worker", 1, "attempt 1 has been replaced by 3"),) == seen.leftovers
 
 
 def test_a_pod_that_runs_is_stale_all_the_same_where_its_index_was_retried() -> None:
@@ -83,8 +85,8 @@ def test_a_pod_that_runs_is_stale_all_the_same_where_its_index_was_retried() -> 
 
     seen = view(job(ledger=stored), one)
 
-    assert seen.roles == (RoleSeen("worker", (Seen(0, 2, State.WAITING, old=one),)),)
-    assert (Leftover(one, "worker", 0, "attempt 1 has been replaced by 2"),) == seen.leftovers
+    assert seen.roles == (RoleState("worker", (ReplicaState(0, 2, State.WAITING, old=one),)),)
+    assert (StalePod(one, "worker", 0, "attempt 1 has been replaced by 2"),) == seen.leftovers
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_a_pod_that_still_runs_changes_nothing_of_what_is_remembered(book: RoleL
 
     seen = view(job(ledger=Ledger(roles=(book,))), one)
 
-    assert (RoleSeen("worker", (Seen(0, 0, state, one, final=True),)),) == seen.roles
+    assert (RoleState("worker", (ReplicaState(0, 0, state, one, final=True),)),) == seen.roles
 
 
 def test_pods_above_the_stored_attempt_are_believed() -> None:
@@ -137,7 +139,7 @@ def test_what_has_ended_is_remembered_without_its_pod(succeeded: str, failed: st
 
     seen = view(job(role(replicas=2), ledger=stored))
 
-    assert (Seen(0, 1, expected, final=True), Seen(1, 1, State.WAITING)) == seen.roles[0].replicas
+    assert (ReplicaState(0, 1, expected, final=True), ReplicaState(1, 1, State.WAITING)) == seen.roles[0].replicas
 
 
 def test_what_has_ended_is_remembered_with_its_pod_and_cause() -> None:
@@ -147,8 +149,8 @@ def test_what_has_ended_is_remembered_with_its_pod_and_cause() -> None:
     seen = view(job(role(replicas=2), ledger=stored), *pods)
 
     assert seen.roles[0].replicas == (
-        Seen(0, 0, State.SUCCEEDED, pods[0], Cause(Why.COMPLETED), final=True),
-        Seen(1, 0, State.FAILED, pods[1], EXIT, final=True),
+        ReplicaState(0, 0, State.SUCCEEDED, pods[0], Cause(CauseKind.COMPLETED), final=True),
+        ReplicaState(1, 0, State.FAILED, pods[1], EXIT, final=True),
     )
 
 
@@ -169,7 +171,7 @@ def test_what_has_ended_is_remembered_with_its_pod_and_cause() -> None:
 def test_a_pod_that_is_no_wanted_replica_is_left_over(one: Pod, index: int, why: str) -> None:
     seen = view(job(), one)
 
-    assert (Leftover(one, one.metadata.labels[ROLE] if one.metadata.labels else "", index, why),) == seen.leftovers
+    assert (StalePod(one, one.metadata.labels[ROLE] if one.metadata.labels else "", index, why),) == seen.leftovers
     (replica,) = seen.roles[0].replicas
     assert (replica.attempt, replica.state, replica.pod) == (0, State.WAITING, None)
 
@@ -177,7 +179,7 @@ def test_a_pod_that_is_no_wanted_replica_is_left_over(one: Pod, index: int, why:
 def test_a_pod_without_an_attempt_is_of_the_first() -> None:
     one = labelled("0", None)
 
-    assert (Seen(0, 0, State.RUNNING, one),) == view(job(), one).roles[0].replicas
+    assert (ReplicaState(0, 0, State.RUNNING, one),) == view(job(), one).roles[0].replicas
 
 
 def test_what_has_ended_is_remembered_beside_a_pod_of_an_older_attempt() -> None:
@@ -187,8 +189,8 @@ def test_what_has_ended_is_remembered_beside_a_pod_of_an_older_attempt() -> None
     seen = view(job(role(replicas=2), ledger=stored), *pods)
 
     assert seen.roles[0].replicas == (
-        Seen(0, 1, State.SUCCEEDED, final=True, old=pods[0]),
-        Seen(1, 1, State.FAILED, final=True, old=pods[1]),
+        ReplicaState(0, 1, State.SUCCEEDED, final=True, old=pods[0]),
+        ReplicaState(1, 1, State.FAILED, final=True, old=pods[1]),
     )
 
 
@@ -205,8 +207,8 @@ def test_surplus_pods_are_listed_by_index() -> None:
     pods = tuple(pod(index) for index in (3, 0, 2))
 
     assert [
-        Leftover(pods[2], "worker", 2, "worker has 1 replica"),
-        Leftover(pods[0], "worker", 3, "worker has 1 replica"),
+        StalePod(pods[2], "worker", 2, "worker has 1 replica"),
+        StalePod(pods[0], "worker", 3, "worker has 1 replica"),
     ] == list(view(job(), *pods).leftovers)
 
 
@@ -216,10 +218,10 @@ def test_every_kind_of_leftover_is_found_in_one_pass() -> None:
     seen = view(job(role(replicas=2), ledger=Ledger(roles=(RoleLedger("worker", 1),))), *pods)
 
     assert seen.leftovers == (
-        Leftover(pods[2], "gone", 0, "the job has no role gone"),
-        Leftover(pods[4], "worker", 1, "there is another pod for worker 1"),
-        Leftover(pods[3], "worker", 2, "worker has 2 replicas"),
-        Leftover(pods[0], "worker", 0, "attempt 0 has been replaced by 1"),
+        StalePod(pods[2], "gone", 0, "the job has no role gone"),
+        StalePod(pods[4], "worker", 1, "there is another pod for worker 1"),
+        StalePod(pods[3], "worker", 2, "worker has 2 replicas"),
+        StalePod(pods[0], "worker", 0, "attempt 0 has been replaced by 1"),
     )
 
 
@@ -237,7 +239,7 @@ def test_of_two_pods_for_one_replica_the_highest_attempt_stays(first: int, secon
     seen = view(job(), *pods)
 
     assert seen.roles[0].replicas[0].pod is pods[stays]
-    assert (Leftover(pods[1 - stays], "worker", 0, "there is another pod for worker 0"),) == seen.leftovers
+    assert (StalePod(pods[1 - stays], "worker", 0, "there is another pod for worker 0"),) == seen.leftovers
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["listed in order", "listed the other way round"])
@@ -247,7 +249,7 @@ def test_of_two_pods_of_one_attempt_the_same_one_stays_however_they_are_listed(o
     seen = view(job(), *(pods[place] for place in order))
 
     assert seen.roles[0].replicas[0].pod is pods[1]
-    assert (Leftover(pods[0], "worker", 0, "there is another pod for worker 0"),) == seen.leftovers
+    assert (StalePod(pods[0], "worker", 0, "there is another pod for worker 0"),) == seen.leftovers
 
 
 def test_the_attempt_comes_before_the_uid() -> None:
@@ -268,7 +270,7 @@ def test_foreign_pods_are_neither_seen_nor_touched() -> None:
 
     seen = view(job(), foreign)
 
-    assert (seen.roles[0].replicas, seen.leftovers, seen.claims) == ((Seen(0, 0, State.WAITING),), (), ())
+    assert (seen.roles[0].replicas, seen.leftovers, seen.claims) == ((ReplicaState(0, 0, State.WAITING),), (), ())
     assert seen.foreign == ("job-worker-0",)
 
 
@@ -341,7 +343,7 @@ def test_looking_again_keeps_what_was_stored() -> None:
     again = raised.again()
 
     assert again.stored is first.stored
-    assert (Seen(0, 1, State.WAITING, old=first.observed.pods[0]),) == again.roles[0].replicas
+    assert (ReplicaState(0, 1, State.WAITING, old=first.observed.pods[0]),) == again.roles[0].replicas
     assert [one.why for one in again.leftovers] == ["attempt 0 has been replaced by 1"]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from trainwright.core.orphans import GRACE, owner
+from trainwright.core.removal import GRACE, owner
 from trainwright.model.meta import JOB_UID, Owner
 from trainwright.testing.factories import NOW, OWNER, UID, later, pod
 

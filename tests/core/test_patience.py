@@ -3,12 +3,12 @@
 
 import pytest
 
-from trainwright.core.conclude import conclude
+from trainwright.core.classify import conclude
 from trainwright.core.reconcile import reconcile
 from trainwright.model.child import Observed
 from trainwright.model.ledger import Ledger, Phase, RoleLedger
-from trainwright.model.site import Creating, Site
-from trainwright.model.status import State
+from trainwright.model.plan import State
+from trainwright.model.site import CreationRules, Site
 from trainwright.testing.factories import NOW, container, job, later, pod, role
 
 STUCK = pod(phase="Pending", started=NOW, containers=(container(waiting="ErrImagePull"),))
@@ -17,16 +17,16 @@ STUCK = pod(phase="Pending", started=NOW, containers=(container(waiting="ErrImag
 @pytest.mark.parametrize(
     ("creating", "own", "seconds", "expected"),
     [
-        pytest.param(Creating(), None, 1e6, State.STARTING, id="waited for"),
-        pytest.param(Creating(restart_period=60), None, 1e6, State.STARTING, id="a time alone says nothing"),
-        pytest.param(Creating(0, fail=True), None, 0, State.FAILED, id="fails at the first sight of it"),
-        pytest.param(Creating(60, fail=True), None, 60.9, State.STARTING, id="within its time"),
-        pytest.param(Creating(60, fail=True), None, 61, State.FAILED, id="after its time"),
-        pytest.param(Creating(0, fail=True), 90, 90.9, State.STARTING, id="the role's own word goes first"),
-        pytest.param(Creating(), 90, 91, State.FAILED, id="and is enough"),
+        pytest.param(CreationRules(), None, 1e6, State.STARTING, id="waited for"),
+        pytest.param(CreationRules(restart_period=60), None, 1e6, State.STARTING, id="a time alone says nothing"),
+        pytest.param(CreationRules(0, fail=True), None, 0, State.FAILED, id="fails at the first sight of it"),
+        pytest.param(CreationRules(60, fail=True), None, 60.9, State.STARTING, id="within its time"),
+        pytest.param(CreationRules(60, fail=True), None, 61, State.FAILED, id="after its time"),
+        pytest.param(CreationRules(0, fail=True), 90, 90.9, State.STARTING, id="the role's own word goes first"),
+        pytest.param(CreationRules(), 90, 91, State.FAILED, id="and is enough"),
     ],
 )
-def test_patience(creating: Creating, own: float | None, seconds: float, expected: State) -> None:
+def test_patience(creating: CreationRules, own: float | None, seconds: float, expected: State) -> None:
     state, cause = conclude(STUCK, role(patience=own), None, Site(creating=creating), later(seconds))
 
     assert state is expected
@@ -35,7 +35,7 @@ def test_patience(creating: Creating, own: float | None, seconds: float, expecte
 
 def test_it_is_looked_at_again_when_patience_is_over() -> None:
     ledger = Ledger(Phase.PENDING, roles=(RoleLedger("worker", reached=1),))
-    site = Site(creating=Creating(60, fail=True))
+    site = Site(creating=CreationRules(60, fail=True))
     plan = reconcile(job(ledger=ledger), Observed(pods=(STUCK,)), site, later(1))
 
     assert plan.wake == later(61)

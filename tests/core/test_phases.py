@@ -5,9 +5,9 @@ import pytest
 from msgspec.structs import replace
 from passes import lived, look, view
 
-from trainwright.core.phases import FINAL, MOVES, current, present, up
+from trainwright.core.observe import FINAL, MOVES, phase_of, present, up
 from trainwright.model.ledger import Phase, RoleLedger
-from trainwright.model.status import RoleSeen, Seen, State
+from trainwright.model.plan import ReplicaState, RoleState, State
 from trainwright.testing.factories import NOW, job, later, node, pod, role
 
 NEW, PENDING, RUNNING, RESTARTING = Phase.NEW, Phase.PENDING, Phase.RUNNING, Phase.RESTARTING
@@ -33,21 +33,23 @@ def test_the_ends_are_final() -> None:
 
 @pytest.mark.parametrize("state", list(State))
 def test_a_replica_is_up_while_it_runs_and_once_it_is_done(state: State) -> None:
-    assert (state is State.RUNNING) is up(Seen(0, 0, state))
-    assert up(Seen(0, 0, state, final=True))
+    assert (state is State.RUNNING) is up(ReplicaState(0, 0, state))
+    assert up(ReplicaState(0, 0, state, final=True))
 
 
 @pytest.mark.parametrize(
     ("replicas", "expected"),
     [
         pytest.param((), True, id="none"),
-        pytest.param((Seen(0, 0, State.STARTING, pod()),), True, id="a pod"),
-        pytest.param((Seen(0, 0, State.SUCCEEDED, final=True),), True, id="done"),
-        pytest.param((Seen(0, 0, State.STARTING, pod()), Seen(1, 0, State.WAITING)), False, id="one is missing"),
+        pytest.param((ReplicaState(0, 0, State.STARTING, pod()),), True, id="a pod"),
+        pytest.param((ReplicaState(0, 0, State.SUCCEEDED, final=True),), True, id="done"),
+        pytest.param(
+            (ReplicaState(0, 0, State.STARTING, pod()), ReplicaState(1, 0, State.WAITING)), False, id="one is missing"
+        ),
     ],
 )
-def test_a_role_is_present_when_nobody_is_missing(replicas: tuple[Seen, ...], expected: bool) -> None:
-    assert expected is present(RoleSeen("worker", replicas))
+def test_a_role_is_present_when_nobody_is_missing(replicas: tuple[ReplicaState, ...], expected: bool) -> None:
+    assert expected is present(RoleState("worker", replicas))
 
 
 @pytest.mark.parametrize(
@@ -92,31 +94,31 @@ def test_the_phase_of_a_live_job(
 ) -> None:
     pods = [pod(index, phase) for index, phase in enumerate(phases) if phase]
 
-    assert expected is current(view(job(role(replicas=2), ledger=lived(book, phase=before)), *pods))
+    assert expected is phase_of(view(job(role(replicas=2), ledger=lived(book, phase=before)), *pods))
 
 
 def test_a_pod_that_somebody_removes_is_being_replaced() -> None:
-    assert current(view(job(ledger=lived()), pod(deleting=NOW))) is RESTARTING
+    assert phase_of(view(job(ledger=lived()), pod(deleting=NOW))) is RESTARTING
 
 
 def test_a_replica_of_any_role_counts() -> None:
     given = job(role("chief"), role(), ledger=lived(RoleLedger("chief", reached=1), RoleLedger("worker", reached=1)))
 
-    assert current(view(given, pod(role="chief"))) is RESTARTING
-    assert current(view(given, pod())) is RESTARTING
-    assert current(view(given, pod(), pod(role="chief"))) is RUNNING
+    assert phase_of(view(given, pod(role="chief"))) is RESTARTING
+    assert phase_of(view(given, pod())) is RESTARTING
+    assert phase_of(view(given, pod(), pod(role="chief"))) is RUNNING
 
 
 def test_a_role_that_is_new_is_growth_and_no_restart() -> None:
     one = job(role("chief"), role(), ledger=lived(RoleLedger("worker", reached=1)))
 
-    assert current(view(one, pod())) is RUNNING
+    assert phase_of(view(one, pod())) is RUNNING
 
 
 def test_a_role_of_none_is_always_up() -> None:
     given = job(role("chief", 0), role(), ledger=lived(RoleLedger("chief"), RoleLedger("worker"), phase=PENDING))
 
-    assert current(view(given, pod())) is RUNNING
+    assert phase_of(view(given, pod())) is RUNNING
 
 
 def test_growth_after_a_resume_is_no_restart() -> None:
@@ -141,7 +143,7 @@ def test_a_lost_node_is_a_restart_where_it_is_not_an_end() -> None:
         now=later(60),
     )
 
-    assert current(seen) is RESTARTING
+    assert phase_of(seen) is RESTARTING
 
 
 def test_growth_is_no_restart_in_the_pass_after_it_either() -> None:

@@ -10,10 +10,10 @@ from passes import emitted
 
 from trainwright.core import ports
 from trainwright.core.reconcile import reconcile
-from trainwright.model.action import Plan, Write
 from trainwright.model.child import Observed
 from trainwright.model.job import Elastic, Job
 from trainwright.model.ledger import Ledger
+from trainwright.model.plan import Plan, Write
 from trainwright.model.site import Site
 from trainwright.testing.factories import NOW, job, role
 

@@ -11,20 +11,20 @@ from msgspec.structs import replace
 from passes import ON_EXIT, emitted, lived, look, names, on
 
 from trainwright.core.reconcile import reconcile
-from trainwright.model.action import Write
-from trainwright.model.cause import Why
+from trainwright.model.cause import CauseKind
 from trainwright.model.child import Observed, Pod, Service
-from trainwright.model.event import Emit, Moment
-from trainwright.model.job import Clean, CleanUp, Deadline, Ending, Job, Lifecycle, Scope
+from trainwright.model.event import Emit, EventReason
+from trainwright.model.job import CleanPods, CleanUp, Deadline, Job, Lifecycle, RequestedEnd, RestartScope
 from trainwright.model.ledger import Ledger, Phase, Reason, RoleLedger
 from trainwright.model.meta import Meta, Owner
+from trainwright.model.plan import Write
 from trainwright.model.rule import Atom, Result
 from trainwright.model.site import Site
 from trainwright.testing.factories import NOW, job, later, pod, role, service
 from trainwright.testing.world import World
 
 
-def told(world: World) -> list[Moment]:
+def told(world: World) -> list[EventReason]:
     return [event.moment for plan in world.plans for event in plan.events]
 
 
@@ -46,7 +46,7 @@ def test_a_plain_job_lives_with_two_events_and_three_urgent_writes_of_its_status
     world.catch_up()
     world.step()
 
-    assert told(world) == [Moment.RUNNING, Moment.SUCCEEDED]
+    assert told(world) == [EventReason.RUNNING, EventReason.SUCCEEDED]
     assert [plan.write for plan in world.plans] == [Write.NOW] * 3
     assert world.writes == [
         "status",
@@ -81,11 +81,11 @@ def test_success_is_judged_before_failure() -> None:
 
 EVERYTHING = Lifecycle(
     suspended=True,
-    ending=Ending("Preempted"),
+    ending=RequestedEnd("Preempted"),
     deadline=Deadline(0),
     start_deadline=0,
     backoff_limit=0,
-    clean=CleanUp(Clean.ALL, Clean.ALL, Clean.ALL),
+    clean=CleanUp(CleanPods.ALL, CleanPods.ALL, CleanPods.ALL),
     ttl=0,
 )
 
@@ -144,7 +144,7 @@ def test_suspending_and_resuming_runs_everything_anew() -> None:
     world.step()
     assert sorted(world.pods()) == ["job-worker-0", "job-worker-1"]
     assert (world.job.ledger.phase, world.job.ledger.resumes) == (Phase.RUNNING, 1)
-    assert told(world) == [Moment.RUNNING, Moment.SUSPENDED, Moment.RESUMED, Moment.RUNNING]
+    assert told(world) == [EventReason.RUNNING, EventReason.SUSPENDED, EventReason.RESUMED, EventReason.RUNNING]
 
 
 def test_a_collected_pod_of_a_finished_replica_is_not_run_again() -> None:
@@ -183,7 +183,7 @@ def test_a_pod_that_somebody_deletes_is_made_again_under_the_same_attempt() -> N
 
 
 def test_restarts_up_to_the_limit_and_then_failure() -> None:
-    world = World(job(role(restart=on(Why.EXIT, limit=2))))
+    world = World(job(role(restart=on(CauseKind.EXIT, limit=2))))
     for _ in range(3):
         world.settle()
         lives(world)
@@ -197,7 +197,7 @@ def test_restarts_up_to_the_limit_and_then_failure() -> None:
     assert (ledger.roles[0].restarts, ledger.roles[0].retries, ledger.roles[0].failed) == ({"Exit": 2}, "0:2", "0")
     assert [one.attempt for one in ledger.failures] == [0, 1, 2]
     assert world.server.made == 3
-    assert told(world) == [Moment.RUNNING, Moment.RESTARTING, Moment.RESTARTING, Moment.FAILED]
+    assert told(world) == [EventReason.RUNNING, EventReason.RESTARTING, EventReason.RESTARTING, EventReason.FAILED]
 
 
 def test_an_operator_that_dies_after_storing_a_restart_does_not_count_it_again() -> None:
@@ -230,7 +230,7 @@ def test_an_operator_that_dies_before_storing_a_restart_decides_it_again() -> No
 
 
 def test_a_status_that_is_wiped_is_found_again_on_the_pods() -> None:
-    world = World(job(role(replicas=2, restart=on(Why.EXIT, scope=Scope.ROLE))))
+    world = World(job(role(replicas=2, restart=on(CauseKind.EXIT, scope=RestartScope.ROLE))))
     world.step()
     lives(world)
     world.step()
@@ -250,7 +250,7 @@ def test_a_status_that_is_wiped_is_found_again_on_the_pods() -> None:
 
 
 def test_a_deadline_ends_a_job_in_its_second_and_not_before() -> None:
-    world = World(job(lifecycle=Lifecycle(deadline=Deadline(60), clean=CleanUp(ended=Clean.UNFINISHED))))
+    world = World(job(lifecycle=Lifecycle(deadline=Deadline(60), clean=CleanUp(ended=CleanPods.UNFINISHED))))
     world.step()
     lives(world)
     assert world.step().wake == later(60)
@@ -258,7 +258,7 @@ def test_a_deadline_ends_a_job_in_its_second_and_not_before() -> None:
     world.wait(60)
     plan = world.step()
 
-    assert emitted(plan) == (Emit(Moment.FAILED, "it was active longer than its deadline", warning=True),)
+    assert emitted(plan) == (Emit(EventReason.FAILED, "it was active longer than its deadline", warning=True),)
     assert names(plan) == {"creates": [], "deletes": ["Pod job-worker-0"]}
 
 
@@ -349,12 +349,14 @@ PODS = st.lists(
 )
 JOBS = st.builds(
     lambda size, scope, limit, suspended, phase: job(
-        role(replicas=size, restart=on(Why.EXIT, Why.REJECTED, Why.DELETED, limit=limit, scope=scope)),
+        role(
+            replicas=size, restart=on(CauseKind.EXIT, CauseKind.REJECTED, CauseKind.DELETED, limit=limit, scope=scope)
+        ),
         lifecycle=Lifecycle(suspended=suspended),
         ledger=lived(RoleLedger("worker", 1, "0:1", reached=min(size, 2)), phase=phase),
     ),
     st.integers(0, 3),
-    st.sampled_from(list(Scope)),
+    st.sampled_from(list(RestartScope)),
     st.none() | st.integers(0, 2),
     st.booleans(),
     st.sampled_from([Phase.PENDING, Phase.RUNNING, Phase.RESTARTING, Phase.RESUMING]),
@@ -408,7 +410,7 @@ def test_an_unfinished_job_of_another_controller_is_not_touched_but_told_of(more
     assert plan.untouched
     assert (plan.deletes, plan.creates, plan.wake, plan.status.ledger) == ((), (), None, Ledger())
     for emit in emitted(plan):
-        assert (emit.moment, emit.warning, emit.once) == (Moment.FOREIGN, True, True)
+        assert (emit.moment, emit.warning, emit.once) == (EventReason.FOREIGN, True, True)
         assert emit.message.startswith("training-operator.v1 wrote the status of this unfinished job")
         whom = f"{theirs.kind}.{theirs.owner.api_version.partition('/')[0]} job -n {theirs.key.namespace}"
         assert f"`kubectl annotate {whom} trainwright.dev/adopt=true`" in emit.message

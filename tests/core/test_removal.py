@@ -8,8 +8,8 @@ import pytest
 from passes import group, view
 
 from trainwright.core import removal
-from trainwright.model.action import Delete
 from trainwright.model.child import Node, Pod
+from trainwright.model.plan import Delete
 from trainwright.model.site import Site
 from trainwright.testing.factories import NOW, job, later, node, pod, service
 

@@ -7,9 +7,9 @@ import pytest
 from passes import Bare, Grouped
 
 from trainwright.core import render
-from trainwright.model.action import Create
 from trainwright.model.job import Body, Replica
 from trainwright.model.meta import Key
+from trainwright.model.plan import Create
 from trainwright.model.site import Site
 from trainwright.testing.factories import UID, PlainDialect, job, role
 

@@ -7,26 +7,25 @@ import pytest
 from msgspec.structs import replace
 from passes import emitted, lived, look, view
 
-from trainwright.core.report import Actions, close
-from trainwright.model.action import Create, Delete, Patch, Plan, Write
-from trainwright.model.cause import Cause, Why
+from trainwright.core.report import StepActions, close
+from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import Pod, Refusal
-from trainwright.model.event import Emit, Moment
+from trainwright.model.event import Emit, EventReason
 from trainwright.model.job import Gang, Job, Lifecycle
 from trainwright.model.ledger import Failure, Hold, Ledger, Outcome, Phase, Reason, RoleLedger, Times
+from trainwright.model.plan import Create, Delete, Patch, Plan, Status, Write
 from trainwright.model.rule import Result
 from trainwright.model.site import Site
-from trainwright.model.status import Status
 from trainwright.testing.factories import NOW, OWNER, job, later, pod, role
 
 BOOK = RoleLedger("worker", reached=1)
 STORED = lived(BOOK)
-FAILURE = Failure("worker", 0, "job-worker-0", 0, NOW, Cause(Why.EVICTED))
+FAILURE = Failure("worker", 0, "job-worker-0", 0, NOW, Cause(CauseKind.EVICTED))
 
 
-def closed(after: Ledger, before: Ledger = STORED, actions: Actions | None = None, **more: Any) -> Plan:
+def closed(after: Ledger, before: Ledger = STORED, actions: StepActions | None = None, **more: Any) -> Plan:
     site = more.pop("site", None)
-    return close(view(job(ledger=before, **more), pod(), site=site).remember(after), actions or Actions())
+    return close(view(job(ledger=before, **more), pod(), site=site).remember(after), actions or StepActions())
 
 
 @pytest.mark.parametrize(
@@ -62,7 +61,7 @@ def test_a_success_that_was_stored_may_be_forgotten_later() -> None:
 
 
 def test_a_pass_hands_over_everything_it_was_given() -> None:
-    actions = Actions(
+    actions = StepActions(
         (Delete("Pod", "a", "1", "x"),),
         (Create({"metadata": {"name": "b"}}),),
         (Patch("Pod", "c", "3", {}, "x"),),
@@ -89,7 +88,7 @@ def test_claims_go_before_other_patches() -> None:
     seen = view(job(ledger=STORED), pod(), orphan)
     other = Patch("PodGroup", "c", "3", {}, "x")
 
-    assert (*seen.claims, other) == close(seen, Actions(patches=(other,))).patches
+    assert (*seen.claims, other) == close(seen, StepActions(patches=(other,))).patches
     assert len(seen.claims) == 1
 
 
@@ -99,13 +98,13 @@ UNRUN = lived(BOOK, times=Times(NOW, NOW), phase=Phase.PENDING)
 RESTARTED = lived(replace(BOOK, restarts={"Exit": 1, "Evicted": 1}), failures=(FAILURE,))
 ONCE = lived(replace(BOOK, restarts={"Exit": 1}), failures=(replace(FAILURE, index=1, pod="job-worker-1"),))
 TWICE = replace(RESTARTED, failures=(*ONCE.failures, FAILURE))
-AGAIN = Emit(Moment.RESTARTING, "restarting after job-worker-0: evicted by its node", warning=True)
+AGAIN = Emit(EventReason.RESTARTING, "restarting after job-worker-0: evicted by its node", warning=True)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        pytest.param(UNRUN, STORED, (Emit(Moment.RUNNING, "job is running."),), id="it runs"),
+        pytest.param(UNRUN, STORED, (Emit(EventReason.RUNNING, "job is running."),), id="it runs"),
         pytest.param(STORED, lived(phase=Phase.RESTARTING), (), id="a phase alone says nothing"),
         pytest.param(lived(phase=Phase.RESTARTING), STORED, (), id="it runs again, which is no news"),
         pytest.param(STORED, RESTARTED, (AGAIN,), id="restarts"),
@@ -114,11 +113,14 @@ AGAIN = Emit(Moment.RESTARTING, "restarting after job-worker-0: evicted by its n
         pytest.param(
             ONCE,
             replace(ONCE, roles=(replace(BOOK, restarts={"Exit": 1, "Completed": 1}),)),
-            (Emit(Moment.RESTARTING, "restarting what had completed, as its policy says"),),
+            (Emit(EventReason.RESTARTING, "restarting what had completed, as its policy says"),),
             id="a restart without a failure",
         ),
         pytest.param(
-            STORED, lived(phase=Phase.SUSPENDED), (Emit(Moment.SUSPENDED, "job is suspended."),), id="it is suspended"
+            STORED,
+            lived(phase=Phase.SUSPENDED),
+            (Emit(EventReason.SUSPENDED, "job is suspended."),),
+            id="it is suspended",
         ),
         pytest.param(
             lived(phase=Phase.SUSPENDED), lived(phase=Phase.SUSPENDED, ports={"a": 1}), (), id="it is still suspended"
@@ -126,16 +128,18 @@ AGAIN = Emit(Moment.RESTARTING, "restarting after job-worker-0: evicted by its n
         pytest.param(
             lived(phase=Phase.SUSPENDED),
             lived(phase=Phase.RESUMING, resumes=1),
-            (Emit(Moment.RESUMED, "job is resumed."),),
+            (Emit(EventReason.RESUMED, "job is resumed."),),
             id="it is resumed",
         ),
-        pytest.param(STORED, lived(outcome=SUCCESS), (Emit(Moment.SUCCEEDED, "well done"),), id="it succeeded"),
-        pytest.param(STORED, lived(outcome=FAILED), (Emit(Moment.FAILED, "too bad", warning=True),), id="it failed"),
+        pytest.param(STORED, lived(outcome=SUCCESS), (Emit(EventReason.SUCCEEDED, "well done"),), id="it succeeded"),
+        pytest.param(
+            STORED, lived(outcome=FAILED), (Emit(EventReason.FAILED, "too bad", warning=True),), id="it failed"
+        ),
         pytest.param(lived(outcome=FAILED), lived(outcome=FAILED, ports={"a": 1}), (), id="it had failed before"),
         pytest.param(
             lived(BOOK, phase=Phase.RESUMING, times=Times(NOW, NOW)),
             lived(BOOK, RoleLedger("chief", restarts={"Exit": 1}), failures=(FAILURE,), outcome=FAILED),
-            (Emit(Moment.RUNNING, "job is running."), AGAIN, Emit(Moment.FAILED, "too bad", warning=True)),
+            (Emit(EventReason.RUNNING, "job is running."), AGAIN, Emit(EventReason.FAILED, "too bad", warning=True)),
             id="several, in the order they happened",
         ),
     ],
@@ -153,7 +157,7 @@ def test_what_people_are_told(before: Ledger, after: Ledger, expected: tuple[Emi
     ],
 )
 def test_a_missing_gang_api_is_told_once(before: Ledger, gangs: frozenset[str], told: bool) -> None:
-    missing = Emit(Moment.GANG_MISSING, "gang/v1 is not installed: pods start one by one", warning=True)
+    missing = Emit(EventReason.GANG_MISSING, "gang/v1 is not installed: pods start one by one", warning=True)
 
     plan = closed(replace(UNRUN, ports={"a": 1}), before, gang=Gang("gang/v1"), site=Site(gangs=gangs))
 
@@ -163,7 +167,7 @@ def test_a_missing_gang_api_is_told_once(before: Ledger, gangs: frozenset[str], 
 @pytest.mark.parametrize(("before", "told"), [(Ledger(), True), (UNRUN, False)], ids=["a new job", "told already"])
 def test_remarks_are_told_once(before: Ledger, told: bool) -> None:
     plan = closed(replace(UNRUN, ports={"a": 1}), before, remarks=(("Odd", "it is odd"), ("Long", "it is long")))
-    remarks = [Emit(Moment.REMARK, f"it is {word.lower()}", warning=True, reason=word) for word in ("Odd", "Long")]
+    remarks = [Emit(EventReason.REMARK, f"it is {word.lower()}", warning=True, reason=word) for word in ("Odd", "Long")]
 
     assert tuple(remarks) * told == emitted(plan)
 
@@ -186,9 +190,9 @@ def test_another_scheduler_than_the_gangs_is_told_once(scheduler: str, before: L
     given = job(*roles, ledger=before, gang=Gang("gang/v1", scheduler=scheduler))
     seen = view(given, pod(), site=Site(gangs=frozenset({"gang/v1"})))
 
-    plan = close(seen.remember(replace(UNRUN, ports={"a": 1})), Actions())
+    plan = close(seen.remember(replace(UNRUN, ports={"a": 1})), StepActions())
 
-    assert (Emit(Moment.OTHER_SCHEDULER, text, warning=True),) * told == emitted(plan)
+    assert (Emit(EventReason.OTHER_SCHEDULER, text, warning=True),) * told == emitted(plan)
 
 
 def test_a_job_without_a_gang_misses_no_api() -> None:
@@ -247,13 +251,13 @@ def test_a_replica_that_is_done_has_no_need_of_its_name() -> None:
 
 
 def test_a_wake_alone_is_an_empty_plan() -> None:
-    assert closed(STORED, actions=Actions(wake=later(1))).empty
+    assert closed(STORED, actions=StepActions(wake=later(1))).empty
 
 
 def test_nothing_is_told_without_a_status_to_speak_of() -> None:
     seen = view(job(ledger=Ledger(), gang=Gang("gang/v1")), pod())
 
-    plan = close(seen.remember(seen.stored), Actions())
+    plan = close(seen.remember(seen.stored), StepActions())
 
     assert (plan.write, plan.events) == (Write.NOT, ())
 

@@ -9,19 +9,18 @@ from passes import ON_EXIT, emitted, lived, look, names, on, undone, view
 
 from trainwright.core.budget import Retry
 from trainwright.core.restart import again, delay
-from trainwright.core.settle import settle
-from trainwright.model.action import Delete, Write
-from trainwright.model.cause import Cause, Why
-from trainwright.model.child import Container, Pod
-from trainwright.model.event import Emit, Moment
-from trainwright.model.indexes import counts
-from trainwright.model.job import Lifecycle, Scope
+from trainwright.core.verdict import settle
+from trainwright.model.cause import Cause, CauseKind
+from trainwright.model.child import ContainerStatus, Pod
+from trainwright.model.event import Emit, EventReason
+from trainwright.model.job import Lifecycle, RestartScope
 from trainwright.model.ledger import KEPT_FAILURES, Failure, Hold, Phase, RoleLedger
+from trainwright.model.plan import Delete, ReplicaState, State, Write
 from trainwright.model.rule import NEVER
-from trainwright.model.status import Seen, State
+from trainwright.model.units import counts
 from trainwright.testing.factories import NOW, container, job, later, pod, role
 
-EXIT = Cause(Why.EXIT, code=1, container="main", reason="Error", node="node-1")
+EXIT = Cause(CauseKind.EXIT, code=1, container="main", reason="Error", node="node-1")
 
 
 def failed(index: int = 0, attempt: int = 0, **more: object) -> Pod:
@@ -32,12 +31,12 @@ def failed(index: int = 0, attempt: int = 0, **more: object) -> Pod:
     ("tries", "expected"),
     [(0, 1.0), (1, 2.0), (2, 4.0), (3, 8.0), (4, 16.0), (5, 32.0), (6, 60.0), (7, 60.0), (16, 60.0), (10**6, 60.0)],
 )
-@pytest.mark.parametrize("scope", list(Scope))
-def test_the_delay_is_a_second_doubling_to_a_minute(scope: Scope, tries: int, expected: float) -> None:
-    worker = role(restart=on(Why.EXIT, scope=scope))
-    epoch, restarts = (3, 99) if scope is Scope.POD else (tries, tries)
+@pytest.mark.parametrize("scope", list(RestartScope))
+def test_the_delay_is_a_second_doubling_to_a_minute(scope: RestartScope, tries: int, expected: float) -> None:
+    worker = role(restart=on(CauseKind.EXIT, scope=scope))
+    epoch, restarts = (3, 99) if scope is RestartScope.POD else (tries, tries)
     book = RoleLedger("worker", epoch, restarts={"Exit": restarts - restarts // 2, "Evicted": restarts // 2})
-    retry = Retry(worker, Seen(0, epoch + tries, State.FAILED), EXIT)
+    retry = Retry(worker, ReplicaState(0, epoch + tries, State.FAILED), EXIT)
 
     assert expected == delay(book, retry, NOW)
 
@@ -52,28 +51,36 @@ def test_the_delay_is_a_second_doubling_to_a_minute(scope: Scope, tries: int, ex
     ],
 )
 def test_a_replica_that_lasted_is_forgiven(born: datetime | None, expected: float) -> None:
-    retry = Retry(role(restart=ON_EXIT), Seen(0, 9, State.FAILED, failed(attempt=9, started=born)), EXIT)
+    retry = Retry(role(restart=ON_EXIT), ReplicaState(0, 9, State.FAILED, failed(attempt=9, started=born)), EXIT)
 
     assert expected == delay(RoleLedger("worker"), retry, NOW)
 
 
 @pytest.mark.parametrize(
-    ("scope", "expected"), [(Scope.POD, 0.0), (Scope.ROLE, 60.0), (Scope.JOB, 60.0)], ids=["pod", "role", "job"]
+    ("scope", "expected"),
+    [(RestartScope.POD, 0.0), (RestartScope.ROLE, 60.0), (RestartScope.JOB, 60.0)],
+    ids=["pod", "role", "job"],
 )
-def test_a_pod_that_somebody_removed_did_nothing_wrong(scope: Scope, expected: float) -> None:
-    retry = Retry(role(restart=on(Why.DELETED, scope=scope)), Seen(0, 9, State.STOPPING), Cause(Why.DELETED))
+def test_a_pod_that_somebody_removed_did_nothing_wrong(scope: RestartScope, expected: float) -> None:
+    retry = Retry(
+        role(restart=on(CauseKind.DELETED, scope=scope)), ReplicaState(0, 9, State.STOPPING), Cause(CauseKind.DELETED)
+    )
 
     assert expected == delay(RoleLedger("worker", restarts={"Exit": 9}), retry, NOW)
 
 
 def test_a_pod_that_somebody_removed_is_made_again_as_soon_as_its_name_is_free() -> None:
     one = job(role(restart=ON_EXIT), ledger=lived(), lifecycle=Lifecycle(counts_in_place=True))
-    going = pod(deleting=later(30), containers=(Container("main", restart_count=2),))
+    going = pod(deleting=later(30), containers=(ContainerStatus("main", restart_count=2),))
 
     plan = look(one, going)
 
     assert plan.status.ledger.roles == (
-        undone(RoleLedger("worker", retries="0:1", restarts={"Deleted": 1, "InPlace": 2}, reached=1), "0", Why.DELETED),
+        undone(
+            RoleLedger("worker", retries="0:1", restarts={"Deleted": 1, "InPlace": 2}, reached=1),
+            "0",
+            CauseKind.DELETED,
+        ),
     )
     assert (plan.creates, plan.deletes, plan.wake) == ((), (), None)
     assert names(look(replace(one, ledger=plan.status.ledger))) == {"creates": ["Pod job-worker-0"], "deletes": []}
@@ -99,9 +106,12 @@ def test_a_failed_pod_is_counted_and_tried_again_after_its_back_off() -> None:
     ) == plan.status.ledger.roles
     assert (Failure("worker", 0, "job-worker-0", 0, later(10), EXIT),) == plan.status.ledger.failures
     assert (plan.write, plan.status.ledger.phase) == (Write.NOW, Phase.RESTARTING)
-    assert (Seen(0, 1, State.WAITING, old=pods[0]), Seen(1, 0, State.RUNNING, pods[1])) == plan.status.roles[0].replicas
+    assert (
+        ReplicaState(0, 1, State.WAITING, old=pods[0]),
+        ReplicaState(1, 0, State.RUNNING, pods[1]),
+    ) == plan.status.roles[0].replicas
     assert emitted(plan) == (
-        Emit(Moment.RESTARTING, "restarting after job-worker-0: container main exited with code 1", warning=True),
+        Emit(EventReason.RESTARTING, "restarting after job-worker-0: container main exited with code 1", warning=True),
     )
     # The pod stays until then, for its log.
     assert (plan.deletes, plan.creates, plan.wake) == ((), (), later(11))
@@ -125,10 +135,10 @@ def test_after_the_back_off_the_old_pod_goes_and_only_then_the_new_one_comes() -
     assert then.creates[0].body["metadata"]["labels"]["trainwright.dev/attempt"] == "1"
 
 
-def two_roles(scope: Scope) -> tuple[RoleLedger, ...]:
+def two_roles(scope: RestartScope) -> tuple[RoleLedger, ...]:
     """The books after `worker` 1 of two failed, beside a `chief` of one, with this scope."""
     given = job(
-        role(replicas=2, restart=on(Why.EXIT, scope=scope)),
+        role(replicas=2, restart=on(CauseKind.EXIT, scope=scope)),
         role("chief"),
         ledger=lived(
             RoleLedger("worker", 1, "0:2", {"Exit": 2}, reached=2),
@@ -143,31 +153,34 @@ def two_roles(scope: Scope) -> tuple[RoleLedger, ...]:
     ("scope", "worker", "chief"),
     [
         pytest.param(
-            Scope.POD,
+            RestartScope.POD,
             undone(RoleLedger("worker", 1, "0:2,1:1", {"Exit": 3}, reached=2, holds=(Hold(later(1), "1"),)), "1"),
             RoleLedger("chief", 5, "0:1", succeeded="0", reached=1),
             id="the pod alone",
         ),
         pytest.param(
-            Scope.ROLE,
+            RestartScope.ROLE,
             undone(RoleLedger("worker", 4, "", {"Exit": 3}, holds=(Hold(later(4), "0-1"),)), "0-1", together=True),
             RoleLedger("chief", 5, "0:1", succeeded="0", reached=1),
             id="its whole role",
         ),
         pytest.param(
-            Scope.JOB,
+            RestartScope.JOB,
             undone(RoleLedger("worker", 4, "", {"Exit": 3}, holds=(Hold(later(4), "0-1"),)), "0-1", together=True),
             RoleLedger("chief", 7, holds=(Hold(later(4), "0"),)),
             id="the whole job, also what had finished",
         ),
     ],
 )
-def test_the_scope_of_a_restart(scope: Scope, worker: RoleLedger, chief: RoleLedger) -> None:
+def test_the_scope_of_a_restart(scope: RestartScope, worker: RoleLedger, chief: RoleLedger) -> None:
     assert (worker, chief) == two_roles(scope)
 
 
 def test_live_peers_of_a_restarted_role_go_at_once() -> None:
-    given = job(role(replicas=3, restart=on(Why.EXIT, scope=Scope.ROLE)), ledger=lived(RoleLedger("worker", reached=3)))
+    given = job(
+        role(replicas=3, restart=on(CauseKind.EXIT, scope=RestartScope.ROLE)),
+        ledger=lived(RoleLedger("worker", reached=3)),
+    )
 
     plan = look(given, failed(0), pod(1), pod(2, deleting=later(5)))
 
@@ -197,7 +210,10 @@ def test_replicas_that_fail_together_are_each_tried_again() -> None:
 
 
 def test_a_role_that_fails_together_restarts_once() -> None:
-    given = job(role(replicas=2, restart=on(Why.EXIT, scope=Scope.ROLE)), ledger=lived(RoleLedger("worker", reached=2)))
+    given = job(
+        role(replicas=2, restart=on(CauseKind.EXIT, scope=RestartScope.ROLE)),
+        ledger=lived(RoleLedger("worker", reached=2)),
+    )
 
     plan = look(given, failed(0), failed(1))
 
@@ -208,7 +224,10 @@ def test_a_role_that_fails_together_restarts_once() -> None:
 
 
 def test_a_success_in_the_same_pass_is_forgotten_where_the_scope_reaches_it() -> None:
-    given = job(role(replicas=2, restart=on(Why.EXIT, scope=Scope.ROLE)), ledger=lived(RoleLedger("worker", reached=2)))
+    given = job(
+        role(replicas=2, restart=on(CauseKind.EXIT, scope=RestartScope.ROLE)),
+        ledger=lived(RoleLedger("worker", reached=2)),
+    )
 
     plan = look(given, failed(0), pod(1, "Succeeded"))
 
@@ -218,7 +237,7 @@ def test_a_success_in_the_same_pass_is_forgotten_where_the_scope_reaches_it() ->
 
 
 def test_a_completed_replica_is_run_again_where_asked() -> None:
-    given = job(role(restart=on(Why.COMPLETED)), ledger=lived())
+    given = job(role(restart=on(CauseKind.COMPLETED)), ledger=lived())
 
     plan = look(given, pod(phase="Succeeded"))
 
@@ -226,7 +245,7 @@ def test_a_completed_replica_is_run_again_where_asked() -> None:
         undone(
             RoleLedger("worker", retries="0:1", restarts={"Completed": 1}, reached=1, holds=(Hold(later(1), "0"),)),
             "0",
-            Why.COMPLETED,
+            CauseKind.COMPLETED,
         ),
     )
     assert plan.status.ledger.failures == ()
@@ -236,17 +255,18 @@ def test_a_completed_replica_is_run_again_where_asked() -> None:
 def test_the_event_of_a_restart_names_no_older_failure() -> None:
     old = Failure("worker", 1, "job-worker-1", 0, later(-999), EXIT)
     given = job(
-        role(replicas=2, restart=on(Why.COMPLETED)), ledger=lived(RoleLedger("worker", reached=2), failures=(old,))
+        role(replicas=2, restart=on(CauseKind.COMPLETED)),
+        ledger=lived(RoleLedger("worker", reached=2), failures=(old,)),
     )
 
     plan = look(given, pod(0, "Succeeded"), pod(1))
 
-    assert emitted(plan) == (Emit(Moment.RESTARTING, "restarting what had completed, as its policy says"),)
+    assert emitted(plan) == (Emit(EventReason.RESTARTING, "restarting what had completed, as its policy says"),)
 
 
 def test_the_event_of_a_restart_names_what_is_restarted() -> None:
     one = job(
-        role(replicas=2, restart=on(Why.EXIT, codes=((1, 1),))),
+        role(replicas=2, restart=on(CauseKind.EXIT, codes=((1, 1),))),
         success=NEVER,
         failure=NEVER,
         ledger=lived(RoleLedger("worker", reached=2)),
@@ -255,14 +275,14 @@ def test_the_event_of_a_restart_names_what_is_restarted() -> None:
     plan = look(one, pod(0, "Failed", code=2), failed(1))
 
     assert emitted(plan) == (
-        Emit(Moment.RESTARTING, "restarting after job-worker-1: container main exited with code 1", warning=True),
+        Emit(EventReason.RESTARTING, "restarting after job-worker-1: container main exited with code 1", warning=True),
     )
 
 
 def test_the_role_that_caused_a_restart_of_the_job_pays_for_it() -> None:
     given = job(
-        role("chief", restart=on(Why.EXIT, scope=Scope.JOB)),
-        role("worker", 2, restart=on(Why.EXIT, limit=0)),
+        role("chief", restart=on(CauseKind.EXIT, scope=RestartScope.JOB)),
+        role("worker", 2, restart=on(CauseKind.EXIT, limit=0)),
         ledger=lived(RoleLedger("chief", reached=1), RoleLedger("worker", reached=2)),
     )
 
@@ -277,7 +297,7 @@ def test_the_role_that_caused_a_restart_of_the_job_pays_for_it() -> None:
 
 def test_a_restart_of_the_job_can_count_on_every_role_it_takes_along() -> None:
     one = job(
-        role("chief", restart=on(Why.EXIT, scope=Scope.JOB, shared=True)),
+        role("chief", restart=on(CauseKind.EXIT, scope=RestartScope.JOB, shared=True)),
         role("worker", 2),
         ledger=lived(RoleLedger("chief", reached=1), RoleLedger("worker", restarts={"Exit": 2}, reached=2)),
     )
@@ -289,7 +309,7 @@ def test_a_restart_of_the_job_can_count_on_every_role_it_takes_along() -> None:
 
 def test_a_restart_of_a_role_counts_on_no_other() -> None:
     one = job(
-        role("chief", restart=on(Why.EXIT, scope=Scope.ROLE, shared=True)),
+        role("chief", restart=on(CauseKind.EXIT, scope=RestartScope.ROLE, shared=True)),
         role("worker"),
         ledger=lived(RoleLedger("chief", reached=1), RoleLedger("worker", reached=1)),
     )
@@ -301,19 +321,19 @@ def test_a_restart_of_a_role_counts_on_no_other() -> None:
 
 def test_the_kubelets_own_restarts_in_other_roles_are_kept_where_the_job_restarts() -> None:
     one = job(
-        role("chief", restart=on(Why.EXIT, scope=Scope.JOB)),
+        role("chief", restart=on(CauseKind.EXIT, scope=RestartScope.JOB)),
         role("worker", 2),
         ledger=lived(RoleLedger("chief", reached=1), RoleLedger("worker", reached=2)),
         lifecycle=Lifecycle(counts_in_place=True),
     )
-    thrice = (Container("main", restart_count=3),)
+    thrice = (ContainerStatus("main", restart_count=3),)
 
     plan = look(one, failed(role="chief"), pod(0, containers=thrice), pod(1, containers=thrice))
 
     assert [book.restarts for book in plan.status.ledger.roles] == [{"Exit": 1}, {"InPlace": 6}]
 
 
-TWICE = (Container("main", restart_count=2, state=container(exit_code=1, reason="Error").state),)
+TWICE = (ContainerStatus("main", restart_count=2, state=container(exit_code=1, reason="Error").state),)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +349,7 @@ def test_the_kubelets_own_restarts_are_kept_when_their_pod_goes(counted: bool, r
         ledger=lived(RoleLedger("worker", reached=2)),
         lifecycle=Lifecycle(counts_in_place=counted),
     )
-    other = pod(1, containers=(Container("main", restart_count=5),))
+    other = pod(1, containers=(ContainerStatus("main", restart_count=5),))
 
     plan = look(given, pod(0, "Failed", containers=TWICE), other)
 
@@ -338,7 +358,7 @@ def test_the_kubelets_own_restarts_are_kept_when_their_pod_goes(counted: bool, r
 
 def test_a_pod_that_is_gone_has_no_restarts_of_its_own_to_keep() -> None:
     given = job(
-        role(replicas=2, restart=on(Why.DELETED, scope=Scope.ROLE)),
+        role(replicas=2, restart=on(CauseKind.DELETED, scope=RestartScope.ROLE)),
         ledger=lived(RoleLedger("worker", reached=2)),
         lifecycle=Lifecycle(counts_in_place=True),
     )
@@ -349,22 +369,24 @@ def test_a_pod_that_is_gone_has_no_restarts_of_its_own_to_keep() -> None:
         undone(
             RoleLedger("worker", 1, restarts={"Deleted": 1}, holds=(Hold(later(1), "0-1"),)),
             "0-1",
-            Why.DELETED,
+            CauseKind.DELETED,
             together=True,
         ),
     )
-    assert plan.status.ledger.failures == (Failure("worker", 1, "job-worker-1", 0, NOW, Cause(Why.DELETED)),)
+    assert plan.status.ledger.failures == (Failure("worker", 1, "job-worker-1", 0, NOW, Cause(CauseKind.DELETED)),)
 
 
-@pytest.mark.parametrize("scope", [Scope.ROLE, Scope.JOB])
-def test_the_kubelets_own_restarts_are_kept_of_every_pod_that_goes(scope: Scope) -> None:
+@pytest.mark.parametrize("scope", [RestartScope.ROLE, RestartScope.JOB])
+def test_the_kubelets_own_restarts_are_kept_of_every_pod_that_goes(scope: RestartScope) -> None:
     given = job(
-        role(replicas=2, restart=on(Why.EXIT, scope=scope)),
+        role(replicas=2, restart=on(CauseKind.EXIT, scope=scope)),
         ledger=lived(RoleLedger("worker", reached=2)),
         lifecycle=Lifecycle(counts_in_place=True, backoff_limit=100),
     )
 
-    plan = look(given, pod(0, "Failed", containers=TWICE), pod(1, containers=(Container("main", restart_count=5),)))
+    plan = look(
+        given, pod(0, "Failed", containers=TWICE), pod(1, containers=(ContainerStatus("main", restart_count=5),))
+    )
 
     assert plan.status.ledger.roles[0].restarts == {"Exit": 1, "InPlace": 7}
 
@@ -385,7 +407,7 @@ def test_two_thousand_that_fail_together_are_counted_and_held_as_one_group() -> 
 
 
 def test_replicas_of_one_role_are_held_by_their_delay_and_counted_by_their_cause() -> None:
-    restart = on(Why.EXIT, Why.EVICTED)
+    restart = on(CauseKind.EXIT, CauseKind.EVICTED)
     given = job(
         role(replicas=5, restart=restart),
         ledger=lived(RoleLedger("worker", retries="1:2,3:2", restarts={"Exit": 4}, reached=5)),
@@ -407,7 +429,7 @@ def test_replicas_of_one_role_are_held_by_their_delay_and_counted_by_their_cause
                 "0-1,3",
             ),
             "2",
-            Why.EVICTED,
+            CauseKind.EVICTED,
         ),
     )
 
@@ -424,7 +446,7 @@ def test_the_kubelets_own_restarts_are_kept_of_each_of_many() -> None:
     assert plan.status.ledger.roles[0].restarts == {"Exit": 2, "InPlace": 4}
 
 
-CHIEF = role("chief", restart=on(Why.EXIT, scope=Scope.JOB))
+CHIEF = role("chief", restart=on(CauseKind.EXIT, scope=RestartScope.JOB))
 WORKER = role("worker", 2, restart=ON_EXIT)
 
 
@@ -455,7 +477,7 @@ def test_single_replicas_after_a_restart_of_the_job_in_one_pass() -> None:
 
 
 def test_single_replicas_beside_a_restart_of_another_role() -> None:
-    chief = role("chief", 2, restart=on(Why.EXIT, scope=Scope.ROLE))
+    chief = role("chief", 2, restart=on(CauseKind.EXIT, scope=RestartScope.ROLE))
     books = (RoleLedger("chief", reached=2), RoleLedger("worker", reached=2))
 
     for roles, ledger in (((chief, WORKER), books), ((WORKER, chief), books[::-1])):
@@ -476,8 +498,8 @@ def test_single_replicas_beside_a_restart_of_another_role() -> None:
 
 def test_a_pod_that_goes_alone_and_with_its_job_in_one_pass_is_counted_once() -> None:
     given = job(
-        role("chief", restart=on(Why.EXIT)),
-        role("worker", restart=on(Why.EXIT, scope=Scope.JOB)),
+        role("chief", restart=on(CauseKind.EXIT)),
+        role("worker", restart=on(CauseKind.EXIT, scope=RestartScope.JOB)),
         ledger=lived(RoleLedger("chief", reached=1), RoleLedger("worker", reached=1)),
         lifecycle=Lifecycle(counts_in_place=True, backoff_limit=100),
     )

@@ -5,16 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.core.rules import Judgement, Tally, Truth, judge
-from trainwright.model.rule import NEVER, All, Any, Atom, Result, Rule, Which
+from trainwright.core.verdict import Judgement, RoleTally, Truth, judge
+from trainwright.model.rule import NEVER, AllOf, AnyOf, Atom, Result, Rule, Which
 
 YES, NO, OPEN = Truth.YES, Truth.NO, Truth.OPEN
 GOOD, BAD = Result.SUCCEEDED, Result.FAILED
 UNDECIDED = Judgement(OPEN)
 
 
-def tally(replicas: int, succeeded: set[int] | None = None, failed: set[int] | None = None) -> dict[str, Tally]:
-    return {"w": Tally(replicas, succeeded or set(), failed or set())}
+def tally(replicas: int, succeeded: set[int] | None = None, failed: set[int] | None = None) -> dict[str, RoleTally]:
+    return {"w": RoleTally(replicas, succeeded or set(), failed or set())}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def tally(replicas: int, succeeded: set[int] | None = None, failed: set[int] | N
     ],
 )
 def test_an_atom(
-    which: Which | tuple[int, ...], result: Result, tallies: dict[str, Tally], expected: Judgement
+    which: Which | tuple[int, ...], result: Result, tallies: dict[str, RoleTally], expected: Judgement
 ) -> None:
     assert expected == judge(Atom("w", which, result), tallies)
 
@@ -64,33 +64,41 @@ Y0, N1 = Judgement(YES, role="w", index=0), Judgement(NO, role="w", index=1)
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
-        pytest.param(All(()), UNDECIDED, id="all of none"),
-        pytest.param(Any(()), UNDECIDED, id="any of none"),
+        pytest.param(AllOf(()), UNDECIDED, id="all of none"),
+        pytest.param(AnyOf(()), UNDECIDED, id="any of none"),
         pytest.param(NEVER, UNDECIDED, id="never"),
-        pytest.param(All((A0,)), Y0, id="all of one that holds"),
-        pytest.param(All((A0, A0)), Y0, id="all hold"),
-        pytest.param(All((A0, A2)), UNDECIDED, id="all: one is open"),
-        pytest.param(All((A2, A0)), UNDECIDED, id="all: the first is open"),
-        pytest.param(All((A0, A1)), N1, id="all: one cannot"),
-        pytest.param(All((A2, A1)), N1, id="all: one cannot, one is open"),
-        pytest.param(All((A0, All(()))), UNDECIDED, id="all: an empty part never decides"),
-        pytest.param(Any((A1,)), N1, id="any of one that cannot"),
-        pytest.param(Any((A1, A1)), N1, id="none can"),
-        pytest.param(Any((A1, A2)), UNDECIDED, id="any: one is open"),
-        pytest.param(Any((A1, A0)), Y0, id="any: one holds"),
-        pytest.param(Any((A2, A0)), Y0, id="any: one holds, one is open"),
-        pytest.param(Any((A1, Any(()))), UNDECIDED, id="any: an empty part never decides"),
-        pytest.param(All((A0,), "zero"), Judgement(YES, "zero", "w", 0), id="the text of the rule"),
-        pytest.param(Any((All((A0,), "inner"), A1)), Judgement(YES, "inner", "w", 0), id="the text of the inner rule"),
-        pytest.param(Any((All((A0,), "inner"),), "outer"), Judgement(YES, "outer", "w", 0), id="the outermost text"),
-        pytest.param(All((Any((A1,), "x"), A0), "y"), Judgement(NO, "y", "w", 1), id="the text of what cannot hold"),
+        pytest.param(AllOf((A0,)), Y0, id="all of one that holds"),
+        pytest.param(AllOf((A0, A0)), Y0, id="all hold"),
+        pytest.param(AllOf((A0, A2)), UNDECIDED, id="all: one is open"),
+        pytest.param(AllOf((A2, A0)), UNDECIDED, id="all: the first is open"),
+        pytest.param(AllOf((A0, A1)), N1, id="all: one cannot"),
+        pytest.param(AllOf((A2, A1)), N1, id="all: one cannot, one is open"),
+        pytest.param(AllOf((A0, AllOf(()))), UNDECIDED, id="all: an empty part never decides"),
+        pytest.param(AnyOf((A1,)), N1, id="any of one that cannot"),
+        pytest.param(AnyOf((A1, A1)), N1, id="none can"),
+        pytest.param(AnyOf((A1, A2)), UNDECIDED, id="any: one is open"),
+        pytest.param(AnyOf((A1, A0)), Y0, id="any: one holds"),
+        pytest.param(AnyOf((A2, A0)), Y0, id="any: one holds, one is open"),
+        pytest.param(AnyOf((A1, AnyOf(()))), UNDECIDED, id="any: an empty part never decides"),
+        pytest.param(AllOf((A0,), "zero"), Judgement(YES, "zero", "w", 0), id="the text of the rule"),
         pytest.param(
-            Any((All((A0, A2), "first"), All((A0,), "second"))),
+            AnyOf((AllOf((A0,), "inner"), A1)), Judgement(YES, "inner", "w", 0), id="the text of the inner rule"
+        ),
+        pytest.param(
+            AnyOf((AllOf((A0,), "inner"),), "outer"), Judgement(YES, "outer", "w", 0), id="the outermost text"
+        ),
+        pytest.param(
+            AllOf((AnyOf((A1,), "x"), A0), "y"), Judgement(NO, "y", "w", 1), id="the text of what cannot hold"
+        ),
+        pytest.param(
+            AnyOf((AllOf((A0, A2), "first"), AllOf((A0,), "second"))),
             Judgement(YES, "second", "w", 0),
             id="the one that holds",
         ),
         pytest.param(
-            Any((All((A0,), "first"), All((A0,), "second"))), Judgement(YES, "first", "w", 0), id="the first that holds"
+            AnyOf((AllOf((A0,), "first"), AllOf((A0,), "second"))),
+            Judgement(YES, "first", "w", 0),
+            id="the first that holds",
         ),
     ],
 )
@@ -107,7 +115,8 @@ ATOMS: st.SearchStrategy[Rule] = st.builds(
 RULES = st.recursive(
     ATOMS,
     lambda parts: (
-        st.builds(All, st.lists(parts, max_size=3).map(tuple)) | st.builds(Any, st.lists(parts, max_size=3).map(tuple))
+        st.builds(AllOf, st.lists(parts, max_size=3).map(tuple))
+        | st.builds(AnyOf, st.lists(parts, max_size=3).map(tuple))
     ),
     max_leaves=8,
 )
@@ -116,9 +125,9 @@ ENDS = st.lists(
 )
 
 
-def after(ends: list[tuple[str, int, bool]]) -> dict[str, Tally]:
+def after(ends: list[tuple[str, int, bool]]) -> dict[str, RoleTally]:
     return {
-        role: Tally(
+        role: RoleTally(
             SIZE,
             {index for name, index, good in ends if name == role and good},
             {index for name, index, good in ends if name == role and not good},
@@ -153,6 +162,6 @@ def test_once_everything_has_ended_a_rule_over_something_is_decided(rule: Rule) 
     assert hollow(rule) or judge(rule, everything).truth is not OPEN
 
 
-@given(st.recursive(st.just(NEVER), lambda parts: st.builds(All, st.lists(parts).map(tuple)), max_leaves=5), ENDS)
+@given(st.recursive(st.just(NEVER), lambda parts: st.builds(AllOf, st.lists(parts).map(tuple)), max_leaves=5), ENDS)
 def test_rules_over_nothing_never_decide(rule: Rule, ends: list[tuple[str, int, bool]]) -> None:
     assert judge(rule, after(ends)) == UNDECIDED

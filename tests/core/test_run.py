@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from passes import Bare, Grouped, group, lived, look, names, on, undone, waiting
 
 from trainwright.core.render import digest, extra
-from trainwright.model.action import Delete, Patch, Write
-from trainwright.model.cause import Why
+from trainwright.model.cause import CauseKind
 from trainwright.model.child import Extra, Observed, Pod, Refusal
-from trainwright.model.job import Body, Deadline, Gang, Job, Lifecycle, Role, Scope
+from trainwright.model.job import Body, Deadline, Gang, Job, Lifecycle, RestartScope, Role
 from trainwright.model.ledger import Hold, Ledger, Phase, RoleLedger, Times
 from trainwright.model.meta import DIGEST, Key, Meta, Owner
+from trainwright.model.plan import Delete, Patch, Write
 from trainwright.model.rule import NEVER
 from trainwright.model.site import Site
 from trainwright.testing.factories import NOW, OWNER, PlainDialect, container, job, later, node, pod, role, service
@@ -605,7 +605,7 @@ def test_a_pod_that_cannot_start_is_looked_at_again_when_patience_is_over(
 
 
 def test_a_pod_that_cannot_start_is_tried_again_where_its_policy_says_so() -> None:
-    one = job(role(patience=9, restart=on(Why.CREATE_ERROR, limit=1)), ledger=waiting())
+    one = job(role(patience=9, restart=on(CauseKind.CREATE_ERROR, limit=1)), ledger=waiting())
 
     plan = look(one, pod(0, "Pending", containers=STUCK), now=later(10))
 
@@ -613,7 +613,7 @@ def test_a_pod_that_cannot_start_is_tried_again_where_its_policy_says_so() -> No
         undone(
             RoleLedger("worker", retries="0:1", restarts={"CreateError": 1}, holds=(Hold(later(11), "0"),)),
             "0",
-            Why.CREATE_ERROR,
+            CauseKind.CREATE_ERROR,
         ),
     )
     assert names(plan) == {"creates": [], "deletes": ["Pod job-worker-0"]}
@@ -675,17 +675,21 @@ def test_times_are_those_of_the_ledger() -> None:
 @pytest.mark.parametrize(
     ("scope", "old", "made"),
     [
-        pytest.param(Scope.JOB, pod(1, role="ps"), [], id="all of them wait for the last of any role"),
-        pytest.param(Scope.ROLE, pod(1), [], id="a role waits for its own last one"),
-        pytest.param(Scope.ROLE, pod(1, role="ps"), ["Pod job-worker-0", "Pod job-worker-1"], id="and for no other"),
-        pytest.param(Scope.POD, pod(1), ["Pod job-worker-0"], id="single ones wait for nobody"),
+        pytest.param(RestartScope.JOB, pod(1, role="ps"), [], id="all of them wait for the last of any role"),
+        pytest.param(RestartScope.ROLE, pod(1), [], id="a role waits for its own last one"),
         pytest.param(
-            Scope.JOB, pod(1, phase="Failed", code=1), ["Pod job-worker-0"], id="what has ended answers no more"
+            RestartScope.ROLE, pod(1, role="ps"), ["Pod job-worker-0", "Pod job-worker-1"], id="and for no other"
+        ),
+        pytest.param(RestartScope.POD, pod(1), ["Pod job-worker-0"], id="single ones wait for nobody"),
+        pytest.param(
+            RestartScope.JOB, pod(1, phase="Failed", code=1), ["Pod job-worker-0"], id="what has ended answers no more"
         ),
     ],
 )
-def test_what_restarts_together_meets_nobody_of_an_older_attempt(scope: Scope, old: Pod, made: list[str]) -> None:
-    policy = on(Why.EXIT, scope=scope)
+def test_what_restarts_together_meets_nobody_of_an_older_attempt(
+    scope: RestartScope, old: Pod, made: list[str]
+) -> None:
+    policy = on(CauseKind.EXIT, scope=scope)
     books = (RoleLedger("worker", epoch=1), RoleLedger("ps", epoch=1))
     given = job(role("worker", 2, restart=policy), role("ps", 2, restart=policy), ledger=lived(*books))
 

@@ -5,24 +5,23 @@ import pytest
 from passes import ON_EXIT, lived, look, on, view
 
 from trainwright.core.budget import Retry
-from trainwright.core.rules import Tally
-from trainwright.core.settle import Settled, settle, tallies
-from trainwright.model.cause import Cause, Why
-from trainwright.model.child import Container
-from trainwright.model.job import Job, Lifecycle, Restart, Scope
+from trainwright.core.verdict import RoleTally, SettledJob, settle, tallies
+from trainwright.model.cause import Cause, CauseKind
+from trainwright.model.child import ContainerStatus
+from trainwright.model.job import Job, Lifecycle, Restart, RestartScope
 from trainwright.model.ledger import KEPT_FAILURES, Failure, Ledger, RoleLedger
-from trainwright.model.status import State
+from trainwright.model.plan import State
 from trainwright.testing.factories import NOW, container, job, later, node, pod, role
 
-EXIT = Cause(Why.EXIT, code=1, container="main", reason="Error", node="node-1")
-LOST = Cause(Why.NODE_LOST, node="node-1")
+EXIT = Cause(CauseKind.EXIT, code=1, container="main", reason="Error", node="node-1")
+LOST = Cause(CauseKind.NODE_LOST, node="node-1")
 
 
 def failure(index: int, cause: Cause = EXIT, attempt: int = 0, seconds: float = 0) -> Failure:
     return Failure("worker", index, f"job-worker-{index}", attempt, later(seconds), cause)
 
 
-def finals(settled: Settled) -> list[tuple[int, State]]:
+def finals(settled: SettledJob) -> list[tuple[int, State]]:
     return [(seen.index, seen.state) for seen in settled.view.roles[0].replicas if seen.final]
 
 
@@ -32,7 +31,7 @@ def test_nothing_ended_changes_nothing() -> None:
     settled = settle(before)
 
     assert settled.view is before
-    assert Settled(before, {"worker": Tally(2)}) == settled
+    assert SettledJob(before, {"worker": RoleTally(2)}) == settled
 
 
 def test_what_is_over_for_good_is_remembered_and_counted() -> None:
@@ -43,7 +42,7 @@ def test_what_is_over_for_good_is_remembered_and_counted() -> None:
 
     assert (RoleLedger("worker", succeeded="0,3-4", failed="1", reached=5),) == settled.view.ledger.roles
     assert (failure(1),) == settled.view.ledger.failures
-    assert {"worker": Tally(5, frozenset({0, 3, 4}), frozenset({1}))} == settled.tallies
+    assert {"worker": RoleTally(5, frozenset({0, 3, 4}), frozenset({1}))} == settled.tallies
     assert finals(settled) == [(0, State.SUCCEEDED), (1, State.FAILED), (3, State.SUCCEEDED), (4, State.SUCCEEDED)]
     assert (settled.retries, settled.refused, settled.overspent) == ((), None, False)
 
@@ -75,7 +74,7 @@ def test_what_may_be_tried_again_has_not_failed() -> None:
 
     assert settled.view is before
     assert (Retry(given.roles[0], before.roles[0].replicas[0], EXIT),) == settled.retries
-    assert {"worker": Tally(2)} == settled.tallies
+    assert {"worker": RoleTally(2)} == settled.tallies
 
 
 def test_a_lost_node_ends_a_replica() -> None:
@@ -107,26 +106,30 @@ def test_only_the_latest_failures_are_kept() -> None:
     assert (*old[3:], failure(0), failure(1), failure(2)) == settled.view.ledger.failures
 
 
-def deletable(scope: Scope, reached: int = 2, restart: Restart | None = None) -> Job:
-    policy = restart or on(Why.DELETED, scope=scope)
+def deletable(scope: RestartScope, reached: int = 2, restart: Restart | None = None) -> Job:
+    policy = restart or on(CauseKind.DELETED, scope=scope)
     return job(role(replicas=3, restart=policy), ledger=lived(RoleLedger("worker", reached=reached)))
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        pytest.param(deletable(Scope.ROLE), [1], id="its role restarts with it"),
-        pytest.param(deletable(Scope.JOB), [1], id="the job restarts with it"),
-        pytest.param(deletable(Scope.POD), [], id="a pod alone is simply made again"),
-        pytest.param(deletable(Scope.ROLE, restart=on(Why.EXIT, scope=Scope.ROLE)), [], id="not by this policy"),
-        pytest.param(deletable(Scope.ROLE, reached=1), [], id="it has never existed"),
-        pytest.param(deletable(Scope.ROLE, reached=3), [1, 2], id="every one that is gone"),
+        pytest.param(deletable(RestartScope.ROLE), [1], id="its role restarts with it"),
+        pytest.param(deletable(RestartScope.JOB), [1], id="the job restarts with it"),
+        pytest.param(deletable(RestartScope.POD), [], id="a pod alone is simply made again"),
+        pytest.param(
+            deletable(RestartScope.ROLE, restart=on(CauseKind.EXIT, scope=RestartScope.ROLE)),
+            [],
+            id="not by this policy",
+        ),
+        pytest.param(deletable(RestartScope.ROLE, reached=1), [], id="it has never existed"),
+        pytest.param(deletable(RestartScope.ROLE, reached=3), [1, 2], id="every one that is gone"),
     ],
 )
 def test_a_replica_that_was_taken_away_takes_its_scope_along(given: Job, expected: list[int]) -> None:
     settled = settle(view(given, pod(0)))
 
-    assert [(index, Cause(Why.DELETED)) for index in expected] == [
+    assert [(index, Cause(CauseKind.DELETED)) for index in expected] == [
         (one.seen.index, one.cause) for one in settled.retries
     ]
 
@@ -144,9 +147,9 @@ def test_a_pod_on_its_way_out_is_replaced_at_once_where_its_own_restarts_must_be
 ) -> None:
     one = job(role(), ledger=lived(), lifecycle=Lifecycle(counts_in_place=counted))
 
-    settled = settle(view(one, pod(deleting=NOW, containers=(Container("main", restart_count=restarts),))))
+    settled = settle(view(one, pod(deleting=NOW, containers=(ContainerStatus("main", restart_count=restarts),))))
 
-    assert [(index, Cause(Why.DELETED)) for index in expected] == [
+    assert [(index, Cause(CauseKind.DELETED)) for index in expected] == [
         (retry.seen.index, retry.cause) for retry in settled.retries
     ]
     assert finals(settled) == []
@@ -155,19 +158,19 @@ def test_a_pod_on_its_way_out_is_replaced_at_once_where_its_own_restarts_must_be
 @pytest.mark.parametrize("limit", [None, 0])
 def test_a_pod_on_its_way_out_takes_no_scope_along_unless_its_policy_says_so(limit: int | None) -> None:
     one = job(
-        role(replicas=2, restart=on(Why.EXIT, limit=limit, scope=Scope.ROLE)),
+        role(replicas=2, restart=on(CauseKind.EXIT, limit=limit, scope=RestartScope.ROLE)),
         ledger=lived(RoleLedger("worker", reached=2)),
         lifecycle=Lifecycle(counts_in_place=True),
     )
 
-    plan = look(one, pod(0, deleting=NOW, containers=(Container("main", restart_count=1),)), pod(1))
+    plan = look(one, pod(0, deleting=NOW, containers=(ContainerStatus("main", restart_count=1),)), pod(1))
 
     assert (plan.status.ledger.roles[0].epoch, plan.status.ledger.outcome) == (0, None)
 
 
 def test_a_replica_that_finished_was_not_taken_away() -> None:
     given = job(
-        role(replicas=2, restart=on(Why.DELETED, scope=Scope.ROLE)),
+        role(replicas=2, restart=on(CauseKind.DELETED, scope=RestartScope.ROLE)),
         ledger=lived(RoleLedger("worker", reached=2, succeeded="1")),
     )
 
@@ -175,7 +178,7 @@ def test_a_replica_that_finished_was_not_taken_away() -> None:
 
 
 def test_a_pod_that_is_still_on_its_way_out_was_not_taken_away_yet() -> None:
-    assert settle(view(deletable(Scope.ROLE), pod(0), pod(1, deleting=NOW))).retries == ()
+    assert settle(view(deletable(RestartScope.ROLE), pod(0), pod(1, deleting=NOW))).retries == ()
 
 
 @pytest.mark.parametrize(
@@ -206,10 +209,10 @@ def test_the_jobs_own_budget_refuses(
 def test_tallies_are_of_the_jobs_roles_with_or_without_a_book() -> None:
     given = job(role("a", 2), role("b", 3), ledger=Ledger(roles=(RoleLedger("b", failed="1"), RoleLedger("c"))))
 
-    assert tallies(given) == {"a": Tally(2), "b": Tally(3, frozenset(), frozenset({1}))}
+    assert tallies(given) == {"a": RoleTally(2), "b": RoleTally(3, frozenset(), frozenset({1}))}
 
 
 def test_a_replica_that_is_no_longer_wanted_is_not_tallied() -> None:
     given = job(role(replicas=2), ledger=lived(RoleLedger("worker", succeeded="2-3", failed="4", reached=5)))
 
-    assert settle(view(given, pod(0), pod(1, "Pending"))).tallies == {"worker": Tally(2)}
+    assert settle(view(given, pod(0), pod(1, "Pending"))).tallies == {"worker": RoleTally(2)}

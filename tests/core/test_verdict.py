@@ -8,18 +8,16 @@ import pytest
 from msgspec.structs import replace
 from passes import ON_EXIT, emitted, lived, look, on, view, waiting
 
-from trainwright.core.settle import settle
-from trainwright.core.verdict import decide
-from trainwright.model.cause import Cause, Why
-from trainwright.model.child import Container, Pod
-from trainwright.model.event import Emit, Moment
-from trainwright.model.job import Deadline, Ending, Job, Lifecycle, Since
+from trainwright.core.verdict import decide, settle
+from trainwright.model.cause import Cause, CauseKind
+from trainwright.model.child import ContainerStatus, Pod
+from trainwright.model.event import Emit, EventReason
+from trainwright.model.job import Deadline, Job, Lifecycle, RequestedEnd, Since
 from trainwright.model.ledger import Failure, Ledger, Outcome, Phase, Reason, RoleLedger, Times
-from trainwright.model.rule import NEVER, All, Atom, Result, Which
-from trainwright.model.rule import Any as AnyOf
+from trainwright.model.rule import NEVER, AllOf, AnyOf, Atom, Result, Which
 from trainwright.testing.factories import NOW, job, later, pod, role
 
-EXIT = Cause(Why.EXIT, code=1, container="main", reason="Error", node="node-1")
+EXIT = Cause(CauseKind.EXIT, code=1, container="main", reason="Error", node="node-1")
 FAILURE = Failure("worker", 0, "job-worker-0", 0, NOW, EXIT)
 FAILED, SUCCEEDED = Result.FAILED, Result.SUCCEEDED
 
@@ -39,7 +37,7 @@ def test_rules_are_not_asked_before_something_has_ended() -> None:
 
 
 def test_success_keeps_the_rule_and_the_replica() -> None:
-    given = job(role(replicas=2), success=All((Atom("worker", (1,), SUCCEEDED),), "worker 1"), ledger=lived())
+    given = job(role(replicas=2), success=AllOf((Atom("worker", (1,), SUCCEEDED),), "worker 1"), ledger=lived())
 
     assert Outcome(SUCCEEDED, Reason.RULE, later(0.7), "worker 1", "rule worker 1 fulfilled by worker 1") == verdict(
         given, pod(0), pod(1, "Succeeded"), now=later(0.7)
@@ -53,7 +51,7 @@ def test_a_rule_without_words_is_one_of_the_rules() -> None:
 
 
 def test_a_rule_is_kept_as_far_as_a_ledger_has_room_for_it() -> None:
-    one = job(success=All((Atom("worker", (0,), SUCCEEDED),), "x" * 5000), ledger=lived())
+    one = job(success=AllOf((Atom("worker", (0,), SUCCEEDED),), "x" * 5000), ledger=lived())
 
     found = verdict(one, pod(phase="Succeeded"))
 
@@ -71,7 +69,7 @@ def test_failure_keeps_the_rule_the_replica_and_its_failure() -> None:
 
 
 def test_success_out_of_reach_is_failure() -> None:
-    given = job(success=All((Atom("worker", Which.EVERY, SUCCEEDED),), "all"), failure=NEVER, ledger=lived())
+    given = job(success=AllOf((Atom("worker", Which.EVERY, SUCCEEDED),), "all"), failure=NEVER, ledger=lived())
 
     assert Outcome(
         FAILED,
@@ -93,10 +91,10 @@ def test_a_replica_that_may_be_tried_again_fails_no_job() -> None:
     assert verdict(job(role(restart=ON_EXIT), ledger=lived()), pod(phase="Failed", code=1)) is None
 
 
-ENDING = Ending("Preempted", "make room")
+ENDING = RequestedEnd("Preempted", "make room")
 LONG_AGO = Deadline(0)
 EVERYTHING: dict[str, Any] = {"ending": ENDING, "deadline": LONG_AGO, "start_deadline": 0.0, "backoff_limit": 0}
-IN_PLACE = (Container("main", restart_count=1),)
+IN_PLACE = (ContainerStatus("main", restart_count=1),)
 
 
 @pytest.mark.parametrize(
@@ -153,18 +151,18 @@ def test_the_order_in_which_ends_are_judged(
     ("ending", "expected"),
     [
         pytest.param(
-            Ending("Preempted", "make room"),
+            RequestedEnd("Preempted", "make room"),
             Outcome(FAILED, Reason.EXTERNAL, later(0.3), message="make room", word="Preempted"),
             id="failed",
         ),
         pytest.param(
-            Ending("Completed", succeeded=True),
+            RequestedEnd("Completed", succeeded=True),
             Outcome(SUCCEEDED, Reason.EXTERNAL, later(0.3), word="Completed"),
             id="succeeded",
         ),
     ],
 )
-def test_an_end_that_somebody_asked_for(ending: Ending, expected: Outcome) -> None:
+def test_an_end_that_somebody_asked_for(ending: RequestedEnd, expected: Outcome) -> None:
     assert expected == verdict(job(lifecycle=Lifecycle(ending=ending), ledger=lived()), pod(), now=later(0.3))
 
 
@@ -282,7 +280,7 @@ def test_what_happened_at_the_limit_is_told(limit: int, made: int, expected: str
 
 
 def test_restarts_in_place_alone_can_fail_it() -> None:
-    pods = (pod(0), pod(1, containers=(Container("main", restart_count=2),)))
+    pods = (pod(0), pod(1, containers=(ContainerStatus("main", restart_count=2),)))
 
     message = "the restart limit (backoffLimit) of 2 is reached: 3 restarts count against it"
     assert Outcome(FAILED, Reason.BACKOFF_LIMIT, NOW, message=message) == verdict(
@@ -316,7 +314,7 @@ def test_a_failure_that_was_not_kept_and_whose_pod_is_gone_says_so() -> None:
     found = verdict(job(ledger=lived(RoleLedger("worker", 2, failed="0"))))
 
     assert found is not None
-    assert Failure("worker", 0, "job-worker-0", 2, NOW, Cause(Why.REJECTED)) == found.failure
+    assert Failure("worker", 0, "job-worker-0", 2, NOW, Cause(CauseKind.REJECTED)) == found.failure
 
 
 def test_a_rule_on_nobody_fails_without_a_failure() -> None:
@@ -344,12 +342,16 @@ def test_what_was_decided_is_stored_and_told_with_its_reason() -> None:
     assert outcome is not None
     assert (plan.status.ledger.phase, plan.status.ledger.times.ended) == (Phase.FAILED, later(8))
     assert emitted(plan) == (
-        Emit(Moment.FAILED, "worker 0 failed for good; job-worker-0: container main exited with code 1", warning=True),
+        Emit(
+            EventReason.FAILED,
+            "worker 0 failed for good; job-worker-0: container main exited with code 1",
+            warning=True,
+        ),
     )
 
 
 def test_what_somebody_said_is_cut_to_what_a_ledger_takes() -> None:
-    given = job(lifecycle=Lifecycle(ending=Ending("Preempted", "x" * 5000)), ledger=lived())
+    given = job(lifecycle=Lifecycle(ending=RequestedEnd("Preempted", "x" * 5000)), ledger=lived())
 
     found = verdict(given, pod())
 
@@ -358,7 +360,7 @@ def test_what_somebody_said_is_cut_to_what_a_ledger_takes() -> None:
 
 
 def test_an_end_is_judged_with_a_policy_that_answers_other_causes() -> None:
-    given = job(role(restart=on(Why.EVICTED)), ledger=lived())
+    given = job(role(restart=on(CauseKind.EVICTED)), ledger=lived())
 
     found = verdict(given, pod(phase="Failed", code=1))
 

@@ -6,20 +6,20 @@ from typing import Any
 import pytest
 from passes import lived, view
 
-from trainwright.core.waits import waits
-from trainwright.model.child import Condition, Container, ContainerState, Pod, Terminated, Waiting
+from trainwright.core.report import waits
+from trainwright.model.child import ContainerState, ContainerStatus, ObjectCondition, Pod, Terminated, Waiting
 from trainwright.model.event import PodWaiting
 from trainwright.model.ledger import Ledger, Outcome, Phase, Reason
+from trainwright.model.plan import Status
 from trainwright.model.rule import Result
-from trainwright.model.status import Status
 from trainwright.testing.factories import NOW, job, later, pod, role
 
 GIVEN = job(role(replicas=3), role("ps"), ledger=lived())
 LONG = later(-60)
 
 
-def waiting(reason: str, message: str = "", name: str = "main") -> Container:
-    return Container(name, state=ContainerState(waiting=Waiting(reason, message)))
+def waiting(reason: str, message: str = "", name: str = "main") -> ContainerStatus:
+    return ContainerStatus(name, state=ContainerState(waiting=Waiting(reason, message)))
 
 
 def told(*pods: Pod, ledger: Ledger | None = None) -> dict[tuple[str, str], PodWaiting]:
@@ -27,7 +27,7 @@ def told(*pods: Pod, ledger: Ledger | None = None) -> dict[tuple[str, str], PodW
 
 
 PULL = waiting("ImagePullBackOff", "Back-off pulling image")
-UNPLACED = Condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available", LONG)
+UNPLACED = ObjectCondition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available", LONG)
 CASES: dict[str, tuple[dict[str, Any], tuple[str, str] | None]] = {
     "an image": (
         {"containers": (PULL,)},
@@ -45,15 +45,18 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, str] | None]] = {
         {"conditions": (UNPLACED,)},
         ("Unschedulable", "job-worker-0 condition message: 0/3 nodes are available"),
     ),
-    "a place was found since": ({"conditions": (UNPLACED, Condition("Initialized", "True", "", "", later(-5)))}, None),
-    "a condition that says nothing": ({"conditions": (Condition("PodScheduled", "False"),)}, None),
+    "a place was found since": (
+        {"conditions": (UNPLACED, ObjectCondition("Initialized", "True", "", "", later(-5)))},
+        None,
+    ),
+    "a condition that says nothing": ({"conditions": (ObjectCondition("PodScheduled", "False"),)}, None),
     "nothing known": ({}, None),
     "as every container begins": ({"containers": (waiting("ContainerCreating"),), "conditions": (UNPLACED,)}, None),
     "not for long": ({"containers": (PULL,), "born": later(-9)}, None),
     "since nobody knows when": ({"containers": (PULL,), "born": None}, None),
     "on its way out": ({"containers": (PULL,), "deleting": NOW}, None),
     "it has ended": (
-        {"phase": "Failed", "containers": (PULL, Container("x", state=ContainerState(terminated=Terminated(1))))},
+        {"phase": "Failed", "containers": (PULL, ContainerStatus("x", state=ContainerState(terminated=Terminated(1))))},
         None,
     ),
 }

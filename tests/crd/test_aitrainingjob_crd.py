@@ -10,9 +10,9 @@ from cel_expr_python import cel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainwright.crd.manifests import crd
+from trainwright.crd.schema import crd
 from trainwright.kinds.aitrainingjob import AITRAININGJOB, wire
-from trainwright.kinds.aitrainingjob.cel import RULES
+from trainwright.kinds.aitrainingjob.checks import RULES
 from trainwright.kinds.base import load
 
 Body = dict[str, Any]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trainwright.crd.schema import schema
 from trainwright.kinds.genericjob import GENERICJOB, wire
-from trainwright.kinds.genericjob.cel import RULES
+from trainwright.kinds.genericjob.checks import RULES
 
 Body = dict[str, Any]
 

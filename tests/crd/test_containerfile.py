@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from trainwright import __version__
-from trainwright.crd.install import Choice, manifests
+from trainwright.crd.install import InstallOptions, manifests
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "Containerfile").read_text(encoding="utf-8")
@@ -92,7 +92,9 @@ def _closure(name: str) -> set[str]:
 
 
 def test_it_runs_as_the_user_that_the_manifests_name_and_writes_nothing() -> None:
-    deployment = next(body for body in manifests(Choice(image="a", namespace="b")) if body["kind"] == "Deployment")
+    deployment = next(
+        body for body in manifests(InstallOptions(image="a", namespace="b")) if body["kind"] == "Deployment"
+    )
     security = deployment["spec"]["template"]["spec"]["securityContext"]
 
     assert told("USER") == [f"{security['runAsUser']}:{security['runAsGroup']}"]

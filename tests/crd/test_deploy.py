@@ -7,8 +7,8 @@ from pathlib import Path
 import yaml
 from click.testing import CliRunner
 
-from trainwright.cli.crds import command as crds
-from trainwright.cli.manifests import command as manifests
+from trainwright.cli.install import crds_command as crds
+from trainwright.cli.install import manifests_command as manifests
 from trainwright.cli.validate import command as validate
 from trainwright.kinds.registry import KINDS
 

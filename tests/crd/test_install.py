@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from trainwright.cli.operator import command as operator
-from trainwright.crd.install import Choice, manifests
-from trainwright.crd.rights import NAME, RBAC, cluster_role, lease_role, people
+from trainwright.crd.install import InstallOptions, manifests
+from trainwright.crd.rbac import NAME, RBAC, cluster_role, lease_role, people
 from trainwright.kinds.registry import KINDS
 from trainwright.model.job import Body
 
-ALL = manifests(Choice(image="example/trainwright:1", namespace="tools"))
-SCOPED = manifests(Choice(image="example/trainwright:1", namespace="tools", watch="research"))
-BESIDE = manifests(Choice(image="example/trainwright:1", namespace="research", watch="research"))
+ALL = manifests(InstallOptions(image="example/trainwright:1", namespace="tools"))
+SCOPED = manifests(InstallOptions(image="example/trainwright:1", namespace="tools", watch="research"))
+BESIDE = manifests(InstallOptions(image="example/trainwright:1", namespace="research", watch="research"))
 
 
 def one(kind: str, among: tuple[Body, ...] = ALL) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def test_everything_is_there_before_it_is_needed() -> None:
 
 
 def test_without_definitions_the_rest_is_the_same() -> None:
-    rest = manifests(Choice(image="example/trainwright:1", namespace="tools", definitions=False))
+    rest = manifests(InstallOptions(image="example/trainwright:1", namespace="tools", definitions=False))
 
     assert rest == ALL[len(KINDS) :]
 
@@ -118,7 +118,7 @@ def test_operators_of_two_namespaces_share_nothing() -> None:
     red, blue = (
         {
             (body["kind"], body["metadata"].get("namespace"), body["metadata"]["name"])
-            for body in manifests(Choice(image="a", namespace=place, watch=place, definitions=False))
+            for body in manifests(InstallOptions(image="a", namespace=place, watch=place, definitions=False))
         }
         for place in ("red", "blue")
     )
@@ -173,7 +173,7 @@ def test_the_operator_understands_what_it_is_told(bodies: tuple[Body, ...], expe
 
 def test_nodes_get_no_right_to_secrets_tokens_or_pods() -> None:
     """The roles by name are Kubernetes' own: requests for certificates, their renewal, and one ConfigMap."""
-    bodies = manifests(Choice(image="x", namespace="home", nodes=True))
+    bodies = manifests(InstallOptions(image="x", namespace="home", nodes=True))
     ours = [body for body in bodies if body["metadata"]["name"].startswith("trainwright-node")]
     roles = [body for body in ours if body["kind"] in ("ClusterRole", "Role")]
     bound = {body["roleRef"]["name"]: body["subjects"] for body in ours if "roleRef" in body}

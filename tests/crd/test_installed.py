@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from trainwright import __version__
-from trainwright.crd.installed import Origin, installed, owner_of, worded
-from trainwright.crd.manifests import VERSION, crd
+from trainwright.crd.compare import CrdOrigin, installed, owner_of, worded
+from trainwright.crd.schema import VERSION, crd
 from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
 from trainwright.kinds.tfjob import TFJOB
@@ -41,7 +41,7 @@ def theirs() -> Body:
 def test_what_this_version_installed_is_current(kind: Kind) -> None:
     found = installed(kind, served(kind))
 
-    assert (found.origin, found.version, found.unusable) == (Origin.CURRENT, __version__, "")
+    assert (found.origin, found.version, found.unusable) == (CrdOrigin.CURRENT, __version__, "")
     assert (found.vanish, found.stored, found.pruned) == ((), (), ())
     assert worded(found) == f"this version's ({__version__})"
 
@@ -58,15 +58,15 @@ def test_what_another_version_of_ours_installed_is_told_apart_from_anothers() ->
         ledger["properties"]["newer"] = {"type": "string"}
 
     before, after = installed(TFJOB, old), installed(TFJOB, newer)
-    assert (before.origin, before.version, before.pruned) == (Origin.OURS, "", ())
+    assert (before.origin, before.version, before.pruned) == (CrdOrigin.OURS, "", ())
     assert worded(before) == "of another Trainwright (it does not say which)"
-    assert (after.origin, after.version, after.pruned) == (Origin.OURS, "9.9.9", ("status.trainwright.newer",))
+    assert (after.origin, after.version, after.pruned) == (CrdOrigin.OURS, "9.9.9", ("status.trainwright.newer",))
 
 
 def test_what_an_install_would_do_to_anothers_definition() -> None:
     found = installed(TFJOB, theirs())
 
-    assert found.origin is Origin.OTHER
+    assert found.origin is CrdOrigin.OTHER
     assert (found.serves, found.vanish, found.stored) == (("v1", "v1beta2"), ("v1beta2",), ("v1beta2",))
     assert found.pruned == ("spec.theirs",)
     assert "is another one's: its status has no `trainwright`" in found.unusable

@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from trainwright import __version__
-from trainwright.crd.manifests import crd, crds
-from trainwright.crd.schema import schema
+from trainwright.crd.schema import crd, crds, schema
 from trainwright.kinds.base import Column, Kind, Version
 from trainwright.kinds.genericjob.wire import GenericJob, GenericJobStatus
 from trainwright.kinds.registry import KINDS

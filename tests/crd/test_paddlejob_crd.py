@@ -10,10 +10,10 @@ from cel_expr_python import cel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainwright.crd.manifests import crd
+from trainwright.crd.schema import crd
 from trainwright.kinds.base import load
 from trainwright.kinds.paddlejob import PADDLEJOB, wire
-from trainwright.kinds.paddlejob.cel import RULES
+from trainwright.kinds.paddlejob.checks import RULES
 
 Body = dict[str, Any]
 CRD = crd(PADDLEJOB)

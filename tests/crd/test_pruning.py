@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainwright.crd.manifests import crd
-from trainwright.crd.pruning import Loss, losses, unusable
+from trainwright.crd.compare import PrunedField, losses, unusable
+from trainwright.crd.schema import crd
 from trainwright.kinds.base import Kind
 from trainwright.kinds.genericjob import GENERICJOB
 from trainwright.kinds.registry import KINDS
@@ -187,4 +187,4 @@ def test_what_schemas_keep_of_each_other(wanted: Body, installed: Body, lost: li
         return {"type": "object", "properties": {"a": part}}
 
     assert [str(one) for one in losses(of(wanted), of(installed))] == lost
-    assert [*losses(of(wanted), {"type": "object"})] == [Loss("a")]
+    assert [*losses(of(wanted), {"type": "object"})] == [PrunedField("a")]

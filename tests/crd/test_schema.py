@@ -13,8 +13,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from trainwright.crd.schema import schema
 from trainwright.kinds.genericjob import wire
-from trainwright.kinds.genericjob.cel import RULES
-from trainwright.model.cause import Cause, Why
+from trainwright.kinds.genericjob.checks import RULES
+from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.ledger import Failure, Hold, Ledger, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.rule import Result
 
@@ -327,7 +327,7 @@ def test_defaults_are_stamped_where_people_expect_them() -> None:
 
 def test_the_whole_ledger_survives_storage() -> None:
     now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    cause = Cause(Why.EXIT, code=137, signal=9, reason="OOMKilled", message="m", container="c", node="n")
+    cause = Cause(CauseKind.EXIT, code=137, signal=9, reason="OOMKilled", message="m", container="c", node="n")
     failure = Failure("worker", 3, "j-worker-3", 2, now, cause)
     ledger = Ledger(
         phase=Phase.FAILED,

@@ -10,11 +10,11 @@ from cel_expr_python import cel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainwright.crd.manifests import crd
+from trainwright.crd.schema import crd
 from trainwright.kinds.base import load, stored
 from trainwright.kinds.tfjob import TFJOB, wire
-from trainwright.kinds.tfjob.cel import RULES
-from trainwright.kinds.tfjob.types import TYPES
+from trainwright.kinds.tfjob.checks import RULES
+from trainwright.kinds.tfjob.wire import TYPES
 
 Body = dict[str, Any]
 CRD = crd(TFJOB)

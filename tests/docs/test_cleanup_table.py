@@ -9,7 +9,7 @@ import pytest
 
 from trainwright.kinds.base import load
 from trainwright.kinds.registry import KINDS
-from trainwright.model.job import Clean, CleanUp
+from trainwright.model.job import CleanPods, CleanUp
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text(encoding="utf-8")
 #: A TFJob wants its container to have this name; the others do not mind.
@@ -22,7 +22,11 @@ SPECS: dict[str, tuple[dict[str, Any], str]] = {
     "AITrainingJob": ({"replicaSpecs": {"trainer": {"replicas": 1, "template": POD}}}, "cleanPodPolicy"),
 }
 #: What is left after an end: of the pods that have ended, and of those that run.
-LEFT = {("kept", "kept"): Clean.NONE, ("kept", "removed"): Clean.UNFINISHED, ("removed", "removed"): Clean.ALL}
+LEFT = {
+    ("kept", "kept"): CleanPods.NONE,
+    ("kept", "removed"): CleanPods.UNFINISHED,
+    ("removed", "removed"): CleanPods.ALL,
+}
 #: The ends that the table tells apart, by the fields of `CleanUp`.
 ENDS = {
     "any": ("succeeded", "failed", "ended", "lost"),

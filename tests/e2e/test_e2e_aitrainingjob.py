@@ -97,7 +97,7 @@ def node_of(run: Live, rank: int) -> str:
 
 def agent_of(stage: Stage, node: str) -> int:
     """The process of that node's agent."""
-    agents = stage.pids("trainwright.local.agent.main")
+    agents = stage.pids("trainwright.local.agent_main")
     (found,) = (pid for pid, words in agents.items() if f'"node":"{node}"' in words)
     return found
 

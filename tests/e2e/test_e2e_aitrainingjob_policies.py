@@ -94,7 +94,7 @@ def test_one_whose_node_is_lost_is_started_on_another(stage: Stage) -> None:
     name = "restart-on-node-fail"
     run = stage.start("run", "--nodes", "2", str(FOLDER / f"{name}.yaml"))
     (home,) = until(lambda: re.findall(r"try 0 on (node-\d)", run.said), "it runs")
-    agents = stage.pids("trainwright.local.agent.main")
+    agents = stage.pids("trainwright.local.agent_main")
     (agent,) = (pid for pid, words in agents.items() if f'"node":"{home}"' in words)
     os.kill(agent, signal.SIGKILL)
     done = run.end()

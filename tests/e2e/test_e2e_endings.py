@@ -175,7 +175,7 @@ def test_an_engine_that_is_killed_takes_a_stopped_supervisor_along(stage: Stage)
     """Nobody is left to let it go on but the kernel."""
     run = stage.start("run", worker("echo ready; setsid sleep 300 & exec sleep 300"))
     run.until("| ready")
-    os.kill(stage.pid("trainwright.local.supervisor"), signal.SIGSTOP)
+    os.kill(stage.pid("trainwright.node.supervisor"), signal.SIGSTOP)
 
     run.process.kill()
     run.end()
@@ -187,7 +187,7 @@ def test_a_supervisor_that_is_killed_is_a_clear_end(stage: Stage) -> None:
     run = stage.start("run", worker("echo ready; setsid sleep 300 & exec sleep 300"))
     run.until("| ready")
 
-    os.kill(stage.pid("trainwright.local.supervisor"), signal.SIGKILL)
+    os.kill(stage.pid("trainwright.node.supervisor"), signal.SIGKILL)
     done = run.end()
 
     assert (done.code, done.err) == (3, ""), done.said

@@ -66,13 +66,13 @@ def finished(stage: Stage, run: Live) -> Done:
 
 
 def agent_of(stage: Stage, node: str) -> int:
-    agents = stage.pids("trainwright.local.agent.main")
+    agents = stage.pids("trainwright.local.agent_main")
     (found,) = (pid for pid, words in agents.items() if f'"node":"{node}"' in words)
     return found
 
 
 def supervisor_of(stage: Stage, node: str) -> int:
-    supervisors = stage.pids("trainwright.local.supervisor")
+    supervisors = stage.pids("trainwright.node.supervisor")
     (found,) = (pid for pid, words in supervisors.items() if f"/nodes/{node}" in words and "agent.main" not in words)
     return found
 

@@ -19,7 +19,7 @@ def test_hundreds_of_short_pods_succeed_and_leak_nothing(stage: Stage) -> None:
     run = stage.start("run", "-o", "json", job(role("short", container("true"), replicas=MANY), role("last", last)))
     until(lambda: run.said.count('"phase":"Succeeded"') >= MANY)
 
-    supervisor = stage.pid("trainwright.local.supervisor")
+    supervisor = stage.pid("trainwright.node.supervisor")
     until(lambda: len(list(Path(f"/proc/{supervisor}/fd").iterdir())) < 40, "descriptors are given back")
     until(lambda: len(children(supervisor)) <= 2, "there are no zombies")
     (stage.work / "go").touch()
@@ -41,7 +41,7 @@ def test_control_groups_go_with_their_containers(stage: Stage) -> None:
     limits = {"limits": {"cpu": "500m", "memory": "64Mi"}}
     run = stage.start("run", job(role("worker", shell("echo up; exec sleep 60", resources=limits), replicas=3)))
     until(lambda: run.said.count("| up") == 3)
-    supervisor = stage.pid("trainwright.local.supervisor")
+    supervisor = stage.pid("trainwright.node.supervisor")
 
     run.signal(signal.SIGINT)
     run.end()

@@ -50,7 +50,7 @@ def test_replicas_are_spread_over_nodes_and_outlive_one(stage: Stage) -> None:
 
 def agent_of(stage: Stage, node: str) -> int:
     """The process of that node's agent."""
-    agents = stage.pids("trainwright.local.agent.main")
+    agents = stage.pids("trainwright.local.agent_main")
     (found,) = (pid for pid, words in agents.items() if f'"node":"{node}"' in words)
     return found
 

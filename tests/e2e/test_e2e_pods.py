@@ -12,7 +12,7 @@ import pytest
 from e2e_jobs import Body, beside, container, job, python, role, shell, worker
 from e2e_stage import Done, Stage, until
 
-from trainwright.local.supervisor.cgroups import Cgroups
+from trainwright.node.supervisor.resource_limits import Cgroups
 
 pytest_plugins = ["e2e_fixtures"]
 

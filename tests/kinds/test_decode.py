@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from trainwright.kinds.decode import MOST, read
-from trainwright.kinds.paths import item, parts, under
+from trainwright.kinds.scalars import item, parts, under
 from trainwright.model.meta import ObjectMeta
 from trainwright.model.problem import Problem
 

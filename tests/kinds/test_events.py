@@ -8,33 +8,33 @@ from msgspec.structs import replace
 
 from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
-from trainwright.model.cause import Cause, Why
+from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.event import (
     ChildEvent,
+    EventReason,
     JobEnded,
     JobEvent,
     JobStep,
-    Moment,
     Notice,
     PodExited,
     PodWaiting,
     Resized,
     Restarting,
 )
-from trainwright.model.job import Ending
+from trainwright.model.job import RequestedEnd
 from trainwright.model.ledger import Failure, Ledger, Outcome, Phase, Reason, RoleLedger, Times
+from trainwright.model.plan import Status
 from trainwright.model.rule import Result
-from trainwright.model.status import Status
 from trainwright.testing.factories import NOW, job, role
 
 SOURCES = {"tfjob": "tfjob-controller", "paddlejob": "paddlejob-controller", "aitrainingjob": "TrainingJobOperator"}
-FAILURE = Failure("worker", 0, "job-worker-0", 0, NOW, Cause(Why.EXIT, 1, container="main", node="n1"))
+FAILURE = Failure("worker", 0, "job-worker-0", 0, NOW, Cause(CauseKind.EXIT, 1, container="main", node="n1"))
 BEFORE = Ledger(Phase.RUNNING, roles=(RoleLedger("worker", reached=1, size=2),), times=Times(NOW, NOW, NOW))
 AFTER = replace(BEFORE, roles=(replace(BEFORE.roles[0], restarts={"Exit": 1}, size=3),), failures=(FAILURE,))
-ASKED = Ending("Preempted", "too bad", by="annotation Preempted")
+ASKED = RequestedEnd("Preempted", "too bad", by="annotation Preempted")
 
 
-def ended(reason: Reason, result: Result = Result.FAILED, ending: Ending | None = None, **more: Any) -> JobEnded:
+def ended(reason: Reason, result: Result = Result.FAILED, ending: RequestedEnd | None = None, **more: Any) -> JobEnded:
     return JobEnded(Outcome(result, reason, NOW, message="too bad", **more), ending)
 
 
@@ -42,7 +42,7 @@ def ended(reason: Reason, result: Result = Result.FAILED, ending: Ending | None 
 #: None: it has no such child.
 CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
     "running": (
-        JobStep(Moment.RUNNING, "job"),
+        JobStep(EventReason.RUNNING, "job"),
         False,
         {
             "": ("Running", "job is running."),
@@ -51,7 +51,7 @@ CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
         },
     ),
     "suspended": (
-        JobStep(Moment.SUSPENDED, "job"),
+        JobStep(EventReason.SUSPENDED, "job"),
         False,
         {
             "": ("Suspended", "job is suspended."),
@@ -60,7 +60,7 @@ CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
         },
     ),
     "resumed": (
-        JobStep(Moment.RESUMED, "job"),
+        JobStep(EventReason.RESUMED, "job"),
         False,
         {
             "": ("Resumed", "job is resumed."),
@@ -114,7 +114,7 @@ CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
         },
     ),
     "a pod is created": (
-        ChildEvent(Moment.CREATED, "Pod", "job-worker-0"),
+        ChildEvent(EventReason.CREATED, "Pod", "job-worker-0"),
         False,
         {
             "": ("SuccessfulCreate", "Created pod: job-worker-0"),
@@ -124,7 +124,7 @@ CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
         },
     ),
     "a service is created": (
-        ChildEvent(Moment.CREATED, "Service", "job-worker-0"),
+        ChildEvent(EventReason.CREATED, "Service", "job-worker-0"),
         False,
         {
             "": ("SuccessfulCreate", "Created service: job-worker-0"),
@@ -134,7 +134,7 @@ CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
         },
     ),
     "a group is created": (
-        ChildEvent(Moment.CREATED, "PodGroup", "job"),
+        ChildEvent(EventReason.CREATED, "PodGroup", "job"),
         False,
         {
             "": ("SuccessfulCreate", "Created podgroup: job"),
@@ -144,7 +144,7 @@ CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
         },
     ),
     "a ConfigMap is created": (
-        ChildEvent(Moment.CREATED, "ConfigMap", "job"),
+        ChildEvent(EventReason.CREATED, "ConfigMap", "job"),
         False,
         {
             "": ("SuccessfulCreate", "Created configmap: job"),
@@ -154,7 +154,7 @@ CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
         },
     ),
     "a pod is deleted": (
-        ChildEvent(Moment.DELETED, "Pod", "job-worker-0", "the job has failed"),
+        ChildEvent(EventReason.DELETED, "Pod", "job-worker-0", "the job has failed"),
         False,
         {
             "": ("SuccessfulDelete", "Deleted pod: job-worker-0 (the job has failed)"),
@@ -164,7 +164,7 @@ CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
         },
     ),
     "a group is deleted": (
-        ChildEvent(Moment.DELETED, "PodGroup", "job", "the job has failed"),
+        ChildEvent(EventReason.DELETED, "PodGroup", "job", "the job has failed"),
         False,
         {
             "": ("SuccessfulDelete", "Deleted podgroup: job (the job has failed)"),
@@ -174,7 +174,7 @@ CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
         },
     ),
     "a pod is refused": (
-        ChildEvent(Moment.REFUSED, "Pod", "job-worker-0", "Forbidden: quota"),
+        ChildEvent(EventReason.REFUSED, "Pod", "job-worker-0", "Forbidden: quota"),
         True,
         {
             "": ("FailedCreate", "Pod job-worker-0 could not be created: Forbidden: quota"),
@@ -187,7 +187,7 @@ CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
         },
     ),
     "a group is refused": (
-        ChildEvent(Moment.REFUSED, "PodGroup", "job", "Forbidden: quota"),
+        ChildEvent(EventReason.REFUSED, "PodGroup", "job", "Forbidden: quota"),
         True,
         {
             "": ("FailedCreate", "PodGroup job could not be created: Forbidden: quota"),
@@ -294,42 +294,42 @@ CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
         },
     ),
     "remark": (
-        Notice(Moment.REMARK, "it is odd", "Odd"),
+        Notice(EventReason.REMARK, "it is odd", "Odd"),
         True,
         {
             "": ("Odd", "it is odd"),
         },
     ),
     "unfit": (
-        Notice(Moment.UNFIT, "spec: bad"),
+        Notice(EventReason.UNFIT, "spec: bad"),
         True,
         {
             "": ("Invalid", "spec: bad"),
         },
     ),
     "stuck": (
-        Notice(Moment.STUCK, "refused"),
+        Notice(EventReason.STUCK, "refused"),
         True,
         {
             "": ("FailedSync", "refused"),
         },
     ),
     "the job is removed": (
-        Notice(Moment.REMOVED, "Deleted job: job", warning=False),
+        Notice(EventReason.REMOVED, "Deleted job: job", warning=False),
         False,
         {
             "": ("SuccessfulDeleteJob", "Deleted job: job"),
         },
     ),
     "no gang scheduler": (
-        Notice(Moment.GANG_MISSING, "none"),
+        Notice(EventReason.GANG_MISSING, "none"),
         True,
         {
             "": ("GangUnavailable", "none"),
         },
     ),
     "another scheduler": (
-        Notice(Moment.OTHER_SCHEDULER, "other"),
+        Notice(EventReason.OTHER_SCHEDULER, "other"),
         True,
         {
             "": ("OtherScheduler", "other"),
@@ -363,13 +363,13 @@ def test_each_kind_has_its_own_words(
 
 
 def test_every_moment_is_in_the_table() -> None:
-    assert {event.moment for event, _, _ in CASES.values()} == set(Moment) - {Moment.FOREIGN}, (
+    assert {event.moment for event, _, _ in CASES.values()} == set(EventReason) - {EventReason.FOREIGN}, (
         "no kind has words for it"
     )
 
 
 def test_a_name_that_looks_like_a_kind_is_left_alone() -> None:
     tfjob = next(kind for kind in KINDS if kind.singular == "tfjob")
-    event = ChildEvent(Moment.CREATED, "PodGroup", "podgroup-test")
+    event = ChildEvent(EventReason.CREATED, "PodGroup", "podgroup-test")
 
     assert tfjob.event(job(role()), Status(BEFORE, ()), event).message == "Created PodGroup: podgroup-test"

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trainwright.kinds.decode import Found
-from trainwright.kinds.examine import examine
+from trainwright.kinds.decode import DecodeProblems, examine, filled
 from trainwright.kinds.podtable import TYPES
-from trainwright.kinds.standins import filled
 from trainwright.kinds.template import check as check_fields
 from trainwright.kinds.template import read
 from trainwright.model.problem import Problem
@@ -24,7 +22,7 @@ MAIN: dict[str, Any] = {"name": "main", "image": "x"}
 
 
 def check(template: dict[str, Any], path: str) -> tuple[Problem, ...]:
-    found = Found()
+    found = DecodeProblems()
     clean = read(template, path, found)
     return examine(found, lambda turn, left_out: check_fields(filled(clean, turn, left_out), path))
 

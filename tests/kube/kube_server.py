@@ -13,16 +13,15 @@ from typing import Any, Self
 from aiohttp import web
 from aiohttp.test_utils import TestServer as Loopback
 
-from trainwright.kube.config import Access
-from trainwright.kube.http import Manner
-from trainwright.kube.kubeconfig import Cluster, Entry, User
+from trainwright.kube.config import Access, ClusterEntry, Located, UserEntry
+from trainwright.kube.http import RequestPolicy
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import Resource
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SECRETS = Resource("", "v1", "secrets", "Secret")
 #: Quick to give up, so that tests are.
-BRISK = Manner(timeout=2.0, patience=1.5)
+BRISK = RequestPolicy(timeout=2.0, patience=1.5)
 HERE = Key("ns", "a")
 
 
@@ -63,9 +62,11 @@ class Server:
         return await answer(request)
 
 
-def access(url: str, user: User | None = None, **cluster: Any) -> Access:
+def access(url: str, user: UserEntry | None = None, **cluster: Any) -> Access:
     return Access(
-        url, Entry("file", "clusters[0].cluster", Cluster(**cluster)), Entry("file", "users[0].user", user or User())
+        url,
+        Located("file", "clusters[0].cluster", ClusterEntry(**cluster)),
+        Located("file", "users[0].user", user or UserEntry()),
     )
 
 

@@ -13,15 +13,13 @@ from typing import Any
 
 from aiohttp import web
 
-from trainwright.crd.manifests import crds
+from trainwright.crd.schema import crds
 from trainwright.errors import AlreadyExistsError, ApiError, NotFoundError
 from trainwright.kinds.registry import KINDS
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
-from trainwright.runtime.clock import WallClock
-from trainwright.runtime.ports import Happened, Resource, Scope
-from trainwright.runtime.resources import JOBS, LEASES, PODS, RESOURCES
+from trainwright.runtime.ports import JOBS, LEASES, PODS, RESOURCES, Resource, Selection, WallClock, WatchEventType
 
 _PATH = re.compile(r"/(?:api|apis/(?P<group>[^/]+))/v[^/]+(?:/namespaces/(?P<ns>[^/]+))?/(?P<plural>[^/]+)"
                    r"(?:/(?P<name>[^/]+))?(?:/(?P<part>[^/]+))?")  # fmt: skip
@@ -91,7 +89,7 @@ class Api:
 
     async def _listed(self, request: web.Request, resource: Resource, namespace: str) -> web.StreamResponse:
         query = request.query
-        scope = Scope(namespace, query.get("labelSelector", ""), query.get("fieldSelector", ""))
+        scope = Selection(namespace, query.get("labelSelector", ""), query.get("fieldSelector", ""))
         if "watch" not in query:
             page = await self._cluster.list(resource, scope)
             body = {"kind": "List", "metadata": {"resourceVersion": page.version}, "items": list(page.items)}
@@ -100,7 +98,7 @@ class Api:
         await response.prepare(request)
         async for batch in self._cluster.watch(resource, scope, since=query["resourceVersion"]):
             for change in batch:
-                if change.what is not Happened.BOOKMARK:
+                if change.what is not WatchEventType.BOOKMARK:
                     await response.write(f'{{"type":"{change.what.value}","object":{_dumps(change.item)}}}\n'.encode())
         return response
 
@@ -125,7 +123,7 @@ class Api:
         """Every pod runs, and ends well a moment later."""
         async for batch in self._cluster.watch(PODS.whole(), since="0"):
             for change in batch:
-                if change.what is Happened.ADDED:
+                if change.what is WatchEventType.ADDED:
                     key = Key(change.item["metadata"]["namespace"], change.item["metadata"]["name"])
                     loop = asyncio.get_running_loop()
                     loop.call_later(0.05, self._state, key, "Running")

@@ -15,12 +15,11 @@ from aiohttp import web
 from kube_server import BRISK, HERE, SECRETS, Server, a_secret, access, refuses, says
 
 from trainwright.errors import ForbiddenError, UnavailableError
-from trainwright.kube import auth, plugin
+from trainwright.kube import auth
 from trainwright.kube.cluster import KubeCluster, connected
-from trainwright.kube.config import Access
-from trainwright.kube.http import Http
-from trainwright.kube.kubeconfig import Exec, User, Variable
-from trainwright.kube.session import Session
+from trainwright.kube.config import Access, ExecPlugin, PluginVariable, UserEntry
+from trainwright.kube.http import HttpClient
+from trainwright.kube.session import ApiSession
 
 TOKEN = "".join(("ü", "-", "abc"))
 BASIC = b64encode(f"me:{TOKEN}".encode()).decode()
@@ -35,12 +34,12 @@ def _sent(server: Server) -> list[str]:
 @pytest.mark.parametrize(
     ("user", "header"),
     [
-        pytest.param(User(), "", id="nobody"),
-        pytest.param(User(token=TOKEN), f"Bearer {TOKEN}", id="a token"),
-        pytest.param(User(username="me", password=TOKEN), f"Basic {BASIC}", id="a password"),
+        pytest.param(UserEntry(), "", id="nobody"),
+        pytest.param(UserEntry(token=TOKEN), f"Bearer {TOKEN}", id="a token"),
+        pytest.param(UserEntry(username="me", password=TOKEN), f"Basic {BASIC}", id="a password"),
     ],
 )
-async def test_what_is_sent(server: Server, user: User, header: str) -> None:
+async def test_what_is_sent(server: Server, user: UserEntry, header: str) -> None:
     server.says = [says(a_secret())]
     async with connected(access(server.url, user)) as cluster:
         await cluster.get(SECRETS, HERE)
@@ -49,7 +48,7 @@ async def test_what_is_sent(server: Server, user: User, header: str) -> None:
 
 async def test_somebody_else_can_be_meant(server: Server) -> None:
     server.says = [says(a_secret())]
-    user = User(impersonate="other", impersonate_uid="7", impersonate_groups=["a", "b"])
+    user = UserEntry(impersonate="other", impersonate_uid="7", impersonate_groups=["a", "b"])
     async with connected(access(server.url, user)) as cluster:
         await cluster.get(SECRETS, HERE)
     headers = server.asked[0].headers
@@ -76,7 +75,7 @@ def token(tmp_path: Path) -> Path:
 
 async def test_a_token_that_is_refused_is_read_again(server: Server, token: Path) -> None:
     server.says = [_knows("one")]
-    async with connected(access(server.url, User(token_file=str(token)))) as cluster:
+    async with connected(access(server.url, UserEntry(token_file=str(token)))) as cluster:
         await cluster.get(SECRETS, HERE)
         token.write_text("two")
         server.says = [_knows("two")]
@@ -86,7 +85,7 @@ async def test_a_token_that_is_refused_is_read_again(server: Server, token: Path
 
 async def test_one_that_stays_refused_is_told_of(server: Server, token: Path) -> None:
     server.says = [UNKNOWN]
-    async with connected(access(server.url, User(token_file=str(token)))) as cluster:
+    async with connected(access(server.url, UserEntry(token_file=str(token)))) as cluster:
         with pytest.raises(ForbiddenError, match="does not know who we are: Unauthorized"):
             await cluster.get(SECRETS, HERE)
     assert len(server.asked) == 1
@@ -95,7 +94,7 @@ async def test_one_that_stays_refused_is_told_of(server: Server, token: Path) ->
 async def test_a_token_is_read_again_in_time(server: Server, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "_FRESH", 0.05)
     server.says = [says(a_secret())]
-    async with connected(access(server.url, User(token_file=str(token), token=TOKEN))) as cluster:
+    async with connected(access(server.url, UserEntry(token_file=str(token), token=TOKEN))) as cluster:
         await cluster.get(SECRETS, HERE)
         token.write_text("two")
         await asyncio.sleep(0.06)
@@ -110,7 +109,7 @@ async def test_a_token_is_read_again_in_time(server: Server, token: Path, monkey
 @pytest.mark.parametrize("content", [None, " \n"], ids=["missing", "empty"])
 async def test_a_file_without_a_token_is_told_of(server: Server, token: Path, content: str | None) -> None:
     token.unlink() if content is None else token.write_text(content)
-    async with connected(access(server.url, User(token_file=str(token)))) as cluster:
+    async with connected(access(server.url, UserEntry(token_file=str(token)))) as cluster:
         with pytest.raises(UnavailableError, match=r"users\[0\]\.user\.tokenFile: no token in .*token: "):
             await cluster.get(SECRETS, HERE)
     assert server.asked == []
@@ -146,8 +145,8 @@ def _plugin(
     script = folder / "plugin.py"
     script.write_text(_SCRIPT)
     args = ["-I", str(script), str(folder), json.dumps(status or {}), version]
-    given = Exec(sys.executable, version, args, [Variable("EXTRA", "given")], **more)
-    return access(server.url, User(exec=given), tls_server_name="name")
+    given = ExecPlugin(sys.executable, version, args, [PluginVariable("EXTRA", "given")], **more)
+    return access(server.url, UserEntry(exec=given), tls_server_name="name")
 
 
 @pytest.mark.parametrize("version", [V1, f"{V1}beta1"])
@@ -173,8 +172,8 @@ async def test_it_is_told_of_the_cluster_if_it_asks(server: Server, tmp_path: Pa
 async def test_what_it_says_is_good_until_it_expires(server: Server, tmp_path: Path) -> None:
     clock = _Clock()
     server.says = [says(a_secret())]
-    session = Session(_plugin(server, tmp_path, status={"expirationTimestamp": "2026-11-15T12:00:30Z"}), clock)
-    cluster = KubeCluster(Http(session, BRISK))
+    session = ApiSession(_plugin(server, tmp_path, status={"expirationTimestamp": "2026-11-15T12:00:30Z"}), clock)
+    cluster = KubeCluster(HttpClient(session, BRISK))
     for seconds in (0, 29, 30):
         clock.time = datetime(2026, 11, 15, 12, tzinfo=UTC) + timedelta(seconds=seconds)
         await cluster.get(SECRETS, HERE)
@@ -190,7 +189,7 @@ async def test_it_is_asked_again_when_it_is_refused_and_only_once_for_all(server
 
 
 async def test_a_late_refusal_of_the_old_does_not_touch_the_new(server: Server, tmp_path: Path) -> None:
-    session = Session(_plugin(server, tmp_path))
+    session = ApiSession(_plugin(server, tmp_path))
     old = await session.credentials.proof()
     assert session.credentials.refused(old)
     new = await session.credentials.proof()
@@ -221,9 +220,9 @@ async def test_it_gets_no_terminal_nor_anything_to_read(server: Server, tmp_path
 
 
 async def test_one_that_hangs_is_ended(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin, "_TIMEOUT", 0.5)
+    monkeypatch.setattr(auth, "_TIMEOUT", 0.5)
     script = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(30)"
-    user = User(exec=Exec(sys.executable, V1, ["-I", "-c", script, str(tmp_path / "pid")]))
+    user = UserEntry(exec=ExecPlugin(sys.executable, V1, ["-I", "-c", script, str(tmp_path / "pid")]))
     async with connected(access(server.url, user)) as cluster:
         with pytest.raises(UnavailableError, match=r"said nothing for 0\.5 s"):
             await cluster.get(SECRETS, HERE)
@@ -248,7 +247,7 @@ def _prints(version: str, kind: str) -> str:
     ],
 )
 async def test_a_plugin_that_does_not_work(server: Server, script: str, words: str) -> None:
-    user = User(exec=Exec(sys.executable, V1, ["-I", "-c", script]))
+    user = UserEntry(exec=ExecPlugin(sys.executable, V1, ["-I", "-c", script]))
     async with connected(access(server.url, user)) as cluster:
         with pytest.raises(UnavailableError, match=words) as caught:
             await cluster.get(SECRETS, HERE)
@@ -256,7 +255,7 @@ async def test_a_plugin_that_does_not_work(server: Server, script: str, words: s
 
 
 async def test_a_plugin_that_is_missing_says_where_to_get_it(server: Server) -> None:
-    user = User(exec=Exec("no-such-plugin", V1, install_hint="get it\nfrom there"))
+    user = UserEntry(exec=ExecPlugin("no-such-plugin", V1, install_hint="get it\nfrom there"))
     async with connected(access(server.url, user)) as cluster:
         with pytest.raises(UnavailableError, match=r"no-such-plugin cannot be run: No such file.*; get it from there"):
             await cluster.get(SECRETS, HERE)
@@ -264,7 +263,7 @@ async def test_a_plugin_that_is_missing_says_where_to_get_it(server: Server) -> 
 
 async def test_a_token_comes_before_a_plugin(server: Server) -> None:
     server.says = [says(a_secret())]
-    user = User(token=TOKEN, exec=Exec("no-such-plugin", V1))
+    user = UserEntry(token=TOKEN, exec=ExecPlugin("no-such-plugin", V1))
     async with connected(access(server.url, user)) as cluster:
         await cluster.get(SECRETS, HERE)
     assert _sent(server) == [f"Bearer {TOKEN}"]

@@ -9,9 +9,8 @@ import yaml
 
 from trainwright.errors import TrainwrightError, UsageError
 from trainwright.kube.auth import credentials
-from trainwright.kube.config import Access, Asked, load
-from trainwright.kube.proxy import proxy_for
-from trainwright.runtime.clock import WallClock
+from trainwright.kube.config import Access, ConnectionOptions, load, proxy_for
+from trainwright.runtime.ports import WallClock
 
 
 def _config(**changes: Any) -> dict[str, Any]:
@@ -40,7 +39,7 @@ def _write(path: Path, config: dict[str, Any] | str) -> Path:
 
 def _load(tmp_path: Path, config: dict[str, Any] | str, environ: dict[str, str] | None = None, **asked: Any) -> Access:
     file = _write(tmp_path / "config", config)
-    return load(Asked(kubeconfig=str(file), **asked), environ or {})
+    return load(ConnectionOptions(kubeconfig=str(file), **asked), environ or {})
 
 
 @pytest.mark.parametrize(
@@ -89,19 +88,19 @@ def test_the_first_of_several_files_wins_and_paths_are_beside_their_file(tmp_pat
     )
     third = _write(tmp_path / "third", _config(**{"current-context": "prod"}))
     files = f"{first}::{tmp_path / 'missing'}:{second}:{third}"
-    found = load(Asked(), {"KUBECONFIG": files, "HOME": str(tmp_path)})
+    found = load(ConnectionOptions(), {"KUBECONFIG": files, "HOME": str(tmp_path)})
     assert found.server == "https://x"
     assert found.cluster.value.certificate_authority == str(tmp_path / "b" / "ca.crt")
     assert found.user.value.token_file == str(tmp_path / "a" / "token")
     assert (found.user.value.token, found.user.value.username) == (None, None)
-    assert load(Asked(context="prod"), {"KUBECONFIG": files}).server == "https://two/k8s/clusters/c-1"
+    assert load(ConnectionOptions(context="prod"), {"KUBECONFIG": files}).server == "https://two/k8s/clusters/c-1"
 
 
 def test_without_anything_it_is_the_file_at_home(tmp_path: Path) -> None:
     (tmp_path / ".kube").mkdir()
     _write(tmp_path / ".kube" / "config", _config())
     inside = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
-    assert load(Asked(), {"HOME": str(tmp_path), **inside}).server == "https://one:6443"
+    assert load(ConnectionOptions(), {"HOME": str(tmp_path), **inside}).server == "https://one:6443"
 
 
 @pytest.fixture
@@ -123,14 +122,14 @@ def test_in_a_pod_it_is_the_service_account(
 ) -> None:
     environ = {"HOME": str(tmp_path), "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": "443"}
     environ |= {"KUBECONFIG": str(_write(tmp_path / "config", _config()))} if forced else {}
-    found = load(Asked(in_cluster=forced), environ, account)
+    found = load(ConnectionOptions(in_cluster=forced), environ, account)
     assert (found.server, found.namespace) == (server, "mine")
     assert found.user.value.token_file == str(account / "token")
     assert found.cluster.value.certificate_authority == str(account / "ca.crt")
 
 
 def test_a_server_alone_is_enough(tmp_path: Path) -> None:
-    assert load(Asked(server="127.0.0.1:8080"), {"HOME": str(tmp_path)}).server == "http://127.0.0.1:8080"
+    assert load(ConnectionOptions(server="127.0.0.1:8080"), {"HOME": str(tmp_path)}).server == "http://127.0.0.1:8080"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +145,7 @@ def test_a_server_alone_is_enough(tmp_path: Path) -> None:
 )
 def test_where_nothing_is_found(tmp_path: Path, asked: dict[str, Any], environ: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        load(Asked(**asked), {"HOME": str(tmp_path), **environ}, tmp_path / "account")
+        load(ConnectionOptions(**asked), {"HOME": str(tmp_path), **environ}, tmp_path / "account")
 
 
 def _user(**user: Any) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from trainwright.crd.install import Choice, manifests
+from trainwright.crd.install import InstallOptions, manifests
 from trainwright.kinds.registry import KINDS
-from trainwright.kube.controllers import Held, Sign, ours, signs
+from trainwright.kube.survey import ControllerObjects, ControllerSign, ours, signs
 from trainwright.model.job import Body
 
 NOW = datetime(2026, 11, 16, 12, 0, 0, tzinfo=UTC)
@@ -43,8 +43,8 @@ def lease(name: str, renewed: str, holder: str = "pod_1") -> Body:
     return {"metadata": {"name": name, "namespace": "ml"}, "spec": {"holderIdentity": holder, "renewTime": renewed}}
 
 
-def found(**held: Any) -> list[Sign]:
-    return [*signs(KINDS, Held(**held), NOW)]
+def found(**held: Any) -> list[ControllerSign]:
+    return [*signs(KINDS, ControllerObjects(**held), NOW)]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_others_are_none_of_our_business(name: str) -> None:
 
 
 def test_our_own_are_told_apart() -> None:
-    every = manifests(Choice(image="registry.example/trainwright:1", namespace="home"))
+    every = manifests(InstallOptions(image="registry.example/trainwright:1", namespace="home"))
     by = {kind: [one for one in every if one["kind"].endswith(kind)] for kind in ("Deployment", "Role", "Binding")}
 
     assert found(deployments=by["Deployment"], roles=by["Role"], bindings=by["Binding"]) == []

@@ -6,18 +6,18 @@ import asyncio
 import pytest
 
 from trainwright.errors import UnavailableError, UsageError
-from trainwright.kube.gates import Fence, Limit
-from trainwright.kube.health import split
+from trainwright.kube.http import RateLimit, WriteFence
+from trainwright.kube.operator import split
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
-from trainwright.runtime.clock import WallClock
-from trainwright.runtime.election import Elector, Terms
+from trainwright.runtime.election import Elector, LeaseConfig
+from trainwright.runtime.ports import WallClock
 
 
 @pytest.mark.looptime
 async def test_a_burst_goes_at_once_and_then_as_many_as_were_asked_for() -> None:
-    limit, loop = Limit(rate=10, burst=3), asyncio.get_running_loop()
+    limit, loop = RateLimit(rate=10, burst=3), asyncio.get_running_loop()
     await asyncio.sleep(5)
     began = loop.time()
     times = []
@@ -30,7 +30,7 @@ async def test_a_burst_goes_at_once_and_then_as_many_as_were_asked_for() -> None
 
 @pytest.mark.looptime
 async def test_waiting_requests_share_the_rate() -> None:
-    limit, loop = Limit(rate=10, burst=1), asyncio.get_running_loop()
+    limit, loop = RateLimit(rate=10, burst=1), asyncio.get_running_loop()
     await asyncio.gather(*(limit.pass_("get", False) for _ in range(11)))
 
     assert loop.time() == pytest.approx(1.0)
@@ -38,9 +38,9 @@ async def test_waiting_requests_share_the_rate() -> None:
 
 @pytest.mark.looptime
 async def test_without_a_lease_that_lasts_only_reads_pass() -> None:
-    terms = Terms(key=Key("a", "b"), identity="one")
+    terms = LeaseConfig(key=Key("a", "b"), identity="one")
     elector = Elector(LocalCluster(Store(WallClock())), WallClock(), terms)
-    fence = Fence(elector, timeout=5)
+    fence = WriteFence(elector, timeout=5)
     with pytest.raises(UnavailableError, match="nothing is written"):
         await fence.pass_("create", True)
     await fence.pass_("list", False)
@@ -63,7 +63,7 @@ def test_addresses() -> None:
 
 
 async def test_a_fence_that_is_closed_lets_reads_pass() -> None:
-    fence = Fence(None, timeout=5)
+    fence = WriteFence(None, timeout=5)
     await fence.pass_("create", True)
     fence.close()
     await fence.pass_("list", False)

@@ -20,8 +20,8 @@ from trainwright.errors import (
     UnavailableError,
 )
 from trainwright.kube.cluster import KubeCluster, connected
-from trainwright.kube.http import Http, Manner
-from trainwright.kube.session import Session
+from trainwright.kube.http import HttpClient, RequestPolicy
+from trainwright.kube.session import ApiSession
 from trainwright.model.child import Service
 from trainwright.runtime.ports import Resource
 
@@ -119,7 +119,7 @@ async def test_nobody_is_put_off_for_ever(server: Server, cluster: KubeCluster) 
 async def test_the_password_of_a_proxy_is_not_told(server: Server) -> None:
     proxy = server.url.replace("http://", "http://me:secret@")
     there = replace(access("https://api.example"), proxy=proxy)
-    async with connected(there, Manner(patience=0)) as cluster:
+    async with connected(there, RequestPolicy(patience=0)) as cluster:
         with pytest.raises(UnavailableError, match="the proxy says 404") as caught:
             await cluster.get(SECRETS, HERE)
     assert "secret" not in str(caught.value)
@@ -135,7 +135,7 @@ async def test_patience_ends(server: Server, cluster: KubeCluster) -> None:
 
 async def test_an_answer_that_does_not_come_is_not_waited_for(server: Server) -> None:
     server.says = [streams([b"{", 30.0])]
-    async with connected(access(server.url), Manner(timeout=0.2, patience=0)) as cluster:
+    async with connected(access(server.url), RequestPolicy(timeout=0.2, patience=0)) as cluster:
         with pytest.raises(UnavailableError, match=r"no answer from http://127\.0\.0\.1:\d+: none within 0.2 s"):
             await cluster.get(SECRETS, HERE)
 
@@ -144,7 +144,7 @@ async def test_nobody_there() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        async with connected(access(url), Manner(patience=0)) as cluster:
+        async with connected(access(url), RequestPolicy(patience=0)) as cluster:
             with pytest.raises(
                 UnavailableError, match=rf"no answer from {url}: Connection refused; nothing listens there"
             ):
@@ -287,7 +287,7 @@ async def test_the_gate_sees_every_attempt_and_can_refuse(server: Server) -> Non
             await cluster.create(SECRETS, NEW)
         assert gate.seen == [("get", False), ("get", False), ("create", True)]
         assert len(server.asked) == 2
-        aside = KubeCluster(cluster.http.apart(Manner(timeout=1, patience=0)))
+        aside = KubeCluster(cluster.http.apart(RequestPolicy(timeout=1, patience=0)))
         await aside.create(SECRETS, NEW)
     assert len(gate.seen) == 3
 
@@ -304,8 +304,8 @@ async def test_only_so_many_requests_are_under_way(server: Server) -> None:
         return await says(a_secret())(request)
 
     server.says = [answer]
-    session = Session(access(server.url))
-    cluster = KubeCluster(Http(session, Manner(at_once=3)))
+    session = ApiSession(access(server.url))
+    cluster = KubeCluster(HttpClient(session, RequestPolicy(at_once=3)))
     await asyncio.gather(*[cluster.get(SECRETS, HERE) for _ in range(10)])
     await session.close()
     assert most == 3

@@ -17,13 +17,12 @@ from aiohttp import web
 from kube_server import Server, access, refuses, says
 
 from trainwright.errors import EngineError, ForbiddenError
-from trainwright.kube.http import Http
-from trainwright.kube.kubelet.cluster import NodeCluster
-from trainwright.kube.kubelet.identity import NodeIdentity
-from trainwright.kube.session import Session
+from trainwright.kube.http import HttpClient
+from trainwright.kube.session import ApiSession
 from trainwright.model.meta import Key
-from trainwright.runtime.clock import WallClock
-from trainwright.runtime.resources import SECRETS
+from trainwright.node.credentials import NodeIdentity
+from trainwright.node.kubelet_api import NodeCluster
+from trainwright.runtime.ports import SECRETS, WallClock
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
 Body = dict[str, Any]
@@ -190,7 +189,7 @@ async def test_what_has_ended_or_is_another_nodes_is_not_used(
     assert identity.kept() is None
 
 
-async def renewed(identity: NodeIdentity, session: Session, until: Callable[[], bool]) -> None:
+async def renewed(identity: NodeIdentity, session: ApiSession, until: Callable[[], bool]) -> None:
     """Let it renew until it is so."""
     task = asyncio.create_task(identity.keep_renewed(session, None))
     try:
@@ -207,7 +206,7 @@ async def test_it_is_renewed_when_most_of_its_time_is_over_and_the_session_has_t
     server: Server, signer: Signer, identity: NodeIdentity, watch: Watch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    session = Session(await identity.obtain(access(server.url), 60))
+    session = ApiSession(await identity.obtain(access(server.url), 60))
     before = (await session.credentials.proof()).pair
     watch.ahead = timedelta(days=0.6)
     with pytest.raises(TimeoutError):
@@ -228,7 +227,7 @@ async def test_it_is_renewed_when_most_of_its_time_is_over_and_the_session_has_t
 async def test_one_that_has_ended_is_told_of_and_the_agent_goes_on(
     server: Server, signer: Signer, identity: NodeIdentity, watch: Watch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    session = Session(await identity.obtain(access(server.url), 60))
+    session = ApiSession(await identity.obtain(access(server.url), 60))
     watch.ahead = timedelta(days=2)
     await renewed(identity, session, lambda: "--bootstrap-kubeconfig" in caplog.text)
 
@@ -249,8 +248,8 @@ def test_a_machine_without_openssl_is_told_so(identity: NodeIdentity, monkeypatc
 async def test_a_secret_is_asked_for_again_until_the_server_knows_the_pod(server: Server) -> None:
     no = refuses(403, "Forbidden", "no relationship found between node 'gpu-0' and this object")
     server.says = [no, no, says({"metadata": {"name": "a"}})]
-    session = Session(access(server.url))
-    found = await NodeCluster(Http(session)).get(SECRETS.whole(), Key("ns", "a"))
+    session = ApiSession(access(server.url))
+    found = await NodeCluster(HttpClient(session)).get(SECRETS.whole(), Key("ns", "a"))
     await session.close()
 
     assert (found["metadata"]["name"], len(server.asked)) == ("a", 3)
@@ -258,10 +257,10 @@ async def test_a_secret_is_asked_for_again_until_the_server_knows_the_pod(server
 
 async def test_what_is_never_allowed_is_refused_soon(server: Server) -> None:
     server.says = [refuses(403, "Forbidden", "no relationship")]
-    session = Session(access(server.url))
+    session = ApiSession(access(server.url))
     began = asyncio.get_running_loop().time()
     with pytest.raises(ForbiddenError, match="no relationship"):
-        await NodeCluster(Http(session)).get(SECRETS.whole(), Key("ns", "a"))
+        await NodeCluster(HttpClient(session)).get(SECRETS.whole(), Key("ns", "a"))
     await session.close()
 
     assert len(server.asked) == 6
@@ -278,6 +277,6 @@ async def test_what_is_never_allowed_is_refused_soon(server: Server) -> None:
 )
 async def test_a_node_asks_who_it_is(server: Server, answer: Any, user: str) -> None:
     server.says = [answer]
-    session = Session(access(server.url))
-    assert await NodeCluster(Http(session)).user() == user
+    session = ApiSession(access(server.url))
+    assert await NodeCluster(HttpClient(session)).user() == user
     await session.close()

@@ -16,16 +16,14 @@ from aiohttp import ClientResponse, ClientSession, TCPConnector
 from kube_server import BRISK, HERE, Server, access, refuses, says
 
 from trainwright.errors import InvalidError, NotFoundError, UnavailableError, UsageError
-from trainwright.kube.http import Http
-from trainwright.kube.kubelet import certificates
-from trainwright.kube.kubelet.cluster import NodeCluster
-from trainwright.kube.kubelet.server import Server as Logs
-from trainwright.kube.kubelet.server import wanted
-from trainwright.kube.session import Session
+from trainwright.kube.http import HttpClient
+from trainwright.kube.session import ApiSession
 from trainwright.model.meta import Key
-from trainwright.runtime.clock import WallClock
-from trainwright.runtime.logs import Part
-from trainwright.runtime.resources import LEASES, NODES, PODS
+from trainwright.node import credentials
+from trainwright.node.kubelet_api import NodeCluster
+from trainwright.node.log_server import NodeServer as Logs
+from trainwright.node.log_server import wanted
+from trainwright.runtime.ports import LEASES, NODES, PODS, LogPart, WallClock
 
 NOW = datetime(2026, 11, 16, 9, 30, tzinfo=UTC)
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -34,8 +32,8 @@ needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="need
 
 @pytest.fixture
 async def node(server: Server) -> AsyncIterator[NodeCluster]:
-    session = Session(access(server.url))
-    yield NodeCluster(Http(session, BRISK))
+    session = ApiSession(access(server.url))
+    yield NodeCluster(HttpClient(session, BRISK))
     await session.close()
 
 
@@ -115,19 +113,19 @@ async def test_whose_certificates_are_trusted(server: Server, node: NodeCluster,
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ({}, Part()),
+        ({}, LogPart()),
         (
             {"follow": "true", "timestamps": "true", "previous": "true"},
-            Part(follow=True, timestamps=True, previous=True),
+            LogPart(follow=True, timestamps=True, previous=True),
         ),
-        ({"tailLines": "0", "limitBytes": "9"}, Part(tail=0, limit=9)),
-        ({"sinceSeconds": "60"}, Part(since=datetime(2026, 11, 16, 9, 29, tzinfo=UTC))),
-        ({"sinceTime": "2026-11-16T10:00:00+01:00"}, Part(since=datetime(2026, 11, 16, 9, 0, tzinfo=UTC))),
-        ({"sinceSeconds": str(2**63 - 1)}, Part(since=NOW - timedelta(seconds=10**9))),
+        ({"tailLines": "0", "limitBytes": "9"}, LogPart(tail=0, limit=9)),
+        ({"sinceSeconds": "60"}, LogPart(since=datetime(2026, 11, 16, 9, 29, tzinfo=UTC))),
+        ({"sinceTime": "2026-11-16T10:00:00+01:00"}, LogPart(since=datetime(2026, 11, 16, 9, 0, tzinfo=UTC))),
+        ({"sinceSeconds": str(2**63 - 1)}, LogPart(since=NOW - timedelta(seconds=10**9))),
     ],
     ids=["nothing", "flags", "numbers", "seconds", "time", "for ever"],
 )
-def test_what_a_request_asks_for(query: dict[str, str], expected: Part) -> None:
+def test_what_a_request_asks_for(query: dict[str, str], expected: LogPart) -> None:
     assert wanted(query, NOW) == expected
 
 
@@ -163,7 +161,7 @@ class Node:
             raise self.allowed
         return bool(self.allowed)
 
-    def log(self, pod: Key, container: str, part: Part) -> AsyncGenerator[bytes, None]:
+    def log(self, pod: Key, container: str, part: LogPart) -> AsyncGenerator[bytes, None]:
         if pod.name != "a":
             raise NotFoundError(f"no pod {pod}")
         if container != "main":
@@ -186,9 +184,9 @@ class Node:
     @asynccontextmanager
     async def asking(self, path: str, name: str = "") -> AsyncIterator[ClientResponse]:
         """The answer, while it comes."""
-        made = certificates.made(self.folder / "own", "node-0", "127.0.0.1")
+        made = credentials.self_signed(self.folder / "own", "node-0", "127.0.0.1")
         assert made is not None
-        tls = certificates.context(*made, (self.folder / "ca.crt").read_text())
+        tls = credentials.tls_context(*made, (self.folder / "ca.crt").read_text())
         client = ssl.create_default_context(cafile=str(made[0]))
         if name:
             client.load_cert_chain(self.folder / f"{name}.crt", self.folder / f"{name}.key")
@@ -259,9 +257,9 @@ async def test_who_follows_and_goes_is_not_waited_for(served: Node) -> None:
 
 @needs_openssl
 async def test_a_port_that_is_taken_is_named(served: Node) -> None:
-    made = certificates.made(served.folder / "own", "node-0", "127.0.0.1")
+    made = credentials.self_signed(served.folder / "own", "node-0", "127.0.0.1")
     assert made is not None
-    tls = certificates.context(*made, "")
+    tls = credentials.tls_context(*made, "")
     one = Logs(served.log, served.may, WallClock())
     async with one.serving("127.0.0.1", 0, tls) as port:
         with pytest.raises(UsageError, match=f"127.0.0.1:{port} cannot be listened at: .*; --port 0 takes any"):
@@ -272,4 +270,4 @@ async def test_a_port_that_is_taken_is_named(served: Node) -> None:
 def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "c").write_text("no")
     with pytest.raises(UsageError, match="is not a certificate with its key"):
-        certificates.context(tmp_path / "c", tmp_path / "c", "")
+        credentials.tls_context(tmp_path / "c", tmp_path / "c", "")

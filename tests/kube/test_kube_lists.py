@@ -11,11 +11,10 @@ from kube_server import SECRETS, Server, a_list, a_secret, refuses, says
 from trainwright.errors import GoneError
 from trainwright.kube.cluster import KubeCluster
 from trainwright.model.child import Extra
-from trainwright.runtime.ports import Resource, Scope
-from trainwright.runtime.resources import NODES, POD_GROUPS, PODS
+from trainwright.runtime.ports import NODES, POD_GROUPS, PODS, Resource, Selection
 
 GONE = refuses(410, "Expired", "The provided continue parameter is too old")
-SELECTED = Scope("ns", "a in (b, c)", "metadata.name!=x")
+SELECTED = Selection("ns", "a in (b, c)", "metadata.name!=x")
 
 
 async def test_pages_make_one_list(server: Server, cluster: KubeCluster) -> None:
@@ -103,16 +102,16 @@ async def test_one_object_that_cannot_be_read_does_not_hide_the_others(
 @pytest.mark.parametrize(
     ("resource", "scope", "path"),
     [
-        (PODS, Scope(), "/api/v1/pods"),
-        (PODS, Scope("ns"), "/api/v1/namespaces/ns/pods"),
-        (POD_GROUPS, Scope("ns"), "/apis/scheduler.tensorstack.dev/v1beta1/namespaces/ns/podgroups"),
-        (NODES, Scope("ns"), "/api/v1/nodes"),
-        (Resource("apps", "v1", "deployments", "Deployment"), Scope(), "/apis/apps/v1/deployments"),
+        (PODS, Selection(), "/api/v1/pods"),
+        (PODS, Selection("ns"), "/api/v1/namespaces/ns/pods"),
+        (POD_GROUPS, Selection("ns"), "/apis/scheduler.tensorstack.dev/v1beta1/namespaces/ns/podgroups"),
+        (NODES, Selection("ns"), "/api/v1/nodes"),
+        (Resource("apps", "v1", "deployments", "Deployment"), Selection(), "/apis/apps/v1/deployments"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 async def test_where_lists_are(
-    server: Server, cluster: KubeCluster, resource: Resource, scope: Scope, path: str
+    server: Server, cluster: KubeCluster, resource: Resource, scope: Selection, path: str
 ) -> None:
     server.says = [says(a_list())]
     await cluster.list(resource, scope)

@@ -20,9 +20,8 @@ from kube_server import access
 from kube_store import Api, api, status
 
 from patience import PATIENCE
-from trainwright.kube.health import Places
-from trainwright.kube.operator import Options, _Operator, operate
-from trainwright.kube.session import Session
+from trainwright.kube.operator import HealthAddresses, OperatorOptions, _Operator, operate
+from trainwright.kube.session import ApiSession
 from trainwright.model.meta import Key
 from trainwright.runtime import purity
 from trainwright.runtime.controller import Controller
@@ -216,8 +215,8 @@ def part_of(name: str) -> "asyncio.Task[object]":
 async def inside(server: Api, address: str) -> AsyncIterator[asyncio.Event]:
     """An operator in this process; it is told to stop at the end of the block."""
     stop = asyncio.Event()
-    options = Options(
-        lease=Key("trainwright", "operator"), identity="me", places=Places(probes=address), retry_period=0.2
+    options = OperatorOptions(
+        lease=Key("trainwright", "operator"), identity="me", places=HealthAddresses(probes=address), retry_period=0.2
     )
     task = asyncio.create_task(operate(access(f"http://{server.address}"), options, stop))
     try:
@@ -245,8 +244,8 @@ async def test_a_worker_that_dies_is_an_ill_operator() -> None:
 
 
 async def test_a_leader_whose_renewals_hang_is_ill_and_one_that_stands_by_without_a_server_is_not_ready() -> None:
-    session = Session(access("http://127.0.0.1:9"))
-    options = Options(lease=Key("a", "b"), identity="me")
+    session = ApiSession(access("http://127.0.0.1:9"))
+    options = OperatorOptions(lease=Key("a", "b"), identity="me")
     one = _Operator(session, options)
     now = asyncio.get_running_loop().time()
     assert one._elector is not None
@@ -299,7 +298,7 @@ async def test_what_breaks_the_controller_is_told_and_the_lease_is_given_back(mo
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr(Controller, "_work", breaks)
-    options = Options(lease=Key("trainwright", "operator"), identity="me")
+    options = OperatorOptions(lease=Key("trainwright", "operator"), identity="me")
     async with api() as server:
         with pytest.raises(ZeroDivisionError, match="a bug"):
             await operate(access(f"http://{server.address}"), options, asyncio.Event())

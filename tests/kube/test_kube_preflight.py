@@ -10,8 +10,8 @@ from trainwright.kinds.gangs import PLUGINS_API, T9K_API, VOLCANO_API
 from trainwright.kinds.genericjob import GENERICJOB
 from trainwright.kinds.registry import KINDS
 from trainwright.kinds.tfjob import TFJOB
-from trainwright.kube.preflight import check_gang, groups
-from trainwright.runtime.ports import EVERYTHING, Page, Resource, Scope
+from trainwright.kube.operator import check_gang, groups
+from trainwright.runtime.ports import EVERYTHING, ListPage, Resource, Selection
 
 APIS = (T9K_API, VOLCANO_API, PLUGINS_API)
 
@@ -23,11 +23,11 @@ class Place:
         self._apis, self._error = apis, error
         self.asked: list[tuple[str, str]] = []
 
-    async def list(self, resource: Resource, scope: Scope = EVERYTHING, **_: Any) -> Page:
+    async def list(self, resource: Resource, scope: Selection = EVERYTHING, **_: Any) -> ListPage:
         self.asked.append((resource.id, scope.namespace))
         if resource.api_version not in self._apis:
             raise self._error("no")
-        return Page((), "1")
+        return ListPage((), "1")
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"nobody should ask for {name}")

@@ -18,7 +18,7 @@ from trainwright.kinds.registry import KINDS
 from trainwright.kube.survey import _counts
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
-from trainwright.runtime.resources import JOBS
+from trainwright.runtime.ports import JOBS
 
 TFJOBS = JOBS["tfjob"]
 NAME = "tfjobs.kubeflow.org"

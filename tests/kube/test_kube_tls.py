@@ -19,9 +19,9 @@ from msgspec.structs import replace
 
 from trainwright.errors import ForbiddenError, UnavailableError, UsageError
 from trainwright.kube.cluster import KubeCluster, connected
-from trainwright.kube.http import Http
-from trainwright.kube.kubeconfig import Exec, User
-from trainwright.kube.session import Session
+from trainwright.kube.config import ExecPlugin, UserEntry
+from trainwright.kube.http import HttpClient
+from trainwright.kube.session import ApiSession
 
 pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="makes its certificates with the openssl command")
 V1 = "client.authentication.k8s.io/v1"
@@ -76,7 +76,7 @@ async def _who(request: web.Request) -> web.StreamResponse:
     return await says(a_secret(name))(request)
 
 
-async def _name(url: str, user: User | None = None, **cluster: Any) -> str:
+async def _name(url: str, user: UserEntry | None = None, **cluster: Any) -> str:
     async with connected(access(url, user, **cluster), BRISK) as one:
         return str((await one.get(SECRETS, HERE))["metadata"]["name"])
 
@@ -97,8 +97,8 @@ async def test_without_one_nobody_is_and_that_does_not_pass(secure: Server) -> N
 async def test_nothing_is_left_of_what_was_given_up(secure: Server) -> None:
     """An event loop that ends with open sockets complains."""
     secure.says = [streams([event("ADDED", a_secret()), 30.0])]
-    session = Session(access(secure.url, insecure_skip_tls_verify=True))
-    watches = [KubeCluster(Http(session, BRISK)).watch(SECRETS, since="1") for _ in range(3)]
+    session = ApiSession(access(secure.url, insecure_skip_tls_verify=True))
+    watches = [KubeCluster(HttpClient(session, BRISK)).watch(SECRETS, since="1") for _ in range(3)]
     await asyncio.gather(*[anext(watch) for watch in watches])
     sockets = list(session._sockets)
     for watch in watches:
@@ -124,16 +124,16 @@ async def test_a_server_may_have_another_name_than_its_address(certificates: Pat
 @pytest.mark.parametrize("inline", [False, True], ids=["files", "data"])
 async def test_a_certificate_says_who_we_are(secure: Server, certificates: Path, *, inline: bool) -> None:
     crt, key = certificates / "me.crt", certificates / "me.key"
-    user = User(client_certificate=str(crt), client_key=str(key))
+    user = UserEntry(client_certificate=str(crt), client_key=str(key))
     if inline:
-        user = User(client_certificate_data=_data(crt), client_key_data=_data(key))
+        user = UserEntry(client_certificate_data=_data(crt), client_key_data=_data(key))
     assert await _name(secure.url, user, certificate_authority=str(certificates / "ca.crt")) == "me"
 
 
 async def test_a_renewed_certificate_is_read_when_the_old_one_is_refused(
     secure: Server, certificates: Path, tmp_path: Path
 ) -> None:
-    user = User(client_certificate=str(tmp_path / "crt"), client_key=str(tmp_path / "key"))
+    user = UserEntry(client_certificate=str(tmp_path / "crt"), client_key=str(tmp_path / "key"))
 
     def issue(name: str) -> None:
         shutil.copy(certificates / f"{name}.crt", tmp_path / "crt")
@@ -156,7 +156,7 @@ async def test_a_plugin_may_give_a_certificate(secure: Server, certificates: Pat
         "clientKeyData": (certificates / "me.key").read_text(),
     }
     said = json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": status})
-    user = User(exec=Exec(sys.executable, V1, ["-I", "-c", "import sys; print(sys.argv[1])", said]))
+    user = UserEntry(exec=ExecPlugin(sys.executable, V1, ["-I", "-c", "import sys; print(sys.argv[1])", said]))
     assert await _name(secure.url, user, certificate_authority=str(certificates / "ca.crt")) == "me"
 
 
@@ -194,14 +194,14 @@ async def test_certificates_that_are_none(
 ) -> None:
     given = {name: _data(certificates / "ca.crt") if value == "CA" else value for name, value in cluster.items()}
     with pytest.raises(UsageError, match=words):
-        await _name("https://127.0.0.1:1", User(**user), **given)
+        await _name("https://127.0.0.1:1", UserEntry(**user), **given)
 
 
 async def test_a_key_with_a_password_is_refused_and_not_asked_for(
     secure: Server, certificates: Path, tmp_path: Path
 ) -> None:
     _openssl(tmp_path, "ec", "-in", str(certificates / "me.key"), "-aes128", "-passout", "pass:x", "-out", "key")
-    user = User(client_certificate=str(certificates / "me.crt"), client_key=str(tmp_path / "key"))
+    user = UserEntry(client_certificate=str(certificates / "me.crt"), client_key=str(tmp_path / "key"))
     with pytest.raises(UsageError, match="not a certificate with its key"):
         await _name(secure.url, user, insecure_skip_tls_verify=True)
 

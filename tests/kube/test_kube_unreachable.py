@@ -18,8 +18,8 @@ from aiohttp import (
 from aiohttp.client_reqrep import ConnectionKey
 
 from trainwright.cli.main import run
-from trainwright.kube.config import Asked, load
-from trainwright.kube.unreachable import advice, happened
+from trainwright.kube.config import ConnectionOptions, load
+from trainwright.kube.http import advice, happened
 
 KEY = ConnectionKey("example.test", 6443, True, True, None, None, None)  # type: ignore[call-arg,arg-type,unused-ignore]
 CONFIG = """\
@@ -98,5 +98,5 @@ def test_an_address_of_the_command_line_is_from_there(tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text(CONFIG)
 
-    assert load(Asked(kubeconfig=str(file), server="http://127.0.0.1:8"), {}).origin == "--master"
-    assert load(Asked(server="http://127.0.0.1:8"), {"HOME": str(tmp_path)}).origin == "--master"
+    assert load(ConnectionOptions(kubeconfig=str(file), server="http://127.0.0.1:8"), {}).origin == "--master"
+    assert load(ConnectionOptions(server="http://127.0.0.1:8"), {"HOME": str(tmp_path)}).origin == "--master"

@@ -12,8 +12,7 @@ from trainwright.errors import ConflictError, InvalidError
 from trainwright.kube.cluster import KubeCluster
 from trainwright.model.child import Pod
 from trainwright.model.meta import Key
-from trainwright.runtime.ports import Propagation
-from trainwright.runtime.resources import JOBS, LEASES, NODES, PODS
+from trainwright.runtime.ports import JOBS, LEASES, NODES, PODS, Propagation
 
 JOB = JOBS["genericjob"]
 ONE = "/api/v1/namespaces/ns/secrets/a"

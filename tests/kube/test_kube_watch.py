@@ -11,10 +11,9 @@ from aiohttp import web
 from kube_server import HERE, SECRETS, Answer, Server, a_secret, event, refuses, says, streams, text
 
 from trainwright.errors import ApiError, GoneError, TooManyRequestsError, UnavailableError
-from trainwright.kube import watch as watching
+from trainwright.kube import cluster as watching
 from trainwright.kube.cluster import KubeCluster
-from trainwright.runtime.ports import Change, Happened, Scope
-from trainwright.runtime.resources import PODS
+from trainwright.runtime.ports import PODS, Selection, WatchEvent, WatchEventType
 
 TOO_OLD = {
     "kind": "Status",
@@ -25,12 +24,12 @@ TOO_OLD = {
 }
 
 
-async def _batches(cluster: KubeCluster, since: str = "1", resource: Any = SECRETS) -> list[tuple[Change, ...]]:
-    async with asyncio.timeout(5), aclosing(cluster.watch(resource, Scope("ns", "a=b"), since=since)) as batches:
+async def _batches(cluster: KubeCluster, since: str = "1", resource: Any = SECRETS) -> list[tuple[WatchEvent, ...]]:
+    async with asyncio.timeout(5), aclosing(cluster.watch(resource, Selection("ns", "a=b"), since=since)) as batches:
         return [batch async for batch in batches]
 
 
-def _seen(batches: list[tuple[Change, ...]]) -> list[tuple[str, str]]:
+def _seen(batches: list[tuple[WatchEvent, ...]]) -> list[tuple[str, str]]:
     return [(change.what.value, change.version) for batch in batches for change in batch]
 
 
@@ -92,7 +91,7 @@ async def test_one_that_never_ends_is_left(
 async def test_a_bookmark_tells_how_far_it_has_come(server: Server, cluster: KubeCluster) -> None:
     mark = {"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": "77", "creationTimestamp": None}}
     server.says = [streams([event("BOOKMARK", {**mark, "spec": {"containers": None}, "status": {}})])]
-    assert await _batches(cluster, resource=PODS) == [(Change(Happened.BOOKMARK, "77"),)]
+    assert await _batches(cluster, resource=PODS) == [(WatchEvent(WatchEventType.BOOKMARK, "77"),)]
 
 
 async def test_a_version_that_is_forgotten_from_the_start(server: Server, cluster: KubeCluster) -> None:
@@ -105,7 +104,7 @@ async def test_what_came_before_an_error_did_happen(server: Server, cluster: Kub
     server.says = [
         streams([event("ADDED", a_secret(version="2")) + event("ERROR", TOO_OLD) + event("ADDED", a_secret())])
     ]
-    seen: list[tuple[Change, ...]] = []
+    seen: list[tuple[WatchEvent, ...]] = []
     with pytest.raises(GoneError, match="too old"):
         async with aclosing(cluster.watch(SECRETS, since="1")) as batches:
             seen.extend([batch async for batch in batches])
@@ -169,7 +168,7 @@ async def test_an_object_that_cannot_be_read_does_not_stop_it(
     server.says = [streams([event("ADDED", bad) + event("ADDED", a_secret("c", version="4"))])]
     with caplog.at_level(logging.WARNING):
         ((passed, change),) = await _batches(cluster, resource=PODS)
-    assert passed == Change(Happened.BOOKMARK, "3")
+    assert passed == WatchEvent(WatchEventType.BOOKMARK, "3")
     assert change.item.metadata.name == "c"
     assert "object=ns/b" in caplog.text
 

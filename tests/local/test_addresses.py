@@ -13,23 +13,24 @@ from trainwright.core.reconcile import reconcile
 from trainwright.errors import EngineError, NotFoundError
 from trainwright.kinds.base import load
 from trainwright.kinds.tfjob import TFJOB
-from trainwright.local.network.addresses import Addresses
-from trainwright.local.network.pools import Hosts, Ports, Single, Subnet, bindable, loopback, ranges
+from trainwright.local.addresses import Addresses
 from trainwright.local.storage.store import Store
 from trainwright.model.child import Observed
 from trainwright.model.meta import ADDRESS, Key
 from trainwright.model.site import Endpoints, Site
-from trainwright.runtime.clock import WallClock
-from trainwright.runtime.resources import ADDRESSES, JOBS, PODS
+from trainwright.node.network.pools import AddressPool, PortPool, SingleAddress, SubnetPool, bindable, loopback, ranges
+from trainwright.runtime.ports import ADDRESSES, JOBS, PODS, WallClock
 from trainwright.testing import factories
 
 JOB = JOBS["genericjob"]
 KEY = Key("default", "job")
 
 
-def new(store: Store | None = None, pool: Hosts | None = None, ports: Ports | None = None) -> tuple[Store, Addresses]:
+def new(
+    store: Store | None = None, pool: AddressPool | None = None, ports: PortPool | None = None
+) -> tuple[Store, Addresses]:
     store = store or Store(WallClock())
-    addresses = Addresses(store, pool or Subnet("10.129.0.0/16"), ports or Ports())
+    addresses = Addresses(store, pool or SubnetPool("10.129.0.0/16"), ports or PortPool())
     addresses.install()
     return store, addresses
 
@@ -120,7 +121,7 @@ def test_a_decision_finds_everything_reserved() -> None:
 
 @pytest.mark.parametrize("there", [False, True], ids=["it is gone", "another has its name"])
 def test_nothing_is_reserved_for_a_job_that_does_not_exist(there: bool) -> None:
-    pool = Subnet("10.129.0.0/16")
+    pool = SubnetPool("10.129.0.0/16")
     store, addresses = new(pool=pool)
     if there:
         job(store)
@@ -136,7 +137,7 @@ def test_a_pod_that_brings_an_address_keeps_it() -> None:
 
 def test_pods_on_the_hosts_network_have_an_address_of_the_host_each() -> None:
     store = Store(WallClock())
-    Addresses(store, Subnet("10.129.0.0/16"), Ports(), Subnet("127.9.0.0/16")).install()
+    Addresses(store, SubnetPool("10.129.0.0/16"), PortPool(), SubnetPool("127.9.0.0/16")).install()
     owners = job(store)
     assert pod(store, "p", owners, hostNetwork=True) == "127.9.0.2"
     assert pod(store, "q", owners, hostNetwork=True) == "127.9.0.3"
@@ -148,13 +149,13 @@ def test_pods_on_the_hosts_network_have_an_address_of_the_host_each() -> None:
 
 def test_addresses_on_the_hosts_network_are_kept_and_given_back() -> None:
     store = Store(WallClock())
-    first = Addresses(store, Subnet("10.129.0.0/16"), Ports(), Subnet("127.9.0.0/16"))
+    first = Addresses(store, SubnetPool("10.129.0.0/16"), PortPool(), SubnetPool("127.9.0.0/16"))
     first.install()
     assert pod(store, "p", job(store), hostNetwork=True) == "127.9.0.2"
     first.flush()
 
-    small = Subnet("127.9.0.0/30")
-    later = Addresses(store, Subnet("10.129.0.0/16"), Ports(), small)
+    small = SubnetPool("127.9.0.0/30")
+    later = Addresses(store, SubnetPool("10.129.0.0/16"), PortPool(), small)
     with pytest.raises(EngineError, match=r"every address of 127\.9\.0\.0/30"):
         small.take()
     store.delete(JOB, KEY)
@@ -171,7 +172,7 @@ def test_other_annotations_stay() -> None:
 
 
 async def test_reservations_are_written_once_a_burst_and_go_with_the_job() -> None:
-    store, addresses = new(pool=loopback("127.88.0.0/16"), ports=Ports([range(20000, 20100)]))
+    store, addresses = new(pool=loopback("127.88.0.0/16"), ports=PortPool([range(20000, 20100)]))
     owners = job(store)
     hosts = {name: pod(store, name, owners) for name in ("job-w-0", "job-w-1")}
     _, [port] = reserved(store, addresses, "job-w-0")
@@ -193,7 +194,7 @@ async def test_reservations_are_written_once_a_burst_and_go_with_the_job() -> No
 
 
 async def test_a_job_that_goes_before_anything_is_written_leaves_nothing() -> None:
-    store, _ = new(pool=Subnet("10.1.2.0/30"))
+    store, _ = new(pool=SubnetPool("10.1.2.0/30"))
     pod(store, "job-w-0", job(store))
     store.delete(JOB, KEY)
     await asyncio.sleep(0)
@@ -216,7 +217,7 @@ async def test_a_job_of_the_same_name_is_another_job() -> None:
 
 
 async def test_a_pod_of_its_own_gives_its_address_back_when_it_goes() -> None:
-    store, _ = new(pool=Subnet("10.1.2.0/29"))
+    store, _ = new(pool=SubnetPool("10.1.2.0/29"))
     for _ in range(20):
         pod(store, "p")
         await asyncio.sleep(0)
@@ -237,12 +238,12 @@ async def test_a_name_that_passes_to_another_owner_takes_its_address_along() -> 
 
 
 async def test_an_engine_that_comes_back_knows_what_was_reserved() -> None:
-    store, addresses = new(pool=loopback("127.88.0.0/16"), ports=Ports([range(20000, 20100)]))
+    store, addresses = new(pool=loopback("127.88.0.0/16"), ports=PortPool([range(20000, 20100)]))
     owners = job(store)
     host = pod(store, "job-w-0", owners)
     _, [port] = reserved(store, addresses, "job-w-0")
     await asyncio.sleep(0)
-    later = Addresses(store, loopback("127.88.0.0/16"), Ports([range(20000, 20100)]))
+    later = Addresses(store, loopback("127.88.0.0/16"), PortPool([range(20000, 20100)]))
     hosts, ports = reserved(store, later, "job-w-0", "job-w-1")
     assert (hosts[0], ports[0]) == (host, port)
     assert hosts[1] != host
@@ -250,7 +251,7 @@ async def test_an_engine_that_comes_back_knows_what_was_reserved() -> None:
 
 
 async def test_more_deletions_than_are_remembered_are_noticed_too() -> None:
-    store, _ = new(Store(WallClock(), history=4), pool=Subnet("10.1.2.0/27"))
+    store, _ = new(Store(WallClock(), history=4), pool=SubnetPool("10.1.2.0/27"))
     jobs = [job(store, f"job-{index}") for index in range(20)]
     for index, owners in enumerate(jobs):
         pod(store, f"job-{index}-w-0", owners)
@@ -265,7 +266,7 @@ async def test_more_deletions_than_are_remembered_are_noticed_too() -> None:
 
 
 def test_a_subnet_leaves_out_what_is_special_and_ends() -> None:
-    pool = Subnet("10.1.0.0/23")
+    pool = SubnetPool("10.1.0.0/23")
     pool.claim("10.1.0.9")
     taken = [pool.take() for _ in range(2 * 256 - 5 - 1)]
     assert (taken[0], taken[-1], len(set(taken))) == ("10.1.0.2", "10.1.1.254", len(taken))
@@ -277,7 +278,7 @@ def test_a_subnet_leaves_out_what_is_special_and_ends() -> None:
 
 
 def test_what_is_given_back_is_given_out_last() -> None:
-    pool = Subnet("10.1.2.0/29")
+    pool = SubnetPool("10.1.2.0/29")
     first = pool.take()
     pool.put(first)
     assert [pool.take() for _ in range(5)][-1] == first
@@ -285,11 +286,11 @@ def test_what_is_given_back_is_given_out_last() -> None:
 
 def test_a_subnet_needs_room() -> None:
     with pytest.raises(EngineError, match=r"10\.1\.2\.0/31"):
-        Subnet("10.1.2.0/31")
+        SubnetPool("10.1.2.0/31")
 
 
 def test_where_there_is_one_address_all_have_it() -> None:
-    pool = Single()
+    pool = SingleAddress()
     assert {pool.take(), pool.take()} == {"127.0.0.1"}
     pool.put("127.0.0.1")
     pool.claim("127.0.0.1")
@@ -308,11 +309,11 @@ def test_a_port_that_somebody_listens_at_is_passed_over() -> None:
         assert not bindable("", busy)
         assert bindable("127.88.0.9", busy)
         with pytest.raises(EngineError, match=f"from {busy} to {busy}"):
-            Ports([range(busy, busy + 1)]).take("127.88.0.9")
+            PortPool([range(busy, busy + 1)]).take("127.88.0.9")
 
 
 def test_ports_are_given_out_once_and_from_where_the_engine_begins() -> None:
-    ports = Ports([range(21000, 21200)], start=350)
+    ports = PortPool([range(21000, 21200)], start=350)
     ports.claim(21151)
     taken = [ports.take("127.0.0.1") for _ in range(20)]
     assert taken == sorted(set(taken))

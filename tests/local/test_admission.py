@@ -10,9 +10,7 @@ from trainwright.errors import InvalidError
 from trainwright.local.checks.admission import install, without_nulls
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
-from trainwright.runtime.clock import WallClock
-from trainwright.runtime.ports import Resource
-from trainwright.runtime.resources import CLAIMS, CONFIG_MAPS, JOBS, PODS, SECRETS, SERVICES
+from trainwright.runtime.ports import CLAIMS, CONFIG_MAPS, JOBS, PODS, SECRETS, SERVICES, Resource, WallClock
 
 JOB = JOBS["genericjob"]
 TFJOBS = JOBS["tfjob"]

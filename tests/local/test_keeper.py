@@ -14,19 +14,18 @@ import pytest
 
 from patience import PATIENCE
 from trainwright.errors import EngineError
-from trainwright.local.network.keeper import address
-from trainwright.local.network.member import Member, join
-from trainwright.local.network.subnets import _claimed
+from trainwright.node.network.pools import _claimed
+from trainwright.node.network.shared import NetworkMember, address, join
 
-Join = Callable[[], Member]
+Join = Callable[[], NetworkMember]
 
 
 @pytest.fixture
 def joined(tmp_path: Path) -> Iterator[Join]:
     """Joins a network of the test's own; everybody leaves it at the end."""
-    members: list[Member] = []
+    members: list[NetworkMember] = []
 
-    def one() -> Member:
+    def one() -> NetworkMember:
         try:
             members.append(join(tmp_path.name + str(os.getpid())))
         except EngineError as error:
@@ -39,7 +38,7 @@ def joined(tmp_path: Path) -> Iterator[Join]:
             member.close()
 
 
-def keeper(member: Member) -> "subprocess.Popen[bytes]":
+def keeper(member: NetworkMember) -> "subprocess.Popen[bytes]":
     assert member._keeper is not None
     return member._keeper
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from trainwright.errors import UsageError
-from trainwright.local.cgroups import Limits, limits
-from trainwright.local.devices.inventory import GPU, DeviceSet, found_gpus, numbered
-from trainwright.local.machine import Share, machine, share
+from trainwright.node.devices.inventory import GPU, DeviceSet, found_gpus, numbered
+from trainwright.node.machine import CgroupLimits, NodeCapacity, cgroup_limits, machine, share
 
 GI = 1024**3
 
@@ -34,28 +33,31 @@ def test_gpus_can_be_pretended() -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (Share(8000, 16 * GI), {"cpu": "8", "memory": "16777216Ki", "pods": "10000"}),
-        (Share(1500, GI, gpus("4")), {"cpu": "1500m", "memory": "1048576Ki", "pods": "10000", "nvidia.com/gpu": "1"}),
+        (NodeCapacity(8000, 16 * GI), {"cpu": "8", "memory": "16777216Ki", "pods": "10000"}),
+        (
+            NodeCapacity(1500, GI, gpus("4")),
+            {"cpu": "1500m", "memory": "1048576Ki", "pods": "10000", "nvidia.com/gpu": "1"},
+        ),
     ],
 )
-def test_a_share_as_kubernetes_writes_it(given: Share, expected: dict[str, str]) -> None:
+def test_a_share_as_kubernetes_writes_it(given: NodeCapacity, expected: dict[str, str]) -> None:
     assert given.capacity() == expected
 
 
 def test_nodes_share_the_machine_and_nothing_is_handed_out_twice() -> None:
-    whole = Share(8000, 9 * GI, gpus("0", "1", "2", "3", "4"))
+    whole = NodeCapacity(8000, 9 * GI, gpus("0", "1", "2", "3", "4"))
     assert share(whole, 1) == (whole,)
     assert share(whole, 3) == (
-        Share(2666, 3 * GI, gpus("0", "3")),
-        Share(2666, 3 * GI, gpus("1", "4")),
-        Share(2666, 3 * GI, gpus("2")),
+        NodeCapacity(2666, 3 * GI, gpus("0", "3")),
+        NodeCapacity(2666, 3 * GI, gpus("1", "4")),
+        NodeCapacity(2666, 3 * GI, gpus("2")),
     )
 
 
 @pytest.mark.parametrize("nodes", [0, -1, 3000])
 def test_a_machine_cannot_be_shared_out_among_just_any_number(nodes: int) -> None:
     with pytest.raises(UsageError, match=str(nodes)):
-        share(Share(2000, GI), nodes)
+        share(NodeCapacity(2000, GI), nodes)
 
 
 def driver(folder: Path, script: str) -> dict[str, str]:
@@ -100,8 +102,8 @@ V1 = (
     "31 1 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
     "32 1 0:28 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"
 )
-LAYOUTS: dict[str, tuple[dict[str, str], Limits]] = {
-    "none at all": ({}, Limits()),
+LAYOUTS: dict[str, tuple[dict[str, str], CgroupLimits]] = {
+    "none at all": ({}, CgroupLimits()),
     "v2": (
         {
             "proc/self/cgroup": "0::/job/pod",
@@ -109,7 +111,7 @@ LAYOUTS: dict[str, tuple[dict[str, str], Limits]] = {
             "sys/fs/cgroup/job/pod/cpu.max": "150000 100000",
             "sys/fs/cgroup/job/pod/memory.max": "1073741824",
         },
-        Limits(1500, GI),
+        CgroupLimits(1500, GI),
     ),
     "v2, no limit": (
         {
@@ -118,7 +120,7 @@ LAYOUTS: dict[str, tuple[dict[str, str], Limits]] = {
             "sys/fs/cgroup/cpu.max": "max 100000",
             "sys/fs/cgroup/memory.max": "max",
         },
-        Limits(),
+        CgroupLimits(),
     ),
     "v2, the group above holds": (
         {
@@ -129,7 +131,7 @@ LAYOUTS: dict[str, tuple[dict[str, str], Limits]] = {
             "sys/fs/cgroup/job/memory.max": str(2 * GI),
             "sys/fs/cgroup/job/pod/memory.max": str(4 * GI),
         },
-        Limits(2000, 2 * GI),
+        CgroupLimits(2000, 2 * GI),
     ),
     "v1": (
         {
@@ -139,7 +141,7 @@ LAYOUTS: dict[str, tuple[dict[str, str], Limits]] = {
             "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us": "100000",
             "sys/fs/cgroup/memory/a/memory.limit_in_bytes": str(GI),
         },
-        Limits(500, GI),
+        CgroupLimits(500, GI),
     ),
     "v1, no limit": (
         {
@@ -149,7 +151,7 @@ LAYOUTS: dict[str, tuple[dict[str, str], Limits]] = {
             "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000",
             "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
         },
-        Limits(),
+        CgroupLimits(),
     ),
     "v1, a container that sees its path outside": (
         {
@@ -158,7 +160,7 @@ LAYOUTS: dict[str, tuple[dict[str, str], Limits]] = {
             "sys/fs/cgroup/memory/memory.limit_in_bytes": str(GI),
             "sys/fs/cgroup/memory/inner/memory.limit_in_bytes": str(GI // 2),
         },
-        Limits(None, GI // 2),
+        CgroupLimits(None, GI // 2),
     ),
 }
 
@@ -169,4 +171,4 @@ def test_control_groups_limit_what_we_have(tmp_path: Path, name: str) -> None:
     for path, text in files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text + "\n")
-    assert limits(tmp_path) == expected
+    assert cgroup_limits(tmp_path) == expected

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainwright.kinds.spelling import FIELDS
+from trainwright.kinds.template import FIELDS
 from trainwright.local.checks.preflight import check
 from trainwright.model.problem import Problem
 

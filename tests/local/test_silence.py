@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.local.silence import Liveness, Look, Silence, SilenceLimits, judge
-from trainwright.local.watchdog import Watchdog, described
+from trainwright.node.silence import Liveness, Look, Silence, SilenceLimits, judge
+from trainwright.node.watchdog import Watchdog, described
 
 LIMITS = SilenceLimits.of(10.0)  # looks every second; stopped after 10 s, hung after 60 s
 ALIVE, BLOCKED, STOPPED, HUNG = Liveness.ALIVE, Liveness.BLOCKED, Liveness.STOPPED, Liveness.HUNG

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from trainwright.model.action import Create, Delete, Patch, Plan, Write
-from trainwright.model.event import JobStep, Moment
+from trainwright.model.event import EventReason, JobStep
 from trainwright.model.ledger import Ledger
-from trainwright.model.status import Status
+from trainwright.model.plan import Create, Delete, Patch, Plan, Status, Write
 from trainwright.testing.factories import NOW
 
 STATUS = Status(Ledger(), ())
@@ -22,7 +21,7 @@ PATCH = Patch("Pod", "a", "uid", {}, "because")
     [
         pytest.param({}, True, id="nothing at all"),
         pytest.param({"wake": NOW}, True, id="only to look again"),
-        pytest.param({"events": (JobStep(Moment.RUNNING, "x"),)}, True, id="events go with a status, never alone"),
+        pytest.param({"events": (JobStep(EventReason.RUNNING, "x"),)}, True, id="events go with a status, never alone"),
         pytest.param({"write": Write.NOW}, False, id="a status now"),
         pytest.param({"write": Write.LATER}, False, id="a status later"),
         pytest.param({"creates": (CREATE,)}, False, id="a create"),

@@ -8,10 +8,9 @@ import msgspec
 import pytest
 
 from trainwright.model.child import (
-    Condition,
     ConfigMap,
-    Container,
     ContainerState,
+    ContainerStatus,
     Event,
     Extra,
     GroupStatus,
@@ -20,6 +19,7 @@ from trainwright.model.child import (
     Node,
     NodeSpec,
     NodeStatus,
+    ObjectCondition,
     Observed,
     Pod,
     PodSpec,
@@ -55,7 +55,7 @@ NO_META = {
         pytest.param({"metadata": {}, "status": {"startTime": None}}, Pod(Meta()), id="pod start time"),
         pytest.param(
             {"metadata": {}, "status": {"containerStatuses": [{"name": "a", "state": None}]}},
-            Pod(Meta(), status=PodStatus(container_statuses=(Container("a"),))),
+            Pod(Meta(), status=PodStatus(container_statuses=(ContainerStatus("a"),))),
             id="container state",
         ),
         pytest.param(
@@ -67,13 +67,16 @@ NO_META = {
                     ]
                 },
             },
-            Pod(Meta(), status=PodStatus(container_statuses=(Container(state=ContainerState(running=Running())),))),
+            Pod(
+                Meta(), status=PodStatus(container_statuses=(ContainerStatus(state=ContainerState(running=Running())),))
+            ),
             id="two states of three",
         ),
         pytest.param(
             {"metadata": {}, "status": {"containerStatuses": [{"state": {"terminated": {"finishedAt": None}}}]}},
             Pod(
-                Meta(), status=PodStatus(container_statuses=(Container(state=ContainerState(terminated=Terminated())),))
+                Meta(),
+                status=PodStatus(container_statuses=(ContainerStatus(state=ContainerState(terminated=Terminated())),)),
             ),
             id="when a container ended",
         ),
@@ -89,7 +92,7 @@ NO_META = {
         ),
         pytest.param(
             {"metadata": {}, "status": {"conditions": [{"type": "Ready", "lastTransitionTime": None}]}},
-            Node(Meta(), status=NodeStatus((Condition("Ready"),))),
+            Node(Meta(), status=NodeStatus((ObjectCondition("Ready"),))),
             id="condition time",
         ),
         pytest.param({"metadata": NO_META}, Service(Meta()), id="service"),
@@ -185,11 +188,11 @@ def test_a_pod_is_read_by_its_wire_names() -> None:
             "m",
             "10.0.0.1",
             AT,
-            (Condition("Ready", "False", "r", "m", AT),),
-            (Container("i", state=ContainerState(waiting=Waiting("r", "m"))),),
+            (ObjectCondition("Ready", "False", "r", "m", AT),),
+            (ContainerStatus("i", state=ContainerState(waiting=Waiting("r", "m"))),),
             (
-                Container("main", ready=True, restart_count=2, state=ContainerState(running=Running(AT))),
-                Container("side", state=ContainerState(terminated=Terminated(137, 9, "r", "m", AT))),
+                ContainerStatus("main", ready=True, restart_count=2, state=ContainerState(running=Running(AT))),
+                ContainerStatus("side", state=ContainerState(terminated=Terminated(137, 9, "r", "m", AT))),
             ),
         ),
     ) == msgspec.json.decode(msgspec.json.encode(wire), type=Pod)
@@ -226,7 +229,7 @@ def test_a_node_is_read_by_its_wire_names() -> None:
     assert Node(
         Meta("node-1"),
         NodeSpec(unschedulable=True, taints=(Taint("k", "NoExecute", AT),)),
-        NodeStatus((Condition("Ready", "True"),), {"cpu": "4"}),
+        NodeStatus((ObjectCondition("Ready", "True"),), {"cpu": "4"}),
     ) == msgspec.convert(wire, Node)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.model.indexes import LARGEST, counts, members, row, spell, spell_counts, spell_row
+from trainwright.model.units import LARGEST, counts, members, row, spell, spell_counts, spell_row
 
 INDEXES = st.frozensets(st.integers(0, LARGEST) | st.integers(0, 12))
 COUNTS = st.dictionaries(st.integers(0, LARGEST) | st.integers(0, 12), st.integers(1, 3) | st.integers(1, 999_999_999))

@@ -6,23 +6,13 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from trainwright.model.cause import LONGEST_MESSAGE, Cause, Why
-from trainwright.model.indexes import spell, spell_counts
-from trainwright.model.ledger import (
-    KEPT_FAILURES,
-    Failure,
-    Hold,
-    Ledger,
-    Outcome,
-    Phase,
-    Reason,
-    RoleLedger,
-    Times,
-)
+from trainwright.model.cause import LONGEST_MESSAGE, Cause, CauseKind
+from trainwright.model.ledger import KEPT_FAILURES, Failure, Hold, Ledger, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.rule import Result
+from trainwright.model.units import spell, spell_counts
 
 AT = datetime(2026, 11, 15, 12, tzinfo=UTC)
-FAILURE = Failure("worker", 1, "job-worker-1", 2, AT, Cause(Why.EXIT, code=1, container="main"))
+FAILURE = Failure("worker", 1, "job-worker-1", 2, AT, Cause(CauseKind.EXIT, code=1, container="main"))
 FULL = Ledger(
     phase=Phase.FAILED,
     generation=3,
@@ -110,13 +100,18 @@ def test_a_status_that_is_not_ours_is_refused_by_its_types(text: str | bytes) ->
 def test_the_worst_ledger_of_ten_thousand_replicas_stays_under_256_kib() -> None:
     everyone = range(10_000)
     failure = Failure(
-        "worker", 9999, "j" * 63, 999, AT, Cause(Why.EXIT, code=255, message="x" * LONGEST_MESSAGE, container="c" * 63)
+        "worker",
+        9999,
+        "j" * 63,
+        999,
+        AT,
+        Cause(CauseKind.EXIT, code=255, message="x" * LONGEST_MESSAGE, container="c" * 63),
     )
     book = RoleLedger(
         "worker",
         epoch=999,
         retries=spell_counts({index: 10 + index % 2 for index in everyone}),
-        restarts={why.value: 10**6 for why in Why},
+        restarts={why.value: 10**6 for why in CauseKind},
         succeeded=spell(index for index in everyone if index % 3 == 0),
         failed=spell(index for index in everyone if index % 3 == 1),
         reached=10_000,

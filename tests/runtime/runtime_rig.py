@@ -19,9 +19,20 @@ from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.site import Site
 from trainwright.runtime.controller import Controller
-from trainwright.runtime.ports import EVERYTHING, Change, Cluster, Happened, Page, Propagation, Resource, Scope
-from trainwright.runtime.resources import EVENTS, JOBS, PODS
-from trainwright.runtime.settings import Settings
+from trainwright.runtime.ports import (
+    EVENTS,
+    EVERYTHING,
+    JOBS,
+    PODS,
+    Cluster,
+    ListPage,
+    Propagation,
+    Resource,
+    Selection,
+    WatchEvent,
+    WatchEventType,
+)
+from trainwright.runtime.settings import ControllerSettings
 
 START = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
 JOB = JOBS["genericjob"]
@@ -98,14 +109,14 @@ class Wire:
             self.under_way -= 1
         return answer
 
-    async def list(self, resource: Resource, scope: Scope = EVERYTHING, *, not_older_than: str = "") -> Page:
+    async def list(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
         call = Call("list", resource.id, version=not_older_than)
-        page: Page = await self._send(call, lambda: self.inner.list(resource, scope, not_older_than=not_older_than))
+        page: ListPage = await self._send(call, lambda: self.inner.list(resource, scope, not_older_than=not_older_than))
         return page
 
     async def watch(
-        self, resource: Resource, scope: Scope = EVERYTHING, *, since: str
-    ) -> AsyncGenerator[tuple[Change, ...], None]:
+        self, resource: Resource, scope: Selection = EVERYTHING, *, since: str
+    ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
         call = Call("watch", resource.id, version=since, at=asyncio.get_running_loop().time())
         self.calls.append(call)
         await self.before(call)
@@ -221,7 +232,7 @@ class Kubelet:
             for task in self._tasks:
                 task.cancel()
 
-    def _see(self, change: Change) -> None:
+    def _see(self, change: WatchEvent) -> None:
         metadata = change.item["metadata"]
         uid = metadata["uid"]
         if uid not in self._ends:
@@ -230,7 +241,7 @@ class Kubelet:
             task = asyncio.create_task(self._live(change.item, self._ends[uid]))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        if "deletionTimestamp" in metadata or change.what is Happened.DELETED:
+        if "deletionTimestamp" in metadata or change.what is WatchEventType.DELETED:
             self._ends[uid].set()
 
     async def _live(self, pod: Body, ends: asyncio.Event) -> None:
@@ -300,7 +311,7 @@ class Stage:
 
     def made(self) -> Controller:
         """A new controller, which knows nothing yet."""
-        self.controller = Controller(self.wire, self.clock, lambda _job: self.site, Settings(**self.knobs))
+        self.controller = Controller(self.wire, self.clock, lambda _job: self.site, ControllerSettings(**self.knobs))
         return self.controller
 
     def submit(self, name: str = "train", replicas: int = 2, **more: Any) -> Body:

@@ -14,8 +14,8 @@ from trainwright.local.checks import admission
 from trainwright.model.job import Body
 from trainwright.model.site import Site
 from trainwright.runtime.controller import Controller
-from trainwright.runtime.resources import EVENTS, JOBS
-from trainwright.runtime.settings import Settings
+from trainwright.runtime.ports import EVENTS, JOBS
+from trainwright.runtime.settings import ControllerSettings
 
 pytestmark = VIRTUAL
 PADDLEJOBS = JOBS["paddlejob"]
@@ -60,7 +60,7 @@ class Elastic(Stage):
 
     def made(self) -> Controller:
         self.controller = Controller(
-            self.wire, self.clock, lambda _job: self.site, Settings(**self.knobs), registry=self.shelf
+            self.wire, self.clock, lambda _job: self.site, ControllerSettings(**self.knobs), registry=self.shelf
         )
         return self.controller
 

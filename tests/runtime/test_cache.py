@@ -19,8 +19,7 @@ from msgspec.structs import replace
 from trainwright.model.child import Pod, PodStatus
 from trainwright.model.meta import JOB_UID, Key, Meta
 from trainwright.runtime.cache import Cache
-from trainwright.runtime.ports import Change, Happened, Page
-from trainwright.runtime.resources import JOBS, PODS
+from trainwright.runtime.ports import JOBS, PODS, ListPage, WatchEvent, WatchEventType
 
 #: `WORLDS=2000 make test` looks longer than usual.
 EXAMPLES = int(os.environ.get("WORLDS", "150"))
@@ -36,20 +35,20 @@ def key(name: str = "a") -> Key:
     return Key("default", name)
 
 
-def change(what: Happened, one: Pod) -> Change:
-    return Change(what, one.metadata.resource_version, one)
+def change(what: WatchEventType, one: Pod) -> WatchEvent:
+    return WatchEvent(what, one.metadata.resource_version, one)
 
 
-def added(one: Pod) -> Change:
-    return change(Happened.ADDED, one)
+def added(one: Pod) -> WatchEvent:
+    return change(WatchEventType.ADDED, one)
 
 
-def gone(one: Pod) -> Change:
-    return change(Happened.DELETED, one)
+def gone(one: Pod) -> WatchEvent:
+    return change(WatchEventType.DELETED, one)
 
 
-def page(version: int, *pods: Pod) -> Page:
-    return Page(pods, str(version))
+def page(version: int, *pods: Pod) -> ListPage:
+    return ListPage(pods, str(version))
 
 
 def listed(version: int, *pods: Pod) -> Cache:
@@ -93,8 +92,8 @@ def test_what_bears_the_uid_of_a_job_in_another_namespace_is_none_of_its_childre
 
 def test_what_changes_tells_which_jobs_see_it() -> None:
     cache = listed(9, pod("a", 1))
-    assert cache.apply(change(Happened.MODIFIED, pod("a", 10))) == {"job"}
-    assert cache.apply(change(Happened.MODIFIED, pod("a", 11, job="other"))) == {"job", "other"}
+    assert cache.apply(change(WatchEventType.MODIFIED, pod("a", 10))) == {"job"}
+    assert cache.apply(change(WatchEventType.MODIFIED, pod("a", 11, job="other"))) == {"job", "other"}
     assert cache.of(("default", "job")) == ()
     assert [one.metadata.name for one in cache.of(("default", "other"))] == ["a"]
     assert cache.apply(gone(pod("a", 12, job="other"))) == {"other"}
@@ -104,7 +103,7 @@ def test_what_changes_tells_which_jobs_see_it() -> None:
 def test_whole_objects_are_kept_as_they_are() -> None:
     cache = Cache(JOBS["genericjob"])
     body = {"metadata": {"name": "a", "namespace": "default", "uid": "u", "resourceVersion": "3"}}
-    cache.replace(Page((body,), "3"))
+    cache.replace(ListPage((body,), "3"))
     assert cache.get(key()) is body
     assert cache.items() == (body,)
 
@@ -122,13 +121,13 @@ def test_our_own_write_is_seen_at_once_and_its_echo_is_no_news() -> None:
 def test_an_older_event_does_not_hide_our_newer_write() -> None:
     cache = listed(9, pod("a", 9))
     cache.learn(pod("a", 12, phase="Running"))
-    assert cache.apply(change(Happened.MODIFIED, pod("a", 11))) == set()
+    assert cache.apply(change(WatchEventType.MODIFIED, pod("a", 11))) == set()
     assert cache.get(key()).status.phase == "Running"
 
 
 def test_an_older_answer_does_not_hide_a_newer_event() -> None:
     cache = listed(9, pod("a", 9))
-    cache.apply(change(Happened.MODIFIED, pod("a", 12, phase="Running")))
+    cache.apply(change(WatchEventType.MODIFIED, pod("a", 12, phase="Running")))
     assert cache.learn(pod("a", 11)) == set()
     assert cache.get(key()).status.phase == "Running"
 
@@ -136,7 +135,7 @@ def test_an_older_answer_does_not_hide_a_newer_event() -> None:
 def test_what_we_deleted_is_not_revived_by_an_older_event() -> None:
     cache = listed(9, pod("a", 9))
     assert cache.bury(key(), "uid-a") == {"job"}
-    assert cache.apply(change(Happened.MODIFIED, pod("a", 10))) == set()
+    assert cache.apply(change(WatchEventType.MODIFIED, pod("a", 10))) == set()
     assert cache.get(key()) is None
     cache.apply(gone(pod("a", 11)))
     assert cache.get(key()) is None
@@ -192,7 +191,7 @@ def test_a_list_that_is_older_than_our_delete_does_not_revive() -> None:
     cache = listed(9, pod("a", 9))
     cache.bury(key(), "uid-a")
     cache.replace(page(10, pod("a", 9)))
-    cache.apply(change(Happened.MODIFIED, pod("a", 11)))
+    cache.apply(change(WatchEventType.MODIFIED, pod("a", 11)))
     assert cache.get(key()) is None
 
 
@@ -261,7 +260,7 @@ def test_a_list_clears_what_was_buried_and_is_gone() -> None:
 class Entry(Struct, frozen=True):
     """One line of the server's log."""
 
-    what: Happened
+    what: WatchEventType
     item: Pod
 
     @property
@@ -290,11 +289,11 @@ class News(RuleBasedStateMachine):
 
     # -- the server
 
-    def write(self, what: Happened, name: str, uid: str, job: str) -> Pod:
+    def write(self, what: WatchEventType, name: str, uid: str, job: str) -> Pod:
         self.version += 1
         one = pod(name, self.version, uid=uid, job=job)
         self.log.append(Entry(what, one))
-        if what is Happened.DELETED:
+        if what is WatchEventType.DELETED:
             del self.truth[key(name)]
         else:
             self.truth[key(name)] = one
@@ -302,12 +301,12 @@ class News(RuleBasedStateMachine):
 
     def put(self, name: str, job: str) -> Pod:
         there = self.truth.get(key(name))
-        what = Happened.MODIFIED if there else Happened.ADDED
+        what = WatchEventType.MODIFIED if there else WatchEventType.ADDED
         return self.write(what, name, there.metadata.uid if there else f"{name}{self.version}", job)
 
     def take(self, name: str) -> None:
         if (there := self.truth.get(key(name))) is not None:
-            self.write(Happened.DELETED, name, there.metadata.uid, (there.metadata.labels or {})[JOB_UID])
+            self.write(WatchEventType.DELETED, name, there.metadata.uid, (there.metadata.labels or {})[JOB_UID])
 
     @rule(name=NAMES, job=OWNERS)
     def others_write(self, name: str, job: str) -> None:
@@ -363,7 +362,7 @@ class News(RuleBasedStateMachine):
         for entry in self.log:
             if entry.version <= at:
                 there.pop(key(entry.item.metadata.name), None)
-                if entry.what is not Happened.DELETED:
+                if entry.what is not WatchEventType.DELETED:
                     there[key(entry.item.metadata.name)] = entry.item
         self.cache.replace(page(at, *there.values()))
         self.position = sum(entry.version <= at for entry in self.log)

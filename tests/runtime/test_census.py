@@ -11,8 +11,7 @@ from runtime_rig import JOB, VIRTUAL, Call, Run, Stage, key
 from trainwright.errors import ConflictError, UnavailableError
 from trainwright.model.job import Body
 from trainwright.model.meta import ATTEMPT
-from trainwright.runtime.line import Line
-from trainwright.runtime.telemetry import Telemetry
+from trainwright.runtime.telemetry import LogMessage, Telemetry
 
 pytestmark = VIRTUAL
 
@@ -142,7 +141,11 @@ async def test_the_life_of_a_job_is_logged(caplog: pytest.LogCaptureFixture) -> 
         await stage.finished()
         await asyncio.sleep(600)
 
-    lines = [record.msg for record in caplog.records if isinstance(record.msg, Line) and record.name.endswith("census")]
+    lines = [
+        record.msg
+        for record in caplog.records
+        if isinstance(record.msg, LogMessage) and record.name.endswith("job_metrics")
+    ]
     told = [f"{line.text} {line.about.get('before', line.about.get('cause', ''))}" for line in lines]
     assert told == [
         "phase New",
@@ -170,6 +173,6 @@ async def test_an_operator_that_finds_many_jobs_says_nothing_of_each(caplog: pyt
     async with stage.running():
         await asyncio.sleep(30)
 
-    assert not [record for record in caplog.records if record.name.endswith("census")]
+    assert not [record for record in caplog.records if record.name.endswith("job_metrics")]
     assert stage.wire.made() == []
     assert there(stage.controller.telemetry) == {"Running": 1}

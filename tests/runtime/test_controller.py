@@ -14,7 +14,7 @@ from runtime_rig import JOB, VIRTUAL, WRITES, Call, Run, Stage, key
 from trainwright.errors import ConflictError, ForbiddenError, InvalidError, UnavailableError
 from trainwright.model.job import Body
 from trainwright.model.meta import ATTEMPT, JOB_UID
-from trainwright.runtime.resources import EVENTS, PODS
+from trainwright.runtime.ports import EVENTS, PODS
 
 pytestmark = VIRTUAL
 STATUS = f"status {JOB.id}"

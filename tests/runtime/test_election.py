@@ -13,9 +13,9 @@ from trainwright.errors import ApiError, ForbiddenError, NotFoundError, Unavaila
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
-from trainwright.runtime.election import Elector, Terms
-from trainwright.runtime.line import Line
-from trainwright.runtime.resources import LEASES, NAMESPACES
+from trainwright.runtime.election import Elector, LeaseConfig
+from trainwright.runtime.ports import LEASES, NAMESPACES
+from trainwright.runtime.telemetry import LogMessage
 
 pytestmark = VIRTUAL
 KEY = Key("trainwright", "operator")
@@ -26,7 +26,7 @@ class Candidate:
 
     def __init__(self, store: Store, clock: LoopClock, name: str) -> None:
         self.wire = Wire(LocalCluster(store))
-        self.elector = Elector(self.wire, clock, Terms(key=KEY, identity=name))
+        self.elector = Elector(self.wire, clock, LeaseConfig(key=KEY, identity=name))
         self.leads: list[tuple[float, float]] = []
         self.task = asyncio.create_task(self.elector.lead(self.work))
 
@@ -53,7 +53,7 @@ def holder(store: Store) -> Any:
 
 async def test_others_are_told_of_no_less_time_than_a_leader_counts_on() -> None:
     store, clock = stage()
-    elector = Elector(LocalCluster(store), clock, Terms(key=KEY, identity="two", duration=15.9))
+    elector = Elector(LocalCluster(store), clock, LeaseConfig(key=KEY, identity="two", duration=15.9))
     await elector._win()
     assert holder(store)["leaseDurationSeconds"] >= 15.9
 
@@ -159,7 +159,7 @@ async def test_work_that_fails_gives_the_lease_back_and_is_heard_of() -> None:
     async def fails() -> None:
         raise ValueError("broken")
 
-    elector = Elector(LocalCluster(store), clock, Terms(key=KEY, identity="one"))
+    elector = Elector(LocalCluster(store), clock, LeaseConfig(key=KEY, identity="one"))
 
     with pytest.raises(ValueError, match="broken"):
         await elector.lead(fails)
@@ -210,7 +210,7 @@ async def test_what_keeps_us_from_ever_leading_is_raised(error: ApiError) -> Non
             raise error
 
     wire.before = refuses
-    elector = Elector(wire, clock, Terms(key=KEY, identity="one"))
+    elector = Elector(wire, clock, LeaseConfig(key=KEY, identity="one"))
 
     with pytest.raises(type(error), match=f"the lease trainwright/operator cannot be had: {error}"):
         async with asyncio.timeout(60):
@@ -228,7 +228,7 @@ async def test_a_namespace_that_is_missing_is_created_and_the_lease_in_it() -> N
             made.append("trainwright")
 
     wire.before = namespaces
-    elector, leads = Elector(wire, clock, Terms(key=KEY, identity="one")), asyncio.Event()
+    elector, leads = Elector(wire, clock, LeaseConfig(key=KEY, identity="one")), asyncio.Event()
 
     async def work() -> None:
         leads.set()
@@ -249,7 +249,7 @@ async def test_who_may_not_create_the_namespace_is_told_the_command() -> None:
             raise NotFoundError('namespaces "trainwright" not found') if lease else ForbiddenError("you may not")
 
     wire.before = refuses
-    elector = Elector(wire, clock, Terms(key=KEY, identity="one"))
+    elector = Elector(wire, clock, LeaseConfig(key=KEY, identity="one"))
 
     told = r'namespaces "trainwright" not found, .* \(you may not\); .* run: kubectl create namespace trainwright$'
     with pytest.raises(ForbiddenError, match=told):
@@ -301,7 +301,7 @@ async def test_who_leads_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
     await asyncio.sleep(10)
     await two.end()
 
-    lines = [record.msg for record in caplog.records if isinstance(record.msg, Line)]
+    lines = [record.msg for record in caplog.records if isinstance(record.msg, LogMessage)]
     told = [(line.about["identity"], line.text) for line in lines]
     assert told == [
         ("one", "this operator leads"),

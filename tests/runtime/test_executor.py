@@ -23,18 +23,16 @@ from trainwright.kinds.base import load
 from trainwright.kinds.registry import KINDS
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
-from trainwright.model.action import Create, Delete, Patch, Plan
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import INDEX, JOB_UID, KIND, ROLE
-from trainwright.model.status import Status
+from trainwright.model.plan import Create, Delete, Patch, Plan, Status
 from trainwright.runtime.executor import Executor
-from trainwright.runtime.ports import Page
-from trainwright.runtime.resources import PODS, SERVICES, groups_of
-from trainwright.runtime.settings import Settings
+from trainwright.runtime.informer import ClusterCache
+from trainwright.runtime.job_state import JobState
+from trainwright.runtime.ports import PODS, SERVICES, ListPage, groups_of
+from trainwright.runtime.settings import ControllerSettings
 from trainwright.runtime.telemetry import Telemetry
-from trainwright.runtime.track import Track
-from trainwright.runtime.view import View
 
 pytestmark = VIRTUAL
 GENERICJOB, *_ = KINDS
@@ -47,15 +45,15 @@ class Stand:
         self.store = Store(LoopClock())
         self.wire = Wire(LocalCluster(self.store))
         self.telemetry = Telemetry()
-        settings = Settings(**knobs)
-        self.view = View(self.wire, LoopClock(), settings, self.telemetry)
+        settings = ControllerSettings(**knobs)
+        self.view = ClusterCache(self.wire, LoopClock(), settings, self.telemetry)
         self.executor = Executor(self.wire, self.view, settings, self.telemetry)
         self.document = self.store.create(JOB, manifest())
         self.job: Job = load(GENERICJOB, self.document).job
-        self.track = Track(GENERICJOB, self.job.uid)
+        self.track = JobState(GENERICJOB, self.job.uid)
         self.pods = self.view.children["v1", "Pod"]
         for cache in (*self.view.children.values(), *self.view.jobs.values()):
-            cache.replace(Page((), "1"))
+            cache.replace(ListPage((), "1"))
 
     async def carry_out(self, *creates: Create, **plan: Any) -> None:
         todo = Plan(Status(Ledger(), ()), creates=creates, **plan)

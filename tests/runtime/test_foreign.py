@@ -10,7 +10,7 @@ from runtime_rig import VIRTUAL, Run, Stage, key
 from trainwright.local.checks import admission
 from trainwright.model.job import Body
 from trainwright.model.meta import ADOPT, KIND
-from trainwright.runtime.resources import EVENTS, JOBS, PODS, SERVICES
+from trainwright.runtime.ports import EVENTS, JOBS, PODS, SERVICES
 
 pytestmark = VIRTUAL
 TFJOBS = JOBS["tfjob"]

@@ -7,13 +7,12 @@ from trainwright.kinds.paddlejob import PADDLEJOB
 from trainwright.model.ledger import Ledger, Outcome, Reason
 from trainwright.model.rule import Result
 from trainwright.runtime.cache import Cache
-from trainwright.runtime.holdings import Holdings
-from trainwright.runtime.ports import Page
-from trainwright.runtime.resources import jobs_of
+from trainwright.runtime.job_state import HostPortIndex
+from trainwright.runtime.ports import ListPage, jobs_of
 from trainwright.testing.factories import NOW
 
 
-def holdings(*statuses: Any) -> Holdings:
+def holdings(*statuses: Any) -> HostPortIndex:
     cache = Cache(jobs_of(PADDLEJOB))
     bodies = [
         {
@@ -22,8 +21,8 @@ def holdings(*statuses: Any) -> Holdings:
         }
         for place, said in enumerate(statuses)
     ]
-    cache.replace(Page(tuple(bodies), "1"))
-    return Holdings({"paddlejob": cache})
+    cache.replace(ListPage(tuple(bodies), "1"))
+    return HostPortIndex({"paddlejob": cache})
 
 
 def test_others_are_those_that_are_stored_of_jobs_that_live() -> None:

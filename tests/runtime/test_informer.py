@@ -15,8 +15,7 @@ from trainwright.local.storage.store import Store
 from trainwright.model.meta import JOB_UID, KIND, Key
 from trainwright.runtime.cache import Cache
 from trainwright.runtime.informer import Informer
-from trainwright.runtime.ports import EVERYTHING, Change, Resource, Scope
-from trainwright.runtime.resources import PODS
+from trainwright.runtime.ports import EVERYTHING, PODS, Resource, Selection, WatchEvent
 from trainwright.runtime.telemetry import Telemetry
 
 pytestmark = VIRTUAL
@@ -31,7 +30,7 @@ class Stand:
         self.cache = Cache(PODS)
         self.told: list[tuple[set[str], set[str]]] = []
         self.telemetry = Telemetry()
-        self.informer = Informer(self.wire, self.cache, Scope(labels=KIND), self.listen, self.telemetry)
+        self.informer = Informer(self.wire, self.cache, Selection(labels=KIND), self.listen, self.telemetry)
 
     def listen(self, jobs: set[str], keys: set[Key]) -> None:
         self.told.append((jobs, {key.name for key in keys}))
@@ -150,8 +149,8 @@ class Breaking(LocalCluster):
         self.after, self.error = after, error
 
     async def watch(
-        self, resource: Resource, scope: Scope = EVERYTHING, *, since: str
-    ) -> AsyncGenerator[tuple[Change, ...], None]:
+        self, resource: Resource, scope: Selection = EVERYTHING, *, since: str
+    ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
         left = self.after
         if left:
             async for batch in super().watch(resource, scope, since=since):

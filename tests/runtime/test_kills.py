@@ -16,7 +16,7 @@ from trainwright.errors import UnavailableError
 from trainwright.local.cluster import LocalCluster
 from trainwright.model.job import Body
 from trainwright.model.meta import ATTEMPT
-from trainwright.runtime.resources import PODS, SERVICES
+from trainwright.runtime.ports import PODS, SERVICES
 
 pytestmark = VIRTUAL
 

@@ -7,13 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from trainwright.core.nodes import silent_since
-from trainwright.model.child import Condition, Node, NodeSpec, NodeStatus
+from trainwright.model.child import Node, NodeSpec, NodeStatus, ObjectCondition
 from trainwright.model.meta import Key, Meta
 from trainwright.runtime.cache import Cache
-from trainwright.runtime.nodes import _GONE as MOST_GONE
-from trainwright.runtime.nodes import Nodes
-from trainwright.runtime.ports import Change, Happened, Page
-from trainwright.runtime.resources import NODES
+from trainwright.runtime.informer import _GONE as MOST_GONE
+from trainwright.runtime.informer import NodeIndex
+from trainwright.runtime.ports import NODES, ListPage, WatchEvent, WatchEventType
 from trainwright.testing.factories import NOW, later
 
 
@@ -32,24 +31,24 @@ class Stand:
 
     def __init__(self) -> None:
         self.clock = Hand()
-        self.nodes = Nodes(Cache(NODES), self.clock)
+        self.nodes = NodeIndex(Cache(NODES), self.clock)
         self.version = 1
 
     def sync(self) -> None:
-        self.nodes.cache.replace(Page((), "1"))
+        self.nodes.cache.replace(ListPage((), "1"))
 
     def put(self, name: str, ready: str = "True", since: datetime = NOW, **more: object) -> set[str]:
         self.version += 1
-        conditions = (Condition("Ready", ready, last_transition_time=since),)
+        conditions = (ObjectCondition("Ready", ready, last_transition_time=since),)
         node = Node(Meta(name, resource_version=str(self.version)), status=NodeStatus(conditions))
-        return self.tell(Happened.MODIFIED, replace(node, **more))
+        return self.tell(WatchEventType.MODIFIED, replace(node, **more))
 
     def remove(self, name: str) -> set[str]:
         self.version += 1
-        return self.tell(Happened.DELETED, Node(Meta(name, resource_version=str(self.version))))
+        return self.tell(WatchEventType.DELETED, Node(Meta(name, resource_version=str(self.version))))
 
-    def tell(self, what: Happened, node: Node) -> set[str]:
-        self.nodes.cache.apply(Change(what, node.metadata.resource_version, node))
+    def tell(self, what: WatchEventType, node: Node) -> set[str]:
+        self.nodes.cache.apply(WatchEvent(what, node.metadata.resource_version, node))
         return self.nodes.update({Key("", node.metadata.name)})
 
     def known(self) -> dict[str, Node]:
@@ -73,7 +72,7 @@ def test_nobody_is_judged_before_the_nodes_have_been_listed() -> None:
 def test_a_heartbeat_is_no_news(stand: Stand) -> None:
     assert stand.put("a") == {"a"}
     assert stand.put("a") == set()
-    assert stand.put("a", status=NodeStatus((Condition("Ready", "True", "x", "y", NOW),), {"cpu": "4"})) == set()
+    assert stand.put("a", status=NodeStatus((ObjectCondition("Ready", "True", "x", "y", NOW),), {"cpu": "4"})) == set()
 
 
 @pytest.mark.parametrize(
@@ -163,7 +162,7 @@ def test_before_the_nodes_have_been_listed_none_is_missed() -> None:
 def test_of_what_a_node_has_to_give_only_devices_matter(
     stand: Stand, before: dict[str, str], after: dict[str, str], matters: bool
 ) -> None:
-    ready = (Condition("Ready", "True", last_transition_time=NOW),)
+    ready = (ObjectCondition("Ready", "True", last_transition_time=NOW),)
     stand.put("a", status=NodeStatus(ready, before))
 
     assert bool(stand.put("a", status=NodeStatus(ready, after))) is matters

@@ -9,7 +9,7 @@ import pytest
 from runtime_rig import JOB, VIRTUAL, Run, Stage, at_work, key
 
 from trainwright.model.meta import ATTEMPT, Key
-from trainwright.runtime.resources import NODES, PODS
+from trainwright.runtime.ports import NODES, PODS
 
 pytestmark = VIRTUAL
 #: So rare that only other timers can be seen at work.

@@ -12,7 +12,7 @@ from trainwright.errors import NotFoundError
 from trainwright.local.checks import admission
 from trainwright.model.job import Body
 from trainwright.model.site import Site
-from trainwright.runtime.resources import CONFIG_MAPS, JOBS, PODS
+from trainwright.runtime.ports import CONFIG_MAPS, JOBS, PODS
 
 pytestmark = VIRTUAL
 PADDLEJOBS = JOBS["paddlejob"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.kinds.registry import KINDS
-from trainwright.local.storage.patches import merge
+from trainwright.local.storage.metadata import merge
 from trainwright.model.job import Body
 from trainwright.runtime.publisher import _fields, difference
 

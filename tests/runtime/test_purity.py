@@ -89,7 +89,7 @@ def test_it_is_on_in_these_tests() -> None:
     assert Path(os.environ[purity.VARIABLE]).is_file()
 
 
-@pytest.mark.parametrize("program", ["trainwright", "trainwright.local.agent.main"])
+@pytest.mark.parametrize("program", ["trainwright", "trainwright.local.agent_main"])
 def test_programs_that_tests_start_have_it(tmp_path: Path, program: str) -> None:
     code = f"""
 import runpy, sys

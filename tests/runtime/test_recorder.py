@@ -10,16 +10,16 @@ from runtime_rig import VIRTUAL, Call, LoopClock, Wire, at_work, nothing
 from trainwright.errors import ApiError, ForbiddenError, NotFoundError, TooManyRequestsError, UnavailableError
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
-from trainwright.model.event import Emit, Moment
+from trainwright.model.event import Emit, EventReason
 from trainwright.model.job import Body
+from trainwright.runtime.ports import EVENTS
 from trainwright.runtime.recorder import Recorder, event
-from trainwright.runtime.resources import EVENTS
 from trainwright.runtime.telemetry import Telemetry
 from trainwright.testing.factories import NOW, UID, job
 
 pytestmark = VIRTUAL
-RUNNING, SUCCEEDED = Emit(Moment.RUNNING, "job is running."), Emit(Moment.SUCCEEDED, "all have succeeded")
-FAILED = Emit(Moment.FAILED, "job-worker-0 exited with 1", warning=True)
+RUNNING, SUCCEEDED = Emit(EventReason.RUNNING, "job is running."), Emit(EventReason.SUCCEEDED, "all have succeeded")
+FAILED = Emit(EventReason.FAILED, "job-worker-0 exited with 1", warning=True)
 
 
 class Stand:

@@ -15,7 +15,7 @@ import pytest
 from runtime_rig import VIRTUAL, Call, Run, Stage, key
 
 from trainwright.model.site import Site
-from trainwright.runtime.resources import PODS
+from trainwright.runtime.ports import PODS
 
 pytestmark = VIRTUAL
 #: Layers whose work is counted: not the store, nor what stands in for a network here.

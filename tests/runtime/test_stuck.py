@@ -10,7 +10,7 @@ from runtime_rig import JOB, VIRTUAL, Call, Run, Stage, key
 from trainwright.errors import ApiError, ConflictError, ForbiddenError, InvalidError, NotFoundError, UnavailableError
 from trainwright.model.job import Body
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, KIND, ROLE
-from trainwright.runtime.resources import EVENTS, PODS
+from trainwright.runtime.ports import EVENTS, PODS
 
 pytestmark = VIRTUAL
 

@@ -10,7 +10,7 @@ from trainwright.errors import ForbiddenError, UnavailableError
 from trainwright.model.job import Body
 from trainwright.model.meta import JOB_UID, KIND
 from trainwright.model.units import rfc3339
-from trainwright.runtime.resources import PODS, SERVICES
+from trainwright.runtime.ports import PODS, SERVICES
 
 pytestmark = VIRTUAL
 FOR_EVER = Run(lasts=None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from trainwright.runtime.telemetry import BOUNDS, LONG, Histogram, Stay, Telemetry
+from trainwright.runtime.telemetry import BOUNDS, LONG, Histogram, Occupancy, Telemetry
 
 METRICS = {
     "trainwright_leader": ("gauge", set()),
@@ -49,7 +49,7 @@ def busy() -> Telemetry:
     telemetry.starts["genericjob"] = Histogram(LONG)
     telemetry.starts["genericjob"].observe(42.0)
     for phase, began in (("Running", 40.0), ("Running", 90.0), ("Restarting", 70.0), ("Succeeded", 10.0)):
-        telemetry.jobs.setdefault(("genericjob", phase), Stay()).enter(began)
+        telemetry.jobs.setdefault(("genericjob", phase), Occupancy()).enter(began)
     for seconds in (0.00005, 0.0001, 0.002, 99.0):
         telemetry.took(seconds)
     return telemetry
@@ -125,7 +125,7 @@ def test_the_buckets_add_up() -> None:
 
 
 def test_seconds_of_a_stay_are_those_of_all_who_were_there() -> None:
-    stay = Stay()
+    stay = Occupancy()
     stay.enter(10.0)
     stay.enter(20.0)
     assert stay.seconds(30.0) == 30.0

@@ -13,7 +13,7 @@ from trainwright.kinds.gangs import T9K_API
 from trainwright.local.checks import admission
 from trainwright.model.job import Body
 from trainwright.model.site import Site
-from trainwright.runtime.resources import EVENTS, JOBS, PODS
+from trainwright.runtime.ports import EVENTS, JOBS, PODS
 
 pytestmark = VIRTUAL
 TFJOBS = JOBS["tfjob"]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from trainwright.core.phases import MOVES
-from trainwright.model.cause import Why
-from trainwright.model.job import Ending, Lifecycle, Restart
+from trainwright.core.observe import MOVES
+from trainwright.model.cause import CauseKind
+from trainwright.model.job import Lifecycle, RequestedEnd, Restart
 from trainwright.model.ledger import Ledger, Phase
 from trainwright.model.rule import Atom, Result
 from trainwright.testing.factories import job, role
@@ -21,7 +21,7 @@ def fresh(*, suspended: bool = False) -> World:
     """Two workers; the first one decides."""
     return World(
         job(
-            role(replicas=2, restart=Restart(frozenset({Why.EXIT}), limit=9)),
+            role(replicas=2, restart=Restart(frozenset({CauseKind.EXIT}), limit=9)),
             success=Atom("worker", (0,), Result.SUCCEEDED),
             lifecycle=Lifecycle(suspended=suspended),
         )
@@ -62,7 +62,7 @@ def succeed(world: World) -> None:
 
 
 def ask(world: World, *, succeeded: bool = False) -> None:
-    world.edit(lifecycle=replace(world.job.lifecycle, ending=Ending("Preempted", succeeded=succeeded)))
+    world.edit(lifecycle=replace(world.job.lifecycle, ending=RequestedEnd("Preempted", succeeded=succeeded)))
     world.settle()
 
 

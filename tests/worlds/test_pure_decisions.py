@@ -25,8 +25,8 @@ from msgspec.structs import replace
 from trainwright.core import ports
 from trainwright.kinds.base import Kind, load
 from trainwright.kinds.registry import KINDS
-from trainwright.model.action import Plan
 from trainwright.model.job import Body
+from trainwright.model.plan import Plan
 from trainwright.model.site import Site
 from trainwright.testing.factories import UID
 from trainwright.testing.world import World

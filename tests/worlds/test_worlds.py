@@ -13,25 +13,35 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from trainwright.cli.restarts import PodCount, shown
+from trainwright.cli.record import PodCount, shown
 from trainwright.core import attempts
-from trainwright.core.conclude import awaits_restart
-from trainwright.core.phases import FINAL, MOVES
+from trainwright.core.classify import awaits_restart
+from trainwright.core.observe import FINAL, MOVES
 from trainwright.kinds.base import load
 from trainwright.kinds.paddlejob import PADDLEJOB
 from trainwright.kinds.paddlejob.wire import PaddleJobStatus
 from trainwright.kinds.tfjob import TFJOB
 from trainwright.kinds.tfjob.wire import TFJobStatus
-from trainwright.model.action import Plan
-from trainwright.model.cause import Why
+from trainwright.model.cause import CauseKind
 from trainwright.model.child import Pod, Service
-from trainwright.model.indexes import members, row
-from trainwright.model.job import Clean, CleanUp, Deadline, Elastic, Ending, Job, Lifecycle, Restart, Role, Scope, Since
+from trainwright.model.job import (
+    CleanPods,
+    CleanUp,
+    Deadline,
+    Elastic,
+    Job,
+    Lifecycle,
+    RequestedEnd,
+    Restart,
+    RestartScope,
+    Role,
+    Since,
+)
 from trainwright.model.ledger import Ledger, Outcome, Phase, Reason
 from trainwright.model.meta import ATTEMPT, INDEX, KIND, ROLE, SPARE, Meta, Owner
-from trainwright.model.rule import All, Atom, Result, Rule, Which
-from trainwright.model.rule import Any as AnyOf
-from trainwright.model.status import State
+from trainwright.model.plan import Plan, State
+from trainwright.model.rule import AllOf, AnyOf, Atom, Result, Rule, Which
+from trainwright.model.units import members, row
 from trainwright.testing import factories
 from trainwright.testing.apiserver import Child
 from trainwright.testing.factories import job, later, role
@@ -39,8 +49,16 @@ from trainwright.testing.world import World
 
 #: `WORLDS=2000 make test` looks longer than usual.
 EXAMPLES = int(os.environ.get("WORLDS", "150"))
-CAUSES = [Why.EXIT, Why.COMPLETED, Why.DISRUPTED, Why.NODE_LOST, Why.EVICTED, Why.REJECTED, Why.DELETED]
-FREE = frozenset({Why.DISRUPTED, Why.NODE_LOST, Why.DELETED})
+CAUSES = [
+    CauseKind.EXIT,
+    CauseKind.COMPLETED,
+    CauseKind.DISRUPTED,
+    CauseKind.NODE_LOST,
+    CauseKind.EVICTED,
+    CauseKind.REJECTED,
+    CauseKind.DELETED,
+]
+FREE = frozenset({CauseKind.DISRUPTED, CauseKind.NODE_LOST, CauseKind.DELETED})
 
 
 def mostly(usual: Any, other: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -50,15 +68,15 @@ def mostly(usual: Any, other: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 restarts = st.builds(
     Restart,
-    causes=mostly(frozenset(CAUSES) - {Why.COMPLETED}, st.frozensets(st.sampled_from(CAUSES))),
+    causes=mostly(frozenset(CAUSES) - {CauseKind.COMPLETED}, st.frozensets(st.sampled_from(CAUSES))),
     codes=mostly(None, st.just(((128, 255),))),
     free=st.sampled_from([frozenset(), FREE]),
     # A budget there is: a replica that may be restarted without end in a world that always kills it never rests.
     limit=st.integers(0, 3),
     per_replica=st.booleans(),
-    scope=st.sampled_from(Scope),
+    scope=st.sampled_from(RestartScope),
 )
-cleanups = st.builds(CleanUp, *[st.sampled_from(Clean)] * 3)
+cleanups = st.builds(CleanUp, *[st.sampled_from(CleanPods)] * 3)
 lifecycles = st.builds(
     Lifecycle,
     suspended=mostly(False, st.just(True)),
@@ -84,7 +102,7 @@ def roles() -> st.SearchStrategy[tuple[Role, ...]]:
         st.fixed_dictionaries(
             {
                 "elastic": st.none() | sizes,
-                "resize": st.sampled_from([None, Scope.ROLE, Scope.JOB]),
+                "resize": st.sampled_from([None, RestartScope.ROLE, RestartScope.JOB]),
                 "recreates": st.booleans(),
                 "gpus": st.integers(0, 1),
             }
@@ -188,7 +206,7 @@ def rules(result: Result) -> st.SearchStrategy[Rule]:
     return st.recursive(
         atoms,
         lambda inner: (
-            st.builds(All, st.lists(inner, max_size=2).map(tuple))
+            st.builds(AllOf, st.lists(inner, max_size=2).map(tuple))
             | st.builds(AnyOf, st.lists(inner, max_size=2).map(tuple))
         ),
         max_leaves=4,
@@ -277,7 +295,7 @@ class Worlds(RuleBasedStateMachine):
     def check_what_stays(self, plan: Plan, pods: dict[str, Pod]) -> None:
         """A pod of an ended job that its policy keeps, and that simply runs, is not removed."""
         outcome = plan.status.ledger.outcome
-        if outcome is None or self.level(outcome) is not Clean.NONE:
+        if outcome is None or self.level(outcome) is not CleanPods.NONE:
             return
         wanted = {one.pod.metadata.uid for group in plan.status.roles for one in group.replicas if one.pod is not None}
         for delete in plan.deletes:
@@ -314,7 +332,7 @@ class Worlds(RuleBasedStateMachine):
     def note_finished(self, plan: Plan) -> None:
         """What the operator has seen to succeed, and stored, is never run again in the same attempt."""
         for part, group in zip(self.world.seen_job.roles, plan.status.roles, strict=True):
-            if Why.COMPLETED not in part.restart.causes:
+            if CauseKind.COMPLETED not in part.restart.causes:
                 done = [one for one in group.replicas if one.state is State.SUCCEEDED and one.index < part.replicas]
                 self.done |= {(part.name, one.index, one.attempt) for one in done}
 
@@ -585,7 +603,9 @@ class Worlds(RuleBasedStateMachine):
     @precondition(lambda self: self.may_end and self.world.job.lifecycle.ending is None)
     @rule(succeeded=st.booleans())
     def ask_for_the_end(self, succeeded: bool) -> None:
-        self.world.edit(lifecycle=replace(self.world.job.lifecycle, ending=Ending("Preempted", "please", succeeded)))
+        self.world.edit(
+            lifecycle=replace(self.world.job.lifecycle, ending=RequestedEnd("Preempted", "please", succeeded))
+        )
 
     # -- what always holds ---------------------------------------------------------------------------------------
 
@@ -615,7 +635,9 @@ class Worlds(RuleBasedStateMachine):
     def budgets_hold(self) -> None:
         for part in self.world.job.roles:
             book = attempts.of_role(self.world.job.ledger, part.name)
-            counted = attempts.restarts(book, (part.uncounted | {Why.IN_PLACE}) - {Why.DELETED} | part.restart.free)
+            counted = attempts.restarts(
+                book, (part.uncounted | {CauseKind.IN_PLACE}) - {CauseKind.DELETED} | part.restart.free
+            )
             # Where they share their budgets, a restart counts on all roles and is limited by the one that caused it.
             charged = row(book.charged)
             most = counted if not part.restart.per_replica else max(charged.values(), default=0)
@@ -630,8 +652,8 @@ class Worlds(RuleBasedStateMachine):
         """Each that is shown began a replica anew that had had a pod; and what was shown is not taken back."""
         pods = [PodCount(*one) for one in self.note_pods()]
         for book in self.world.job.ledger.roles:
-            made = book.made(frozenset({Why.IN_PLACE}))
-            seen = shown(Ledger(roles=(replace(book, inside=0),)), pods) - book.restarts.get(Why.IN_PLACE, 0)
+            made = book.made(frozenset({CauseKind.IN_PLACE}))
+            seen = shown(Ledger(roles=(replace(book, inside=0),)), pods) - book.restarts.get(CauseKind.IN_PLACE, 0)
             assert made >= self.told.get(book.name, 0), "a restart that was shown is not shown any more"
             assert made <= seen <= self.began_anew(book.name), "a restart is shown that did not happen"
             self.told[book.name] = made
@@ -778,7 +800,7 @@ class Worlds(RuleBasedStateMachine):
         for part in world.job.roles:
             book = attempts.of_role(world.look().status.ledger, part.name)
             assert book.pending == ()
-            if part.restart.scope is Scope.POD and part.bond is Scope.POD and not part.gate:
+            if part.restart.scope is RestartScope.POD and part.bond is RestartScope.POD and not part.gate:
                 assert book.hidden == {}
 
     def unseen_strangers_go(self) -> None:
@@ -799,12 +821,16 @@ class Worlds(RuleBasedStateMachine):
         going = [pod for pod in mine if pod.metadata.deletion_timestamp is not None]
         return [pod.metadata.name for pod in going if pod.status.phase != "Succeeded"]
 
-    def level(self, outcome: Outcome) -> Clean:
+    def level(self, outcome: Outcome) -> CleanPods:
         """What the clean-up policy removes after this end."""
         clean, failure = self.world.job.lifecycle.clean, outcome.failure
         if outcome.reason in ("Deadline", "StartDeadline", "External"):
             return clean.ended
-        if clean.lost is not None and failure is not None and failure.cause.why in (Why.NODE_LOST, Why.DEVICE):
+        if (
+            clean.lost is not None
+            and failure is not None
+            and failure.cause.why in (CauseKind.NODE_LOST, CauseKind.DEVICE)
+        ):
             return clean.lost
         return clean.succeeded if outcome.result is Result.SUCCEEDED else clean.failed
 
@@ -813,10 +839,10 @@ class Worlds(RuleBasedStateMachine):
         assert not any(awaits_restart(pod) for pod in mine), "a pod is restarted although its job has ended"
         services = [child for child in self.world.truth.values() if isinstance(child, Service)]
         services = [service for service in services if service not in self.foreign_services]
-        if level is Clean.ALL:
+        if level is CleanPods.ALL:
             assert not mine
             assert not services
-        if level is Clean.UNFINISHED:
+        if level is CleanPods.UNFINISHED:
             assert all(pod.status.phase in ("Succeeded", "Failed") for pod in mine)
 
     def size(self, part: Role, held: bool) -> int:
@@ -835,7 +861,7 @@ class Worlds(RuleBasedStateMachine):
         blocked = {pod.metadata.name for pod in self.foreign}
         groups = world.look().status.roles
         for part, group in zip(world.job.roles, groups, strict=True):
-            restarted = groups if part.resize is Scope.JOB else (group,)
+            restarted = groups if part.resize is RestartScope.JOB else (group,)
             held = any(seen.final for one in restarted for seen in one.replicas) or bool(self.foreign)
             assert len(group.replicas) == self.size(part, held)
             for seen in group.replicas:
@@ -873,7 +899,7 @@ def resizing() -> st.SearchStrategy[Role]:
         lambda n, bounds, scope, resize, gpus: role(
             "worker",
             n,
-            restart=Restart(frozenset(CAUSES) - {Why.COMPLETED}, limit=9, scope=scope),
+            restart=Restart(frozenset(CAUSES) - {CauseKind.COMPLETED}, limit=9, scope=scope),
             elastic=bounds,
             resize=resize,
             gpus=gpus,
@@ -881,8 +907,8 @@ def resizing() -> st.SearchStrategy[Role]:
         ),
         st.integers(2, 4),
         st.builds(Elastic, st.integers(1, 2), st.just(4), st.just(True)),
-        st.sampled_from(Scope),
-        st.sampled_from([None, Scope.ROLE, Scope.JOB]),
+        st.sampled_from(RestartScope),
+        st.sampled_from([None, RestartScope.ROLE, RestartScope.JOB]),
         st.integers(0, 1),
     )
 

@@ -15,9 +15,9 @@ from trainwright.kinds.aitrainingjob import AITRAININGJOB
 from trainwright.kinds.aitrainingjob.conditions import ENDS
 from trainwright.kinds.aitrainingjob.wire import MOST_CONDITIONS, AITrainingJobStatus
 from trainwright.kinds.base import load
-from trainwright.model.action import Plan
 from trainwright.model.job import Job
 from trainwright.model.ledger import Phase
+from trainwright.model.plan import Plan
 from trainwright.testing import factories
 
 KIND = AITRAININGJOB.singular

@@ -17,7 +17,7 @@ _LONGEST = 300
 _GROUPS = ("initContainerStatuses", "containerStatuses")
 
 
-class Condition(Struct, frozen=True, gc=False):
+class PodCondition(Struct, frozen=True, gc=False):
     """A pod's phase as we show it, why it is in it, and how often its containers were restarted in place."""
 
     phase: str
@@ -25,24 +25,24 @@ class Condition(Struct, frozen=True, gc=False):
     restarts: int = 0
 
 
-def condition(pod: Body) -> Condition:
+def condition(pod: Body) -> PodCondition:
     """Look at a pod."""
     status = pod.get("status") or {}
     phase = status.get("phase") or "Pending"
     restarts = sum(one.get("restartCount", 0) for group in _GROUPS for one in status.get(group) or ())
     if phase in ("Succeeded", "Failed"):
-        return Condition(phase, "" if phase == "Succeeded" else _brief(_end(status)), restarts)
+        return PodCondition(phase, "" if phase == "Succeeded" else _brief(_end(status)), restarts)
     if pod["metadata"].get("deletionTimestamp"):
-        return Condition("Terminating", "", restarts)
+        return PodCondition("Terminating", "", restarts)
     if phase == "Pending" and not pod["spec"].get("nodeName"):
-        return Condition("Pending", _brief(_unplaced(status)), restarts)
+        return PodCondition("Pending", _brief(_unplaced(status)), restarts)
     backing_off = _backing_off(status)
     if phase == "Running" and backing_off is not None:
-        return Condition(BACKING_OFF, _brief(backing_off), restarts)
+        return PodCondition(BACKING_OFF, _brief(backing_off), restarts)
     trouble = _peerless(pod, status) or next(_waiting(status), "") or _explained(status)
     if phase == "Pending":
-        return Condition("Starting", _brief(trouble or _initialising(pod, status)), restarts)
-    return Condition(phase, _brief(trouble or _unready(status)), restarts)
+        return PodCondition("Starting", _brief(trouble or _initialising(pod, status)), restarts)
+    return PodCondition(phase, _brief(trouble or _unready(status)), restarts)
 
 
 def states(status: Body) -> Iterator[tuple[str, Body]]:

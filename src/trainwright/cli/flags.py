@@ -1,16 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options as operators written in Go take them: `-v=4`, `--leader-elect=true`, `-logtostderr`. For `cli.operator`
+"""Spans of time on the command line: `30`, `1.5m`, `1h30m` in, `12.3s`, `5m03s` out. Used by options and by views.
+
+Options as operators written in Go take them: `-v=4`, `--leader-elect=true`, `-logtostderr`. For `cli.operator`
 and, where they are the same, for `cli.run`.
 
 A start line that works for one of the operators whose jobs we run should work here, unchanged.
+
+The options of a command from a file: YAML, one key per option, `lease-duration` or `leaseDuration`.
+
+An option's callback: what it finds becomes the command's defaults, so the environment and the command line come first.
 """
 
 import logging
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import click
+
+from trainwright.errors import UsageError
+from trainwright.manifest import Document, read
+from trainwright.model.problem import nearest, shown
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+_WHOLE = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+")
+#: A year; longer is a slip of the keyboard, and timers need not be able to take it.
+LONGEST = 366 * 86400.0
+
+
+class Duration(click.ParamType[float]):
+    """An option that takes a span of time; a bare number is seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The seconds."""
+        seconds = parse(str(value))
+        if seconds is None or seconds > LONGEST:
+            self.fail(f"{value!r} is not a span of time; write 30, 30s, 5m, 1h or 1h30m", param, ctx)
+        return seconds
+
+
+def parse(text: str) -> float | None:
+    """The seconds that a text names."""
+    try:
+        return _bare(float(text))
+    except ValueError:
+        pass
+    if not _WHOLE.fullmatch(text):
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+
+
+def _bare(seconds: float) -> float | None:
+    return seconds if 0 <= seconds < float("inf") else None
+
+
+def spell(seconds: float) -> str:
+    """As people read it: a tenth of a second below a minute, two units above."""
+    if seconds < 59.95:
+        return f"{max(seconds, 0):.1f}s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def span(seconds: float) -> str:
+    """A length that somebody chose: `90 s`, `1.5 s`; from an hour on also as people read it."""
+    return f"{seconds:g} s" + (f" ({spell(seconds)})" if seconds >= 3600 else "")
+
+
+def age(seconds: float) -> str:
+    """As a table shows it: whole seconds, so that it does not change more often."""
+    return f"{max(int(seconds), 0)}s" if seconds < 60 else spell(seconds)
+
 
 _WORD = re.compile(r"-([A-Za-z][A-Za-z0-9-]*)((?:=.*)?)", re.DOTALL)
 _TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
@@ -169,3 +237,58 @@ def switch(*names: str, default: bool = False, **more: Any) -> Decorator:
     return click.option(
         *names, type=Switch(), is_flag=False, flag_value="true", default=default, metavar="[true|false]", **more
     )
+
+
+_HUMP = re.compile(r"(?<=[a-z0-9])[A-Z]")
+
+
+def from_file(ctx: click.Context, param: click.Parameter, name: str) -> str:
+    """Read the file, if one is named; UsageError or ManifestError, with its line."""
+    if name:
+        ctx.default_map = _defaults(ctx, param, _read(name))
+    return name
+
+
+def _read(name: str) -> Document:
+    try:
+        text = Path(name).expanduser().read_bytes()
+    except OSError as error:
+        raise UsageError(f"--config: {name}: {error.strerror or error}") from None
+    documents = read(name, text)
+    if len(documents) > 1:
+        raise UsageError(f"--config: {name}: has {len(documents)} documents; expected one, a mapping of options")
+    return documents[0]
+
+
+def _defaults(ctx: click.Context, itself: click.Parameter, document: Document) -> dict[str, Any]:
+    known = {
+        option.removeprefix("--"): param
+        for param in ctx.command.params
+        for option in param.opts
+        if option.startswith("--") and param is not itself
+    }
+    found: dict[str, Any] = {}
+    for key, value in document.body.items():
+        where = f"{document.file}:{document.line(key)}: {key}"
+        option = _HUMP.sub(lambda match: f"-{match[0].lower()}", key)
+        if option not in known:
+            hint = nearest(option, known)
+            raise UsageError(f"{where}: there is no such option" + (f"; did you mean `{hint}`?" if hint else ""))
+        if value is not None:
+            found[known[option].name or ""] = _value(ctx, known[option], value, where)
+    return found
+
+
+def _value(ctx: click.Context, param: click.Parameter, value: Any, where: str) -> Any:
+    """As the command line would have it."""
+    if isinstance(value, list):
+        value = [str(word) for word in value] if param.multiple else ",".join(str(word) for word in value)
+    elif isinstance(value, dict):
+        raise UsageError(f"{where}: expected one value, found {shown(value)}")
+    elif param.multiple:
+        value = [value]
+    try:
+        # Twice is as good as once: what comes out is what goes in again.
+        return param.type_cast_value(ctx, value)
+    except click.BadParameter as error:
+        raise UsageError(f"{where}: {error.message}") from None

@@ -1,43 +1,98 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright get`: jobs that are being run on this machine, and with a name also their replicas, or how they ended.
+"""What is known of a job whose run was killed before it could write how the job ended. `get` shows it.
+
+Sources are the files that the run writes as things happen: `run.json`, `replicas.jsonl` and `events.jsonl`.
+
+`trainwright get`: jobs that are being run on this machine, and with a name also their replicas, or how they ended.
 
 Live ones are asked of their engine (`reach`); of the others the folder of the last run tells (`record`).
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 import click
 import msgspec
 from msgspec import Struct
 
-from trainwright.cli import lost
-from trainwright.cli.columns import columns
 from trainwright.cli.condition import condition
-from trainwright.cli.duration import age
-from trainwright.cli.leases import show_leases
-from trainwright.cli.reach import namespaced, reach
-from trainwright.cli.record import as_yaml, facts_of, status_of
-from trainwright.cli.restarts import PodCount, shown
+from trainwright.cli.devices import show_leases
+from trainwright.cli.flags import age
+from trainwright.cli.live_job import namespaced, reach
+from trainwright.cli.output import columns
+from trainwright.cli.record import PodCount, RecordedPod, RunInfo, as_yaml, events, facts_of, pods, shown, status_of
 from trainwright.cli.runs import Run, find, jobs, latest
-from trainwright.cli.show.news import Ending
-from trainwright.cli.show.summary import details, headline
+from trainwright.cli.show.news import JobVerdict
+from trainwright.cli.show.text import details, headline
+from trainwright.cli.show.text import line as clean
 from trainwright.cli.state import home
-from trainwright.core.elastic import bounded
+from trainwright.core.autosize import within_bounds
 from trainwright.errors import UsageError
 from trainwright.kinds.base import load
 from trainwright.kinds.registry import find as kind_of
-from trainwright.model.indexes import members
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger
-from trainwright.model.meta import ATTEMPT, INDEX, ROLE
-from trainwright.model.units import Time, moment
-from trainwright.runtime.clock import WallClock
+from trainwright.model.meta import ATTEMPT, INDEX, ROLE, Key
+from trainwright.model.units import Time, members, moment
+from trainwright.runtime.ports import WallClock
+
+#: Replicas and events that are listed.
+_MOST_REPLICAS = 50
+_MOST_EVENTS = 5
+_UNKNOWN = "how the job and its replicas ended, and restarts of containers inside a pod"
+
+
+def restarts(folder: Path, key: Key) -> int:
+    """Pods that replaced another one of the same replica."""
+    seen = _pods(folder, key)
+    return len(seen) - len({one.replica for one in seen})
+
+
+def lines(folder: Path, key: Key, word: str) -> Iterator[str]:
+    """What `get` prints below the table of jobs."""
+    yield _headline(key, facts_of(folder))
+    yield f"not known: {_UNKNOWN}"
+    last = {one.replica: one for one in _pods(folder, key)}
+    if last:
+        yield ""
+        rows = [[one.replica, one.pod, str(one.attempt)] for one in list(last.values())[:_MOST_REPLICAS]]
+        yield from columns(["REPLICA", "LAST POD", "ATTEMPT"], rows)
+        if len(last) > _MOST_REPLICAS:
+            yield f"… and {len(last) - _MOST_REPLICAS} more"
+    told = [_event(one) for one in events(folder) if _is_of(one, key, {pod.pod for pod in _pods(folder, key)})]
+    if told:
+        yield ""
+        yield "last events:"
+        yield from (f"  {text}" for text in told[-_MOST_EVENTS:])
+    yield ""
+    yield f"`trainwright logs {word}` prints the logs; they are in {folder}, without a final status"
+
+
+def _headline(key: Key, facts: RunInfo | None) -> str:
+    who = f" (process {facts.pid}, started at {facts.started})" if facts is not None else ""
+    return f"{key.name} was lost: its run{who} was killed"
+
+
+def _pods(folder: Path, key: Key) -> list[RecordedPod]:
+    return [one for one in pods(folder) if one.job == str(key)]
+
+
+def _is_of(event: Body, key: Key, names: set[str]) -> bool:
+    about = event.get("involvedObject") or {}
+    return about.get("namespace") == key.namespace and about.get("name") in {key.name, *names}
+
+
+def _event(event: Body) -> str:
+    about = (event.get("involvedObject") or {}).get("name", "")
+    at = event.get("lastTimestamp") or event.get("eventTime") or ""
+    return clean(f"{at} {about} {event.get('reason', '')}: {event.get('message', '')}".strip())
+
 
 Form = Literal["table", "wide", "json", "yaml", "name"]
 
 
-class Known(Struct, frozen=True):
+class ListedJob(Struct, frozen=True):
     """One job: its last run, the object, and its pods if it is live."""
 
     run: Run
@@ -91,18 +146,18 @@ def command(names: tuple[str, ...], namespace: str, every: bool, all_users: bool
         click.echo(_objects(found, form, alone=len(names) == 1), nl=False)
 
 
-def _known(run: Run) -> Known:
+def _known(run: Run) -> ListedJob:
     if not run.live:
-        return Known(run, status_of(run.folder, run.key))
+        return ListedJob(run, status_of(run.folder, run.key))
     try:
         reached = reach(str(run.key))
     except UsageError:  # it has just ended
-        return Known(run, status_of(run.folder, run.key))
+        return ListedJob(run, status_of(run.folder, run.key))
     with reached.portal:
-        return Known(run, reached.body, reached.pods())
+        return ListedJob(run, reached.body, reached.pods())
 
 
-def _objects(found: list[Known], form: Form, *, alone: bool) -> str:
+def _objects(found: list[ListedJob], form: Form, *, alone: bool) -> str:
     bodies = [one.body for one in found]
     if form == "name":
         return "".join(f"{_kind_name(one)}/{one.run.key.name}\n" for one in found)
@@ -112,12 +167,12 @@ def _objects(found: list[Known], form: Form, *, alone: bool) -> str:
     return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
 
 
-def _kind_name(one: Known) -> str:
+def _kind_name(one: ListedJob) -> str:
     kind = kind_of(one.body.get("apiVersion", ""), one.body.get("kind", ""))
     return f"{kind.singular}.{kind.group}" if kind is not None else one.body.get("kind", "").lower()
 
 
-def _tables(found: list[Known], *, detailed: bool, wide: bool) -> Iterator[str]:
+def _tables(found: list[ListedJob], *, detailed: bool, wide: bool) -> Iterator[str]:
     now = WallClock().now()
     head = ["NAMESPACE", "NAME", "KIND", "PHASE", "REPLICAS", "RESTARTS", "AGE"] + ["FOLDER"] * wide
     yield from columns(head, [_row(one, now, wide=wide) for one in found])
@@ -129,7 +184,7 @@ def _tables(found: list[Known], *, detailed: bool, wide: bool) -> Iterator[str]:
             yield from _ended(one.run)
 
 
-def _row(one: Known, now: Time, *, wide: bool) -> list[str]:
+def _row(one: ListedJob, now: Time, *, wide: bool) -> list[str]:
     status, ledger = one.body.get("status") or {}, _ledger(one)
     row = [
         one.run.key.namespace,
@@ -143,18 +198,18 @@ def _row(one: Known, now: Time, *, wide: bool) -> list[str]:
     return row + [str(one.run.folder)] * wide
 
 
-def _counted_replicas(one: Known, ledger: Ledger) -> str:
+def _counted_replicas(one: ListedJob, ledger: Ledger) -> str:
     """`2/4`; a run that was killed has not said how many had succeeded."""
     total = _total(one.body)
     return f"{_there(one, ledger)}/{total}" if one.run.live or _endings(one.run) else f"?/{total or '?'}"
 
 
-def _restarts(one: Known, ledger: Ledger) -> int:
+def _restarts(one: ListedJob, ledger: Ledger) -> int:
     """Of a live job as its ledger and its pods tell; of one whose run is over, as the run told at its end."""
     if one.pods is not None:
         return shown(ledger, (_counted(pod) for pod in one.pods))
     told = [ending.restarts for ending in _endings(one.run)]
-    return told[0] if told else lost.restarts(one.run.folder, one.run.key)
+    return told[0] if told else restarts(one.run.folder, one.run.key)
 
 
 def _counted(pod: Body) -> PodCount:
@@ -162,7 +217,7 @@ def _counted(pod: Body) -> PodCount:
     return PodCount(labels[ROLE], int(labels[INDEX]), int(labels.get(ATTEMPT) or 0), condition(pod).restarts)
 
 
-def _endings(run: Run) -> list[Ending]:
+def _endings(run: Run) -> list[JobVerdict]:
     """What the run told of this job at its end."""
     facts = facts_of(run.folder)
     return [one for one in facts.endings if (one.namespace, one.name) == _pair(run)] if facts is not None else []
@@ -183,7 +238,7 @@ def _pair(run: Run) -> tuple[str, str]:
     return run.key.namespace, run.key.name
 
 
-def _there(one: Known, ledger: Ledger) -> int:
+def _there(one: ListedJob, ledger: Ledger) -> int:
     """Replicas that run; once it is over, those that succeeded."""
     if one.pods is not None and ledger.outcome is None:
         return sum(condition(pod).phase == "Running" for pod in one.pods)
@@ -192,7 +247,7 @@ def _there(one: Known, ledger: Ledger) -> int:
 
 def _total(body: Body) -> int:
     kind = kind_of(body.get("apiVersion", ""), body.get("kind", ""))
-    return sum(role.replicas for role in bounded(load(kind, body).job).roles) if kind is not None else 0
+    return sum(role.replicas for role in within_bounds(load(kind, body).job).roles) if kind is not None else 0
 
 
 def _age(holder: Body, now: Time) -> str:
@@ -206,7 +261,7 @@ def _since_start(run: Run, now: Time) -> str:
     return _age({"startTime": facts.started}, now) if facts is not None else "?"
 
 
-def _replicas(one: Known, pods: list[Body], now: Time, *, wide: bool) -> Iterator[str]:
+def _replicas(one: ListedJob, pods: list[Body], now: Time, *, wide: bool) -> Iterator[str]:
     ledger = _ledger(one)
     rows = []
     for pod in sorted(pods, key=_place):
@@ -220,7 +275,7 @@ def _replicas(one: Known, pods: list[Body], now: Time, *, wide: bool) -> Iterato
     yield from columns(head, rows) if rows else ["no replicas now"]
 
 
-def _ledger(one: Known) -> Ledger:
+def _ledger(one: ListedJob) -> Ledger:
     return msgspec.convert((one.body.get("status") or {}).get("trainwright") or {}, Ledger)
 
 
@@ -245,7 +300,7 @@ def _place(pod: Body) -> tuple[str, int]:
 def _ended(run: Run) -> Iterator[str]:
     endings = _endings(run)
     if not endings:
-        yield from lost.lines(run.folder, run.key, run.word)
+        yield from lines(run.folder, run.key, run.word)
         return
     for one in endings:
         yield headline(one)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from trainwright.cli.crds import named
+from trainwright.cli.install import named
 from trainwright.errors import UsageError
 
 _DEFAULT = "GenericJob"

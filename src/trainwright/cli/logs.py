@@ -1,28 +1,111 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright logs`: what replicas printed, in a live run or the last one. The files are enough; no engine is asked.
+"""The log files of a run, found by what the run has noted of its pods (`record`). Called by `logs`.
+
+RUN/logs/<pod>/<first 8 of uid>-<container>-<restarts>.log; what was rotated away has `.1`, `.2` … behind it.
+
+`trainwright logs`: what replicas printed, in a live run or the last one. The files are enough; no engine is asked.
 
 `logfiles` finds them. Several replicas are told apart by their names before each line; one alone comes byte for byte.
 """
 
 import os
+import re
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
+from pathlib import Path
 
 import click
+from msgspec import Struct
 
-from trainwright.cli.logfiles import LogFile, Wanted, chosen, files
-from trainwright.cli.reach import namespaced
+from trainwright.cli.live_job import namespaced
+from trainwright.cli.record import RecordedPod, pods
 from trainwright.cli.runs import Run, find, latest
-from trainwright.cli.show.clean import coloured
-from trainwright.cli.show.clean import line as clean
-from trainwright.cli.show.colours import prefix
+from trainwright.cli.show.text import coloured, prefix
+from trainwright.cli.show.text import line as clean
 from trainwright.cli.state import home, place, runs_in
 from trainwright.cli.tail import Tail
 from trainwright.errors import UsageError
 from trainwright.model.problem import nearest
+
+_INDEX = re.compile(r"(.*)-(\d+)")
+
+
+class LogSelection(Struct, frozen=True):
+    """Whose logs: of which job, of which replicas and containers; nothing said means all."""
+
+    job: str
+    replicas: tuple[str, ...] = ()
+    container: str = ""
+
+
+class LogFile(Struct, frozen=True):
+    """One log, with the name of its replica before it, as large as it was when it was found."""
+
+    path: str
+    label: str
+    inode: int
+    size: int
+
+    def parts(self) -> Iterator[bytes]:
+        """Its lines, those that were rotated away first."""
+        older = [f"{self.path}.{number}" for number in range(15, 0, -1)]
+        for path in older:
+            if Path(path).exists():
+                with Path(path).open("rb") as file:
+                    yield from file
+        with Path(self.path).open("rb") as file:
+            left = self.size
+            while left > 0 and (line := file.readline(left)):
+                left -= len(line)
+                yield line
+
+
+def chosen(folder: Path, wanted: LogSelection) -> list[RecordedPod]:
+    """The pods that are meant, replica by replica, oldest first; in any case, for so some kinds write their types."""
+    words = {word.lower() for word in wanted.replicas}
+    found = [
+        one
+        for one in pods(folder)
+        if one.job == wanted.job
+        and (not words or one.replica.lower() in words or one.pod in words)
+        and (not wanted.container or wanted.container in one.containers)
+    ]
+    order = {one: place for place, one in enumerate(dict.fromkeys(_role(pod) for pod in found))}
+    return sorted(found, key=lambda one: (order[_role(one)], _index(one), one.attempt))
+
+
+def _role(pod: RecordedPod) -> str:
+    match = _INDEX.fullmatch(pod.replica)
+    return match[1] if match is not None else pod.replica
+
+
+def _index(pod: RecordedPod) -> int:
+    match = _INDEX.fullmatch(pod.replica)
+    return int(match[2]) if match is not None else 0
+
+
+def files(folder: Path, found: Iterable[RecordedPod], container: str = "") -> list[LogFile]:
+    """Their logs, in the order in which containers ran."""
+    return [file for pod in found for file in _of(folder / "logs" / pod.pod, pod, container)]
+
+
+def _of(place: Path, pod: RecordedPod, container: str) -> Iterator[LogFile]:
+    try:
+        names = set(os.listdir(place))  # noqa: PTH208 - only names are needed
+    except OSError:
+        return
+    for name in [name for name in pod.containers if container in ("", name)]:
+        label = pod.replica if len(pod.containers) == 1 else f"{pod.replica}/{name}"
+        pattern = re.compile(rf"{pod.uid[:8]}-{re.escape(name)}-(\d+)\.log")
+        numbers = sorted(int(match[1]) for one in names if (match := pattern.fullmatch(one)))
+        for number in numbers:
+            path = place / f"{pod.uid[:8]}-{name}-{number}.log"
+            stat = path.stat()
+            yield LogFile(str(path), label, stat.st_ino, stat.st_size)
+
 
 _LOOK = 0.08
 #: New files are looked for every so many looks.
@@ -51,7 +134,7 @@ def command(
       trainwright logs --tail 20 lab/demo worker-0 worker-1
     """
     run = _earlier(find(job, namespace), str(more["run_id"]))
-    wanted = Wanted(str(run.key), replicas, container)
+    wanted = LogSelection(str(run.key), replicas, container)
     found = chosen(run.folder, wanted)
     if not found and not (more["follow"] and run.live and not replicas):
         raise UsageError(_none(run, wanted))
@@ -77,8 +160,8 @@ def _earlier(run: Run, run_id: str) -> Run:
     return Run(run.key, folder, live=run.live and folder == run.folder, pid=run.pid)
 
 
-def _none(run: Run, wanted: Wanted) -> str:
-    every = chosen(run.folder, Wanted(wanted.job))
+def _none(run: Run, wanted: LogSelection) -> str:
+    every = chosen(run.folder, LogSelection(wanted.job))
     if not every:
         return f"{run.key} has no logs (yet): none of its replicas was started"
     known = {one.replica for one in every} | {one.pod for one in every}
@@ -125,7 +208,7 @@ class _Printer:
         sys.stdout.write(f"{prefix(label, colour=bool(self._colour))} {tidy}\n" if self._several else f"{tidy}\n")
 
 
-def _follow(run: Run, wanted: Wanted, followed: Tail[str], printer: _Printer) -> None:
+def _follow(run: Run, wanted: LogSelection, followed: Tail[str], printer: _Printer) -> None:
     """Until the run is over."""
     for turn in _turns(run):
         if turn % _SELDOM == 0:

@@ -15,7 +15,7 @@ from trainwright import __version__
 from trainwright.errors import TrainwrightError
 from trainwright.runtime import purity
 
-#: The module `trainwright.cli.NAME` of each command, and what `--help` says of it without loading it.
+#: The commands, and what `--help` says of each without loading its module.
 COMMANDS = {
     "run": "Run jobs on this machine, follow them, and exit with their outcome.",
     "init": "Write a short manifest with comments, to begin from.",
@@ -35,11 +35,17 @@ COMMANDS = {
     "crds": "Print the CustomResourceDefinitions to install on a cluster.",
     "manifests": "Print everything to install on a cluster: CRDs, RBAC rules, the operator.",
 }
+#: Commands that share a module: the module in `trainwright.cli`, and the name in it. Any other command is `command` in
+#: the module of its own name.
+_ELSEWHERE = {
+    **{name: ("edits", f"{name}_command") for name in ("scale", "suspend", "resume", "annotate", "delete")},
+    **{name: ("install", f"{name}_command") for name in ("crds", "manifests")},
+}
 #: 128 + SIGPIPE, what a shell reports of any program whose reader went away.
 _READER_GONE = 141
 
 
-class Lazy(click.Group):
+class LazyGroup(click.Group):
     """A group that loads its commands one at a time."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
@@ -50,7 +56,8 @@ class Lazy(click.Group):
         """Load the command of that name."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"trainwright.cli.{cmd_name}").command
+        module, name = _ELSEWHERE.get(cmd_name, (cmd_name, "command"))
+        command: click.Command = getattr(import_module(f"trainwright.cli.{module}"), name)
         return command
 
     def resolve_command(
@@ -67,7 +74,7 @@ class Lazy(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Run distributed training jobs: the same manifest on one machine or on Kubernetes.

@@ -12,19 +12,27 @@ from typing import Any
 
 import click
 
-from trainwright.cli.duration import Duration
-from trainwright.cli.flags import Conditions, GoCommand, PortRange, Servers, Words, ZapLevel, switch
-from trainwright.cli.journal import open_journal
-from trainwright.cli.settings import from_file
+from trainwright.cli.flags import (
+    Conditions,
+    Duration,
+    GoCommand,
+    PortRange,
+    Servers,
+    Words,
+    ZapLevel,
+    from_file,
+    switch,
+)
+from trainwright.cli.logformat import open_journal
 from trainwright.errors import UsageError
 from trainwright.kinds.registry import KINDS
 from trainwright.model.meta import Key
 from trainwright.model.problem import nearest
-from trainwright.model.site import Creating, Devices, Site, Sizing
-from trainwright.runtime.line import Line
+from trainwright.model.site import CreationRules, DeviceRules, Site, SizingRules
+from trainwright.runtime.telemetry import LogMessage
 
 _NAMES = {kind.singular: kind.name for kind in KINDS}
-_DEVICES = Devices()
+_DEVICES = DeviceRules()
 _ENV = "TRAINWRIGHT_OPERATOR"
 _LOG = logging.getLogger(__name__)
 _INTERRUPTED = 130
@@ -184,7 +192,7 @@ def command(**given: Any) -> int:
     open_journal("json" if encoder == "json" else form, _level(given.pop("verbosity"), given.pop("zap_level")))
     if given.pop("init_image"):
         _LOG.info(
-            Line("--initImage is ignored: pods of a PaddleJob wait for their ConfigMap, not in an init container")
+            LogMessage("--initImage is ignored: pods of a PaddleJob wait for their ConfigMap, not in an init container")
         )
     given.pop("config")
     return asyncio.run(_run(given))
@@ -198,11 +206,14 @@ def _level(verbosity: int, zap: int | None) -> int:
 
 
 async def _run(given: dict[str, Any]) -> int:
-    from trainwright.kube.config import Asked, load  # noqa: PLC0415 - aiohttp takes longer than `--help`
-    from trainwright.kube.health import Places  # noqa: PLC0415 - likewise
-    from trainwright.kube.operator import Options, operate  # noqa: PLC0415 - likewise
+    from trainwright.kube.config import ConnectionOptions, load  # noqa: PLC0415 - aiohttp takes longer than `--help`
+    from trainwright.kube.operator import (  # noqa: PLC0415 - likewise
+        HealthAddresses,
+        OperatorOptions,
+        operate,
+    )
 
-    asked = Asked(
+    asked = ConnectionOptions(
         kubeconfig=given.pop("kubeconfig"),
         context=given.pop("context"),
         server=given.pop("master"),
@@ -212,12 +223,12 @@ async def _run(given: dict[str, Any]) -> int:
     _check_times(given)
     if not isfinite(given["qps"]):
         raise UsageError(f"--qps {given['qps']}: expected a number; without the option there is no limit")
-    options = Options(
+    options = OperatorOptions(
         kinds=_kinds(given.pop("kinds")),
         lease=_lease(given.pop("lease")),
         # Containers may share a host's name, and each has a first process.
         identity=f"{socket.gethostname()}_{token_hex(4)}-{os.getpid()}",
-        places=Places(given.pop("address"), given.pop("metrics"), given.pop("probes")),
+        places=HealthAddresses(given.pop("address"), given.pop("metrics"), given.pop("probes")),
         site=_site(given),
         **given,
     )
@@ -244,7 +255,7 @@ async def _until_told(working: "asyncio.Task[None]", stop: asyncio.Event) -> int
 
 def _site(given: dict[str, Any]) -> Site:
     """What is set for all jobs alike."""
-    creating = Creating(
+    creating = CreationRules(
         restart_period=given.pop("creating_restart_period"),
         duration_period=given.pop("creating_duration_period"),
         fail=given.pop("creating_failed"),
@@ -256,13 +267,13 @@ def _site(given: dict[str, Any]) -> Site:
         domain=given.pop("domain"),
         node_grace=given.pop("node_grace"),
         distrust=given.pop("distrust"),
-        devices=Devices(
+        devices=DeviceRules(
             resources=given.pop("gpu_resources"),
             conditions=given.pop("gpu_failure_conditions"),
             taints=given.pop("gpu_failure_taints"),
             grace=given.pop("gpu_grace"),
         ),
-        sizing=Sizing(given.pop("elastic_patience"), given.pop("elastic_cooldown")),
+        sizing=SizingRules(given.pop("elastic_patience"), given.pop("elastic_cooldown")),
         creating=creating,
         gang_scheduler=one or other,
         elastic_server=given.pop("etcd_server"),

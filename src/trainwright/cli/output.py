@@ -2,9 +2,11 @@
 """How findings are worded: one line per problem for people and editors, one JSON object for programs.
 
 `validate` makes a `Finding` per document and hands them here; other commands use `lines` for what they must refuse.
+
+Text in columns, as `kubectl get` prints it. Called by `get`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -16,7 +18,7 @@ from trainwright.model.problem import Problem
 State = Literal["valid", "invalid", "skipped"]
 
 
-class Remark(Struct, frozen=True, rename="camel", omit_defaults=True):
+class LocatedProblem(Struct, frozen=True, rename="camel", omit_defaults=True):
     """One problem, with its line."""
 
     severity: Literal["error", "warning"]
@@ -29,10 +31,10 @@ class Remark(Struct, frozen=True, rename="camel", omit_defaults=True):
         return str(Problem(self.path, self.message, self.nearest)) if self.path else self.message
 
 
-def remarks(document: Document, problems: Iterable[Problem], *, strict: bool = False) -> tuple[Remark, ...]:
+def remarks(document: Document, problems: Iterable[Problem], *, strict: bool = False) -> tuple[LocatedProblem, ...]:
     """Problems with the lines they are on, in the order of the lines; to the strict a warning is an error."""
     found = [
-        Remark(
+        LocatedProblem(
             "warning" if one.warning and not strict else "error",
             one.path,
             one.message,
@@ -52,7 +54,7 @@ class Finding(Struct, frozen=True, rename="camel", omit_defaults=True):
     state: State
     subject: str = ""
     line: int | None = None
-    problems: tuple[Remark, ...] = ()
+    problems: tuple[LocatedProblem, ...] = ()
 
 
 class Summary(Struct, frozen=True):
@@ -72,7 +74,7 @@ class Summary(Struct, frozen=True):
         return ", ".join(counts + [f"{self.skipped} skipped"] * bool(self.skipped))
 
 
-class Report(Struct, frozen=True):
+class FindingsReport(Struct, frozen=True):
     """What `-o json` prints."""
 
     documents: tuple[Finding, ...]
@@ -102,7 +104,7 @@ def lines(finding: Finding) -> Iterator[str]:
 def as_json(findings: Iterable[Finding]) -> str:
     """All findings as one JSON object."""
     kept = tuple(findings)
-    return msgspec.json.format(msgspec.json.encode(Report(kept, summary(kept))), indent=2).decode()
+    return msgspec.json.format(msgspec.json.encode(FindingsReport(kept, summary(kept))), indent=2).decode()
 
 
 def _where(file: str, line: int | None) -> str:
@@ -111,3 +113,12 @@ def _where(file: str, line: int | None) -> str:
 
 def _count(number: int, word: str) -> str:
     return f"{number} {word}{'s' * (number != 1)}"
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table; the last column is as wide as it likes."""
+    every = [head, *rows]
+    widths = [max(len(row[place]) for row in every) for place in range(len(head) - 1)]
+    for row in every:
+        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=True)]
+        yield "   ".join([*cells, row[-1]]).rstrip()

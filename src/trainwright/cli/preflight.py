@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 import click
 import msgspec
 
-from trainwright.cli.columns import columns
-from trainwright.cli.crds import named
-from trainwright.crd.installed import worded
+from trainwright.cli.install import named
+from trainwright.cli.output import columns
+from trainwright.crd.compare import worded
 
 if TYPE_CHECKING:
     from trainwright.kube.survey import JobCounts, Survey
@@ -52,14 +52,14 @@ def command(kubeconfig: str, context: str, kinds: str, output: Literal["text", "
 
 async def _run(kubeconfig: str, context: str, kinds: str, output: str) -> int:
     from trainwright.kube.cluster import connected  # noqa: PLC0415 - aiohttp takes longer than `--help`
-    from trainwright.kube.config import Asked, load  # noqa: PLC0415 - likewise
-    from trainwright.kube.http import Manner  # noqa: PLC0415 - likewise
+    from trainwright.kube.config import ConnectionOptions, load  # noqa: PLC0415 - likewise
+    from trainwright.kube.http import RequestPolicy  # noqa: PLC0415 - likewise
     from trainwright.kube.survey import survey  # noqa: PLC0415 - likewise
-    from trainwright.runtime.clock import WallClock  # noqa: PLC0415 - likewise
+    from trainwright.runtime.ports import WallClock  # noqa: PLC0415 - likewise
 
     wanted = named(word.strip() for word in kinds.split(",") if word.strip())
-    access = load(Asked(kubeconfig=kubeconfig, context=context))
-    async with connected(access, Manner(timeout=15.0, patience=5.0)) as cluster:
+    access = load(ConnectionOptions(kubeconfig=kubeconfig, context=context))
+    async with connected(access, RequestPolicy(timeout=15.0, patience=5.0)) as cluster:
         found = await survey(cluster, access.server, access.namespace, wanted, WallClock().now())
     if output == "json":
         whole = msgspec.to_builtins(found) | {"decisions": list(found.decisions)}

@@ -5,6 +5,11 @@ Until there is a `status.yaml`, `manifest.yaml` has the jobs as they were submit
 
 `session` writes here as things happen; `get` and `logs` read it, also long after. A full disk ends no job: what cannot
 be kept is left out and `trouble` says so once. Room for the final status is set aside before the logs can take it.
+
+How many restarts of a job people are shown: one number for the table of `run`, its verdict, and `get`.
+
+A restart counts once the pod that follows exists, and a restart inside a pod once the kubelet reports it. Decisions
+that still wait for their back-off are not restarts yet (`core.counting`).
 """
 
 import os
@@ -17,8 +22,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from trainwright.cli.show.news import Ending
+from trainwright.cli.show.news import JobVerdict
+from trainwright.core import attempts
 from trainwright.model.job import Body
+from trainwright.model.ledger import Ledger, RoleLedger
 from trainwright.model.meta import Key
 
 STATUS = "status.yaml"
@@ -30,7 +37,7 @@ _ROOM = ".room"
 _ROOM_SIZE = 128 * 1024
 
 
-class Pod(Struct, frozen=True, omit_defaults=True):
+class RecordedPod(Struct, frozen=True, omit_defaults=True):
     """One line of `replicas.jsonl`: a pod that was seen, and how to find its logs."""
 
     job: str
@@ -42,7 +49,7 @@ class Pod(Struct, frozen=True, omit_defaults=True):
     node: str = ""
 
 
-class Facts(Struct, frozen=True, rename="camel", omit_defaults=True):
+class RunInfo(Struct, frozen=True, rename="camel", omit_defaults=True):
     """`run.json`: what a run is about, and how it ended once it has."""
 
     jobs: tuple[str, ...]
@@ -50,10 +57,10 @@ class Facts(Struct, frozen=True, rename="camel", omit_defaults=True):
     started: str
     runtime: str = ""
     ended: str = ""
-    endings: tuple[Ending, ...] = ()
+    endings: tuple[JobVerdict, ...] = ()
 
 
-class Record:
+class RunRecord:
     """Writes it."""
 
     def __init__(self, folder: Path) -> None:
@@ -75,7 +82,7 @@ class Record:
                 text = b"".join(msgspec.json.encode(item) + b"\n" for item in items)
                 self._write(file, text, os.O_APPEND)
 
-    def facts(self, facts: Facts) -> None:
+    def facts(self, facts: RunInfo) -> None:
         """Write `run.json` anew."""
         self._write(RUN, msgspec.json.encode(facts) + b"\n", os.O_TRUNC)
 
@@ -83,7 +90,7 @@ class Record:
         """Write the jobs as they are submitted."""
         self._write(MANIFEST, as_yaml(jobs).encode(), os.O_TRUNC)
 
-    def close(self, jobs: Sequence[Body], facts: Facts) -> None:
+    def close(self, jobs: Sequence[Body], facts: RunInfo) -> None:
         """Write the final status of all jobs, into the room that was kept for it."""
         with suppress(OSError):
             (self.folder / _ROOM).unlink()
@@ -130,20 +137,20 @@ def as_yaml(bodies: Iterable[Body]) -> str:
     return text
 
 
-def pods(folder: Path) -> list[Pod]:
+def pods(folder: Path) -> list[RecordedPod]:
     """The pods that a run has had, oldest first; a line that was cut off by a full disk is left out."""
     found = []
     with suppress(OSError):
         for line in (folder / REPLICAS).read_bytes().splitlines():
             with suppress(msgspec.DecodeError):
-                found.append(msgspec.json.decode(line, type=Pod))
+                found.append(msgspec.json.decode(line, type=RecordedPod))
     return found
 
 
-def facts_of(folder: Path) -> Facts | None:
+def facts_of(folder: Path) -> RunInfo | None:
     """What a run was about."""
     try:
-        return msgspec.json.decode((folder / RUN).read_bytes(), type=Facts)
+        return msgspec.json.decode((folder / RUN).read_bytes(), type=RunInfo)
     except (OSError, msgspec.DecodeError):
         return None
 
@@ -174,3 +181,28 @@ def events(folder: Path) -> list[Body]:
             with suppress(msgspec.DecodeError):
                 found.append(msgspec.json.decode(line))
     return found
+
+
+class PodCount(Struct, frozen=True, gc=False):
+    """A pod that exists or existed: which replica it is, of which attempt, and how often its containers restarted."""
+
+    role: str
+    index: int
+    attempt: int
+    inside: int = 0
+
+
+def shown(ledger: Ledger, pods: Iterable[PodCount] = ()) -> int:
+    """Restarts that have happened, as far as the ledger and these pods tell."""
+    by_role: dict[str, list[PodCount]] = {}
+    for pod in pods:
+        by_role.setdefault(pod.role, []).append(pod)
+    return sum(_of_role(book, by_role.get(book.name, []), ledger) for book in ledger.roles)
+
+
+def _of_role(book: RoleLedger, pods: list[PodCount], ledger: Ledger) -> int:
+    current = [pod for pod in pods if pod.attempt >= attempts.attempt(book, pod.index)]
+    book = attempts.happened(book, frozenset(pod.index for pod in current)) if book.pending else book
+    # The ledger keeps what was restarted inside a pod once that is replaced, and of all pods when the job ends.
+    inside = sum(pod.inside for pod in current) if ledger.outcome is None else 0
+    return book.made() + book.inside + inside

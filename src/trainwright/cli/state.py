@@ -22,7 +22,7 @@ from types import TracebackType
 import msgspec
 from msgspec import Struct
 
-from trainwright.cli.duration import age
+from trainwright.cli.flags import age
 from trainwright.errors import EngineError, UsageError
 from trainwright.model.meta import Key
 from trainwright.model.units import Time, moment, rfc3339
@@ -44,7 +44,7 @@ class NameInUseError(UsageError):
     """A live run holds the name of a job."""
 
 
-class Holder(Struct, frozen=True):
+class RunLock(Struct, frozen=True):
     """What a live run writes into its lock."""
 
     pid: int
@@ -71,7 +71,7 @@ def run_id(now: Time, pid: int) -> str:
     return f"{now:%Y%m%d-%H%M%S}-{pid}"
 
 
-class Claim:
+class NameLocks:
     """The names of a run's jobs, held against other runs until it is over. A killed run holds nothing."""
 
     def __init__(self, state: Path, keys: Iterable[Key], now: Time) -> None:
@@ -84,7 +84,7 @@ class Claim:
         self._made: list[Path] = []
         _more_files(len(self.keys))
 
-    def __enter__(self) -> "Claim":
+    def __enter__(self) -> "NameLocks":
         try:
             for key in sorted(self.keys):
                 self._take(key)
@@ -133,7 +133,7 @@ class Claim:
         if lock is None:
             raise NameInUseError(in_use(key, holder(folder / LOCK), self.now))
         self._locks.append(lock)
-        text = msgspec.json.encode(Holder(os.getpid(), str(self.folder), rfc3339(self.now)))
+        text = msgspec.json.encode(RunLock(os.getpid(), str(self.folder), rfc3339(self.now)))
         os.ftruncate(lock, 0)
         os.pwrite(lock, text, 0)
 
@@ -221,10 +221,10 @@ def runs_in(folder: Path) -> list[Path]:
     return sorted(found, key=lambda entry: entry.name)
 
 
-def holder(lock: Path) -> Holder | None:
+def holder(lock: Path) -> RunLock | None:
     """Who wrote into a lock; it may be long gone."""
     try:
-        return msgspec.json.decode(lock.read_bytes(), type=Holder)
+        return msgspec.json.decode(lock.read_bytes(), type=RunLock)
     except (OSError, msgspec.DecodeError):
         return None
 
@@ -244,7 +244,7 @@ def is_live(lock: Path) -> bool:
     return False
 
 
-def in_use(key: Key, by: Holder | None, now: Time) -> str:
+def in_use(key: Key, by: RunLock | None, now: Time) -> str:
     """The refusal of a second run, with the ways to the first."""
     since = moment(by.since) if by is not None else None
     who = f" by process {by.pid}" if by is not None else ""

@@ -12,13 +12,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from trainwright.cli import terms
-from trainwright.cli.terms import Ranks
+from trainwright.cli import policy_text
+from trainwright.cli.policy_text import Ranks
 from trainwright.kinds.base import Kind
-from trainwright.model.action import Plan
-from trainwright.model.child import Container, ContainerState, PodStatus, Terminated
+from trainwright.model.child import ContainerState, ContainerStatus, PodStatus, Terminated
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Outcome
+from trainwright.model.plan import Plan
 from trainwright.model.site import Site
 from trainwright.testing.world import World
 
@@ -40,7 +40,7 @@ class Step(Struct, frozen=True, omit_defaults=True):
     deletes: tuple[str, ...] = ()
 
 
-class Story:
+class StepsOfJob:
     """One run of a job on a site that offers what it asks for. `objects` is everything it created, in order."""
 
     def __init__(self, kind: Kind, job: Job) -> None:
@@ -92,14 +92,14 @@ class Story:
     def end(self, who: Ranks, code: int) -> None:
         """Those of these replicas that run end with that code; if they are to be made again, their back-off passes."""
         end = Terminated(code, reason="Error" if code else "Completed", finished_at=self.world.clock)
-        ended = (Container(self.world.main, state=ContainerState(terminated=end)),)
+        ended = (ContainerStatus(self.world.main, state=ContainerState(terminated=end)),)
         status = PodStatus("Failed" if code else "Succeeded", container_statuses=ended)
         who = {role: alive for role, ranks in who.items() if (alive := tuple(filter(self._running(role), ranks)))}
         names = [self.world.job.key.replica_name(role, index) for role, ranks in who.items() for index in ranks]
         if not names:
             return
         self._become(dict.fromkeys(names, status))
-        self._tell(f"{terms.replicas(who)} exit{'s' * (len(names) == 1)} with {code}")
+        self._tell(f"{policy_text.replicas(who)} exit{'s' * (len(names) == 1)} with {code}")
         holds = [hold.until for book in self.world.job.ledger.roles for hold in book.holds]
         if self.outcome is None and holds:
             waited = (max(holds) - self.world.clock).total_seconds()
@@ -128,7 +128,7 @@ class Story:
         if self.outcome is None or before is not None:
             self.steps.append(Step(event, phase, because, creates, deletes))
             return
-        self.steps.append(Step(event, phase, terms.because(self.world.job, self.outcome), creates))
+        self.steps.append(Step(event, phase, policy_text.because(self.world.job, self.outcome), creates))
         if deletes:
             self.steps.append(Step("clean-up", phase, deletes=deletes))
 

@@ -22,7 +22,7 @@ PATIENCE = 1.0
 _ROTATED = 16
 
 
-class Track(Struct, Generic[Who]):
+class TailedFile(Struct, Generic[Who]):
     """One file, and how far it has been read."""
 
     path: str
@@ -40,7 +40,7 @@ class Tail(Generic[Who]):
     """Lines of many files, in the order in which they are found. A line comes without its end."""
 
     def __init__(self) -> None:
-        self._tracks: dict[str, Track[Who]] = {}
+        self._tracks: dict[str, TailedFile[Who]] = {}
         #: There was more to read than was read.
         self.behind = False
 
@@ -49,7 +49,7 @@ class Tail(Generic[Who]):
 
     def add(self, path: str, who: Who, *, inode: int = 0, offset: int = 0) -> None:
         """Follow a file from its beginning, or from where it has been read to; it need not exist yet."""
-        self._tracks.setdefault(path, Track(path, who, inode, offset))
+        self._tracks.setdefault(path, TailedFile(path, who, inode, offset))
 
     def end(self, path: str, now: float) -> list[tuple[Who, str]]:
         """The rest of a file that will not grow any more. Of a very long rest `poll` hands out what is left."""
@@ -81,7 +81,7 @@ class Tail(Generic[Who]):
             found += self.poll(now)
         return found
 
-    def _look(self, track: Track[Who], now: float, found: list[tuple[Who, str]]) -> bool:
+    def _look(self, track: TailedFile[Who], now: float, found: list[tuple[Who, str]]) -> bool:
         """Whether the file is read to its end for good."""
         try:
             stat = os.stat(track.path)  # noqa: PTH116 - a Path costs as much again, a thousand times a second
@@ -98,13 +98,13 @@ class Tail(Generic[Who]):
         track.grown = now
         return track.final and not self.behind and self._quiet(track, now, found)
 
-    def _quiet(self, track: Track[Who], now: float, found: list[tuple[Who, str]]) -> bool:
+    def _quiet(self, track: TailedFile[Who], now: float, found: list[tuple[Who, str]]) -> bool:
         if track.rest and (track.final or now - track.grown >= PATIENCE):
             found.append((track.who, _text(track.rest)))
             track.rest = b""
         return track.final
 
-    def _rotated(self, track: Track[Who], found: list[tuple[Who, str]]) -> bool:
+    def _rotated(self, track: TailedFile[Who], found: list[tuple[Who, str]]) -> bool:
         """Read what is left of the file that was moved away, and all that were moved after it; True when done."""
         names = [f"{track.path}.{number}" for number in range(1, _ROTATED)]
         place = next((at for at, name in enumerate(names) if _inode(name) == track.inode), None)
@@ -125,7 +125,7 @@ class Tail(Generic[Who]):
         self.behind = self.behind or track.inode != 0
         return track.inode == 0
 
-    def _read(self, track: Track[Who], path: str, size: int, found: list[tuple[Who, str]]) -> None:
+    def _read(self, track: TailedFile[Who], path: str, size: int, found: list[tuple[Who, str]]) -> None:
         try:
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - as above
                 file.seek(track.offset)

@@ -10,9 +10,8 @@ from typing import Literal
 import click
 
 from trainwright.cli import output
-from trainwright.cli.files import documents
-from trainwright.cli.output import Finding, Remark
-from trainwright.cli.subject import subject_of
+from trainwright.cli.documents import documents, subject_of
+from trainwright.cli.output import Finding, LocatedProblem
 from trainwright.manifest import Document, MalformedError
 
 
@@ -55,7 +54,7 @@ def _examine(file: str, *, strict: bool) -> Iterator[Finding]:
     try:
         found = documents(file)
     except MalformedError as error:
-        remark = Remark("error", "", error.what, line=error.line)
+        remark = LocatedProblem("error", "", error.what, line=error.line)
         yield Finding(error.file, error.document, "invalid", line=error.line, problems=(remark,))
         return
     yield from (_judge(document, strict=strict) for document in found)

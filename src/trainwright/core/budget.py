@@ -9,31 +9,31 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from trainwright.core import attempts
-from trainwright.core.conclude import restarted
-from trainwright.core.observe import View
-from trainwright.model.cause import Cause, Why
+from trainwright.core.classify import restarted
+from trainwright.core.observe import Snapshot
+from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import Pod
-from trainwright.model.indexes import row
-from trainwright.model.job import Role, Scope
+from trainwright.model.job import RestartScope, Role
 from trainwright.model.ledger import Ledger, RoleLedger
-from trainwright.model.status import Seen, State
+from trainwright.model.plan import ReplicaState, State
+from trainwright.model.units import row
 
 
 class Retry(Struct, frozen=True, gc=False):
     """A replica that has ended, and why; to be tried again, or not."""
 
     role: Role
-    seen: Seen
+    seen: ReplicaState
     cause: Cause
 
     @property
-    def scope(self) -> Scope:
+    def scope(self) -> RestartScope:
         """What the restart takes along: the role's scope, except for a removal that its policy does not answer."""
         rule = self.role.restart
-        return Scope.POD if self.cause.why is Why.DELETED and not rule.answers_removal else rule.scope
+        return RestartScope.POD if self.cause.why is CauseKind.DELETED and not rule.answers_removal else rule.scope
 
     @property
-    def counted(self) -> Why:
+    def counted(self) -> CauseKind:
         """What it is counted as: of all that it is, what is free."""
         return next((why for why in self.cause.kinds if why in self.role.uncounted), self.cause.why)
 
@@ -43,7 +43,7 @@ class Retry(Struct, frozen=True, gc=False):
         return self.counted in self.role.uncounted
 
 
-class Along:
+class RestartCascade:
     """Which roles the restarts so far take along anyway: a scope that restarts costs once, however many have ended."""
 
     def __init__(self) -> None:
@@ -52,8 +52,8 @@ class Along:
 
     def add(self, retry: Retry) -> None:
         """This restart takes its scope along."""
-        self.everything |= retry.scope is Scope.JOB
-        if retry.scope is Scope.ROLE:
+        self.everything |= retry.scope is RestartScope.JOB
+        if retry.scope is RestartScope.ROLE:
             self.roles.add(retry.role.name)
 
     def __contains__(self, role: Role) -> bool:
@@ -86,7 +86,7 @@ def split(ledger: Ledger, ended: list[Retry]) -> tuple[list[Retry], list[Retry]]
     retries: list[Retry] = []
     finals: list[Retry] = []
     spent: dict[str, Spending] = {}
-    along = Along()
+    along = RestartCascade()
     for one in ended:
         role = one.role
         if role.name not in spent:
@@ -104,11 +104,11 @@ def split(ledger: Ledger, ended: list[Retry]) -> tuple[list[Retry], list[Retry]]
 def _answers(one: Retry) -> bool:
     """The policy answers this cause, and this exit code."""
     rule = one.role.restart
-    if one.cause.why is Why.DELETED or one.seen.state is State.STARTING:
+    if one.cause.why is CauseKind.DELETED or one.seen.state is State.STARTING:
         return True
     if not any(one.role.survives(why) for why in one.cause.kinds):
         return False
-    if one.cause.why is not Why.EXIT or rule.codes is None:
+    if one.cause.why is not CauseKind.EXIT or rule.codes is None:
         return True
     if one.role.mains and one.cause.container not in one.role.mains:
         # The codes are a language between user and controller, and only the containers that count speak it.
@@ -117,13 +117,13 @@ def _answers(one: Retry) -> bool:
     return isinstance(code, int) and any(first <= code <= last for first, last in rule.codes)
 
 
-def within_backoff_limit(view: View, retries: list[Retry]) -> tuple[tuple[Retry, ...], Retry | None]:
+def within_backoff_limit(view: Snapshot, retries: list[Retry]) -> tuple[tuple[Retry, ...], Retry | None]:
     """The job's own budget, over all roles: those within it, and the first beyond it."""
     limit = view.job.lifecycle.restarts_allowed
     if limit is None or not retries:
         return tuple(retries), None
     room = limit - spent(view)
-    along = Along()
+    along = RestartCascade()
     for place, one in enumerate(retries):
         if not (one.free or one.role in along):
             if room <= 0:
@@ -133,13 +133,13 @@ def within_backoff_limit(view: View, retries: list[Retry]) -> tuple[tuple[Retry,
     return tuple(retries), None
 
 
-def overspent(view: View) -> bool:
+def overspent(view: Snapshot) -> bool:
     """Restarts inside pods alone can exceed the job's budget."""
     limit = view.job.lifecycle.restarts_allowed
     return limit is not None and view.job.lifecycle.counts_in_place and spent(view) > limit
 
 
-def worst(view: View) -> Retry | None:
+def worst(view: Snapshot) -> Retry | None:
     """The replica whose kubelet has restarted it most often, and how it last ended; None where that is not known."""
     pairs = zip(view.job.roles, view.roles, strict=True)
     seen = [(role, one, one.pod) for role, group in pairs for one in group.replicas if one.pod is not None]
@@ -150,7 +150,7 @@ def worst(view: View) -> Retry | None:
     return None if cause is None else Retry(role, one, cause)
 
 
-def spent(view: View) -> int:
+def spent(view: Snapshot) -> int:
     """Restarts of all roles together that count against the job's budget."""
     books = {book.name: book for book in view.ledger.roles}
     made = sum(attempts.restarts(books[role.name], role.uncounted) for role in view.job.roles)
@@ -159,7 +159,7 @@ def spent(view: View) -> int:
     return made + sum(inside(role.replicas) for role in view.roles)
 
 
-def inside(replicas: Iterable[Seen]) -> int:
+def inside(replicas: Iterable[ReplicaState]) -> int:
     """How often kubelets have restarted containers of these replicas, in their pods of the current attempt."""
     return sum(in_place(seen.pod) for seen in replicas if seen.pod is not None)
 

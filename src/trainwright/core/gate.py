@@ -11,20 +11,22 @@ from hashlib import blake2b
 
 from msgspec.structs import replace
 
-from trainwright.model.cause import Cause, Why
+from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import Extra, Observed, Waiting
 from trainwright.model.job import Job, Role
 from trainwright.model.ledger import RoleLedger
 from trainwright.model.meta import PLACES, WORLD
-from trainwright.model.status import RoleSeen, Seen, State
+from trainwright.model.plan import ReplicaState, RoleState, State
 
 #: Why a pod that is still there counts as lost.
-_MOVED = Cause(Why.DISRUPTED, reason="AddressChanged", message="its peers were told the address that it had before")
+_MOVED = Cause(
+    CauseKind.DISRUPTED, reason="AddressChanged", message="its peers were told the address that it had before"
+)
 #: So long is the print of an address.
 _PRINT = 6
 
 
-def basis(job: Job, roles: tuple[RoleSeen, ...], observed: Observed) -> Observed:
+def basis(job: Job, roles: tuple[RoleState, ...], observed: Observed) -> Observed:
     """What a dialect may spell extras from: of pods only those that count."""
     if not job.gated:
         return observed
@@ -37,7 +39,7 @@ def holds(job: Job, extra: Extra) -> bool:
     return _gates(job, extra) and (extra.metadata.annotations or {}).get(WORLD) == job.world
 
 
-def outlived(job: Job, extra: Extra, roles: tuple[RoleSeen, ...]) -> bool:
+def outlived(job: Job, extra: Extra, roles: tuple[RoleState, ...]) -> bool:
     """It is of an older attempt, of which no pod is left that counts: it goes, whatever the next one will hold.
 
     Written over it would keep keys that the next one has not. Where pods count, a status was lost: they may ask for it.
@@ -60,14 +62,14 @@ def passed(job: Job, observed: Observed) -> bool:
     return job.gated and any(holds(job, extra) for extra in observed.extras)
 
 
-def places(job: Job, roles: tuple[RoleSeen, ...]) -> str:
+def places(job: Job, roles: tuple[RoleState, ...]) -> str:
     """Where the pods are of which it tells, as it is noted on it; nothing where addresses may change."""
     if not any(_settled(role) for role in job.roles):
         return ""
     return "".join([_print(_address(seen)) for role in roles for seen in role.replicas])
 
 
-def moved(job: Job, observed: Observed, roles: tuple[RoleSeen, ...]) -> tuple[RoleSeen, ...]:
+def moved(job: Job, observed: Observed, roles: tuple[RoleState, ...]) -> tuple[RoleState, ...]:
     """The replicas; those whose pods have got other addresses since, as after a reboot of their node, are lost."""
     told = next((extra.metadata.annotations or {} for extra in observed.extras if holds(job, extra)), {}).get(PLACES)
     if not told or len(told) != _PRINT * sum(len(role.replicas) for role in roles) or told == places(job, roles):
@@ -80,14 +82,14 @@ def moved(job: Job, observed: Observed, roles: tuple[RoleSeen, ...]) -> tuple[Ro
     return tuple(found)
 
 
-def _without_moved(group: RoleSeen, prints: str) -> RoleSeen:
+def _without_moved(group: RoleState, prints: str) -> RoleState:
     replicas = tuple(
         [_judged(seen, prints[_PRINT * seen.index : _PRINT * (seen.index + 1)]) for seen in group.replicas]
     )
     return replace(group, replicas=replicas, running=sum(seen.state is State.RUNNING for seen in replicas))
 
 
-def _judged(seen: Seen, told: str) -> Seen:
+def _judged(seen: ReplicaState, told: str) -> ReplicaState:
     if seen.final or seen.state not in (State.RUNNING, State.STARTING) or _print(_address(seen)) in ("", told):
         return seen
     return replace(seen, state=State.LOST, cause=_MOVED)
@@ -95,10 +97,10 @@ def _judged(seen: Seen, told: str) -> Seen:
 
 def _settled(role: Role) -> bool:
     """Its peers hold addresses, and are made anew where one is another."""
-    return bool(role.gate) and role.restart.answers_removal and role.restart.answers(Why.DISRUPTED)
+    return bool(role.gate) and role.restart.answers_removal and role.restart.answers(CauseKind.DISRUPTED)
 
 
-def _address(seen: Seen) -> str:
+def _address(seen: ReplicaState) -> str:
     return seen.pod.status.pod_ip if seen.pod is not None else ""
 
 

@@ -6,33 +6,31 @@ Each step takes the pass and answers with a plan, or with None where it has noth
 
 from msgspec.structs import replace
 
-from trainwright.core import attempts, budget, creation, gate, phases, removal, render, report, restart, settle, verdict
-from trainwright.core.conclude import awaits_restart
-from trainwright.core.observe import View
-from trainwright.core.report import Actions
-from trainwright.model.action import Delete, Patch, Plan
-from trainwright.model.cause import Why, brief
+from trainwright.core import attempts, budget, classify, gate, observe, removal, render, report, restart, verdict
+from trainwright.core.classify import awaits_restart
+from trainwright.core.observe import Snapshot
+from trainwright.core.report import StepActions
+from trainwright.model.cause import CauseKind, brief
 from trainwright.model.child import Pod
-from trainwright.model.event import Moment, Notice
-from trainwright.model.indexes import row, spell_row
-from trainwright.model.job import Body, Clean, Job, Role
+from trainwright.model.event import EventReason, Notice
+from trainwright.model.job import Body, CleanPods, Job, Role
 from trainwright.model.ledger import LONGEST_TEXT, Ledger, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.meta import ADOPT
+from trainwright.model.plan import Delete, Patch, Plan, RoleState, Status
 from trainwright.model.rule import Result
-from trainwright.model.status import RoleSeen, Status
-from trainwright.model.units import after
+from trainwright.model.units import after, row, spell_row
 
 
-def unmanaged(view: View) -> Plan | None:
+def unmanaged(view: Snapshot) -> Plan | None:
     """Another controller looks after the job: its children and its status are not ours."""
     return Plan(Status(view.stored, view.roles), untouched=True) if view.job.unmanaged else None
 
 
-def deleted(view: View) -> Plan | None:
+def deleted(view: Snapshot) -> Plan | None:
     """The job object is going: its children follow by their owner references, and nothing new is made."""
     if not view.job.deleting:
         return None
-    plan = report.close(view.remember(view.stored), Actions(patches=_let_go(view.job)))
+    plan = report.close(view.remember(view.stored), StepActions(patches=_let_go(view.job)))
     return replace(plan, untouched=True) if _begun_elsewhere(view) else plan
 
 
@@ -45,7 +43,7 @@ def _let_go(job: Job) -> tuple[Patch, ...]:
     return (Patch(job.owner.kind, job.key.name, job.uid, body, why, api=job.owner.api_version),)
 
 
-def foreign(view: View) -> Plan | None:
+def foreign(view: Snapshot) -> Plan | None:
     """Another controller has begun the job and may still look after it: people are told how to hand it over."""
     job = view.job
     if not _begun_elsewhere(view):
@@ -57,17 +55,17 @@ def foreign(view: View) -> Plan | None:
         f" {job.kind}.{group} {job.key.name} -n {job.key.namespace} {ADOPT}=true`: the pods and services that it made"
         " under the names of replicas are removed, and the job starts anew"
     )
-    event = Notice(Moment.FOREIGN, text, once=True)
+    event = Notice(EventReason.FOREIGN, text, once=True)
     return Plan(Status(view.stored, view.roles), events=(event,), untouched=True)
 
 
-def _begun_elsewhere(view: View) -> bool:
+def _begun_elsewhere(view: Snapshot) -> bool:
     """A job that has children of ours is ours, although somebody has overwritten its status."""
     ours = _all_pods(view) or view.observed.services or view.observed.extras
     return bool(view.job.foreign) and not ours
 
 
-def begin(view: View) -> View:
+def begin(view: Snapshot) -> Snapshot:
     """Accept a new job; resume one that is no longer suspended."""
     ledger = view.ledger
     if ledger.phase is Phase.NEW:
@@ -79,25 +77,25 @@ def begin(view: View) -> View:
     return view
 
 
-def unfit(view: View) -> Plan | None:
+def unfit(view: Snapshot) -> Plan | None:
     """A manifest that cannot be run: a new job fails, any other is left as it is until the edit is mended."""
     before = view.stored.outcome
     if not view.job.invalid or (before is not None and before.reason is Reason.INVALID):
         return None
     if view.stored.phase is not Phase.NEW or view.job.unreadable:
-        return report.close(replace(view.remember(view.stored), claims=()), Actions())
+        return report.close(replace(view.remember(view.stored), claims=()), StepActions())
     outcome = Outcome(Result.FAILED, Reason.INVALID, view.now, message=brief(view.job.invalid, LONGEST_TEXT))
     return finished(end(view, outcome))
 
 
-def suspended(view: View) -> Plan | None:
+def suspended(view: Snapshot) -> Plan | None:
     """No pod of a suspended job exists, and what had finished is forgotten: it starts anew when it resumes."""
     if not view.job.lifecycle.suspended:
         return None
-    outcome = verdict.asked(view)
+    outcome = verdict.end_requested(view)
     if view.ledger.phase is not Phase.SUSPENDED:
         # Work that is done is done, also when it is suspended a moment later.
-        settled = settle.settle(view)
+        settled = verdict.settle(view)
         outcome = verdict.success(settled) or outcome
         view = settled.view if outcome is not None else _put_down(view)
     if outcome is not None:
@@ -105,10 +103,10 @@ def suspended(view: View) -> Plan | None:
     doomed = [(pod, "the job is suspended") for pod in _all_pods(view)]
     deletes = removal.of_pods(view, doomed) + _others(view, set(), "the job is suspended")
     wake = removal.overdue_at(view, (pod for pod, _ in doomed))
-    return report.close(view, Actions(tuple(deletes), wake=wake, cleaning=bool(doomed)))
+    return report.close(view, StepActions(tuple(deletes), wake=wake, cleaning=bool(doomed)))
 
 
-def _put_down(view: View) -> View:
+def _put_down(view: Snapshot) -> Snapshot:
     """Every replica starts anew some day; what the kubelet counted in its pods is kept."""
     ledger = view.ledger
     pairs = zip(ledger.roles, view.roles, strict=True)
@@ -123,7 +121,7 @@ def _put_down(view: View) -> View:
     ).again()
 
 
-def end(view: View, outcome: Outcome) -> View:
+def end(view: Snapshot, outcome: Outcome) -> Snapshot:
     """The outcome is decided; from here on it never changes."""
     phase = Phase.SUCCEEDED if outcome.result is Result.SUCCEEDED else Phase.FAILED
     times = replace(view.ledger.times, ended=outcome.at)
@@ -132,7 +130,7 @@ def end(view: View, outcome: Outcome) -> View:
     return view.remember(replace(view.ledger, phase=phase, outcome=outcome, times=times, roles=books))
 
 
-def _closed(book: RoleLedger, group: RoleSeen, outcome: Outcome) -> RoleLedger:
+def _closed(book: RoleLedger, group: RoleState, outcome: Outcome) -> RoleLedger:
     """What the kubelets counted is kept; of the charges, only those of the replica that decided the end matter now."""
     failure = outcome.failure
     index = failure.index if failure is not None and failure.role == book.name else -1
@@ -140,7 +138,7 @@ def _closed(book: RoleLedger, group: RoleSeen, outcome: Outcome) -> RoleLedger:
     return replace(book, inside=book.inside + budget.inside(group.replicas), charged=charged)
 
 
-def finished(view: View) -> Plan | None:
+def finished(view: Snapshot) -> Plan | None:
     """The job has ended: remove what its policy says, live out the time to live."""
     outcome = view.ledger.outcome
     if outcome is None:
@@ -150,24 +148,24 @@ def finished(view: View) -> Plan | None:
     doomed = [(pod, f"the job has {outcome.result.lower()}") for pod in _all_pods(view) if _goes(pod, level, stale)]
     deletes = removal.of_pods(view, doomed)
     gone = {pod.metadata.name for pod, _ in doomed}
-    kept = {pod.metadata.name for pod in _all_pods(view)} - gone if level is not Clean.ALL else set()
-    if level is Clean.NONE:
+    kept = {pod.metadata.name for pod in _all_pods(view)} - gone if level is not CleanPods.ALL else set()
+    if level is CleanPods.NONE:
         kept = {service.metadata.name for service in view.observed.services}
     deletes += _others(view, kept, f"the job has {outcome.result.lower()}")
-    return report.close(view, _lived_out(view, outcome, Actions(tuple(deletes), cleaning=bool(doomed)), doomed))
+    return report.close(view, _lived_out(view, outcome, StepActions(tuple(deletes), cleaning=bool(doomed)), doomed))
 
 
-def _level(view: View, outcome: Outcome) -> Clean:
+def _level(view: Snapshot, outcome: Outcome) -> CleanPods:
     clean = view.job.lifecycle.clean
     if outcome.reason in (Reason.DEADLINE, Reason.START_DEADLINE, Reason.EXTERNAL):
         return clean.ended
     failure = outcome.failure
-    if clean.lost is not None and failure is not None and failure.cause.why in (Why.NODE_LOST, Why.DEVICE):
+    if clean.lost is not None and failure is not None and failure.cause.why in (CauseKind.NODE_LOST, CauseKind.DEVICE):
         return clean.lost
     return clean.succeeded if outcome.result is Result.SUCCEEDED else clean.failed
 
 
-def _goes(pod: Pod, level: Clean, stale: set[str]) -> bool:
+def _goes(pod: Pod, level: CleanPods, stale: set[str]) -> bool:
     """Whether the clean-up takes this pod, or somebody has deleted it already.
 
     No policy keeps a live pod of an old attempt, nor one that its kubelet would restart: it would hold its GPUs and
@@ -176,15 +174,15 @@ def _goes(pod: Pod, level: Clean, stale: set[str]) -> bool:
     ended = pod.status.phase in ("Succeeded", "Failed")
     if removal.going(pod) or (not ended and (pod.metadata.uid in stale or awaits_restart(pod))):
         return True
-    return level is Clean.ALL or (level is Clean.UNFINISHED and not ended)
+    return level is CleanPods.ALL or (level is CleanPods.UNFINISHED and not ended)
 
 
-def _all_pods(view: View) -> list[Pod]:
+def _all_pods(view: Snapshot) -> list[Pod]:
     pods = [seen.pod for role in view.roles for seen in role.replicas if seen.pod is not None]
     return pods + [one.pod for one in view.leftovers]
 
 
-def _others(view: View, kept: set[str], why: str) -> list[Delete]:
+def _others(view: Snapshot, kept: set[str], why: str) -> list[Delete]:
     """Services without their pod, and what the job as a whole no longer has."""
     services = [s for s in view.observed.services if s.metadata.name not in kept and not removal.going(s)]
     basis = gate.basis(view.job, view.roles, view.observed)
@@ -198,7 +196,7 @@ def _others(view: View, kept: set[str], why: str) -> list[Delete]:
     return [removal.of_service(s, why) for s in services] + [removal.of_extra(extra, why) for extra in extras]
 
 
-def _lived_out(view: View, outcome: Outcome, actions: Actions, doomed: list[tuple[Pod, str]]) -> Actions:
+def _lived_out(view: Snapshot, outcome: Outcome, actions: StepActions, doomed: list[tuple[Pod, str]]) -> StepActions:
     """With the time to live: remove the job once it is over, look again when it will be."""
     wake = removal.overdue_at(view, (pod for pod, _ in doomed))
     if view.job.lifecycle.ttl is None:
@@ -209,7 +207,7 @@ def _lived_out(view: View, outcome: Outcome, actions: Actions, doomed: list[tupl
     return replace(actions, wake=due if wake is None else min(due, wake))
 
 
-def advance(view: View) -> View:
+def advance(view: Snapshot) -> Snapshot:
     """The ledger of a live job moves on: its phase, what has been reached, holds that are over."""
     view = _phase(view)
     ledger = view.ledger
@@ -224,19 +222,19 @@ def advance(view: View) -> View:
     return view.remember(ledger)
 
 
-def _advanced(view: View, role: Role, group: RoleSeen, book: RoleLedger) -> RoleLedger:
+def _advanced(view: Snapshot, role: Role, group: RoleState, book: RoleLedger) -> RoleLedger:
     if book.holds:
         book = attempts.release(book, view.now)
     if book.stuck or (role.recreates and not group.calm):
-        book = creation.noted(book, role, group.replicas, view.now)
-    if book.reached < role.replicas and phases.arrived(view, group):
+        book = classify.note_creation(book, role, group.replicas, view.now)
+    if book.reached < role.replicas and observe.has_arrived(view, group):
         book = replace(book, reached=role.replicas)
     return book
 
 
-def _phase(view: View) -> View:
+def _phase(view: Snapshot) -> Snapshot:
     ledger: Ledger = view.ledger
-    phase = phases.current(view)
+    phase = observe.phase_of(view)
     if phase is Phase.RUNNING and ledger.times.running is None:
         ledger = replace(ledger, times=replace(ledger.times, running=view.now))
     return view.remember(ledger if phase is ledger.phase else replace(ledger, phase=phase))

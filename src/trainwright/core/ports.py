@@ -11,8 +11,8 @@ from hashlib import blake2b
 
 from msgspec.structs import replace
 
-from trainwright.core import elastic
-from trainwright.core.observe import View
+from trainwright.core import autosize
+from trainwright.core.observe import Snapshot
 from trainwright.model.job import Job
 from trainwright.model.site import Endpoints, Site
 
@@ -21,7 +21,7 @@ def endpoints(job: Job) -> tuple[Endpoints, ...]:
     """The replicas that pods may be told of in the next pass; none where that pass makes no pods."""
     if job.ledger.outcome is not None or job.lifecycle.suspended or job.deleting or job.unmanaged:
         return ()
-    largest = elastic.largest(job)
+    largest = autosize.largest(job)
     told = job.dialect.endpoints(largest)
     roles = [role for role in largest.roles if role.name in told]
     return tuple(Endpoints(job.key.replica_prefix(role.name), role.replicas, told[role.name]) for role in roles)
@@ -29,10 +29,10 @@ def endpoints(job: Job) -> tuple[Endpoints, ...]:
 
 def lacking(job: Job, site: Site) -> bool:
     """Whether a replica still needs ports: only then must be known which ones others hold."""
-    return any(name not in job.ledger.ports for name, _ in _needs(elastic.bounded(job), site))
+    return any(name not in job.ledger.ports for name, _ in _needs(autosize.within_bounds(job), site))
 
 
-def handed(view: View) -> View:
+def handed(view: Snapshot) -> Snapshot:
     """The pass in which every replica that needs ports has some, and no other."""
     before = view.ledger.ports
     if not (before or view.job.ported):
@@ -49,7 +49,7 @@ def handed(view: View) -> View:
     return view.remember(replace(view.ledger, ports=known))
 
 
-def shared(view: View) -> list[str]:
+def shared(view: Snapshot) -> list[str]:
     """Replicas that were given ports in this pass which another job has as well: there were no others."""
     if view.ledger.ports == view.stored.ports or not view.observed.ports:
         return []

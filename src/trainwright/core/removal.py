@@ -3,17 +3,25 @@
 
 A pod whose node is lost cannot confirm its end, so it is removed by force: at once if we give it up, after a while
 if it was already being deleted. Any other pod is deleted once and then waited for.
+
+What may be removed of children whose job is gone. `runtime.orphans` asks, about jobs that it cannot find.
+
+Kubernetes' garbage collector removes whatever has lost its owner, but it stands still while one API of the cluster does
+not answer, and pods of a job that nobody wants any more keep their GPUs. What is removed here is what it would remove:
+a child of ours whose only owner is that job. One without an owner was let go on purpose (`--cascade=orphan`), and
+one with another owner is that one's: both stay.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from trainwright.core.observe import View
-from trainwright.model.action import Delete
+from trainwright.core.observe import Snapshot
 from trainwright.model.child import Extra, Pod, Service
+from trainwright.model.meta import JOB_UID, Meta, Owner
+from trainwright.model.plan import Delete
 from trainwright.model.units import Time, after
 
 
-def of_pod(view: View, pod: Pod, why: str) -> Delete | None:
+def of_pod(view: Snapshot, pod: Pod, why: str) -> Delete | None:
     """The delete that this pod needs now."""
     meta = pod.metadata
     doubt = view.doubts.get(pod.spec.node_name)
@@ -25,7 +33,7 @@ def of_pod(view: View, pod: Pod, why: str) -> Delete | None:
     return None
 
 
-def of_pods(view: View, doomed: Iterable[tuple[Pod, str]]) -> list[Delete]:
+def of_pods(view: Snapshot, doomed: Iterable[tuple[Pod, str]]) -> list[Delete]:
     """The deletes that these pods need now."""
     found = (of_pod(view, pod, why) for pod, why in doomed)
     return [delete for delete in found if delete is not None]
@@ -51,7 +59,7 @@ def going(child: Pod | Service | Extra) -> bool:
     return child.metadata.deletion_timestamp is not None
 
 
-def overdue_at(view: View, pods: Iterable[Pod]) -> Time | None:
+def overdue_at(view: Snapshot, pods: Iterable[Pod]) -> Time | None:
     """When to look again for pods that linger, or whose node is in doubt."""
     times: list[Time] = []
     for pod in pods if view.doubts else ():
@@ -62,3 +70,17 @@ def overdue_at(view: View, pods: Iterable[Pod]) -> Time | None:
         elif doubt is not None and doubt.failed_at is not None:
             times.append(doubt.failed_at)
     return min((moment for moment in times if moment > view.now), default=None)
+
+
+#: Seconds that the collector has first.
+GRACE = 300.0
+
+
+def owner(child: Meta, kinds: Collection[tuple[str, str]], now: Time) -> Owner | None:
+    """The job of one of these kinds, by version and name, without which this child must not be there; None: it may."""
+    owners = child.owner_references or ()
+    if len(owners) != 1 or child.deletion_timestamp is not None or child.creation_timestamp is None:
+        return None
+    one = owners[0]
+    ours = one.controller and (one.api_version, one.kind) in kinds and one.uid == (child.labels or {}).get(JOB_UID)
+    return one if ours and now >= after(child.creation_timestamp, GRACE) else None

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replica → the objects to create. The kind's dialect spells them; here they get what all kinds share.
+"""Terms of ours for a pod's node, beside the user's own. `avoid` names them, `render` adds them to the pod.
+
+Replica → the objects to create. The kind's dialect spells them; here they get what all kinds share.
 
 That is: name, namespace, owner, and our own labels, by which informers find children and `observe` places them.
 Bodies share the user's template where nothing differs; whoever carries a plan out must not edit them.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from types import MappingProxyType
@@ -12,11 +15,35 @@ from typing import Any
 
 import msgspec
 
-from trainwright.core.affinity import merged
-from trainwright.model.action import Create
 from trainwright.model.job import Body, Job, Replica
 from trainwright.model.meta import ATTEMPT, DIGEST, INDEX, JOB_UID, KIND, PLACES, ROLE, SPARE, WORLD, Owner
+from trainwright.model.plan import Create
 from trainwright.model.site import Site
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def merged(spec: Body, wanted: Body) -> Body:
+    """A pod's spec with these terms beside the user's own: of their alternatives each gets the demand."""
+    affinity: Mapping[str, Any] = spec.get("affinity") or {}
+    given: Mapping[str, Any] = affinity.get("nodeAffinity") or {}
+    node = dict(given)
+    if PREFERRED in wanted:
+        node[PREFERRED] = [*(given.get(PREFERRED) or ()), *wanted[PREFERRED]]
+    if REQUIRED in wanted:
+        ours = wanted[REQUIRED]["nodeSelectorTerms"][0]["matchExpressions"]
+        theirs = (given.get(REQUIRED) or {}).get("nodeSelectorTerms")
+        node[REQUIRED] = {"nodeSelectorTerms": [_both(one, ours) for one in theirs]} if theirs else wanted[REQUIRED]
+    return {**spec, "affinity": {**affinity, "nodeAffinity": node}}
+
+
+def _both(term: Body, ours: list[Body]) -> Body:
+    """An alternative that asks for nothing matches no node, and stays so."""
+    if not (term.get("matchExpressions") or term.get("matchFields")):
+        return term
+    return {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *ours]}
+
 
 #: What the containers of a spare wait for; its name is all that people see of the reason.
 _NEVER: Body = {"configMapRef": {"name": "trainwright.spare-holds-a-place-for-growth"}}

@@ -3,23 +3,43 @@
 
 Every step of `reconcile` that answers ends here. Durable facts are stored at once; what the pods still show (a replica
 that succeeded) may ride along with the next write.
+
+Which replicas have ended since a ledger was stored, for those who want to be told of each. `publisher` asks.
+
+Nothing is decided by it: it reads two ledgers. Of failures, those that are kept word for word are told.
+
+What pods have been waiting for, for those who want to be told with their job. `publisher` asks now and then.
+
+Nothing is decided by it: it reads what kubelets and schedulers say of pods that do not run, or not for long.
 """
+
+from collections.abc import Iterator
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.core import ports
-from trainwright.core.observe import View
-from trainwright.model.action import Announce, Create, Delete, Patch, Plan, Write
-from trainwright.model.cause import Why
-from trainwright.model.event import JobEnded, JobEvent, JobStep, Moment, Notice, Resized, Restarting
-from trainwright.model.indexes import members
+from trainwright.core.observe import Snapshot
+from trainwright.model.cause import CauseKind
+from trainwright.model.child import Pod
+from trainwright.model.event import (
+    EventReason,
+    JobEnded,
+    JobEvent,
+    JobStep,
+    Notice,
+    PodExited,
+    PodWaiting,
+    Resized,
+    Restarting,
+)
+from trainwright.model.job import Job
 from trainwright.model.ledger import Ledger, Phase, RoleLedger
-from trainwright.model.status import State, Status
-from trainwright.model.units import Time
+from trainwright.model.plan import Announce, Create, Delete, Patch, Plan, State, Status, Write
+from trainwright.model.units import BEGINNING, Time, after, members
 
 
-class Actions(Struct, frozen=True, gc=False):
+class StepActions(Struct, frozen=True, gc=False):
     """What a step wants done."""
 
     deletes: tuple[Delete, ...] = ()
@@ -31,7 +51,7 @@ class Actions(Struct, frozen=True, gc=False):
     announces: tuple[Announce, ...] = ()
 
 
-def close(view: View, actions: Actions) -> Plan:
+def close(view: Snapshot, actions: StepActions) -> Plan:
     """The plan of this pass."""
     refused = _refused(view) if view.observed.refusals or view.foreign else {}
     status = Status(view.ledger, view.roles, refused, actions.cleaning, view.job.invalid)
@@ -49,7 +69,7 @@ def close(view: View, actions: Actions) -> Plan:
     )
 
 
-def _refused(view: View) -> dict[str, str]:
+def _refused(view: Snapshot) -> dict[str, str]:
     """What could not be made: what the engine was told, and names that somebody else's pods bear."""
     told = {refusal.name: f"{refusal.reason}: {refusal.message}" for refusal in view.observed.refusals}
     idle = view.job.deleting or view.job.lifecycle.suspended or view.ledger.outcome is not None
@@ -79,28 +99,28 @@ def _urgent(ledger: Ledger) -> Ledger:
     return replace(ledger, roles=roles, generation=0, avoided=avoided)
 
 
-def _events(view: View) -> list[JobEvent]:
+def _events(view: Snapshot) -> list[JobEvent]:
     before, after, job = view.stored, view.ledger, view.job
     events: list[JobEvent] = []
     if before.phase is Phase.NEW:
-        events += [Notice(Moment.REMARK, message, reason) for reason, message in job.remarks]
+        events += [Notice(EventReason.REMARK, message, reason) for reason, message in job.remarks]
         events += _of_gang(view)
     events += _of_ports(view)
     if after.times.running is not None and before.times.running is None:
-        events.append(JobStep(Moment.RUNNING, job.key.name))
+        events.append(JobStep(EventReason.RUNNING, job.key.name))
     if _restarts(after) > _restarts(before):
         events.append(_restarting(before, after))
     events += _resized(before, after)
     if after.phase is Phase.SUSPENDED and before.phase is not Phase.SUSPENDED:
-        events.append(JobStep(Moment.SUSPENDED, job.key.name))
+        events.append(JobStep(EventReason.SUSPENDED, job.key.name))
     if after.resumes > before.resumes:
-        events.append(JobStep(Moment.RESUMED, job.key.name))
+        events.append(JobStep(EventReason.RESUMED, job.key.name))
     if after.outcome is not None and before.outcome is None:
         events.append(JobEnded(after.outcome, job.lifecycle.ending))
     return events
 
 
-def _of_gang(view: View) -> list[Notice]:
+def _of_gang(view: Snapshot) -> list[Notice]:
     """What keeps a job that wants to be a gang from being one."""
     job, gang, site = view.job, view.job.gang, view.site
     if gang is None or not gang.wanted(site):
@@ -109,20 +129,20 @@ def _of_gang(view: View) -> list[Notice]:
     if here is None:
         apis = ", ".join(one.api for one in gang.choices(site.gang_scheduler))
         missing = f"none of {apis} is" if "," in apis else f"{apis} is not"
-        return [Notice(Moment.GANG_MISSING, f"{missing} installed: pods start one by one")]
+        return [Notice(EventReason.GANG_MISSING, f"{missing} installed: pods start one by one")]
     asked = {role.name: (role.template.get("spec") or {}).get("schedulerName") for role in job.roles}
     ours = here.called(site)
     others = [f"{role} asks for {name}" for role, name in asked.items() if ours and name and name != ours]
     text = f"pods that {ours} does not place are not held back for their gang: {', '.join(others)}"
-    return [Notice(Moment.OTHER_SCHEDULER, text)] if others else []
+    return [Notice(EventReason.OTHER_SCHEDULER, text)] if others else []
 
 
-def _of_ports(view: View) -> list[Notice]:
+def _of_ports(view: Snapshot) -> list[Notice]:
     """Replicas that may meet another job's on a machine where each should be alone."""
     names = ports.shared(view)
     low, high = view.site.host_ports
     text = f"every port from {low} to {high} belongs to a job; some of these may meet on one node: {', '.join(names)}"
-    return [Notice(Moment.REMARK, text, "PortsExhausted")] if names else []
+    return [Notice(EventReason.REMARK, text, "PortsExhausted")] if names else []
 
 
 def _restarting(before: Ledger, after: Ledger) -> Restarting:
@@ -161,4 +181,57 @@ def _restarts(ledger: Ledger) -> int:
 
 def _total(role: RoleLedger) -> int:
     """What the kubelet restarted was never announced; it is only written down when its pod goes."""
-    return sum(times for why, times in role.restarts.items() if why != Why.IN_PLACE)
+    return sum(times for why, times in role.restarts.items() if why != CauseKind.IN_PLACE)
+
+
+def exits(job: Job, before: Ledger, after: Ledger, *, every: bool = True) -> tuple[PodExited, ...]:
+    """One event for each pod that has exited, with its code; or only for each that has failed."""
+    failures = [one for one in after.failures if one.cause.why is CauseKind.EXIT and one not in before.failures]
+    ends = [PodExited(one.pod, one.cause.code) for one in failures]
+    return (*ends, *(PodExited(pod, 0) for pod in _succeeded(job, before, after) if every))
+
+
+def _succeeded(job: Job, before: Ledger, after: Ledger) -> Iterator[str]:
+    known = {book.name: book.succeeded for book in before.roles}
+    for book in after.roles:
+        if book.succeeded != known.get(book.name, ""):
+            for index in sorted(members(book.succeeded) - members(known.get(book.name, ""))):
+                yield job.key.replica_name(book.name, index)
+
+
+#: Seconds that a pod may take to start before that is worth a word: most images come within that time.
+LONG = 10.0
+
+
+def waits(status: Status, now: Time) -> dict[tuple[str, str], PodWaiting]:
+    """By role and reason: one event, which names the first pod that has been waiting for that reason for long."""
+    found: dict[tuple[str, str], PodWaiting] = {}
+    for role in status.roles if status.ledger.outcome is None else ():
+        for seen in role.replicas:
+            told = _told(seen.pod, now) if seen.pod is not None and not seen.final else None
+            if told is not None:
+                found.setdefault((role.name, told.reason), told)
+    return found
+
+
+def _told(pod: Pod, now: Time) -> PodWaiting | None:
+    """What keeps a pod."""
+    meta, status = pod.metadata, pod.status
+    if meta.deletion_timestamp is not None or status.phase not in ("Pending", "Running"):
+        return None
+    if meta.creation_timestamp is None or now < after(meta.creation_timestamp, LONG):
+        return None
+    containers = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
+    for one in containers:
+        waiting = one.state.waiting if one.state is not None else None
+        if waiting is not None and waiting.reason and waiting.message:
+            return PodWaiting(meta.name, waiting.reason, waiting.message, one.name)
+    return _of_conditions(pod) if not containers else None
+
+
+def _of_conditions(pod: Pod) -> PodWaiting | None:
+    """The newest condition, if that is not fulfilled; containers are not yet spoken of."""
+    newest = max(pod.status.conditions or (), key=lambda one: one.last_transition_time or BEGINNING, default=None)
+    if newest is None or newest.status == "True" or not (newest.reason and newest.message):
+        return None
+    return PodWaiting(pod.metadata.name, newest.reason, newest.message)

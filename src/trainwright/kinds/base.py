@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kind is: a value made of identity, a wire type and pure functions. `registry` holds one per kind.
+"""What a version's schema writes into a manifest that does not say it: the same values, where there is no API server.
+
+`base.stored` calls it. A document may be of any shape still; what has not the shape for a default gets none.
+
+What a kind is: a value made of identity, a wire type and pure functions. `registry` holds one per kind.
 
 The engines call `load` on what the API server sends and `render` on what `core` concluded; `crd` reads the type; the
 command line asks for the edits.
@@ -13,19 +17,41 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.kinds import template
-from trainwright.kinds.decode import Reading, read
-from trainwright.kinds.examine import examine
-from trainwright.kinds.paths import item, under
-from trainwright.kinds.stamps import stamped
-from trainwright.kinds.standins import Respelt, filled
+from trainwright.kinds.decode import Reading, Respelt, examine, filled, read
+from trainwright.kinds.scalars import item, under
 from trainwright.model.event import Emit, JobEvent, plain
 from trainwright.model.job import Body, Gang, Job
 from trainwright.model.ledger import Ledger, Outcome, Phase, Reason, Times
 from trainwright.model.meta import ADOPT, Key, ObjectMeta, Owner
+from trainwright.model.plan import Status
 from trainwright.model.problem import Problem
 from trainwright.model.rule import NEVER, Result
-from trainwright.model.status import Status
 from trainwright.model.units import BEGINNING, Time, moment
+
+
+def stamped(document: Body, stamps: Mapping[str, str]) -> Body:
+    """The document with these defaults where it says nothing (or null); shared where nothing differs."""
+    for path, value in stamps.items():
+        document = _stamped(document, path.split("."), value)
+    return document
+
+
+def _stamped(part: Any, steps: list[str], value: str) -> Any:
+    """A mapping with the default at the end of the steps."""
+    if not isinstance(part, dict):
+        return part
+    step, *rest = steps
+    changed: Body = {}
+    for key in part if step == "*" else (step,):
+        before = part.get(key)
+        after = value if not rest and before is None else before
+        if rest:
+            # The object right around a default is made for it; larger parts, and entries of mappings, are the user's.
+            made = before is None and len(rest) == 1 and step != "*"
+            after = _stamped({} if made else before, rest, value)
+        if after is not before:
+            changed[key] = after
+    return part | changed if changed else part
 
 
 class Column(Struct, frozen=True):

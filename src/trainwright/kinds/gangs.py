@@ -41,7 +41,7 @@ ANY = replace(ALL[0], instead=ALL[1:])
 ANY_UNASKED = replace(ANY, asked=False)
 
 
-class Wish(Struct, frozen=True):
+class GangRequest(Struct, frozen=True):
     """What a job wants of its group, whichever scheduler it is for."""
 
     name: str
@@ -52,16 +52,16 @@ class Wish(Struct, frozen=True):
     timeout: int | None = None
 
 
-class Form(Struct, frozen=True):
+class GangScheduler(Struct, frozen=True):
     """How one scheduler is spoken to."""
 
     #: Labels and annotations of a member: (group, role) -> each.
-    labels: Callable[[Wish, str], dict[str, str]]
-    annotations: Callable[[Wish, str], dict[str, str]]
-    spec: Callable[[Wish], Body]
+    labels: Callable[[GangRequest, str], dict[str, str]]
+    annotations: Callable[[GangRequest, str], dict[str, str]]
+    spec: Callable[[GangRequest], Body]
 
 
-def _nothing(_wish: Wish, _role: str) -> dict[str, str]:
+def _nothing(_wish: GangRequest, _role: str) -> dict[str, str]:
     return {}
 
 
@@ -69,8 +69,8 @@ def _said(**fields: Any) -> Body:
     return {name: value for name, value in fields.items() if value not in (None, "", {})}
 
 
-FORMS: dict[str, Form] = {
-    VOLCANO_API: Form(
+FORMS: dict[str, GangScheduler] = {
+    VOLCANO_API: GangScheduler(
         _nothing,
         lambda wish, role: {"scheduling.k8s.io/group-name": wish.name, "volcano.sh/task-spec": role},
         lambda wish: _said(
@@ -80,12 +80,12 @@ FORMS: dict[str, Form] = {
             minResources=wish.resources,
         ),
     ),
-    PLUGINS_API: Form(
+    PLUGINS_API: GangScheduler(
         lambda wish, _role: {"scheduling.x-k8s.io/pod-group": wish.name},
         _nothing,
         lambda wish: _said(minMember=wish.members, minResources=wish.resources, scheduleTimeoutSeconds=wish.timeout),
     ),
-    T9K_API: Form(
+    T9K_API: GangScheduler(
         lambda wish, role: {
             T9K_GROUP_LABEL: wish.name,
             T9K_QUEUE_LABEL: wish.queue or _QUEUE,

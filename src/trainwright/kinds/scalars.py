@@ -2,16 +2,25 @@
 """Single values against their types, in words a newcomer understands: what was expected, what was found, what to do.
 
 `decode` asks `fault` about every leaf of a manifest and `words` about everything else it did not find as expected.
+
+How the place of a field is written: `spec.replicaSpecs[0].type`, `metadata.labels["a/b"]`.
+
+`decode` and `template` write such paths into problems; `manifest` takes them apart again to find the line.
+
+Limits and types of fields that all kinds share, and what is said of a manifest that exceeds a limit.
 """
 
 import re
+from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
+from typing import Annotated
 
 import msgspec
-from msgspec import inspect
+from msgspec import Meta, Struct, inspect
 
-from trainwright.model.problem import shown
+from trainwright.model.meta import Key
+from trainwright.model.problem import Problem, shown
 from trainwright.model.units import quantity
 
 _NUMBER = re.compile(r"\s*[-+]?\d{1,30}(\.\d{0,30})?\s*")
@@ -148,3 +157,84 @@ def _moment(value: object) -> bool:
     except msgspec.ValidationError:
         return False
     return True
+
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_PART = re.compile(r'\[(\d{1,9})\]|\[("(?:[^"\\]|\\.)*")\]|\.?([^.\[\]"]+)')
+#: A longer key is cut: a path is for reading.
+_LONGEST = 80
+
+
+def under(path: str, key: str) -> str:
+    """The path of a key of the mapping at `path`."""
+    key = key if len(key) <= _LONGEST else key[: _LONGEST - 3] + "..."
+    if not _WORD.fullmatch(key):
+        return f"{path}[{msgspec.json.encode(key).decode()}]"
+    return f"{path}.{key}" if path else key
+
+
+def item(path: str, index: int) -> str:
+    """The path of an entry of the list at `path`."""
+    return f"{path}[{index}]"
+
+
+def parts(path: str) -> tuple[str | int, ...]:
+    """The keys and indexes that lead to a path; what cannot be read as one ends it."""
+    found: list[str | int] = []
+    at = 0
+    while (match := _PART.match(path, at)) is not None:
+        index, quoted, word = match.groups()
+        found.append(int(index) if index else msgspec.json.decode(quoted, type=str) if quoted else word)
+        at = match.end()
+    return tuple(found)
+
+
+#: Replicas of a job in all: what its status must remember of them stays within what an API server stores.
+MOST_REPLICAS = 10_000
+#: Characters of a host name, and so of a pod's or service's name.
+LONGEST_NAME = 63
+#: Bytes of one environment variable with which Linux still starts a program.
+LONGEST_VARIABLE = 131_072
+#: What a job may be called whose name becomes part of host names.
+LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+
+Seconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Count = Annotated[int, Meta(ge=0, le=MOST_REPLICAS)]
+Word = Annotated[str, Meta(max_length=253)]
+Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+
+
+class Spec(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Base of the parts of a manifest; they hold the user's dicts, so they are left to the garbage collector."""
+
+
+def doc(text: str) -> Meta:
+    """What `kubectl explain` says of a field."""
+    return Meta(description=text)
+
+
+def check_name(name: str, *, hosts: str = "services") -> Iterator[Problem]:
+    """The name of a job whose replicas have `services`, which must start with a letter, or only `hosts`."""
+    path, letter = "metadata.name", hosts == "services"
+    if not name:
+        yield Problem(path, "a job needs a name")
+    elif not LABEL.fullmatch(name) or (letter and not name[0].isalpha()):
+        first = "a letter first" if letter else "a letter or digit first"
+        message = f"{name[:60]!r} becomes the name of {hosts}: use lower-case letters, digits and dashes"
+        yield Problem(path, f"{message}, with {first} and no dash at the end")
+    elif len(name) > LONGEST_NAME:
+        yield Problem(path, f"expected at most {LONGEST_NAME} characters, found {len(name)}")
+
+
+def check_replica_names(job: str, role: str, replicas: int, path: str, also: str = "") -> Iterator[Problem]:
+    """The longest name of a replica; `also` is what else may be shortened besides the name of the job."""
+    longest = Key("", job).replica_name(role, max(replicas - 1, 0))
+    if len(longest) > LONGEST_NAME:
+        message = f"the replica's name {longest!r} has {len(longest)} characters; at most {LONGEST_NAME} are allowed"
+        yield Problem(path, f"{message}: shorten metadata.name{also}")
+
+
+def check_total(total: int, path: str) -> Iterator[Problem]:
+    """The number of replicas of a job."""
+    if total > MOST_REPLICAS:
+        yield Problem(path, f"a job may have {MOST_REPLICAS} replicas; this one has {total}")

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a pod template, for any kind: its shape against `podtable`, then what one field asks of another.
+"""What an API server refuses of a pod although its shape is right: names, paths and fields that cannot be meant.
+
+Called by `template` for every container and volume. A name or path that leads out of its place is a mistake at best.
+
+What is wrong with a pod template, for any kind: its shape against `podtable`, then what one field asks of another.
 
 `base.load` asks for both of every kind's templates, also where the rest of a manifest cannot be read. The template
 itself is never re-modelled: it is looked at, and goes to the pod as it is.
 """
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from itertools import chain, islice
@@ -12,13 +17,94 @@ from typing import Any
 
 from msgspec import Struct, inspect
 
-from trainwright.kinds import spelling
-from trainwright.kinds.decode import MOST, Found, walk
-from trainwright.kinds.paths import item, under
+from trainwright.kinds.decode import MOST, DecodeProblems, walk
 from trainwright.kinds.podtable import ROOT, TYPES
+from trainwright.kinds.scalars import item, under
 from trainwright.model.job import Body
-from trainwright.model.problem import Problem, nearest
+from trainwright.model.problem import Problem, nearest, shown
 from trainwright.model.units import quantity
+
+Place = tuple[str, Body]
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_LAST_PORT = 65535
+_SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['[^']+'\]")
+#: What `fieldRef` in an environment may name.
+FIELDS = (
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "metadata.labels['…']",
+    "metadata.annotations['…']",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+)
+
+
+def check_spelling(containers: list[Place], volumes: list[Place]) -> Iterator[Problem]:
+    """Everything of this sort in one pod."""
+    for path, body in (*containers, *volumes):
+        yield from _label(body.get("name"), f"{path}.name")
+    for path, container in containers:
+        yield from _ports(container, path)
+        yield from _mount_paths(container, path)
+        yield from _fields(container, path)
+    for path, volume in volumes:
+        for source in ("configMap", "secret"):
+            yield from _items(volume.get(source), f"{path}.{source}")
+
+
+def _label(name: Any, path: str) -> Iterator[Problem]:
+    if isinstance(name, str) and name and not _LABEL.fullmatch(name):
+        expected = "use at most 63 lower-case letters, digits and dashes, with a letter or digit at both ends"
+        yield Problem(path, f"{name[:60]!r} cannot be a name here: {expected}")
+
+
+def _ports(container: Body, path: str) -> Iterator[Problem]:
+    first: dict[str, str] = {}
+    for place, port in _named_entries(container.get("ports"), f"{path}.ports"):
+        number, name = port.get("containerPort"), port.get("name")
+        if type(number) is int and not 0 < number <= _LAST_PORT:
+            yield Problem(f"{place}.containerPort", f"expected a port from 1 to {_LAST_PORT}, found {shown(number)}")
+        if isinstance(name, str) and name and first.setdefault(name, place) != place:
+            yield Problem(f"{place}.name", f"{name!r} is already the name of {first[name]}; each port needs its own")
+
+
+def _mount_paths(container: Body, path: str) -> Iterator[Problem]:
+    for place, mount in _named_entries(container.get("volumeMounts"), f"{path}.volumeMounts"):
+        if mount.get("mountPath") == "":
+            yield Problem(f"{place}.mountPath", "may not be empty: expected a path such as /data")
+        yield from _inside(mount.get("subPath"), f"{place}.subPath")
+
+
+def _items(source: Any, path: str) -> Iterator[Problem]:
+    for place, entry in _named_entries(source.get("items") if isinstance(source, dict) else None, f"{path}.items"):
+        yield from _inside(entry.get("path"), f"{place}.path")
+
+
+def _inside(value: Any, path: str) -> Iterator[Problem]:
+    if isinstance(value, str) and (value.startswith("/") or ".." in value.split("/")):
+        yield Problem(path, f"{value[:60]!r} leads out of the volume: expected a relative path without `..`")
+
+
+def _fields(container: Body, path: str) -> Iterator[Problem]:
+    for place, entry in _named_entries(container.get("env"), f"{path}.env"):
+        given = entry.get("valueFrom")
+        ref = given.get("fieldRef") if isinstance(given, dict) else None
+        field = ref.get("fieldPath") if isinstance(ref, dict) else None
+        if isinstance(field, str) and field not in FIELDS and not _SUBSCRIPT.fullmatch(field):
+            message = f"{field[:60]!r} is not known; expected {', '.join(FIELDS)}"
+            yield Problem(f"{place}.valueFrom.fieldRef.fieldPath", message, nearest(field, FIELDS))
+
+
+def _named_entries(entries: Any, path: str) -> Iterator[Place]:
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        if isinstance(entry, dict):
+            yield item(path, index), entry
+
 
 _SCALARS: dict[str, inspect.Type] = {
     "any": inspect.AnyType(),
@@ -36,13 +122,13 @@ _LISTED = 32
 _Place = tuple[str, Body]
 
 
-def read_all(document: Body, found: Found) -> dict[str, Body]:
+def read_all(document: Body, found: DecodeProblems) -> dict[str, Body]:
     """All templates of a manifest, by their paths."""
     every = islice(templates(document.get("spec"), "spec"), MOST)
     return {path: read(template, path, found) for path, template in every}
 
 
-def read(template: Body, path: str, found: Found) -> Body:
+def read(template: Body, path: str, found: DecodeProblems) -> Body:
     """What can be read of the template at `path`, as `decode.walk` returns it; what is wrong goes to `found`."""
     clean: Body = walk(_type(ROOT), template, path, found)
     return clean
@@ -71,7 +157,7 @@ def check(template: Body, path: str) -> Iterator[Problem]:
         _some(template, spec, where),
         _names(containers, "container"),
         _names(given, "volume"),
-        spelling.check(containers, given),
+        check_spelling(containers, given),
         chain.from_iterable(_limits(body, f"{place}.resources") for place, body in containers),
         chain.from_iterable(_mounts(body, place, volumes) for place, body in containers),
     )

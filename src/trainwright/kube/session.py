@@ -18,14 +18,10 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from trainwright import __version__
-from trainwright.kube.auth import credentials
-from trainwright.kube.calls import Call
-from trainwright.kube.config import Access
-from trainwright.kube.kubeconfig import User
-from trainwright.kube.proof import Proof
-from trainwright.kube.tls import context_of
-from trainwright.runtime.clock import WallClock
-from trainwright.runtime.ports import Clock
+from trainwright.kube.auth import AuthHeaders, context_of, credentials
+from trainwright.kube.codec import Request
+from trainwright.kube.config import Access, UserEntry
+from trainwright.runtime.ports import Clock, WallClock
 
 #: Less than the 90 s after which API servers close a connection that nobody uses.
 _IDLE = 60.0
@@ -38,7 +34,7 @@ _RETIRE = 60.0
 _TURNS = 250
 
 
-class Session:
+class ApiSession:
     """One server, one user."""
 
     def __init__(self, access: Access, clock: Clock | None = None) -> None:
@@ -55,7 +51,7 @@ class Session:
         self._sockets: WeakSet[socket.socket] = WeakSet()
 
     def send(
-        self, call: Call, proof: Proof, limits: ClientTimeout, check: Callable[[], None] | None = None
+        self, call: Request, proof: AuthHeaders, limits: ClientTimeout, check: Callable[[], None] | None = None
     ) -> AbstractAsyncContextManager[ClientResponse]:
         """One request; redirects are not followed, as they would carry our token elsewhere.
 
@@ -92,7 +88,7 @@ class Session:
                 return
             await asyncio.sleep(0.001)
 
-    def _open(self, proof: Proof) -> ClientSession:
+    def _open(self, proof: AuthHeaders) -> ClientSession:
         if self._session is None or self._pair != proof.pair:
             if self._session is not None:
                 task = asyncio.create_task(_retire(self._session))
@@ -101,7 +97,7 @@ class Session:
             self._session, self._pair = self._made(proof), proof.pair
         return self._session
 
-    def _made(self, proof: Proof) -> ClientSession:
+    def _made(self, proof: AuthHeaders) -> ClientSession:
         secure = self.server.startswith("https:")
         context = context_of(self._access.cluster, self._access.user, proof.pair) if secure else True
         # How many requests there are at a time is bounded by `http`; watches and logs come on top.
@@ -138,7 +134,7 @@ class _Checked(BytesPayload):
         await super().write_with_length(writer, content_length)
 
 
-def _headers(user: User) -> CIMultiDict[str]:
+def _headers(user: UserEntry) -> CIMultiDict[str]:
     headers = CIMultiDict({"User-Agent": f"trainwright/{__version__}", "Accept": "application/json"})
     if user.impersonate:
         headers["Impersonate-User"] = user.impersonate

@@ -13,8 +13,7 @@ from trainwright.local.storage.metadata import key_of
 from trainwright.local.storage.store import Store
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
-from trainwright.runtime.ports import EVERYTHING, Change, Page, Propagation, Resource, Scope
-from trainwright.runtime.resources import PODS
+from trainwright.runtime.ports import EVERYTHING, PODS, ListPage, Propagation, Resource, Selection, WatchEvent
 
 
 def _wake(waiting: Future[None]) -> None:
@@ -28,13 +27,13 @@ class LocalCluster:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    async def list(self, resource: Resource, scope: Scope = EVERYTHING, *, not_older_than: str = "") -> Page:
+    async def list(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
         """Everything in the scope."""
         return self.store.page(resource, scope, not_older_than=not_older_than)
 
     async def watch(
-        self, resource: Resource, scope: Scope = EVERYTHING, *, since: str
-    ) -> AsyncGenerator[tuple[Change, ...], None]:
+        self, resource: Resource, scope: Selection = EVERYTHING, *, since: str
+    ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
         """What happened after that version, in batches; with no version, all that is there first."""
         watch = self.store.watch(resource, scope, since)
         loop = get_running_loop()

@@ -14,36 +14,34 @@ from typing import Any
 
 from trainwright.errors import EngineError
 from trainwright.kinds.gangs import T9K_API
-from trainwright.local.agent.settings import HEARTBEAT
+from trainwright.local.addresses import Addresses
 from trainwright.local.checks import admission
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.devices.foreign import ForeignProcessWatch
-from trainwright.local.fleet import Fleet
-from trainwright.local.network.addresses import Addresses
-from trainwright.local.network.pools import BLOCKS, Hosts, Ports, Subnet, loopback, ranges
+from trainwright.local.node_pool import NodePool
 from trainwright.local.scheduling.scheduler import Scheduler
-from trainwright.local.settings import SOCKET, Settings
+from trainwright.local.settings import SOCKET, EngineSettings
 from trainwright.local.sockets.protocol import HeartbeatRequest, MetricsRequest
-from trainwright.local.sockets.server import serve
-from trainwright.local.sockets.verbs import Verb
+from trainwright.local.sockets.server import Verb, serve
 from trainwright.local.storage.store import Store
 from trainwright.model.child import Node
 from trainwright.model.meta import Key
-from trainwright.model.site import Devices, Site, Sizing
+from trainwright.model.site import DeviceRules, Site, SizingRules
+from trainwright.node.devices.foreign import ForeignProcessWatch
+from trainwright.node.network.pools import BLOCKS, AddressPool, PortPool, SubnetPool, loopback, ranges
+from trainwright.node.settings import HEARTBEAT
 from trainwright.runtime import settings as runtime
-from trainwright.runtime.clock import WallClock
 from trainwright.runtime.controller import Controller
-from trainwright.runtime.resources import NODES
+from trainwright.runtime.ports import NODES, WallClock
 
-__all__ = ["Engine", "Settings"]
+__all__ = ["Engine", "EngineSettings"]
 
 #: A node whose agent has died is lost for certain: nobody needs to hope for it for as long as on a network.
 NODE_GRACE = 5.0
 LINGER = 5.0
 #: And everything about it is seen at once, so roles that resize themselves need not wait to be sure.
 DISTRUST = 10.0
-SIZING = Sizing(patience=3.0, cooldown=5.0)
-DEVICES = Devices(grace=5.0)
+SIZING = SizingRules(patience=3.0, cooldown=5.0)
+DEVICES = DeviceRules(grace=5.0)
 #: Seconds until counts are written: here that costs nothing, and somebody watches.
 _COUNTS = 1.0
 #: Seconds for the passes that are under way when the controller is stopped.
@@ -53,12 +51,12 @@ _DRAIN = 2.0
 class Engine:
     """One engine; `start` it, and `stop` it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
         self._clock = WallClock()
         self.store = Store(self._clock)
         self.cluster = LocalCluster(self.store)
-        self._fleet = Fleet(self.cluster, self._clock, settings)
+        self._fleet = NodePool(self.cluster, self._clock, settings)
         self._open = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         #: Set when a part of the engine has failed: whoever waits for a job waits for this as well.
@@ -79,7 +77,7 @@ class Engine:
         admission.install(self.store)
         await self._fleet.prepare()
         pool, hosted = self._pools()
-        addresses = Addresses(self.store, pool, Ports(ranges(), start=os.getpid()), hosted)
+        addresses = Addresses(self.store, pool, PortPool(ranges(), start=os.getpid()), hosted)
         addresses.install()
         verbs: dict[str, Verb[Any]] = {
             "metrics": Verb(MetricsRequest, self._metrics),
@@ -88,7 +86,7 @@ class Engine:
         await self._open.enter_async_context(serve(self._settings.folder / SOCKET, self.cluster, verbs))
         await self._fleet.start()
         site = self._site()
-        settings = runtime.Settings(resync=self._settings.resync, count_delay=_COUNTS)
+        settings = runtime.ControllerSettings(resync=self._settings.resync, count_delay=_COUNTS)
         registry = self._settings.registry
         site_for = (lambda _job: site) if site.names_resolve else partial(addresses.placed, site)
         self._controller = Controller(self.cluster, self._clock, site_for, settings, registry=registry)
@@ -116,13 +114,13 @@ class Engine:
         await self._fleet.stop(grace)
         await self._open.aclose()
 
-    def _pools(self) -> tuple[Hosts, Hosts | None]:
+    def _pools(self) -> tuple[AddressPool, AddressPool | None]:
         """Addresses for pods, and for those on this machine's own network where the others have one of their own.
 
         Two engines of one machine rarely share a part of the loopback range.
         """
         machine = loopback(f"127.{1 + os.getpid() % 250}.0.0/16")
-        return (Subnet(self._fleet.subnet), machine) if self._fleet.subnet else (machine, None)
+        return (SubnetPool(self._fleet.subnet), machine) if self._fleet.subnet else (machine, None)
 
     def _site(self) -> Site:
         """In the sandbox names resolve, and everything is as on a cluster; bare processes are told addresses."""

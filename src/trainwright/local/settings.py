@@ -6,14 +6,14 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from trainwright.local.devices.inventory import DeviceSet
+from trainwright.node.devices.inventory import DeviceSet
 from trainwright.runtime.ports import Registry
 
 #: In the folder of a run: where other processes reach its engine.
 SOCKET = "engine.sock"
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class EngineSettings(Struct, frozen=True, kw_only=True):
     """What a run wants of its engine."""
 
     #: The folder of this run; it exists.

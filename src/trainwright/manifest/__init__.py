@@ -6,7 +6,7 @@ words its complaints) and `documents` keeps them with their lines. What is no ma
 line says where and why.
 """
 
+from trainwright.manifest.builder import LARGEST, MalformedError
 from trainwright.manifest.documents import Document, read
-from trainwright.manifest.text import LARGEST, MalformedError
 
 __all__ = ["LARGEST", "Document", "MalformedError", "read"]

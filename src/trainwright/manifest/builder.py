@@ -1,19 +1,210 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parser's events to plain objects, in one pass that is bounded in depth and size. Called by `documents.read`.
+"""The parser's complaints in words that help, with the place to look at. Called by `builder` for what is not YAML.
+
+Bytes to text that the YAML parser can be trusted with, and the error that everything in this package raises.
+
+Called by `documents.read` before anything is parsed: size, encoding, control characters, and what makes libyaml slow.
+
+Single words of YAML to values, by kubectl's rules: 1.1 booleans, no base-60 numbers, times left as text.
+
+Called by `builder` for every scalar. A word that has no value in JSON raises ValueError, whose text says what to do.
+
+The parser's events to plain objects, in one pass that is bounded in depth and size. Called by `documents.read`.
 
 Working on events instead of PyYAML's own constructor is what lets us refuse duplicate keys, foreign tags and expanding
 aliases while they are met, and keep the line of every field: a tree of marks is built next to the tree of values.
 """
 
+import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import yaml
 from yaml import AliasEvent, DocumentStartEvent, Event, ScalarEvent, SequenceStartEvent
 
-from trainwright.manifest.syntax import explain
-from trainwright.manifest.text import MalformedError
-from trainwright.manifest.values import foreign, key_of, value_of
+from trainwright.errors import ManifestError
+
+#: What libyaml says, in words that help.
+_HELP = {
+    "found character that cannot start any token": "nothing may begin with this character: indent with spaces, not "
+    "tabs, and put text that begins with @, % or ` in quotes",
+    "mapping values are not allowed in this context": "a second `: ` on one line, or a line that is indented too far; "
+    "put text that contains `: ` in quotes",
+    "did not find expected key": "this line does not fit the ones above it; check its indentation and quotes",
+    "could not find expected ':'": "expected `key: value`; is a colon or a space after it missing?",
+    "found a tab character that violates indentation": "indent with spaces, not tabs",
+    "found unexpected end of stream": "the quotes that are opened here are never closed",
+}
+
+
+def explain(error: yaml.YAMLError) -> tuple[Any, str]:
+    """The mark of the mistake, if there is one, and what to say about it."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return None, f"not valid YAML: {' '.join(str(error).split())}"
+    problem = str(error.problem or error.context)
+    # What was never closed is noticed at the end of the file; where it was opened is what people need.
+    mark = error.context_mark if "end of stream" in problem else error.problem_mark
+    return mark or error.problem_mark, f"not valid YAML: {_HELP.get(problem, problem)}"
+
+
+#: Twice what an API server stores; a job is a few kilobytes.
+LARGEST = 3 * 1024 * 1024
+#: libyaml compares each %TAG line with all before it.
+_MOST_DIRECTIVES = 16
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class MalformedError(ManifestError):
+    """Text that is not a manifest: `where` is FILE[:LINE[:COLUMN]], `what` the reason.
+
+    `document` counts from 1, as in `Document`; 0: the reason is not in one of the documents.
+    """
+
+    def __init__(
+        self, file: str, what: str, line: int | None = None, column: int | None = None, *, document: int = 0
+    ) -> None:
+        self.file = file
+        self.document = document
+        self.line = line
+        self.where = ":".join(str(part) for part in (file, line, column) if part is not None)
+        self.what = what
+        super().__init__(f"{self.where}: {f'document {document}: ' if document else ''}{what}")
+
+
+def decoded(file: str, data: bytes) -> str:
+    """The text, if it is one."""
+    if len(data) > LARGEST:
+        raise MalformedError(file, f"larger than {LARGEST // 1024**2} MiB, which no manifest is")
+    if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        raise MalformedError(file, "this is UTF-16 text; save it as UTF-8")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise MalformedError(
+            file, f"not UTF-8 text (byte 0x{data[error.start]:02x}); is this a manifest?", line
+        ) from None
+    return _clean(file, text)
+
+
+def _clean(file: str, text: str) -> str:
+    if (found := _UNPRINTABLE.search(text)) is not None:
+        line = text.count("\n", 0, found.start()) + 1
+        column = found.start() - text.rfind("\n", 0, found.start())
+        what = f"control character U+{ord(found.group()):04X}, which YAML does not allow; is this a manifest?"
+        raise MalformedError(file, what, line, column)
+    if text.count("\n%") > _MOST_DIRECTIVES:
+        raise MalformedError(file, f"more than {_MOST_DIRECTIVES} lines begin with `%`; is this a manifest?")
+    return text
+
+
+Scalar = str | int | float | bool | None
+
+_CORE = "tag:yaml.org,2002:"
+_SIGNS = frozenset("+-.0123456789")
+_LONGEST_NUMBER = 100
+
+
+def _spellings(words: str, value: Scalar) -> dict[str, Scalar]:
+    return {form: value for word in words.split() for form in (word, word.capitalize(), word.upper())}
+
+
+_WORDS: dict[str, Scalar] = {
+    **_spellings("y yes true on", value=True),
+    **_spellings("n no false off", value=False),
+    **_spellings("null", value=None),
+    "": None,
+    "~": None,
+}
+_NOT_JSON = frozenset(
+    sign + word for sign in ("", "+", "-") for word in (".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF")
+)
+_INT = re.compile(r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|0[bB]([01]+)|0[oO]?([0-7]+)|(0|[1-9][0-9]*))")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+
+
+def value_of(event: ScalarEvent) -> Scalar:
+    """What a scalar means: by its tag if it has one, by its looks if it is neither tagged nor quoted."""
+    text = str(event.value)
+    if not text.isascii():
+        text.encode()  # raises for half a surrogate pair, which PyYAML's own scanner lets pass
+    if event.tag is None or event.tag == "!":
+        return _plain(text) if event.implicit[0] else text
+    wanted = _TAGS.get(event.tag.removeprefix(_CORE) if event.tag.startswith(_CORE) else "")
+    if wanted is None:
+        raise ValueError(foreign(event.tag))
+    value = text if wanted == (str,) else _plain(text)
+    if type(value) not in wanted:
+        raise ValueError(f"{text[:60]!r} is not of the type that its tag !!{event.tag[len(_CORE) :]} gives it")
+    return value
+
+
+_TAGS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "null": (type(None),),
+}
+
+
+def foreign(tag: str) -> str:
+    """The message for a tag that is not one of YAML's own simple types."""
+    return f"tag {tag.replace(_CORE, '!!')[:60]!r} is not allowed in a manifest"
+
+
+def key_of(value: object) -> str:
+    """A mapping's key, which JSON wants to be text; kubectl turns whole numbers and booleans into it."""
+    match value:
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case None:
+            raise ValueError("a key is missing before the colon, or is null; put it in quotes if it is text")
+        case float():
+            raise ValueError(f"key {value} is a number with a fraction; put it in quotes")
+        case _:
+            raise ValueError("a key must be text, not a list or a mapping; `{{ }}` of an unfilled template looks so")
+
+
+def _plain(text: str) -> Scalar:
+    if text in _WORDS:
+        return _WORDS[text]
+    if not text or text[0] not in _SIGNS:
+        return text
+    if text in _NOT_JSON:
+        raise ValueError(f"{text} is not a number that a manifest can hold; put it in quotes if it is text")
+    return _number(text)
+
+
+def _number(text: str) -> Scalar:
+    digits = text.replace("_", "")
+    whole = _INT.fullmatch(digits)
+    if whole is None and not _FLOAT.fullmatch(digits):
+        return text
+    if len(digits) > _LONGEST_NUMBER:
+        raise ValueError(f"a number of {len(digits)} characters is too long; put it in quotes if it is text")
+    return _integer(*whole.groups()) if whole is not None else _fraction(text, float(digits))
+
+
+def _integer(sign: str, hexa: str | None, binary: str | None, octal: str | None, decimal: str | None) -> int:
+    digits, base = next((d, b) for d, b in ((hexa, 16), (binary, 2), (octal, 8), (decimal, 10)) if d is not None)
+    value = int(sign + digits, base)
+    if not -(2**63) <= value < 2**64:
+        raise ValueError(f"{value} does not fit in 64 bits; put it in quotes if it is text")
+    return value
+
+
+def _fraction(text: str, value: float) -> Scalar:
+    """As it comes out of kubectl's way through JSON: 2.0 is 2 there, and what overflows stays text."""
+    if abs(value) == float("inf"):
+        return text
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+
 
 DEEPEST = 64
 #: Values in one file, each alias counted with all it stands for.

@@ -9,9 +9,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from trainwright.kinds.paths import parts
-from trainwright.manifest.builder import Builder, Mark
-from trainwright.manifest.text import MalformedError, decoded
+from trainwright.kinds.scalars import parts
+from trainwright.manifest.builder import Builder, MalformedError, Mark, decoded
 from trainwright.model.problem import shown
 
 

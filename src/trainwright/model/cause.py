@@ -22,7 +22,7 @@ def brief(text: str, longest: int = LONGEST_MESSAGE) -> str:
 _WITH_NODE = frozenset({"NodeShutdown", "Terminated", "Shutdown", "NodeLost", "SupervisorLost", "DeletionByPodGC"})
 
 
-class Why(StrEnum):
+class CauseKind(StrEnum):
     """The kinds of cause, as they are counted in the durable state."""
 
     COMPLETED = "Completed"  # every container ended with 0; a cause only for policies that restart success
@@ -88,7 +88,7 @@ def implied_signal(code: int) -> int:
 class Cause(Wire, frozen=True, gc=False):
     """One cause, with what explains it to a person."""
 
-    why: Why
+    why: CauseKind
     code: int | UnsetType = UNSET
     #: The signal that ended it, 0 if it is known that none did. Unset: only the exit code is known.
     signal: int | UnsetType = UNSET
@@ -98,24 +98,24 @@ class Cause(Wire, frozen=True, gc=False):
     node: str = ""
 
     @property
-    def kinds(self) -> tuple[Why, ...]:
+    def kinds(self) -> tuple[CauseKind, ...]:
         """What it counts as for policies: a pod that went down with its node has failed, and has lost its node."""
-        down = self.why is Why.DISRUPTED and self.reason in _WITH_NODE
-        return (self.why, Why.NODE_LOST) if down else (self.why,)
+        down = self.why is CauseKind.DISRUPTED and self.reason in _WITH_NODE
+        return (self.why, CauseKind.NODE_LOST) if down else (self.why,)
 
     def __str__(self) -> str:
-        if self.why is Why.EXIT:
+        if self.why is CauseKind.EXIT:
             return f"container {self.container} {self._exit()}"
         text = {
-            Why.COMPLETED: "completed",
-            Why.EVICTED: "evicted by its node",
-            Why.DISRUPTED: "disrupted",
-            Why.DELETED: "deleted by somebody else",
-            Why.NODE_LOST: f"node {self.node} is lost",
-            Why.DEVICE: f"GPUs of node {self.node} have failed",
-            Why.CREATE_ERROR: f"container {self.container} cannot be created",
-            Why.IN_PLACE: "restarted in place",
-            Why.REJECTED: "failed before any container ran",
+            CauseKind.COMPLETED: "completed",
+            CauseKind.EVICTED: "evicted by its node",
+            CauseKind.DISRUPTED: "disrupted",
+            CauseKind.DELETED: "deleted by somebody else",
+            CauseKind.NODE_LOST: f"node {self.node} is lost",
+            CauseKind.DEVICE: f"GPUs of node {self.node} have failed",
+            CauseKind.CREATE_ERROR: f"container {self.container} cannot be created",
+            CauseKind.IN_PLACE: "restarted in place",
+            CauseKind.REJECTED: "failed before any container ran",
         }[self.why]
         detail = ": ".join(part for part in (self.reason, self.message) if part)
         return f"{text} ({detail})" if detail else text

@@ -62,7 +62,7 @@ class ContainerState(Wire, frozen=True, gc=False):
     terminated: Terminated | None = None
 
 
-class Container(Wire, frozen=True, gc=False):
+class ContainerStatus(Wire, frozen=True, gc=False):
     """The status of one container."""
 
     name: str = ""
@@ -77,7 +77,7 @@ class Container(Wire, frozen=True, gc=False):
 GONE = "NodeGone"
 
 
-class Condition(Wire, frozen=True, gc=False):
+class ObjectCondition(Wire, frozen=True, gc=False):
     """A condition of a pod or a node."""
 
     type: str = ""
@@ -103,9 +103,9 @@ class PodStatus(Wire, frozen=True, gc=False):
     message: str = ""
     pod_ip: str = field(name="podIP", default="")
     start_time: datetime | None = None
-    conditions: tuple[Condition, ...] | None = None
-    init_container_statuses: tuple[Container, ...] | None = None
-    container_statuses: tuple[Container, ...] | None = None
+    conditions: tuple[ObjectCondition, ...] | None = None
+    init_container_statuses: tuple[ContainerStatus, ...] | None = None
+    container_statuses: tuple[ContainerStatus, ...] | None = None
 
 
 class Pod(Wire, frozen=True, gc=False):
@@ -163,7 +163,7 @@ class NodeSpec(Wire, frozen=True, gc=False):
 class NodeStatus(Wire, frozen=True, gc=False):
     """How a node is, and what it offers."""
 
-    conditions: tuple[Condition, ...] | None = None
+    conditions: tuple[ObjectCondition, ...] | None = None
     allocatable: dict[str, str] | None = None
 
 

@@ -10,12 +10,12 @@ from typing import ClassVar
 from msgspec import Struct, UnsetType
 
 from trainwright.model.cause import brief
-from trainwright.model.job import Ending
+from trainwright.model.job import RequestedEnd
 from trainwright.model.ledger import Failure, Outcome, Reason
 from trainwright.model.rule import Result
 
 
-class Moment(StrEnum):
+class EventReason(StrEnum):
     """What an event is about; a kind may have its own word for it."""
 
     RUNNING = "Running"
@@ -42,7 +42,7 @@ class Moment(StrEnum):
 class JobStep(Struct, frozen=True, gc=False):
     """The job is running, suspended or resumed."""
 
-    moment: Moment
+    moment: EventReason
     job: str
     warning: ClassVar = False
 
@@ -54,12 +54,12 @@ class JobEnded(Struct, frozen=True, gc=False):
     """The job has its outcome; `ending` is what somebody asked for, where that is what decided it."""
 
     outcome: Outcome
-    ending: Ending | None = None
+    ending: RequestedEnd | None = None
 
     @property
-    def moment(self) -> Moment:
+    def moment(self) -> EventReason:
         """Succeeded or failed."""
-        return Moment.FAILED if self.warning else Moment.SUCCEEDED
+        return EventReason.FAILED if self.warning else EventReason.SUCCEEDED
 
     @property
     def warning(self) -> bool:
@@ -77,7 +77,7 @@ class Restarting(Struct, frozen=True, gc=False):
     """Pods are replaced after this failure; None: they had completed, and the policy restarts success."""
 
     failure: Failure | None = None
-    moment: ClassVar = Moment.RESTARTING
+    moment: ClassVar = EventReason.RESTARTING
 
     @property
     def warning(self) -> bool:
@@ -98,7 +98,7 @@ class Resized(Struct, frozen=True, gc=False):
     after: int
     #: Why, where the user did not ask for it.
     why: str = ""
-    moment: ClassVar = Moment.RESIZED
+    moment: ClassVar = EventReason.RESIZED
     warning: ClassVar = False
 
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ class Resized(Struct, frozen=True, gc=False):
 class ChildEvent(Struct, frozen=True, gc=False):
     """A child was created, deleted, or refused by the API server. `why` it was deleted or refused."""
 
-    moment: Moment
+    moment: EventReason
     kind: str
     name: str
     why: str = ""
@@ -118,13 +118,13 @@ class ChildEvent(Struct, frozen=True, gc=False):
     @property
     def warning(self) -> bool:
         """It was refused."""
-        return self.moment is Moment.REFUSED
+        return self.moment is EventReason.REFUSED
 
     def __str__(self) -> str:
         match self.moment:
-            case Moment.CREATED:
+            case EventReason.CREATED:
                 return f"Created {self.kind.lower()}: {self.name}"
-            case Moment.DELETED:
+            case EventReason.DELETED:
                 return f"Deleted {self.kind.lower()}: {self.name} ({self.why})"
         return brief(f"{self.kind} {self.name} could not be created: {self.why}")
 
@@ -134,7 +134,7 @@ class PodExited(Struct, frozen=True, gc=False):
 
     pod: str
     code: int | UnsetType
-    moment: ClassVar = Moment.EXITED
+    moment: ClassVar = EventReason.EXITED
     warning: ClassVar = False
 
     def __str__(self) -> str:
@@ -148,7 +148,7 @@ class PodWaiting(Struct, frozen=True, gc=False):
     reason: str
     message: str
     container: str = ""
-    moment: ClassVar = Moment.WAITING
+    moment: ClassVar = EventReason.WAITING
     warning: ClassVar = True
 
     def __str__(self) -> str:
@@ -159,7 +159,7 @@ class PodWaiting(Struct, frozen=True, gc=False):
 class Notice(Struct, frozen=True, gc=False):
     """Anything else: a text that is the same for every kind."""
 
-    moment: Moment
+    moment: EventReason
     message: str
     reason: str = ""
     warning: bool = True
@@ -177,7 +177,7 @@ JobEvent = JobStep | JobEnded | Restarting | Resized | ChildEvent | PodExited | 
 class Emit(Struct, frozen=True, gc=False):
     """An event in the words of its kind. Sent only after the status that it speaks of is stored."""
 
-    moment: Moment
+    moment: EventReason
     message: str
     warning: bool = False
     #: The kind's word for the moment, and its name for us, where it has its own.
@@ -197,9 +197,9 @@ def with_child_kind(event: ChildEvent, source: str) -> Emit:
     """As Kubernetes' own controllers tell of a child: a reason for each kind, and no more words than these."""
     kind = event.kind if event.kind == "PodGroup" else event.kind.lower()
     match event.moment:
-        case Moment.CREATED:
+        case EventReason.CREATED:
             message = f"Created {kind}: {event.name}"
-        case Moment.DELETED:
+        case EventReason.DELETED:
             message = f"Deleted {kind}: {event.name}"
         case _:
             message = f"Error creating: {event}"

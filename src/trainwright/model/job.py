@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from trainwright.model.cause import Why
+from trainwright.model.cause import CauseKind
 from trainwright.model.child import Observed
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import Key, Owner
@@ -23,10 +23,10 @@ from trainwright.model.units import count
 
 Body = dict[str, Any]
 #: Causes that lie with a node, not with what ran there.
-_NODE = frozenset({Why.NODE_LOST, Why.DEVICE})
+_NODE = frozenset({CauseKind.NODE_LOST, CauseKind.DEVICE})
 
 
-class Scope(StrEnum):
+class RestartScope(StrEnum):
     """What a restart takes down with it."""
 
     POD = "Pod"
@@ -34,7 +34,7 @@ class Scope(StrEnum):
     JOB = "Job"
 
 
-class Clean(StrEnum):
+class CleanPods(StrEnum):
     """Which pods are removed once the job has ended."""
 
     NONE = "None"
@@ -52,34 +52,34 @@ class Since(StrEnum):
 class Restart(Struct, frozen=True, gc=False):
     """When a replica of a role is tried again."""
 
-    causes: frozenset[Why] = frozenset()
+    causes: frozenset[CauseKind] = frozenset()
     #: Exit codes that may be tried again, as inclusive ranges; None: any.
     codes: tuple[tuple[int, int], ...] | None = None
     #: Causes that do not use up the budget.
-    free: frozenset[Why] = frozenset()
+    free: frozenset[CauseKind] = frozenset()
     #: The budget of the role, or of each replica with `per_replica`; None: unlimited.
     limit: int | None = None
     per_replica: bool = False
-    scope: Scope = Scope.POD
+    scope: RestartScope = RestartScope.POD
     #: A restart counts on every role that it takes along, not only on the one that caused it.
     shared: bool = False
     #: Where exit codes decide: what failed without a word of a container that counts is tried again, too.
     beside: bool = True
 
-    def answers(self, why: Why) -> bool:
+    def answers(self, why: CauseKind) -> bool:
         """Whether this cause is answered; sick GPUs are as good as a lost node."""
-        return why in self.causes or (why is Why.DEVICE and Why.NODE_LOST in self.causes)
+        return why in self.causes or (why is CauseKind.DEVICE and CauseKind.NODE_LOST in self.causes)
 
     @property
-    def uncounted(self) -> frozenset[Why]:
+    def uncounted(self) -> frozenset[CauseKind]:
         """What never uses up a budget; a pod that somebody removed is made again as a matter of course."""
-        free = self.free | {Why.DEVICE} if Why.NODE_LOST in self.free else self.free
-        return free if self.answers_removal else free | {Why.DELETED}
+        free = self.free | {CauseKind.DEVICE} if CauseKind.NODE_LOST in self.free else self.free
+        return free if self.answers_removal else free | {CauseKind.DELETED}
 
     @property
     def answers_removal(self) -> bool:
         """A pod that somebody removed takes its scope along: its peers hold its old address."""
-        return self.scope is not Scope.POD and Why.DELETED in self.causes
+        return self.scope is not RestartScope.POD and CauseKind.DELETED in self.causes
 
 
 class Elastic(Struct, frozen=True, gc=False):
@@ -102,7 +102,7 @@ class Role(Struct, frozen=True, dict=True):
     #: Set by `core.elastic`: what is asked for, within the bounds; `replicas` is then the size that is in force.
     wanted: int | None = None
     #: What a change of its size takes along, since peers hold the old world in their environment; None: nothing.
-    resize: Scope | None = None
+    resize: RestartScope | None = None
     #: The key, at the site's elastic server, under which replicas learn of a new size themselves; empty: nowhere.
     size_key: str = ""
     #: Roles of a lower stage are created first; with `awaits_running` they must also run first.
@@ -134,10 +134,16 @@ class Role(Struct, frozen=True, dict=True):
         return self.resize is not None or bool(self.size_key)
 
     @property
-    def bond(self) -> Scope:
+    def bond(self) -> RestartScope:
         """Whose pods begin together: none of a new attempt is made while one of an old attempt may still answer."""
         scopes = (self.restart.scope, self.resize)
-        return Scope.JOB if Scope.JOB in scopes else Scope.ROLE if Scope.ROLE in scopes else Scope.POD
+        return (
+            RestartScope.JOB
+            if RestartScope.JOB in scopes
+            else RestartScope.ROLE
+            if RestartScope.ROLE in scopes
+            else RestartScope.POD
+        )
 
     @cached_property
     def extended(self) -> Mapping[str, int]:
@@ -150,12 +156,12 @@ class Role(Struct, frozen=True, dict=True):
                     total[name] = total.get(name, 0) + count(amount)
         return MappingProxyType(total)
 
-    def survives(self, why: Why) -> bool:
+    def survives(self, why: CauseKind) -> bool:
         """Whether a replica that ended so may be tried again."""
         return self.restart.answers(why) or (self.resizes and why in _NODE)
 
     @property
-    def uncounted(self) -> frozenset[Why]:
+    def uncounted(self) -> frozenset[CauseKind]:
         """What never uses up its budget."""
         return self.restart.uncounted | _NODE if self.resizes else self.restart.uncounted
 
@@ -163,11 +169,11 @@ class Role(Struct, frozen=True, dict=True):
 class CleanUp(Struct, frozen=True, gc=False):
     """What is removed after each kind of end: `ended` by a deadline or on request, `lost` by a lost node."""
 
-    succeeded: Clean = Clean.NONE
-    failed: Clean = Clean.NONE
-    ended: Clean = Clean.NONE
+    succeeded: CleanPods = CleanPods.NONE
+    failed: CleanPods = CleanPods.NONE
+    ended: CleanPods = CleanPods.NONE
     #: None: as after any failure.
-    lost: Clean | None = None
+    lost: CleanPods | None = None
 
 
 class Deadline(Struct, frozen=True, gc=False):
@@ -177,7 +183,7 @@ class Deadline(Struct, frozen=True, gc=False):
     since: Since = Since.STARTED
 
 
-class Ending(Struct, frozen=True, gc=False):
+class RequestedEnd(Struct, frozen=True, gc=False):
     """Somebody asked the job to end: the kind's word for it, what they said, and how they said it."""
 
     word: str
@@ -208,7 +214,7 @@ class Lifecycle(Struct, frozen=True, gc=False):
     start_deadline: float | None = None
     #: Seconds after the end at which the job itself is removed.
     ttl: float | None = None
-    ending: Ending | None = None
+    ending: RequestedEnd | None = None
 
     @property
     def restarts_allowed(self) -> int | None:

@@ -12,7 +12,7 @@ from typing import Annotated
 from msgspec import Meta as Limits
 from msgspec import field
 
-from trainwright.model.cause import Cause, Why
+from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.meta import Wire
 from trainwright.model.rule import Result
 
@@ -67,7 +67,7 @@ class Spell(Wire, frozen=True, gc=False):
     indexes: Indexes
 
 
-class Ceiling(Wire, frozen=True, gc=False):
+class SizeCap(Wire, frozen=True, gc=False):
     """What a role that resizes itself was last resized to, and why."""
 
     at: datetime
@@ -83,7 +83,7 @@ class Ceiling(Wire, frozen=True, gc=False):
 class PendingRestart(Wire, frozen=True, gc=False):
     """A restart that is decided and has not happened: no pod of the new attempt exists."""
 
-    cause: Why
+    cause: CauseKind
     indexes: Indexes
     #: One restart of all these replicas, which has happened once the first of them has its pod; else one for each.
     together: bool = False
@@ -105,7 +105,7 @@ class RoleLedger(Wire, frozen=True, gc=False):
     size: int = -1
     #: Where pods are replaced whose containers cannot be made: which, and since when.
     stuck: Annotated[tuple[Spell, ...], Limits(max_length=64)] = ()
-    ceiling: Ceiling | None = None
+    ceiling: SizeCap | None = None
     #: Restarts that each replica was charged with, where the budget is the replica's own. Once the job has ended, only
     #: those of the replica whose failure decided it.
     charged: Row = ""
@@ -116,7 +116,7 @@ class RoleLedger(Wire, frozen=True, gc=False):
     #: once the job has ended.
     inside: int = 0
 
-    def made(self, free: frozenset[Why] = frozenset()) -> int:
+    def made(self, free: frozenset[CauseKind] = frozenset()) -> int:
         """Restarts that have happened, those for these causes left out. The one number that people are shown."""
         kept = [cause for cause in self.restarts if cause not in free]
         return sum(self.restarts[cause] - self.hidden.get(cause, 0) for cause in kept)
@@ -160,7 +160,7 @@ class Avoided(Wire, frozen=True, gc=False):
 
     node: Text
     since: datetime
-    why: Why
+    why: CauseKind
     failed: bool = False
     #: It is well again, and forgotten then if it stays so.
     until: datetime | None = None

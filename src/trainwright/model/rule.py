@@ -31,21 +31,21 @@ class Atom(Struct, frozen=True, gc=False):
     result: Result
 
 
-class All(Struct, frozen=True, gc=False):
+class AllOf(Struct, frozen=True, gc=False):
     """Every rule holds. `text` is how the user wrote it."""
 
     rules: tuple["Rule", ...]
     text: str = ""
 
 
-class Any(Struct, frozen=True, gc=False):
+class AnyOf(Struct, frozen=True, gc=False):
     """At least one rule holds."""
 
     rules: tuple["Rule", ...]
     text: str = ""
 
 
-Rule = Atom | All | Any
+Rule = Atom | AllOf | AnyOf
 
 #: The rule that never decides.
-NEVER: Rule = Any(())
+NEVER: Rule = AnyOf(())

@@ -9,7 +9,7 @@ from msgspec import Struct
 from trainwright.model.meta import Key
 
 
-class Creating(Struct, frozen=True, gc=False):
+class CreationRules(Struct, frozen=True, gc=False):
     """What becomes of pods whose containers cannot be created: their image, their configuration."""
 
     #: For so many seconds they are tried again and again.
@@ -20,7 +20,7 @@ class Creating(Struct, frozen=True, gc=False):
     fail: bool = False
 
 
-class Devices(Struct, frozen=True, gc=False):
+class DeviceRules(Struct, frozen=True, gc=False):
     """What counts as a GPU, and how it is known that those of a node have failed."""
 
     resources: frozenset[str] = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
@@ -60,7 +60,7 @@ class Devices(Struct, frozen=True, gc=False):
     grace: float = 60.0
 
 
-class Sizing(Struct, frozen=True, gc=False):
+class SizingRules(Struct, frozen=True, gc=False):
     """How roles that resize themselves go about it."""
 
     #: Seconds that pods may be without a place before the role does without them.
@@ -94,13 +94,13 @@ class Site(Struct, frozen=True):
     #: How long past its deadline a terminating pod may linger on a lost node before it is removed by force.
     linger: float = 30.0
     #: GPUs, and when they have failed.
-    devices: Devices = Devices()
+    devices: DeviceRules = DeviceRules()
     #: How long a node that failed a replica must be well again before it is trusted with another.
     distrust: float = 120.0
     #: Roles that resize themselves.
-    sizing: Sizing = Sizing()
+    sizing: SizingRules = SizingRules()
     #: Containers that cannot be created, where a role has no word of its own on that.
-    creating: Creating = Creating()
+    creating: CreationRules = CreationRules()
     #: Which scheduler starts gangs, where a kind leaves that to the operator; empty: none.
     gang_scheduler: str = ""
     #: Where elastic jobs agree on their members, as `host:port,…`; empty: nowhere.

@@ -10,7 +10,7 @@ no other bookkeeping of expectations is needed.
 from typing import Any
 
 from trainwright.model.meta import JOB_UID, Key, Meta
-from trainwright.runtime.ports import Change, Happened, Page, Resource
+from trainwright.runtime.ports import ListPage, Resource, WatchEvent, WatchEventType
 
 #: A job by its namespace and UID. Anybody can write a UID on a label, so what is in another namespace is never its.
 Whose = tuple[str, str]
@@ -67,7 +67,7 @@ class Cache:
 
     # -- from the watch ------------------------------------------------------------------------------------------
 
-    def replace(self, page: Page) -> set[str]:
+    def replace(self, page: ListPage) -> set[str]:
         """A list: everything that is not in it is gone, unless we have written it since."""
         touched: set[str] = set()
         listed, uids = set(), set()
@@ -87,14 +87,14 @@ class Cache:
         self.synced = True
         return touched
 
-    def apply(self, change: Change) -> set[str]:
+    def apply(self, change: WatchEvent) -> set[str]:
         """One event of the watch; those come in order, so one that was told before is old news."""
         version = int(change.version)
         if version <= self._told:
             return set()
         self._told = version
         meta = self.resource.meta(change.item)
-        if change.what is not Happened.DELETED:
+        if change.what is not WatchEventType.DELETED:
             return self._take(meta, change.item)
         key = _key(meta)
         if key in self._buried and self._buried[key][0] == meta.uid:

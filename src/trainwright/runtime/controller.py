@@ -15,24 +15,21 @@ from trainwright.core import ports
 from trainwright.core.reconcile import reconcile
 from trainwright.errors import ApiError, ConflictError, NotFoundError
 from trainwright.kinds.registry import KINDS
-from trainwright.model.action import Plan
 from trainwright.model.job import Body, Job
 from trainwright.model.meta import Key
+from trainwright.model.plan import Plan
 from trainwright.model.site import Site
-from trainwright.runtime.announcer import Announcer
-from trainwright.runtime.census import Census
 from trainwright.runtime.executor import Executor
-from trainwright.runtime.holdings import Holdings
-from trainwright.runtime.line import Line
-from trainwright.runtime.orphans import Sweeper
+from trainwright.runtime.informer import ClusterCache, Which
+from trainwright.runtime.job_metrics import JobMetrics
+from trainwright.runtime.job_state import ElasticSizePublisher, HostPortIndex, JobState
+from trainwright.runtime.orphans import OrphanCollector
 from trainwright.runtime.ports import Clock, Cluster, Registry
 from trainwright.runtime.publisher import Publisher
 from trainwright.runtime.queue import Queue
 from trainwright.runtime.recorder import Recorder
-from trainwright.runtime.settings import Settings
-from trainwright.runtime.telemetry import Telemetry
-from trainwright.runtime.track import Track
-from trainwright.runtime.view import View, Which
+from trainwright.runtime.settings import ControllerSettings
+from trainwright.runtime.telemetry import LogMessage, Telemetry
 
 _LOG = logging.getLogger(__name__)
 #: After a conflict the watch should wake us; if it lags, this does.
@@ -53,7 +50,7 @@ class Controller:
         cluster: Cluster,
         clock: Clock,
         site: Callable[[Job], Site],
-        settings: Settings | None = None,
+        settings: ControllerSettings | None = None,
         telemetry: Telemetry | None = None,
         registry: Registry | None = None,
     ) -> None:
@@ -62,21 +59,21 @@ class Controller:
         self.synced = False
         self._ending = False
         self._parts: list[asyncio.Task[None]] = []
-        self._census = Census(self.telemetry)
-        self._settings = settings or Settings()
+        self._census = JobMetrics(self.telemetry)
+        self._settings = settings or ControllerSettings()
         self._clock = clock
         #: The site for a pass over one job. Whatever that pass needs is reserved by this call: `reconcile` only reads.
         self._site = site
         self._kinds = {kind.singular: kind for kind in KINDS}
-        self._tracks: dict[Which, Track] = {}
+        self._tracks: dict[Which, JobState] = {}
         # Of a thousand new jobs, those that have begun are not forgotten for the others.
         self._queue: Queue[Which] = Queue(self.telemetry, waits=lambda which: which not in self._tracks)
         self._uids: dict[str, Which] = {}
-        self._view = View(cluster, clock, self._settings, self.telemetry)
-        self._holdings = Holdings(self._view.jobs)
+        self._view = ClusterCache(cluster, clock, self._settings, self.telemetry)
+        self._holdings = HostPortIndex(self._view.jobs)
         self._executor = Executor(cluster, self._view, self._settings, self.telemetry)
-        self._announcer = Announcer(registry, self._settings)
-        self._sweeper = Sweeper(cluster, self._view, clock)
+        self._announcer = ElasticSizePublisher(registry, self._settings)
+        self._sweeper = OrphanCollector(cluster, self._view, clock)
         self._recorder = Recorder(cluster, clock, self.telemetry)
         self._publisher = Publisher(self._executor, self._recorder, self._settings)
 
@@ -92,7 +89,7 @@ class Controller:
             if self._settings.sweep:
                 self._parts.append(group.create_task(self._sweeper.run(self._settings.sweep)))
             self.synced = True
-            _LOG.info(Line("everything is listed", **self._view.sizes()))
+            _LOG.info(LogMessage("everything is listed", **self._view.sizes()))
 
     @property
     def broken(self) -> bool:
@@ -155,14 +152,14 @@ class Controller:
             await self._complain(which, error)
             return "retry"
         except Exception:  # one job must not take the others along: it is counted, logged and tried again
-            _LOG.exception(Line("pass failed", **_about(which)))
+            _LOG.exception(LogMessage("pass failed", **_about(which)))
             self._queue.add(which, self._pause(which))
             return "error"
         return "done"
 
     def _repeat(self, which: Which, seconds: float, error: ApiError | None) -> None:
         if error is not None and not self._ending:
-            _LOG.warning(Line("pass to be repeated", **_about(which), error=error))
+            _LOG.warning(LogMessage("pass to be repeated", **_about(which), error=error))
         self._queue.add(which, seconds)
 
     async def _complain(self, which: Which, error: ApiError) -> None:
@@ -212,13 +209,13 @@ class Controller:
         track.cleaned_up = done and due is None and track.again is None
         self._again(which, track, plan, due, now)
 
-    def _track(self, which: Which, document: Body) -> Track:
+    def _track(self, which: Which, document: Body) -> JobState:
         """What is remembered of this very object; another of its name is another job."""
         uid: str = document["metadata"]["uid"]
         track = self._tracks.get(which)
         if track is None or track.uid != uid:
             self._forget(which)
-            track = self._tracks[which] = Track(self._kinds[which[0]], uid)
+            track = self._tracks[which] = JobState(self._kinds[which[0]], uid)
             self._uids[uid] = which
         return track
 
@@ -229,7 +226,7 @@ class Controller:
             self._holdings.forget(track.uid)
             self._census.drop(which)
 
-    def _again(self, which: Which, track: Track, plan: Plan, due: float | None, now: datetime) -> None:
+    def _again(self, which: Which, track: JobState, plan: Plan, due: float | None, now: datetime) -> None:
         """When the plan says so, a count is due or something was met; while unfinished, now and then to be sure."""
         waits = [wait for wait in (due, track.again) if wait is not None]
         if plan.wake is not None:

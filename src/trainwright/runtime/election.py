@@ -21,16 +21,15 @@ from trainwright.model.child import Lease, LeaseSpec
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.units import Time
-from trainwright.runtime.line import Line
-from trainwright.runtime.ports import Clock, Cluster
-from trainwright.runtime.resources import LEASES, NAMESPACES
+from trainwright.runtime.ports import LEASES, NAMESPACES, Clock, Cluster
+from trainwright.runtime.telemetry import LogMessage
 
 _LOG = logging.getLogger(__name__)
 #: Seconds for giving the lease back.
 _FAREWELL = 3.0
 
 
-class Terms(Struct, frozen=True, kw_only=True):
+class LeaseConfig(Struct, frozen=True, kw_only=True):
     """Which lease, who we are, and how long things take; the times are Kubernetes' own."""
 
     key: Key
@@ -46,7 +45,7 @@ class Terms(Struct, frozen=True, kw_only=True):
 class Elector:
     """One candidate."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, terms: Terms) -> None:
+    def __init__(self, cluster: Cluster, clock: Clock, terms: LeaseConfig) -> None:
         self._cluster = cluster
         self._clock = clock
         self._terms = terms
@@ -70,7 +69,7 @@ class Elector:
     async def lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Wait until we lead, then work until the work ends or the lease is lost; it is given back at the end."""
         await self._win()
-        _LOG.info(Line("this operator leads", **self._about()))
+        _LOG.info(LogMessage("this operator leads", **self._about()))
         working, keeping = asyncio.ensure_future(work()), asyncio.ensure_future(self._keep())
         try:
             await asyncio.wait({working, keeping}, return_when=asyncio.FIRST_COMPLETED)
@@ -91,7 +90,7 @@ class Elector:
         while self.left > self._terms.duration - self._terms.renew:
             await asyncio.sleep(self._terms.retry)
             await self._try()
-        _LOG.warning(Line("the lease is lost", **self._about()))
+        _LOG.warning(LogMessage("the lease is lost", **self._about()))
         self._until = 0.0
 
     def _about(self) -> dict[str, str]:
@@ -110,7 +109,7 @@ class Elector:
             if first and isinstance(error, ForbiddenError | NotFoundError):
                 raise type(error)(f"the lease {self._terms.key} cannot be had: {error}") from None
             why = error if str(error) else f"no answer within {self._terms.renew:g} s"
-            _LOG.warning(Line("the lease cannot be reached", **self._about(), error=why))
+            _LOG.warning(LogMessage("the lease cannot be reached", **self._about(), error=why))
             return False
         self._looked = asyncio.get_running_loop().time()
         self._until = asked + self._terms.duration if ours else 0.0
@@ -169,7 +168,7 @@ class Elector:
                 f"{missing}, and this operator may not create it ({error});"
                 f" somebody who may has to run: kubectl create namespace {name}"
             ) from None
-        _LOG.info(Line("the namespace of the lease was missing, and is created", namespace=name, **self._about()))
+        _LOG.info(LogMessage("the namespace of the lease was missing, and is created", namespace=name, **self._about()))
 
     def _claim(self, before: LeaseSpec) -> Body:
         """The lease as ours, from now; a change of holder is counted."""
@@ -188,7 +187,7 @@ class Elector:
         before = self._seen.spec.holder_identity if self._seen is not None else None
         holder = lease.spec.holder_identity
         if holder not in (None, "", before, self._terms.identity):
-            _LOG.info(Line("another operator leads", **self._about(), leader=holder, before=before or ""))
+            _LOG.info(LogMessage("another operator leads", **self._about(), leader=holder, before=before or ""))
         if self._seen is None or self._seen.spec != lease.spec:
             self._since = asyncio.get_running_loop().time()
         self._seen = lease
@@ -207,9 +206,9 @@ class Elector:
             try:
                 async with asyncio.timeout(_FAREWELL):
                     await self._give_back(self._seen)
-                _LOG.info(Line("the lease is given back", **self._about()))
+                _LOG.info(LogMessage("the lease is given back", **self._about()))
             except (ApiError, TimeoutError) as error:
-                _LOG.info(Line("the lease is not given back: it runs out", **self._about(), error=error))
+                _LOG.info(LogMessage("the lease is not given back: it runs out", **self._about(), error=error))
         self._until = 0.0
 
     async def _give_back(self, lease: Lease) -> None:

@@ -22,17 +22,16 @@ from trainwright.errors import (
     TooManyRequestsError,
     UnavailableError,
 )
-from trainwright.model.action import Create, Delete, Patch, Plan
 from trainwright.model.child import Refusal
-from trainwright.model.event import ChildEvent, Moment, Notice
+from trainwright.model.event import ChildEvent, EventReason, Notice
 from trainwright.model.job import Body, Job
 from trainwright.model.meta import JOB_UID, KIND, PREFIX, ROLE, Key, Meta
-from trainwright.runtime.line import Line
+from trainwright.model.plan import Create, Delete, Patch, Plan
+from trainwright.runtime.informer import ClusterCache
+from trainwright.runtime.job_state import JobState, Like, Place
 from trainwright.runtime.ports import Cluster, Propagation, Resource
-from trainwright.runtime.settings import Settings
-from trainwright.runtime.telemetry import Telemetry
-from trainwright.runtime.track import Like, Place, Track
-from trainwright.runtime.view import View
+from trainwright.runtime.settings import ControllerSettings
+from trainwright.runtime.telemetry import LogMessage, Telemetry
 
 _LOG = logging.getLogger(__name__)
 Did = TypeVar("Did", Create, Delete, Patch)
@@ -47,7 +46,9 @@ _MADE = 1.0
 class Executor:
     """Writes on behalf of the controller."""
 
-    def __init__(self, cluster: Cluster, view: View, settings: Settings, telemetry: Telemetry) -> None:
+    def __init__(
+        self, cluster: Cluster, view: ClusterCache, settings: ControllerSettings, telemetry: Telemetry
+    ) -> None:
         self._cluster = cluster
         #: By API and kind of child, and by kind of job.
         self._caches = view.children
@@ -55,7 +56,7 @@ class Executor:
         self._settings = settings
         self._telemetry = telemetry
 
-    async def carry_out(self, job: Job, plan: Plan, track: Track, now: datetime) -> None:
+    async def carry_out(self, job: Job, plan: Plan, track: JobState, now: datetime) -> None:
         """Everything of a plan but its status and events."""
         await self._each(plan.patches, lambda patch: self._patch(job, patch, track))
         await self._each(plan.deletes, lambda delete: self._delete(job, delete, track))
@@ -73,7 +74,7 @@ class Executor:
 
     # ------------------------------------------------------------------------------------------------------------
 
-    async def _remove(self, job: Job, track: Track) -> None:
+    async def _remove(self, job: Job, track: JobState) -> None:
         """The job itself; its children go with it. Told once: nothing else says where it has gone."""
         cache = self._jobs[job.kind]
         gone = self._cluster.delete(cache.resource, job.key, uid=job.uid, propagation=Propagation.BACKGROUND)
@@ -82,13 +83,13 @@ class Executor:
         except NotFoundError:
             left = None
         else:
-            track.untold += (Notice(Moment.REMOVED, f"Deleted job: {job.key.name}", warning=False),)
+            track.untold += (Notice(EventReason.REMOVED, f"Deleted job: {job.key.name}", warning=False),)
         if left is None:
             cache.bury(job.key, job.uid)
         else:
             cache.learn(left)
 
-    async def _create_all(self, job: Job, creates: Sequence[Create], track: Track, now: datetime) -> None:
+    async def _create_all(self, job: Job, creates: Sequence[Create], track: JobState, now: datetime) -> None:
         """Every child but those whose like was refused; what was refused is kept, to be told and tried again later."""
         firsts: dict[Like, Create] = {}
         rest = [create for create in creates if firsts.setdefault(_like(create), create) is not create]
@@ -101,12 +102,12 @@ class Executor:
         for some in (scouts[:1], scouts[1:], rest):
             await self._each(some, make)
 
-    def _saw(self, track: Track, touched: set[str]) -> None:
+    def _saw(self, track: JobState, touched: set[str]) -> None:
         """What we did ourselves is news as well, and the watch will not tell it again."""
         if touched:
             track.look_again(self._settings.coalesce)
 
-    async def _patch(self, job: Job, patch: Patch, track: Track) -> None:
+    async def _patch(self, job: Job, patch: Patch, track: JobState) -> None:
         cache, version = self._caches.get((patch.api, patch.kind)), ""
         if cache is None:
             # The job itself: what we write of it replaces a list, so nobody else may have changed that meanwhile.
@@ -120,7 +121,7 @@ class Executor:
         except NotFoundError:
             self._saw(track, cache.bury(key, patch.uid))
 
-    async def _delete(self, job: Job, delete: Delete, track: Track) -> None:
+    async def _delete(self, job: Job, delete: Delete, track: JobState) -> None:
         cache = self._caches[delete.api, delete.kind]
         key = Key(job.key.namespace, delete.name)
         grace = 0 if delete.force else None
@@ -131,10 +132,10 @@ class Executor:
             # It is gone, or another object bears its name: either way this one is no more.
             left = None
         else:
-            self._mention(track, ChildEvent(Moment.DELETED, delete.kind, delete.name, delete.why))
+            self._mention(track, ChildEvent(EventReason.DELETED, delete.kind, delete.name, delete.why))
         self._saw(track, cache.bury(key, delete.uid) if left is None else cache.learn(left))
 
-    async def _create(self, job: Job, create: Create, track: Track, now: datetime) -> None:
+    async def _create(self, job: Job, create: Create, track: JobState, now: datetime) -> None:
         """Make one child."""
         cache = self._caches[create.body["apiVersion"], create.body["kind"]]
         there = cache.get(Key(job.key.namespace, create.name))
@@ -161,9 +162,9 @@ class Executor:
             track.barred[_like(create)] = self._refuse(create, track, now, error)
         else:
             track.refusals.pop(_place(create), None)
-            self._mention(track, ChildEvent(Moment.CREATED, *_place(create)))
+            self._mention(track, ChildEvent(EventReason.CREATED, *_place(create)))
 
-    async def _taken(self, job: Job, create: Create, track: Track, now: datetime, error: ApiError) -> None:
+    async def _taken(self, job: Job, create: Create, track: JobState, now: datetime, error: ApiError) -> None:
         """Something has its name: ours enters the cache, one on its way out is waited for, a foreign one is told of."""
         cache = self._caches[create.body["apiVersion"], create.body["kind"]]
         try:
@@ -193,7 +194,7 @@ class Executor:
         with suppress(NotFoundError, ConflictError):
             await self._counted("delete", resource, gone, job, create.name)
 
-    def _await(self, create: Create, track: Track, now: datetime) -> None:
+    def _await(self, create: Create, track: JobState, now: datetime) -> None:
         """Its name will be free soon, or people must be told that it is not."""
         kind, name = place = _place(create)
         if now - track.awaits.setdefault(place, now) > _LONG:
@@ -203,7 +204,7 @@ class Executor:
         track.refusals.pop(place, None)
         track.look_again(_TAKEN)
 
-    def _refuse(self, create: Create, track: Track, now: datetime, error: ApiError) -> datetime:
+    def _refuse(self, create: Create, track: JobState, now: datetime, error: ApiError) -> datetime:
         """Remember a refusal, and have it told at once if it says something new; when to try again."""
         kind, name = place = _place(create)
         wait = 2 * max(track.waits.get(place, 0.0), track.pause) or self._settings.refused
@@ -211,7 +212,7 @@ class Executor:
         track.waits[place] = wait
         again = now + timedelta(seconds=max(wait, error.retry_after or 0.0))
         before = track.refusals.get(place)
-        track.complain(_like(create), ChildEvent(Moment.REFUSED, kind, name, f"{error.reason}: {error}"))
+        track.complain(_like(create), ChildEvent(EventReason.REFUSED, kind, name, f"{error.reason}: {error}"))
         known = before is not None and (before.reason, before.message) == (error.reason, str(error))
         track.look_again((again - now).total_seconds() if known else 0.0)
         since = before.since if before is not None else now
@@ -220,7 +221,7 @@ class Executor:
         )
         return again
 
-    def _mention(self, track: Track, event: ChildEvent) -> None:
+    def _mention(self, track: JobState, event: ChildEvent) -> None:
         """Have people told of one child, if they want to know."""
         if self._settings.child_events:
             track.untold += (event,)
@@ -238,7 +239,7 @@ class Executor:
             self._telemetry.writes[verb, resource.id, result] += 1
             if _LOG.isEnabledFor(logging.DEBUG):
                 about = {"job": str(job.key), "kind": job.kind, "verb": verb, "resource": resource.id}
-                _LOG.debug(Line("write", **about, name=name, result=result))
+                _LOG.debug(LogMessage("write", **about, name=name, result=result))
 
     async def _each(self, effects: Sequence[Did], do: Callable[[Did], Awaitable[None]]) -> None:
         """Several at a time. Once one has failed none begins, and those under way are waited for: they may be done."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from trainwright.core.phases import FINAL
+from trainwright.core.observe import FINAL
 from trainwright.model.ledger import Phase
 from trainwright.runtime.telemetry import Histogram, Telemetry
 

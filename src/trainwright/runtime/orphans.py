@@ -8,21 +8,21 @@ import asyncio
 import logging
 from collections.abc import Iterator
 
-from trainwright.core.orphans import owner
+from trainwright.core.removal import owner
 from trainwright.errors import ApiError, ConflictError, NotFoundError, TooManyRequestsError, UnavailableError
 from trainwright.model.meta import Key, Meta, Owner
 from trainwright.runtime.cache import Cache
-from trainwright.runtime.line import Line
-from trainwright.runtime.ports import Clock, Cluster, Scope
-from trainwright.runtime.view import View
+from trainwright.runtime.informer import ClusterCache
+from trainwright.runtime.ports import Clock, Cluster, Selection
+from trainwright.runtime.telemetry import LogMessage
 
 _LOG = logging.getLogger(__name__)
 
 
-class Sweeper:
+class OrphanCollector:
     """Looks now and then."""
 
-    def __init__(self, cluster: Cluster, view: View, clock: Clock) -> None:
+    def __init__(self, cluster: Cluster, view: ClusterCache, clock: Clock) -> None:
         self._cluster, self._view, self._clock = cluster, view, clock
         self._owners = {(cache.resource.api_version, cache.resource.kind): cache for cache in view.jobs.values()}
 
@@ -33,7 +33,7 @@ class Sweeper:
             try:
                 await self.sweep()
             except ApiError as error:
-                _LOG.warning(Line("orphans are looked for again later", error=error))
+                _LOG.warning(LogMessage("orphans are looked for again later", error=error))
 
     async def sweep(self) -> None:
         """Once."""
@@ -49,7 +49,7 @@ class Sweeper:
             except ApiError as error:
                 # One that must not be removed, or asked about, does not keep the others.
                 about = {"job": f"{meta.namespace}/{job.name}", "kind": job.kind.lower(), "uid": job.uid}
-                _LOG.warning(Line("orphan not removed", **about, name=meta.name, error=error))
+                _LOG.warning(LogMessage("orphan not removed", **about, name=meta.name, error=error))
 
     def _found(self) -> Iterator[tuple[Cache, Meta, Owner]]:
         """Children that may go if their job is really gone."""
@@ -66,7 +66,7 @@ class Sweeper:
     async def _gone(self, namespace: str, job: Owner) -> bool:
         """Whether the API server does not have it either. A list is what an operator may ask for."""
         resource = self._owners[job.api_version, job.kind].resource
-        page = await self._cluster.list(resource, Scope(namespace, fields=f"metadata.name={job.name}"))
+        page = await self._cluster.list(resource, Selection(namespace, fields=f"metadata.name={job.name}"))
         return all(one["metadata"]["uid"] != job.uid for one in page.items)
 
     async def _remove(self, cache: Cache, meta: Meta, job: Owner) -> None:
@@ -77,4 +77,4 @@ class Sweeper:
             cache.bury(key, meta.uid)
             return
         about = {"job": f"{meta.namespace}/{job.name}", "kind": job.kind.lower(), "uid": job.uid}
-        _LOG.info(Line("orphan removed", **about, resource=resource.id, name=meta.name))
+        _LOG.info(LogMessage("orphan removed", **about, resource=resource.id, name=meta.name))

@@ -10,33 +10,31 @@ from typing import Any
 
 import msgspec
 
-from trainwright.core.exits import exits
-from trainwright.core.waits import waits
+from trainwright.core.report import exits, waits
 from trainwright.errors import ApiError, TooManyRequestsError, UnavailableError
 from trainwright.kinds.base import Kind, Loaded
 from trainwright.kinds.registry import KINDS
-from trainwright.model.action import Plan, Write
-from trainwright.model.event import Emit, Moment, Notice, plain
+from trainwright.model.event import Emit, EventReason, Notice, plain
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Phase
-from trainwright.model.status import Status
+from trainwright.model.plan import Plan, Status, Write
 from trainwright.runtime.executor import Executor
+from trainwright.runtime.job_state import FOREIGN, ITSELF, STUCK, JobState
 from trainwright.runtime.recorder import Recorder
-from trainwright.runtime.settings import Settings
-from trainwright.runtime.track import FOREIGN, ITSELF, STUCK, Track
+from trainwright.runtime.settings import ControllerSettings
 
 
 class Publisher:
     """Writes statuses and events."""
 
-    def __init__(self, executor: Executor, recorder: Recorder, settings: Settings) -> None:
+    def __init__(self, executor: Executor, recorder: Recorder, settings: ControllerSettings) -> None:
         self._executor = executor
         self._recorder = recorder
         self._count_delay = settings.count_delay
         self._child_events = settings.child_events
         self._owned = {kind.singular: _fields(kind) for kind in KINDS}
 
-    async def store(self, document: Body, loaded: Loaded, plan: Plan, track: Track, now: datetime) -> float | None:
+    async def store(self, document: Body, loaded: Loaded, plan: Plan, track: JobState, now: datetime) -> float | None:
         """Write the status if it must be written now; else in how many seconds, if at all."""
         job = track.job(loaded)
         if plan.untouched:
@@ -67,13 +65,13 @@ class Publisher:
         track.untold += events
         return None
 
-    def _waits(self, track: Track, now: datetime) -> float:
+    def _waits(self, track: JobState, now: datetime) -> float:
         """How long counts may still wait; a clock that was set back does not make it longer."""
         if track.lags is None or track.lags > now:
             track.lags = now
         return self._count_delay - (now - track.lags).total_seconds()
 
-    def notice(self, job: Job, status: Status, track: Track, now: datetime) -> None:
+    def notice(self, job: Job, status: Status, track: JobState, now: datetime) -> None:
         """What pods wait for, where people want to hear of it: each reason once, and not looked for all the time."""
         if not track.kind.tells_pods or job.unmanaged or job.foreign or not track.may_look(now):
             return
@@ -82,13 +80,13 @@ class Publisher:
                 track.waited.add(about)
                 track.untold += (track.kind.event(job, status, event),)
 
-    async def tell(self, job: Job, track: Track) -> None:
+    async def tell(self, job: Job, track: JobState) -> None:
         """Events, once the status that they speak of is stored."""
         if not job.invalid or job.unmanaged:
             track.complaints.pop(ITSELF, None)
         elif (job.unreadable or job.ledger.phase is not Phase.NEW) and job.ledger.outcome is None:
             # A new job fails for it, and says so with that; any other goes on as it was.
-            track.complain(ITSELF, Notice(Moment.UNFIT, job.invalid))
+            track.complain(ITSELF, Notice(EventReason.UNFIT, job.invalid))
         if track.untold and track.pending is None:
             untold, track.untold = track.untold, ()
             for one in untold:
@@ -96,10 +94,10 @@ class Publisher:
                 emit = one if isinstance(one, Emit) else track.kind.event(job, Status(job.ledger, ()), one)
                 await self._recorder.tell(job, emit)
 
-    async def complain(self, job: Job, track: Track, error: ApiError) -> None:
+    async def complain(self, job: Job, track: JobState, error: ApiError) -> None:
         """What the server will not have stops a job for good, and where it is the status, only an event can say so."""
         text = f"what has to be done next is refused, and is tried again: {error.reason}: {error}"
-        event = Notice(Moment.STUCK, text)
+        event = Notice(EventReason.STUCK, text)
         passing = isinstance(error, UnavailableError | TooManyRequestsError)
         if not passing and track.is_news(STUCK, event):
             await self._recorder.tell(job, plain(event))

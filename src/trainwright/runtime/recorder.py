@@ -14,18 +14,22 @@ from itertools import count
 from math import inf
 
 from trainwright.errors import AlreadyExistsError, ApiError
-from trainwright.model.event import Emit, Moment
+from trainwright.model.event import Emit, EventReason
 from trainwright.model.job import Body, Job
 from trainwright.model.units import Time, rfc3339
-from trainwright.runtime.line import Line
-from trainwright.runtime.ports import Clock, Cluster
-from trainwright.runtime.resources import EVENTS
-from trainwright.runtime.telemetry import Telemetry
+from trainwright.runtime.ports import EVENTS, Clock, Cluster
+from trainwright.runtime.telemetry import LogMessage, Telemetry
 
 _LOG = logging.getLogger(__name__)
-_TERMINAL = (Moment.SUCCEEDED, Moment.FAILED)
+_TERMINAL = (EventReason.SUCCEEDED, EventReason.FAILED)
 #: What whoever looks after the operator should read as well; the steps of a job's life are logged by `census`.
-_TROUBLE = (Moment.REFUSED, Moment.UNFIT, Moment.GANG_MISSING, Moment.OTHER_SCHEDULER, Moment.FOREIGN)
+_TROUBLE = (
+    EventReason.REFUSED,
+    EventReason.UNFIT,
+    EventReason.GANG_MISSING,
+    EventReason.OTHER_SCHEDULER,
+    EventReason.FOREIGN,
+)
 #: So many that are to be tried again are kept, the newest.
 _KEPT = 10_000
 #: Seconds between two tries, doubling; for so long after one that failed, passes do not try.
@@ -66,7 +70,9 @@ class Recorder:
         """One event: sent at once, if events are taken at all."""
         now = self._clock.now()
         if emit.moment in _TROUBLE:
-            _LOG.warning(Line("trouble", job=str(job.key), kind=job.kind, reason=emit.moment.value, why=emit.message))
+            _LOG.warning(
+                LogMessage("trouble", job=str(job.key), kind=job.kind, reason=emit.moment.value, why=emit.message)
+            )
         suffix = f"{int(now.timestamp() * 1e6):x}{next(self._numbers):x}"
         body = event(job, emit, now, _once(job, emit) if emit.once else suffix)
         if asyncio.get_running_loop().time() >= self._spared and await self._sent(body):
@@ -86,7 +92,7 @@ class Recorder:
         except ApiError as error:
             about = body["involvedObject"]
             job, kind = f"{about['namespace']}/{about['name']}", about["kind"].lower()
-            _LOG.warning(Line("event not taken", job=job, kind=kind, reason=body["reason"], error=error))
+            _LOG.warning(LogMessage("event not taken", job=job, kind=kind, reason=body["reason"], error=error))
             result, over = error.reason, error.status < _SERVERS and error.status != _LATER
         self._telemetry.writes["create", EVENTS.id, result] += 1
         self._spared = -inf if over else asyncio.get_running_loop().time() + _SPARED

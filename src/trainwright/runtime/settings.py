@@ -3,11 +3,10 @@
 
 from msgspec import Struct
 
-from trainwright.runtime.ports import Resource
-from trainwright.runtime.resources import POD_GROUPS
+from trainwright.runtime.ports import POD_GROUPS, Resource
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class ControllerSettings(Struct, frozen=True, kw_only=True):
     """How the controller works; what it decides is not set here."""
 
     #: Pod events of one job that come within this time lead to one pass: a job of 1,000 pods starts in bursts.

@@ -3,12 +3,21 @@
 
 The numbers cost nothing to keep and importing prometheus_client takes longer than a small job: it is loaded when
 somebody asks. No metric is labelled with a job's name. What becomes of jobs is counted by `census`.
+
+One line of a log: a text that is always the same, and what it is about as named values.
+
+The machinery hands these to the standard library's loggers. Whoever formats a log may take the values apart
+(`cli.journal` does, for the operator); anybody else gets them behind the text, as `key=value`.
 """
 
+import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from time import monotonic
+from typing import Any
+
+import msgspec
 
 #: Seconds; a pass over a small job takes a tenth of a millisecond, one over 10,000 pods a tenth of a second.
 BOUNDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
@@ -30,7 +39,7 @@ class Histogram:
         self.sum += value
 
 
-class Stay:
+class Occupancy:
     """How many are in one place now, and for how long all that ever were there have been: by sums, not by a walk."""
 
     def __init__(self) -> None:
@@ -74,7 +83,7 @@ class Telemetry:
         self.lists: Counter[str] = Counter()
         self.changes: Counter[str] = Counter()
         #: By kind and phase, and by kind.
-        self.jobs: dict[tuple[str, str], Stay] = {}
+        self.jobs: dict[tuple[str, str], Occupancy] = {}
         self.starts: dict[str, Histogram] = {}
         #: By kind: unfinished jobs of another controller.
         self.foreign: Counter[str] = Counter()
@@ -100,3 +109,35 @@ class Telemetry:
         from trainwright.runtime.metrics import expose  # noqa: PLC0415 - see above
 
         return expose(self)
+
+
+#: What needs no quotes.
+_PLAIN = re.compile(r"[^\s\"=\\]+")
+
+
+class LogMessage:
+    """What `logging` calls a message."""
+
+    __slots__ = ("about", "text")
+
+    def __init__(self, text: str, /, **about: Any) -> None:
+        self.text = text
+        self.about = about
+
+    def __str__(self) -> str:
+        return " ".join((self.text, *(f"{key}={word(value)}" for key, value in self.about.items())))
+
+
+def word(value: Any) -> str:
+    """A value as one word, in quotes where it needs them; nothing in it can begin a line."""
+    text = str(value)
+    if text.isprintable():
+        return text if _PLAIN.fullmatch(text) else msgspec.json.encode(text).decode()
+    quoted = msgspec.json.encode(text).decode()
+    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in quoted)
+
+
+def _escaped(letter: str) -> str:
+    """What JSON need not escape and a terminal should not see."""
+    units = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

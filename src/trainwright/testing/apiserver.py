@@ -18,7 +18,7 @@ from trainwright.errors import AlreadyExistsError, ConflictError, NotFoundError
 from trainwright.model.child import Extra, Pod, Service
 from trainwright.model.job import Body, Job
 from trainwright.model.meta import KIND, Key
-from trainwright.runtime.ports import EVERYTHING, Change, Happened, Page, Propagation, Resource, Scope
+from trainwright.runtime.ports import EVERYTHING, ListPage, Propagation, Resource, Selection, WatchEvent, WatchEventType
 
 #: Seconds that a pod has to end when it is deleted.
 GRACE = 30
@@ -35,7 +35,7 @@ class Note(Struct, frozen=True):
     """A watch event that has not been delivered yet; `child` is the object as it was, where it is gone."""
 
     address: Address
-    what: Happened
+    what: WatchEventType
     version: int
     child: Child
 
@@ -73,7 +73,9 @@ class ApiServer:
             return None
         self.version += 1
         child = replace(child, metadata=replace(child.metadata, resource_version=str(self.version)))
-        what = Happened.DELETED if gone else Happened.MODIFIED if before is not None else Happened.ADDED
+        what = (
+            WatchEventType.DELETED if gone else WatchEventType.MODIFIED if before is not None else WatchEventType.ADDED
+        )
         self.notes.append(Note(address, what, self.version, child))
         if gone:
             return None
@@ -99,19 +101,19 @@ class ApiServer:
 
     # -- the operator's requests ---------------------------------------------------------------------------------
 
-    async def list(self, resource: Resource, scope: Scope = EVERYTHING, *, not_older_than: str = "") -> Page:  # noqa: ARG002
+    async def list(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:  # noqa: ARG002
         """Everything of a resource."""
         return self.page(resource)
 
-    def page(self, resource: Resource) -> Page:
+    def page(self, resource: Resource) -> ListPage:
         """Everything of a resource that the operator's informers select."""
         mine = [child for (kind, _), child in self.truth.items() if kind == resource.kind and _of(child, resource)]
         found = [child for child in mine if selected(child)]
-        return Page(tuple(found), str(self.version))
+        return ListPage(tuple(found), str(self.version))
 
     def watch(
-        self, resource: Resource, scope: Scope = EVERYTHING, *, since: str
-    ) -> AsyncGenerator[tuple[Change, ...], None]:
+        self, resource: Resource, scope: Selection = EVERYTHING, *, since: str
+    ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
         """The world delivers watch events itself, one by one."""
         raise NotImplementedError
 

@@ -8,12 +8,12 @@ from typing import Any
 from msgspec import Struct
 
 from trainwright.model.child import (
-    Condition,
-    Container,
     ContainerState,
+    ContainerStatus,
     Node,
     NodeSpec,
     NodeStatus,
+    ObjectCondition,
     Observed,
     Pod,
     PodSpec,
@@ -27,8 +27,7 @@ from trainwright.model.child import (
 from trainwright.model.job import Body, Job, Replica, Role
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, KIND, ROLE, Key, Meta, Owner
-from trainwright.model.rule import All, Atom, Result, Rule, Which
-from trainwright.model.rule import Any as AnyOf
+from trainwright.model.rule import AllOf, AnyOf, Atom, Result, Rule, Which
 from trainwright.model.site import Site
 
 NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
@@ -67,20 +66,20 @@ def job(*roles: Role, ledger: Ledger | None = None, **more: Any) -> Job:
     """A job that succeeds when every replica has, and fails when one has."""
     roles = roles or (role(),)
     rules: dict[str, Rule] = {
-        "success": All(tuple(Atom(one.name, Which.EVERY, Result.SUCCEEDED) for one in roles if one.replicas)),
+        "success": AllOf(tuple(Atom(one.name, Which.EVERY, Result.SUCCEEDED) for one in roles if one.replicas)),
         "failure": AnyOf(tuple(Atom(one.name, Which.SOME, Result.FAILED) for one in roles if one.replicas)),
     }
     given: dict[str, Any] = rules | {"dialect": PlainDialect(), "ledger": ledger or Ledger()} | more
     return Job(key=Key("default", "job"), uid=UID, kind="example", owner=OWNER, roles=roles, **given)
 
 
-def container(name: str = "main", **state: Any) -> Container:
+def container(name: str = "main", **state: Any) -> ContainerStatus:
     """A container that runs, or `exit_code=`, or `waiting=` for a reason."""
     if "waiting" in state:
-        return Container(name, state=ContainerState(waiting=Waiting(state["waiting"], state.get("message", ""))))
+        return ContainerStatus(name, state=ContainerState(waiting=Waiting(state["waiting"], state.get("message", ""))))
     if "exit_code" in state:
-        return Container(name, state=ContainerState(terminated=Terminated(**state)))
-    return Container(name, ready=True, state=ContainerState(running=Running()))
+        return ContainerStatus(name, state=ContainerState(terminated=Terminated(**state)))
+    return ContainerStatus(name, ready=True, state=ContainerState(running=Running()))
 
 
 def pod(index: int = 0, phase: str = "Running", **more: Any) -> Pod:
@@ -122,9 +121,9 @@ def service(name: str) -> Service:
 
 def node(name: str = "node-1", *, ready: bool = True, since: datetime = NOW, **more: Any) -> Node:
     """A node that is, or is not, ready: `sick=` for a condition that holds, `taint=`, `has=` what it can give."""
-    conditions = [Condition("Ready", "True" if ready else "Unknown", last_transition_time=since)]
+    conditions = [ObjectCondition("Ready", "True" if ready else "Unknown", last_transition_time=since)]
     if "sick" in more:
-        conditions.append(Condition(more["sick"], more.get("status", "True"), message=more.get("message", "")))
+        conditions.append(ObjectCondition(more["sick"], more.get("status", "True"), message=more.get("message", "")))
     taints = (Taint(more["taint"], "NoSchedule"),) if "taint" in more else None
     spec = NodeSpec(more.get("closed", False), taints)
     return Node(Meta(name, labels=more.get("labels")), spec, NodeStatus(tuple(conditions), more.get("has")))

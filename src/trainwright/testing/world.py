@@ -17,14 +17,13 @@ from msgspec.structs import replace
 
 from trainwright.core.reconcile import reconcile
 from trainwright.kinds.registry import KINDS
-from trainwright.model.action import Plan, Write
 from trainwright.model.child import (
-    Condition,
-    Container,
     ContainerState,
+    ContainerStatus,
     Extra,
     GroupStatus,
     Node,
+    ObjectCondition,
     Observed,
     Pod,
     Refusal,
@@ -35,21 +34,21 @@ from trainwright.model.child import (
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ATTEMPT, SPARE
+from trainwright.model.plan import Plan, Write
 from trainwright.model.site import Site
 from trainwright.runtime.cache import Cache
 from trainwright.runtime.executor import Executor
-from trainwright.runtime.ports import Change, Happened, Resource
-from trainwright.runtime.resources import groups_of
-from trainwright.runtime.settings import Settings
+from trainwright.runtime.informer import ClusterCache
+from trainwright.runtime.job_state import JobState
+from trainwright.runtime.ports import Resource, WatchEvent, WatchEventType, groups_of
+from trainwright.runtime.settings import ControllerSettings
 from trainwright.runtime.telemetry import Telemetry
-from trainwright.runtime.track import Track
-from trainwright.runtime.view import View
 from trainwright.testing import factories
 from trainwright.testing.apiserver import GRACE, Address, ApiServer, Child, DiedError, Note, selected
 
 #: Seconds after which a refused create is tried again.
 REFUSED = 30
-_SETTINGS = Settings(writes=1, refused=REFUSED, refused_most=REFUSED, extras=groups_of(KINDS))
+_SETTINGS = ControllerSettings(writes=1, refused=REFUSED, refused_most=REFUSED, extras=groups_of(KINDS))
 
 
 class StaleError(Exception):
@@ -81,13 +80,13 @@ class World:
     def _begin(self) -> None:
         """A new operator: it has seen nothing yet."""
         telemetry = Telemetry()
-        self._view = View(self.server, self, _SETTINGS, telemetry)
+        self._view = ClusterCache(self.server, self, _SETTINGS, telemetry)
         owner = self.job.owner
         group, _, version = owner.api_version.rpartition("/")
         kind = Resource(group, version, f"{owner.kind.lower()}s", owner.kind)
         self._view.jobs.setdefault(self.job.kind, Cache(kind))
         self._executor = Executor(self.server, self._view, _SETTINGS, telemetry)
-        self._track = Track(KINDS[0], self.job.uid)  # its kind is for reading documents, and the world has none
+        self._track = JobState(KINDS[0], self.job.uid)  # its kind is for reading documents, and the world has none
 
     def now(self) -> datetime:
         """The time; the world is the `Clock` of its operator."""
@@ -164,9 +163,9 @@ class World:
             note = next(earlier for earlier in self.notes if earlier.address[0] == chosen.address[0])
             self.notes.remove(note)
             # A watch tells that an object is gone when it has lost the labels that informers select by.
-            what = note.what if selected(note.child) else Happened.DELETED
+            what = note.what if selected(note.child) else WatchEventType.DELETED
             api = note.child.api_version if isinstance(note.child, Extra) else "v1"
-            self._view.children[api, note.address[0]].apply(Change(what, str(note.version), note.child))
+            self._view.children[api, note.address[0]].apply(WatchEvent(what, str(note.version), note.child))
 
     def catch_up(self) -> None:
         """Every watch event arrives, and so does the job."""
@@ -240,7 +239,7 @@ class World:
         """The scheduler finds no node for a pod, and says so; since when is not said again."""
         pod = self._pod(name)
         if not pod.spec.node_name and not pod.status.conditions:
-            told = Condition("PodScheduled", "False", "Unschedulable", "0/2 nodes are available", self.clock)
+            told = ObjectCondition("PodScheduled", "False", "Unschedulable", "0/2 nodes are available", self.clock)
             self.change(name, conditions=(told,))
 
     def start(self, name: str, node: str = "node-1") -> None:
@@ -252,11 +251,11 @@ class World:
         told = self._told(name)
         if isinstance(told, str):
             waiting = Waiting("CreateContainerConfigError", told)
-            container = Container(self.main, state=ContainerState(waiting=waiting))
+            container = ContainerStatus(self.main, state=ContainerState(waiting=waiting))
             self.change(name, pod_ip=address, start_time=self.clock, container_statuses=(container,))
             return
         self.read[self._pod(name).metadata.uid] = told
-        running = Container(self.main, ready=True, state=ContainerState(running=Running(self.clock)))
+        running = ContainerStatus(self.main, ready=True, state=ContainerState(running=Running(self.clock)))
         self.change(name, phase="Running", pod_ip=address, start_time=self.clock, container_statuses=(running,))
 
     def _address(self) -> str:
@@ -289,20 +288,20 @@ class World:
     def exit(self, name: str, code: int = 0) -> None:
         """The pod's container ends."""
         end = Terminated(code, reason="Error" if code else "Completed", finished_at=self.clock)
-        ended = Container(self.main, state=ContainerState(terminated=end))
+        ended = ContainerStatus(self.main, state=ContainerState(terminated=end))
         self.change(name, phase="Failed" if code else "Succeeded", container_statuses=(ended,))
 
     def crash(self, name: str, code: int = 1) -> None:
         """The pod's container ends, and its kubelet will start it again: it waits out its back-off."""
         end = ContainerState(terminated=Terminated(code, reason="Error", finished_at=self.clock))
         waits = ContainerState(waiting=Waiting("CrashLoopBackOff", "back-off 10s restarting failed container"))
-        crashed = Container(self.main, restart_count=self._restarts(name), state=waits, last_state=end)
+        crashed = ContainerStatus(self.main, restart_count=self._restarts(name), state=waits, last_state=end)
         self.change(name, container_statuses=(crashed,))
 
     def restart(self, name: str) -> None:
         """Its kubelet starts the container again."""
         up = ContainerState(running=Running(self.clock))
-        again = Container(self.main, ready=True, restart_count=self._restarts(name) + 1, state=up)
+        again = ContainerStatus(self.main, ready=True, restart_count=self._restarts(name) + 1, state=up)
         self.change(name, container_statuses=(again,))
 
     def _restarts(self, name: str) -> int:
@@ -322,7 +321,7 @@ class World:
 
     def evict(self, name: str) -> None:
         """Preempted or drained."""
-        target = Condition("DisruptionTarget", "True", "PreemptionByScheduler")
+        target = ObjectCondition("DisruptionTarget", "True", "PreemptionByScheduler")
         self.change(name, phase="Failed", conditions=(target,))
 
     def vanish(self, name: str) -> None:

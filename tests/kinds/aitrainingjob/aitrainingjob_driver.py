@@ -8,9 +8,9 @@ from trainwright.kinds.aitrainingjob import AITRAININGJOB
 from trainwright.kinds.aitrainingjob.conditions import ENDS
 from trainwright.kinds.aitrainingjob.wire import MOST_CONDITIONS
 from trainwright.kinds.base import Loaded
-from trainwright.model.action import Plan
-from trainwright.model.child import Condition, Container, ContainerState, Waiting
+from trainwright.model.child import ContainerState, ContainerStatus, ObjectCondition, Waiting
 from trainwright.model.job import Body
+from trainwright.model.plan import Plan
 from trainwright.model.site import Site
 from trainwright.testing.factories import UID
 
@@ -110,13 +110,13 @@ class Driver(KindDriver):
     def stick(self, name: str, reason: str = "ImagePullBackOff", message: str = "no such image") -> Body:
         """A container of a placed pod cannot be made. The status after that."""
         self.bind(f"demo-{name}")
-        waiting = Container(MAIN, state=ContainerState(waiting=Waiting(reason, message)))
+        waiting = ContainerStatus(MAIN, state=ContainerState(waiting=Waiting(reason, message)))
         self.change(f"demo-{name}", start_time=self.clock, container_statuses=(waiting,))
         return self.go()
 
     def unschedulable(self, name: str, message: str = "0/3 nodes are available") -> Body:
         """The scheduler finds no place for a pod. The status after that."""
-        said = Condition("PodScheduled", "False", "Unschedulable", message, self.clock)
+        said = ObjectCondition("PodScheduled", "False", "Unschedulable", message, self.clock)
         self.change(f"demo-{name}", conditions=(said,))
         return self.go()
 

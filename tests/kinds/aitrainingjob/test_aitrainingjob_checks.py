@@ -7,7 +7,7 @@ import pytest
 from aitrainingjob_driver import container, manifest, ports, replicas
 
 from trainwright.kinds.aitrainingjob import AITRAININGJOB
-from trainwright.kinds.aitrainingjob.codes import codes
+from trainwright.kinds.aitrainingjob.policies import exit_codes
 from trainwright.kinds.base import load
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem
@@ -216,7 +216,7 @@ def test_ports_of_any_shape_are_told_of_and_break_nothing(ports: Any) -> None:
     ],
 )
 def test_exit_codes_are_text_a_number_or_a_list(value: Any, expected: tuple[int, ...]) -> None:
-    assert codes(value) == expected
+    assert exit_codes(value) == expected
     assert problems(manifest(trainer=1, spec={"restartingExitCode": value})) == []
 
 

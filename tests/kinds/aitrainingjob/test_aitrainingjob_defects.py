@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from aitrainingjob_driver import MAIN, Driver, container, last, manifest, ports, replicas, told
 
-from trainwright.crd.manifests import crd
+from trainwright.crd.schema import crd
 from trainwright.kinds.aitrainingjob import AITRAININGJOB
 from trainwright.kinds.base import load
-from trainwright.model.action import Write
 from trainwright.model.job import Body
 from trainwright.model.meta import Owner
-from trainwright.model.site import Creating, Site
+from trainwright.model.plan import Write
+from trainwright.model.site import CreationRules, Site
 from trainwright.testing import factories
 
 NODES = ("trainer-0", "trainer-1", "spare")
@@ -45,7 +45,7 @@ def test_02_a_finished_pod_on_a_lost_node_stays_finished() -> None:
 
 
 def stuck_again_and_again(times: int, *, fail: bool = False, **more: Any) -> Driver:
-    site = Site(creating=Creating(restart_period=1000, duration_period=100, fail=fail))
+    site = Site(creating=CreationRules(restart_period=1000, duration_period=100, fail=fail))
     world = Driver(manifest(trainer=replicas(1, **more)), site=site)
     world.go()
     for _ in range(times):

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from trainwright.kinds.aitrainingjob import AITRAININGJOB
 from trainwright.kinds.base import load
-from trainwright.model.child import Condition
-from trainwright.model.job import Body, Elastic, Scope
+from trainwright.model.child import ObjectCondition
+from trainwright.model.job import Body, Elastic, RestartScope
 
 NODES = ("trainer-0", "trainer-1", "trainer-2", "spare")
 GPU: Body = {"containers": [container(resources={"limits": {"nvidia.com/gpu": 1}})]}
@@ -19,7 +19,7 @@ def fail_gpus(world: Driver, name: str) -> None:
     """A detector says so, for long enough."""
     assert world.nodes is not None
     node = world.nodes[name]
-    sick = Condition("XIDErrors", "True", "Xid79", "GPU has fallen off the bus", world.clock)
+    sick = ObjectCondition("XIDErrors", "True", "Xid79", "GPU has fallen off the bus", world.clock)
     conditions = (*(node.status.conditions or ()), sick)
     world.nodes = world.nodes | {name: replace(node, status=replace(node.status, conditions=conditions))}
     world.go()
@@ -88,26 +88,31 @@ def test_the_node_that_failed_is_avoided_by_the_next_attempt(fault: str) -> None
 @pytest.mark.parametrize(
     ("one", "elastic", "resize"),
     [
-        pytest.param(replicas(4), None, Scope.ROLE, id="free"),
-        pytest.param(replicas(4, minReplicas=2), Elastic(2, 10_000), Scope.ROLE, id="at least"),
-        pytest.param(replicas(4, maxReplicas=6), Elastic(1, 6), Scope.ROLE, id="at most"),
+        pytest.param(replicas(4), None, RestartScope.ROLE, id="free"),
+        pytest.param(replicas(4, minReplicas=2), Elastic(2, 10_000), RestartScope.ROLE, id="at least"),
+        pytest.param(replicas(4, maxReplicas=6), Elastic(1, 6), RestartScope.ROLE, id="at most"),
         pytest.param(
-            replicas(4, minReplicas=2, maxReplicas=6, edlPolicy="Manual"), Elastic(2, 6), Scope.ROLE, id="Manual"
+            replicas(4, minReplicas=2, maxReplicas=6, edlPolicy="Manual"), Elastic(2, 6), RestartScope.ROLE, id="Manual"
         ),
         pytest.param(
             replicas(4, minReplicas=2, maxReplicas=6, edlPolicy="Auto"),
             Elastic(2, 6, auto=True),
-            Scope.ROLE,
+            RestartScope.ROLE,
             id="Auto",
         ),
-        pytest.param(replicas(4, edlPolicy="Auto"), Elastic(1, 4, auto=True), Scope.ROLE, id="Auto without bounds"),
         pytest.param(
-            replicas(4, minReplicas=0, edlPolicy="Auto"), Elastic(1, 4, auto=True), Scope.ROLE, id="Auto, at least one"
+            replicas(4, edlPolicy="Auto"), Elastic(1, 4, auto=True), RestartScope.ROLE, id="Auto without bounds"
         ),
-        pytest.param(replicas(4, minReplicas=2, edlPolicy="Never"), None, Scope.ROLE, id="Never"),
+        pytest.param(
+            replicas(4, minReplicas=0, edlPolicy="Auto"),
+            Elastic(1, 4, auto=True),
+            RestartScope.ROLE,
+            id="Auto, at least one",
+        ),
+        pytest.param(replicas(4, minReplicas=2, edlPolicy="Never"), None, RestartScope.ROLE, id="Never"),
     ],
 )
-def test_bounds_and_edl_policy(one: Body, elastic: Elastic | None, resize: Scope | None) -> None:
+def test_bounds_and_edl_policy(one: Body, elastic: Elastic | None, resize: RestartScope | None) -> None:
     role = load(AITRAININGJOB, manifest(trainer=one)).job.roles[0]
 
     assert (role.elastic, role.resize) == (elastic, resize)
@@ -202,7 +207,7 @@ def test_a_pod_that_went_down_with_its_node_has_failed_and_has_lost_its_node(
 
 def test_a_pod_that_was_collected_because_its_node_is_gone_has_lost_its_node() -> None:
     world = Driver(manifest(trainer=replicas(3, restartPolicy="OnNodeFail", restartScope="Pod")), nodes=NODES).running()
-    said = Condition("DisruptionTarget", "True", "DeletionByPodGC", "PodGC: node no longer exists")
+    said = ObjectCondition("DisruptionTarget", "True", "DeletionByPodGC", "PodGC: node no longer exists")
     world.change("demo-trainer-1", phase="Failed", conditions=(said,))
 
     assert world.go()["RestartCount"] == {"trainer": 1}

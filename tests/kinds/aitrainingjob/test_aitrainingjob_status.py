@@ -6,7 +6,7 @@ import pytest
 from aitrainingjob_driver import Driver, container, last, manifest, replicas, told
 
 from trainwright.kinds.aitrainingjob.conditions import put
-from trainwright.model.child import Condition
+from trainwright.model.child import ObjectCondition
 from trainwright.model.job import Body
 from trainwright.model.meta import ADOPT
 from trainwright.testing import factories
@@ -226,7 +226,7 @@ def test_a_pod_that_the_server_refuses_is_said() -> None:
     [
         ({"reason": "Evicted", "message": "low on memory"}, "Evicted, low on memory on node node-1"),
         (
-            {"conditions": (Condition("DisruptionTarget", "True", "PreemptionByScheduler", "for another"),)},
+            {"conditions": (ObjectCondition("DisruptionTarget", "True", "PreemptionByScheduler", "for another"),)},
             "PreemptionByScheduler, for another on node node-1",
         ),
     ],

@@ -8,9 +8,9 @@ from driving import KindDriver
 from trainwright.kinds.base import Loaded
 from trainwright.kinds.gangs import T9K_API
 from trainwright.kinds.genericjob import GENERICJOB
-from trainwright.model.action import Plan
-from trainwright.model.child import Container, Pod
+from trainwright.model.child import ContainerStatus, Pod
 from trainwright.model.job import Body
+from trainwright.model.plan import Plan
 from trainwright.model.site import Site
 from trainwright.testing.factories import UID
 
@@ -72,7 +72,7 @@ class Driver(KindDriver):
         self.go()
         return self.start_all()
 
-    def containers(self, name: str, *containers: Container, **status: Any) -> Body:
+    def containers(self, name: str, *containers: ContainerStatus, **status: Any) -> Body:
         """A pod's containers are so. The status after that."""
         self.change(name, container_statuses=containers, **status)
         return self.go()

@@ -8,7 +8,7 @@ from genericjob_driver import manifest, replicas
 
 from trainwright.kinds.base import load
 from trainwright.kinds.genericjob import GENERICJOB
-from trainwright.local.storage.patches import merge
+from trainwright.local.storage.metadata import merge
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem
 

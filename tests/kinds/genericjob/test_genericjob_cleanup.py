@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from genericjob_driver import Driver, aggregate, manifest, phases, replicas
 
-from trainwright.model.event import Emit, Moment, plain
+from trainwright.model.event import Emit, EventReason, plain
 
 RULES: dict[str, Any] = {"successRules": [{"worker": [0]}], "failureRules": [{"worker": [0]}]}
 
@@ -107,21 +107,21 @@ def test_a_replica_in_back_off_at_the_end_is_shown_with_its_pod() -> None:
 @pytest.mark.parametrize(
     ("code", "moment", "message"),
     [
-        (0, Moment.SUCCEEDED, 'rule {"worker":[0]} fulfilled by worker 0'),
+        (0, EventReason.SUCCEEDED, 'rule {"worker":[0]} fulfilled by worker 0'),
         (
             1,
-            Moment.FAILED,
+            EventReason.FAILED,
             'rule {"worker":[0]} fulfilled by worker 0; demo-worker-0: container main exited with code 1',
         ),
     ],
     ids=["succeeded", "failed"],
 )
-def test_two_events_tell_of_a_job(code: int, moment: Moment, message: str) -> None:
+def test_two_events_tell_of_a_job(code: int, moment: EventReason, message: str) -> None:
     driver = Driver(manifest(**RULES)).running()
     driver.end("worker-0", code=code)
 
     assert [plain(event) for plan in driver.plans for event in plan.events] == [
-        Emit(Moment.RUNNING, "demo is running."),
+        Emit(EventReason.RUNNING, "demo is running."),
         Emit(moment, message, warning=bool(code)),
     ]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from genericjob_driver import Driver, condition, conditions, manifest, replicas
 
-from trainwright.model.child import Condition
+from trainwright.model.child import ObjectCondition
 from trainwright.model.meta import ADOPT, Owner
 from trainwright.model.units import rfc3339
 from trainwright.testing import factories
@@ -249,7 +249,7 @@ def test_an_init_container_that_fails() -> None:
             id="evicted",
         ),
         pytest.param(
-            {"conditions": (Condition("DisruptionTarget", "True", "PreemptionByScheduler", "for a better one"),)},
+            {"conditions": (ObjectCondition("DisruptionTarget", "True", "PreemptionByScheduler", "for a better one"),)},
             "disrupted (PreemptionByScheduler: for a better one)",
             id="preempted",
         ),

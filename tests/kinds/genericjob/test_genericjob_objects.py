@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from genericjob_driver import GANGS, Driver, container, manifest, replicas
 
-from trainwright.model.event import Moment, Notice
+from trainwright.model.event import EventReason, Notice
 from trainwright.model.meta import DIGEST
 from trainwright.testing.factories import UID
 
@@ -247,7 +247,7 @@ def test_a_cluster_without_the_scheduler_runs_the_job_and_says_so() -> None:
     driver.step()
 
     missing = "scheduler.tensorstack.dev/v1beta1 is not installed: pods start one by one"
-    assert driver.plans[0].events == (Notice(Moment.GANG_MISSING, missing),)
+    assert driver.plans[0].events == (Notice(EventReason.GANG_MISSING, missing),)
     assert driver.names("PodGroup") == []
     assert "schedulerName" not in driver.pod_spec("worker-0")
     assert driver.bodies["Pod", "demo-worker-0"]["metadata"]["labels"] == ORIGINAL | OURS | ATTEMPT

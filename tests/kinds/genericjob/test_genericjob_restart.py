@@ -7,10 +7,10 @@ import pytest
 from genericjob_driver import Driver, aggregate, condition, manifest, phases, replicas, restart_count
 from msgspec.structs import replace
 
-from trainwright.model.child import Condition
-from trainwright.model.indexes import counts, row
+from trainwright.model.child import ObjectCondition
 from trainwright.model.job import Body
 from trainwright.model.meta import ATTEMPT
+from trainwright.model.units import counts, row
 from trainwright.testing.factories import later
 
 
@@ -344,8 +344,8 @@ def test_disruptions_are_counted_apart() -> None:
         pytest.param({"reason": "Evicted"}, True, id="evicted for what it used itself"),
         pytest.param({"reason": "DeadlineExceeded"}, True, id="past a deadline of its own"),
         pytest.param({"reason": "UnexpectedAdmissionError"}, False, id="not admitted by its node"),
-        pytest.param({"conditions": (Condition("DisruptionTarget", "False"),)}, True, id="no longer a target"),
-        pytest.param({"conditions": (Condition("DisruptionTarget", "True"),)}, False, id="a target"),
+        pytest.param({"conditions": (ObjectCondition("DisruptionTarget", "False"),)}, True, id="no longer a target"),
+        pytest.param({"conditions": (ObjectCondition("DisruptionTarget", "True"),)}, False, id="a target"),
         pytest.param({"reason": "Preempting"}, False, id="preempted by its node"),
     ],
 )

@@ -20,14 +20,14 @@ from trainwright.core.reconcile import reconcile
 from trainwright.kinds.base import load
 from trainwright.kinds.genericjob import GENERICJOB, wire
 from trainwright.kinds.genericjob.status import MOST_CONTAINERS, MOST_LISTED, _chosen
-from trainwright.model.cause import LONGEST_MESSAGE, Cause, Why, brief
-from trainwright.model.child import Container, Observed, Pod, PodSpec, PodStatus
-from trainwright.model.indexes import spell, spell_counts
+from trainwright.model.cause import LONGEST_MESSAGE, Cause, CauseKind, brief
+from trainwright.model.child import ContainerStatus, Observed, Pod, PodSpec, PodStatus
 from trainwright.model.job import Body
 from trainwright.model.ledger import KEPT_FAILURES, Failure, Hold, Ledger, Phase, RoleLedger
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, KIND, ROLE, Meta
+from trainwright.model.plan import ReplicaState, State
 from trainwright.model.site import Site
-from trainwright.model.status import Seen, State
+from trainwright.model.units import spell, spell_counts
 from trainwright.testing import factories
 from trainwright.testing.factories import NOW, UID, later
 
@@ -130,7 +130,7 @@ def test_a_container_without_a_state_waits() -> None:
     job = Driver(manifest())
     job.go()
 
-    assert line(job.containers("demo-worker-0", Container("main")))["containers"] == [
+    assert line(job.containers("demo-worker-0", ContainerStatus("main")))["containers"] == [
         {"name": "main", "state": "Waiting"}
     ]
 
@@ -250,7 +250,7 @@ def test_trouble_is_listed_before_what_runs_well(worst: str) -> None:
     """Whatever its rank; and worse trouble before lesser."""
     words = ["Deleted", "Succeeded", "Running", "Creating", "Pending", "Unknown", "Failed"]
     better = words[words.index(worst) - 1]
-    lines = {"worker": [(Seen(rank, 0, State.RUNNING), better if rank < 256 else worst) for rank in range(258)]}
+    lines = {"worker": [(ReplicaState(rank, 0, State.RUNNING), better if rank < 256 else worst) for rank in range(258)]}
 
     assert _chosen(lines) == {("worker", rank) for rank in (*range(254), 256, 257)}
 
@@ -287,7 +287,7 @@ def huge(letter: str = "x", base: int = 10, deciding: int = 0) -> tuple[Body, Ob
     tries = {rank: base + rank % 2 for rank in range(COUNT)}
     succeeded, failed, held = ([*range(start, COUNT, 3)] for start in range(3))
     cause = Cause(
-        Why.EXIT,
+        CauseKind.EXIT,
         code=255,
         signal=127,
         reason="r" * 63,
@@ -298,7 +298,7 @@ def huge(letter: str = "x", base: int = 10, deciding: int = 0) -> tuple[Body, Ob
     book = RoleLedger(
         TYPE,
         retries=spell_counts(tries),
-        restarts={Why.EXIT.value: 70_000, Why.DISRUPTED.value: sum(tries.values()) - 70_000},
+        restarts={CauseKind.EXIT.value: 70_000, CauseKind.DISRUPTED.value: sum(tries.values()) - 70_000},
         succeeded=spell(succeeded),
         failed=spell(failed),
         reached=COUNT,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from genericjob_driver import Driver, container, manifest, replicas
 
-from trainwright.kinds.genericjob.variables import Facts, fill
+from trainwright.kinds.genericjob.environment import ReplicaVariables, fill
 from trainwright.model.meta import Key
 from trainwright.model.site import Site
 
@@ -139,7 +139,7 @@ def test_counts_follow_an_edit_for_new_pods() -> None:
 )
 def test_what_points_at_nothing_is_left_as_written(text: str) -> None:
     """Checks refuse it; a job that was running when an edit took its target away must not stumble."""
-    facts = Facts("worker", 0, {"worker": 2}, {"http": 80}, lambda kind, rank: f"{kind}-{rank}")
+    facts = ReplicaVariables("worker", 0, {"worker": 2}, {"http": 80}, lambda kind, rank: f"{kind}-{rank}")
 
     assert fill(f"$(rank) {text}", facts) == f"0 {text}"
 
@@ -147,4 +147,4 @@ def test_what_points_at_nothing_is_left_as_written(text: str) -> None:
 def test_without_services_there_are_no_hosts() -> None:
     text = "$(service.worker[0].host)"
 
-    assert fill(text, Facts("worker", 0, {"worker": 2}, {}, None)) == text
+    assert fill(text, ReplicaVariables("worker", 0, {"worker": 2}, {}, None)) == text

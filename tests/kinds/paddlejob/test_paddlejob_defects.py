@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from paddlejob_driver import Driver, container, manifest, role
 
-from trainwright.crd.rights import cluster_role
+from trainwright.crd.rbac import cluster_role
 from trainwright.kinds.base import load
 from trainwright.kinds.gangs import VOLCANO_API
 from trainwright.kinds.paddlejob import PADDLEJOB
-from trainwright.model.child import Container, ContainerState, Extra, GroupStatus, Pod, Refusal, Waiting
+from trainwright.model.child import ContainerState, ContainerStatus, Extra, GroupStatus, Pod, Refusal, Waiting
 from trainwright.model.meta import Owner
 from trainwright.model.site import Site
 from trainwright.testing.factories import NOW, UID, later
@@ -521,8 +521,10 @@ def test_a_missing_secret_is_told_while_the_missing_configmap_is_not() -> None:
     assert "ReplicaFailure" not in world.conditions
     assert status["worker"] == {"pending": 1, "starting": 1, "refs": status["worker"]["refs"]}
 
-    def waits(message: str) -> tuple[Container, ...]:
-        return (Container("paddle", state=ContainerState(waiting=Waiting("CreateContainerConfigError", message))),)
+    def waits(message: str) -> tuple[ContainerStatus, ...]:
+        return (
+            ContainerStatus("paddle", state=ContainerState(waiting=Waiting("CreateContainerConfigError", message))),
+        )
 
     world.change("demo-worker-0", container_statuses=waits('secret "token" not found'))
     world.go()

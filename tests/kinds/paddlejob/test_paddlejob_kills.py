@@ -6,8 +6,8 @@ its pods know each other.
 import pytest
 from paddlejob_driver import Driver, manifest
 
-from trainwright.model.action import Plan
 from trainwright.model.job import Body
+from trainwright.model.plan import Plan
 
 
 class Mortal(Driver):

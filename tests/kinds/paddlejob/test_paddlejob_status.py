@@ -9,7 +9,7 @@ from paddlejob_driver import Driver, container, manifest, role
 from trainwright.kinds.base import load
 from trainwright.kinds.paddlejob import PADDLEJOB
 from trainwright.kinds.paddlejob.wire import MOST_REFS
-from trainwright.model.event import Moment
+from trainwright.model.event import EventReason
 from trainwright.model.ledger import Phase
 from trainwright.model.meta import ADOPT
 from trainwright.model.problem import Problem
@@ -172,7 +172,7 @@ def test_workers_that_paddles_launcher_would_take_for_one_are_told_of(
     world.run()
 
     assert world.phase == "Running"
-    said = next(emit for emit in world.told if emit.moment is Moment.RUNNING)
+    said = next(emit for emit in world.told if emit.moment is EventReason.RUNNING)
     assert said.warning is warned
     assert ("worker-0 and worker-1 share the address 10.0.0.7" in said.message) is warned
     assert said.message.startswith("demo is running.")

@@ -10,7 +10,7 @@ from msgspec import Struct
 from trainwright.kinds.aitrainingjob import AITRAININGJOB, policies
 from trainwright.kinds.aitrainingjob.wire import AITrainingJobSpec, ReplicaSpec
 from trainwright.kinds.base import load
-from trainwright.model.job import Body, CleanUp, Ending, Job, Restart
+from trainwright.model.job import Body, CleanUp, Job, RequestedEnd, Restart
 from trainwright.model.rule import Rule
 from trainwright.testing.factories import UID
 
@@ -91,7 +91,7 @@ def restart(one: Replicas, exit_codes: Any) -> Restart:
     return policies.restart(msgspec.convert(replica(one), ReplicaSpec), exit_codes)
 
 
-def ending(annotations: Mapping[str, str]) -> Ending | None:
+def ending(annotations: Mapping[str, str]) -> RequestedEnd | None:
     return policies.ending(annotations)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from trainwright.model.child import Container, ContainerState, Running
+from trainwright.model.child import ContainerState, ContainerStatus, Running
 from trainwright.model.job import Job, Lifecycle
 from trainwright.model.site import Site
 from trainwright.testing.world import World
@@ -179,7 +179,7 @@ def loses(*nodes: str) -> Step:
 
 def in_place(name: str, times: int) -> Step:
     """The kubelet has restarted the container that often by now."""
-    container = Container("main", ready=True, restart_count=times, state=ContainerState(running=Running()))
+    container = ContainerStatus("main", ready=True, restart_count=times, state=ContainerState(running=Running()))
     return lambda world: world.change(f"job-{name}", container_statuses=(container,))
 
 

@@ -34,14 +34,14 @@ from scenario import (
     waits,
 )
 
-from trainwright.model.cause import Why
-from trainwright.model.job import Clean, CleanUp, Deadline, Ending, Restart, Scope, Since
-from trainwright.model.rule import NEVER, All, Any, Atom, Result, Rule, Which
+from trainwright.model.cause import CauseKind
+from trainwright.model.job import CleanPods, CleanUp, Deadline, RequestedEnd, Restart, RestartScope, Since
+from trainwright.model.rule import NEVER, AllOf, AnyOf, Atom, Result, Rule, Which
 from trainwright.testing.world import World
 
 A, B = (Atom(name, Which.EVERY, Result.SUCCEEDED) for name in "ab")
 NODES = ("trainer-0", "trainer-1", "trainer-2", "spare")
-LISTED = Restart(codes=((137, 137), (128, 128)), beside=False, scope=Scope.JOB, shared=True)
+LISTED = Restart(codes=((137, 137), (128, 128)), beside=False, scope=RestartScope.JOB, shared=True)
 
 
 def trainers(**more: object) -> AITrainingJob:
@@ -67,11 +67,11 @@ def pair(complete: str = "All", fail: str = "Any") -> AITrainingJob:
     ],
 )
 def test_end_policy_of_a_replica_type_compiles(policy: str, expected: Rule) -> None:
-    assert failure(trainers(fail=policy)) == Any((expected,))
+    assert failure(trainers(fail=policy)) == AnyOf((expected,))
 
 
 @pytest.mark.parametrize(
-    ("policy", "expected"), [("Any", Any((A, B))), ("All", All((A, B))), ("Rank0", NEVER), ("None", NEVER)]
+    ("policy", "expected"), [("Any", AnyOf((A, B))), ("All", AllOf((A, B))), ("Rank0", NEVER), ("None", NEVER)]
 )
 def test_end_policy_of_the_job_compiles(policy: str, expected: Rule) -> None:
     assert success(pair(complete=policy)) == expected
@@ -81,31 +81,33 @@ def test_the_defaults_compile_to_all_complete_and_any_fails() -> None:
     job = pair()
 
     assert (success(job), failure(job)) == (
-        All((A, B)),
-        Any((Atom("a", Which.SOME, Result.FAILED), Atom("b", Which.SOME, Result.FAILED))),
+        AllOf((A, B)),
+        AnyOf((Atom("a", Which.SOME, Result.FAILED), Atom("b", Which.SOME, Result.FAILED))),
     )
 
 
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        ("Never", Restart(scope=Scope.JOB, shared=True)),
-        ("OnFailure", Restart(FAILED_POD, scope=Scope.JOB, shared=True)),
-        ("ExitCode", replace(LISTED, causes=frozenset({Why.EXIT}))),
-        ("OnNodeFail", Restart(NODE, scope=Scope.JOB, shared=True)),
+        ("Never", Restart(scope=RestartScope.JOB, shared=True)),
+        ("OnFailure", Restart(FAILED_POD, scope=RestartScope.JOB, shared=True)),
+        ("ExitCode", replace(LISTED, causes=frozenset({CauseKind.EXIT}))),
+        ("OnNodeFail", Restart(NODE, scope=RestartScope.JOB, shared=True)),
         (
             "OnNodeFailWithExitCode",
-            replace(LISTED, causes=NODE | {Why.EXIT}),
+            replace(LISTED, causes=NODE | {CauseKind.EXIT}),
         ),
-        ("Always", Restart(FAILED_POD | NODE, scope=Scope.JOB, shared=True)),
+        ("Always", Restart(FAILED_POD | NODE, scope=RestartScope.JOB, shared=True)),
     ],
 )
 def test_restart_policy_compiles(policy: str, expected: Restart) -> None:
     assert restart(Replicas(restart=policy), "137, 128") == expected
 
 
-@pytest.mark.parametrize(("scope", "expected"), [("All", Scope.JOB), ("Replica", Scope.ROLE), ("Pod", Scope.POD)])
-def test_restart_scope_and_limit_compile(scope: str, expected: Scope) -> None:
+@pytest.mark.parametrize(
+    ("scope", "expected"), [("All", RestartScope.JOB), ("Replica", RestartScope.ROLE), ("Pod", RestartScope.POD)]
+)
+def test_restart_scope_and_limit_compile(scope: str, expected: RestartScope) -> None:
     assert restart(Replicas(scope=scope, limit=2), "") == Restart(limit=2, scope=expected, shared=True)
 
 
@@ -114,28 +116,28 @@ def test_restart_scope_and_limit_compile(scope: str, expected: Scope) -> None:
     [
         ({}, None),
         ({"team": "vision"}, None),
-        ({"Preempted": "by team b"}, Ending("Preempted", "by team b", by="annotation Preempted")),
-        ({"Failed": "no", "Preempted": "yes"}, Ending("Preempted", "yes", by="annotation Preempted")),
-        ({"NodeFail": "rack 4"}, Ending("NodeFail", "rack 4", by="annotation NodeFail")),
-        ({"Succeed": "good enough"}, Ending("Succeed", "good enough", succeeded=True, by="annotation Succeed")),
-        ({"preempted": "by team b"}, Ending("Preempted", "by team b", by="annotation preempted")),
-        ({"FAILED": ""}, Ending("Failed", "", by="annotation FAILED")),
-        ({"nodefailed": "rack 4"}, Ending("NodeFail", "rack 4", by="annotation nodefailed")),
-        ({"NodeFailed": "rack 4", "timeout": "x"}, Ending("NodeFail", "rack 4", by="annotation NodeFailed")),
-        ({"Timeout": "x", "Succeed": "y"}, Ending("Timeout", "x", by="annotation Timeout")),
+        ({"Preempted": "by team b"}, RequestedEnd("Preempted", "by team b", by="annotation Preempted")),
+        ({"Failed": "no", "Preempted": "yes"}, RequestedEnd("Preempted", "yes", by="annotation Preempted")),
+        ({"NodeFail": "rack 4"}, RequestedEnd("NodeFail", "rack 4", by="annotation NodeFail")),
+        ({"Succeed": "good enough"}, RequestedEnd("Succeed", "good enough", succeeded=True, by="annotation Succeed")),
+        ({"preempted": "by team b"}, RequestedEnd("Preempted", "by team b", by="annotation preempted")),
+        ({"FAILED": ""}, RequestedEnd("Failed", "", by="annotation FAILED")),
+        ({"nodefailed": "rack 4"}, RequestedEnd("NodeFail", "rack 4", by="annotation nodefailed")),
+        ({"NodeFailed": "rack 4", "timeout": "x"}, RequestedEnd("NodeFail", "rack 4", by="annotation NodeFailed")),
+        ({"Timeout": "x", "Succeed": "y"}, RequestedEnd("Timeout", "x", by="annotation Timeout")),
         ({"failed/reason": "x", "not-failed": "y"}, None),
     ],
 )
-def test_annotations_compile(annotations: dict[str, str], expected: Ending | None) -> None:
+def test_annotations_compile(annotations: dict[str, str], expected: RequestedEnd | None) -> None:
     assert ending(annotations) == expected
 
 
 @pytest.mark.parametrize(
     ("policy", "level"),
-    [("All", Clean.ALL), ("", Clean.ALL), ("None", Clean.NONE), ("CleanPodPolicyNone", Clean.NONE)],
+    [("All", CleanPods.ALL), ("", CleanPods.ALL), ("None", CleanPods.NONE), ("CleanPodPolicyNone", CleanPods.NONE)],
 )
-def test_clean_pod_policy_compiles(policy: str, level: Clean) -> None:
-    assert clean_up(policy) == CleanUp(level, level, Clean.ALL, lost=Clean.ALL)
+def test_clean_pod_policy_compiles(policy: str, level: CleanPods) -> None:
+    assert clean_up(policy) == CleanUp(level, level, CleanPods.ALL, lost=CleanPods.ALL)
 
 
 def test_the_time_limit_counts_from_running() -> None:
@@ -195,7 +197,7 @@ def test_a_job_that_can_no_longer_complete_fails_at_once_whatever_its_fail_polic
 def test_a_kind_that_means_never_literally_adds_the_rule_that_never_decides() -> None:
     """The other reading of `failPolicy: None` needs no field either: a success that is never out of reach."""
     job = compiled(trainers(fail="None"))
-    world = tell(replace(job, success=Any((job.success, NEVER))), run, fails("trainer-1"), exits("trainer-0"))
+    world = tell(replace(job, success=AnyOf((job.success, NEVER))), run, fails("trainer-1"), exits("trainer-0"))
 
     assert verdict(world) == OPEN
 
@@ -361,4 +363,4 @@ def test_the_phase_in_the_words_of_the_kind_can_be_told_from_the_outcome() -> No
     assert late.reason == "Deadline"
     assert lost is not None
     assert lost.failure is not None
-    assert (lost.failure.cause.why, lost.failure.cause.node) == (Why.NODE_LOST, "trainer-1")
+    assert (lost.failure.cause.why, lost.failure.cause.node) == (CauseKind.NODE_LOST, "trainer-1")

@@ -28,7 +28,7 @@ from scenario import (
     waits,
 )
 
-from trainwright.model.cause import Why
+from trainwright.model.cause import CauseKind
 from trainwright.model.job import Restart
 from trainwright.testing import factories
 
@@ -153,7 +153,7 @@ def test_a_restart_of_the_whole_job_counts_on_every_type() -> None:
 
 
 def test_a_pod_whose_image_cannot_be_pulled_is_restarted_after_a_while() -> None:
-    role = factories.role("trainer", restart=Restart(frozenset({Why.CREATE_ERROR}), limit=1), patience=15 * 60)
+    role = factories.role("trainer", restart=Restart(frozenset({CauseKind.CREATE_ERROR}), limit=1), patience=15 * 60)
     stuck = factories.container(waiting="ImagePullBackOff")
     world = tell(
         factories.job(role),

@@ -33,12 +33,12 @@ from scenario import (
 from trainwright.kinds.base import load
 from trainwright.kinds.genericjob import GENERICJOB
 from trainwright.model import rule
-from trainwright.model.cause import Why
-from trainwright.model.job import Clean, CleanUp, Job, Restart
+from trainwright.model.cause import CauseKind
+from trainwright.model.job import CleanPods, CleanUp, Job, Restart
 from trainwright.model.rule import Atom, Result, Which
 
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "busybox", "command": ["train"]}]}}
-DISRUPTIONS = frozenset({Why.DISRUPTED, Why.NODE_LOST})
+DISRUPTIONS = frozenset({CauseKind.DISRUPTED, CauseKind.NODE_LOST})
 NODES = ("worker-0", "worker-1", "spare")
 
 
@@ -69,43 +69,43 @@ def test_rules_compile_to_any_of_all_and_keep_their_text() -> None:
         failureRules=[{"worker": [0]}],
     )
 
-    assert job.success == rule.Any(
+    assert job.success == rule.AnyOf(
         (
-            rule.All((Atom("master", (0,), Result.SUCCEEDED),), '{"master":[0]}'),
-            rule.All(
+            rule.AllOf((Atom("master", (0,), Result.SUCCEEDED),), '{"master":[0]}'),
+            rule.AllOf(
                 (Atom("master", (2,), Result.SUCCEEDED), Atom("worker", (0, 1), Result.SUCCEEDED)),
                 '{"master":[2],"worker":["1",0,1]}',
             ),
         )
     )
-    assert job.failure == rule.Any((rule.All((Atom("worker", (0,), Result.FAILED),), '{"worker":[0]}'),))
+    assert job.failure == rule.AnyOf((rule.AllOf((Atom("worker", (0,), Result.FAILED),), '{"worker":[0]}'),))
 
 
 def test_without_rules_all_must_succeed_and_none_may_fail() -> None:
     job = generic({"ps": 1, "worker": 2, "extra": 0})
 
-    assert job.success == rule.All(
+    assert job.success == rule.AllOf(
         (Atom("ps", Which.EVERY, Result.SUCCEEDED), Atom("worker", Which.EVERY, Result.SUCCEEDED))
     )
-    assert job.failure == rule.Any((Atom("ps", Which.SOME, Result.FAILED), Atom("worker", Which.SOME, Result.FAILED)))
+    assert job.failure == rule.AnyOf((Atom("ps", Which.SOME, Result.FAILED), Atom("worker", Which.SOME, Result.FAILED)))
 
 
 @pytest.mark.parametrize(
     ("policy", "causes"),
     [
         ("Never", DISRUPTIONS),
-        ("OnFailure", DISRUPTIONS | {Why.EXIT, Why.EVICTED, Why.REJECTED}),
-        ("Always", DISRUPTIONS | {Why.EXIT, Why.EVICTED, Why.REJECTED, Why.COMPLETED}),
+        ("OnFailure", DISRUPTIONS | {CauseKind.EXIT, CauseKind.EVICTED, CauseKind.REJECTED}),
+        ("Always", DISRUPTIONS | {CauseKind.EXIT, CauseKind.EVICTED, CauseKind.REJECTED, CauseKind.COMPLETED}),
     ],
 )
-def test_restart_policy_compiles(policy: str, causes: frozenset[Why]) -> None:
+def test_restart_policy_compiles(policy: str, causes: frozenset[CauseKind]) -> None:
     assert generic({"worker": 1}, policy, 5).roles[0].restart == Restart(
         causes, free=DISRUPTIONS, limit=5, per_replica=True
     )
 
 
-@pytest.mark.parametrize("level", list(Clean))
-def test_clean_up_policy_compiles(level: Clean) -> None:
+@pytest.mark.parametrize("level", list(CleanPods))
+def test_clean_up_policy_compiles(level: CleanPods) -> None:
     assert generic({"worker": 1}, cleanUpPolicy=level.value).lifecycle.clean == CleanUp(level, level, level)
 
 

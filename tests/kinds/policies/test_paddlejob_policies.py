@@ -32,10 +32,9 @@ from scenario import (
 from trainwright.kinds.base import load
 from trainwright.kinds.paddlejob import PADDLEJOB
 from trainwright.kinds.paddlejob.policies import FREE, REPLACED
-from trainwright.model.cause import Why
-from trainwright.model.job import Clean, CleanUp, Job, Restart, Scope
-from trainwright.model.rule import All, Atom, Result, Rule, Which
-from trainwright.model.rule import Any as AnyOf
+from trainwright.model.cause import CauseKind
+from trainwright.model.job import CleanPods, CleanUp, Job, Restart, RestartScope
+from trainwright.model.rule import AllOf, AnyOf, Atom, Result, Rule, Which
 from trainwright.testing.factories import UID
 from trainwright.testing.world import World
 
@@ -71,15 +70,15 @@ def paddlejob(sizes: dict[str, int], intranet: str = "PodIP", template: Any = No
     [
         pytest.param(
             paddlejob(PS),
-            All((Atom("ps", Which.EVERY, Result.SUCCEEDED), Atom("worker", Which.EVERY, Result.SUCCEEDED))),
+            AllOf((Atom("ps", Which.EVERY, Result.SUCCEEDED), Atom("worker", Which.EVERY, Result.SUCCEEDED))),
             id="all pods of all roles",
         ),
         pytest.param(
-            paddlejob(PS, **BY_WORKERS), All((Atom("worker", Which.EVERY, Result.SUCCEEDED),)), id="by workers alone"
+            paddlejob(PS, **BY_WORKERS), AllOf((Atom("worker", Which.EVERY, Result.SUCCEEDED),)), id="by workers alone"
         ),
         pytest.param(
             paddlejob({"worker": 2, "heter": 0}),
-            All((Atom("worker", Which.EVERY, Result.SUCCEEDED),)),
+            AllOf((Atom("worker", Which.EVERY, Result.SUCCEEDED),)),
             id="a role of nobody is not waited for",
         ),
     ],
@@ -97,14 +96,16 @@ def test_failure_is_any_pod_of_any_role() -> None:
 @pytest.mark.parametrize(
     ("intranet", "elastic", "scope", "resize"),
     [
-        ("PodIP", False, Scope.JOB, Scope.JOB),
-        ("Host", False, Scope.JOB, Scope.JOB),
-        ("Service", False, Scope.POD, Scope.JOB),
-        ("PodIP", True, Scope.POD, None),
-        ("Service", True, Scope.POD, None),
+        ("PodIP", False, RestartScope.JOB, RestartScope.JOB),
+        ("Host", False, RestartScope.JOB, RestartScope.JOB),
+        ("Service", False, RestartScope.POD, RestartScope.JOB),
+        ("PodIP", True, RestartScope.POD, None),
+        ("Service", True, RestartScope.POD, None),
     ],
 )
-def test_restart_and_resize_compile(intranet: str, elastic: bool, scope: Scope, resize: Scope | None) -> None:
+def test_restart_and_resize_compile(
+    intranet: str, elastic: bool, scope: RestartScope, resize: RestartScope | None
+) -> None:
     (worker,) = paddlejob(COLLECTIVE, intranet, **({"elastic": 1} if elastic else {})).roles
 
     assert worker.restart == Restart(causes=REPLACED, codes=((101, 102),), free=FREE, scope=scope)
@@ -117,16 +118,16 @@ def test_restart_and_resize_compile(intranet: str, elastic: bool, scope: Scope, 
 @pytest.mark.parametrize(
     ("policy", "completed", "failed_"),
     [
-        ("", Clean.ALL, Clean.UNFINISHED),
-        ("OnCompletion", Clean.ALL, Clean.UNFINISHED),
-        ("Always", Clean.ALL, Clean.ALL),
-        ("OnFailure", Clean.UNFINISHED, Clean.ALL),
-        ("Never", Clean.UNFINISHED, Clean.UNFINISHED),
-        ("Nerver", Clean.UNFINISHED, Clean.UNFINISHED),
-        ("OnFailed", Clean.UNFINISHED, Clean.UNFINISHED),
+        ("", CleanPods.ALL, CleanPods.UNFINISHED),
+        ("OnCompletion", CleanPods.ALL, CleanPods.UNFINISHED),
+        ("Always", CleanPods.ALL, CleanPods.ALL),
+        ("OnFailure", CleanPods.UNFINISHED, CleanPods.ALL),
+        ("Never", CleanPods.UNFINISHED, CleanPods.UNFINISHED),
+        ("Nerver", CleanPods.UNFINISHED, CleanPods.UNFINISHED),
+        ("OnFailed", CleanPods.UNFINISHED, CleanPods.UNFINISHED),
     ],
 )
-def test_clean_pod_policy_compiles(policy: str, completed: Clean, failed_: Clean) -> None:
+def test_clean_pod_policy_compiles(policy: str, completed: CleanPods, failed_: CleanPods) -> None:
     job = paddlejob(COLLECTIVE, cleanPodPolicy=policy)
 
     assert job.lifecycle.clean == CleanUp(completed, failed_, failed_)
@@ -217,7 +218,7 @@ def test_disruptions_restart_without_limit() -> None:
     world = tell(paddlejob(COLLECTIVE), *steps)
 
     assert verdict(world) == OPEN
-    assert world.job.ledger.roles[0].restarts == {Why.DISRUPTED: 12}
+    assert world.job.ledger.roles[0].restarts == {CauseKind.DISRUPTED: 12}
 
 
 EVERYTHING_ANEW = ["ps-0#1", "worker-0#1", "worker-1#1"]

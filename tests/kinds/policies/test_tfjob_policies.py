@@ -30,9 +30,9 @@ from scenario import (
 )
 from tfjob_policy import FAILED_POD, TFJob, clean_up, compiled, failure, restart, success
 
-from trainwright.model.cause import Why
-from trainwright.model.job import Clean, CleanUp, Deadline, Lifecycle, Restart, Role
-from trainwright.model.rule import NEVER, Any, Atom, Result, Rule, Which
+from trainwright.model.cause import CauseKind
+from trainwright.model.job import CleanPods, CleanUp, Deadline, Lifecycle, Restart, Role
+from trainwright.model.rule import NEVER, AnyOf, Atom, Result, Rule, Which
 from trainwright.testing import factories
 
 WORKERS = {"Worker": (3, "Never")}
@@ -69,11 +69,13 @@ def test_success_compiles(job: TFJob, expected: Rule) -> None:
 
 
 def test_failure_is_any_replica_of_any_type() -> None:
-    assert failure(TFJob(PS)) == Any((Atom("PS", Which.SOME, Result.FAILED), Atom("Worker", Which.SOME, Result.FAILED)))
+    assert failure(TFJob(PS)) == AnyOf(
+        (Atom("PS", Which.SOME, Result.FAILED), Atom("Worker", Which.SOME, Result.FAILED))
+    )
 
 
 def test_dynamic_workers_do_not_count_as_failures() -> None:
-    assert failure(TFJob(PS, dynamic_worker=True)) == Any((Atom("PS", Which.SOME, Result.FAILED),))
+    assert failure(TFJob(PS, dynamic_worker=True)) == AnyOf((Atom("PS", Which.SOME, Result.FAILED),))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,7 @@ def test_dynamic_workers_do_not_count_as_failures() -> None:
     [
         ("Never", Restart()),
         ("OnFailure", Restart(causes=FAILED_POD)),
-        ("Always", Restart(causes=FAILED_POD | {Why.COMPLETED})),
+        ("Always", Restart(causes=FAILED_POD | {CauseKind.COMPLETED})),
         ("ExitCode", Restart(causes=FAILED_POD, codes=((128, 2**31 - 1),))),
     ],
 )
@@ -92,13 +94,13 @@ def test_restart_policy_compiles(policy: str, expected: Restart) -> None:
 @pytest.mark.parametrize(
     ("policy", "level"),
     [
-        ("None", Clean.NONE),
-        ("Running", Clean.UNFINISHED),
-        ("All", Clean.ALL),
-        ("", Clean.ALL),
+        ("None", CleanPods.NONE),
+        ("Running", CleanPods.UNFINISHED),
+        ("All", CleanPods.ALL),
+        ("", CleanPods.ALL),
     ],
 )
-def test_clean_pod_policy_compiles(policy: str, level: Clean) -> None:
+def test_clean_pod_policy_compiles(policy: str, level: CleanPods) -> None:
     assert clean_up(policy) == CleanUp(level, level, level)
 
 
@@ -107,7 +109,7 @@ def test_run_policy_compiles() -> None:
 
     assert compiled(job).lifecycle == Lifecycle(
         suspended=True,
-        clean=CleanUp(Clean.UNFINISHED, Clean.UNFINISHED, Clean.UNFINISHED),
+        clean=CleanUp(CleanPods.UNFINISHED, CleanPods.UNFINISHED, CleanPods.UNFINISHED),
         backoff_limit=3,
         fails_at_limit=True,
         counts_in_place=True,

@@ -7,8 +7,8 @@ import pytest
 from tfjob_driver import Driver, condition, conditions, counts, gangs, manifest, policy, replicas
 
 from trainwright.kinds.gangs import VOLCANO_API
-from trainwright.model.action import Write
-from trainwright.model.child import Container, ContainerState, Running, Terminated, Waiting
+from trainwright.model.child import ContainerState, ContainerStatus, Running, Terminated, Waiting
+from trainwright.model.plan import Write
 from trainwright.testing.factories import later
 
 
@@ -45,7 +45,7 @@ def test_2045_pods_that_are_made_anew_use_up_the_backoff_limit(restart: str) -> 
 def test_the_limit_is_told_as_the_user_wrote_it_with_the_end_that_the_kubelet_answered() -> None:
     driver = Driver(manifest(spec=policy(backoffLimit=2), Worker=replicas(2, restartPolicy="OnFailure"))).running()
     last = ContainerState(terminated=Terminated(9))
-    one = Container("tensorflow", restart_count=2, state=ContainerState(running=Running()), last_state=last)
+    one = ContainerStatus("tensorflow", restart_count=2, state=ContainerState(running=Running()), last_state=last)
     driver.change("demo-worker-0", container_statuses=(one,))
     outcome = driver.go()["trainwright"]["outcome"]
 
@@ -209,8 +209,8 @@ def test_751_the_job_ends_with_worker_0_although_others_go_on() -> None:
 @pytest.mark.parametrize(("code", "last"), [(0, "Succeeded"), (1, "Failed")])
 def test_1183_a_sidecar_that_runs_on_does_not_keep_the_job(code: int, last: str) -> None:
     driver = Driver(manifest(Worker=1)).running()
-    ended = Container("tensorflow", state=ContainerState(terminated=Terminated(code)))
-    proxy = Container("istio-proxy", ready=True, state=ContainerState(running=Running()))
+    ended = ContainerStatus("tensorflow", state=ContainerState(terminated=Terminated(code)))
+    proxy = ContainerStatus("istio-proxy", ready=True, state=ContainerState(running=Running()))
     driver.change("demo-worker-0", container_statuses=(ended, proxy))
 
     assert conditions(driver.go())[-1] == last
@@ -218,8 +218,8 @@ def test_1183_a_sidecar_that_runs_on_does_not_keep_the_job(code: int, last: str)
 
 def test_1183_nor_does_what_the_sidecar_says_in_the_end() -> None:
     driver = Driver(manifest(Worker=1)).running()
-    ended = Container("tensorflow", state=ContainerState(terminated=Terminated(0)))
-    proxy = Container("istio-proxy", state=ContainerState(terminated=Terminated(1)))
+    ended = ContainerStatus("tensorflow", state=ContainerState(terminated=Terminated(0)))
+    proxy = ContainerStatus("istio-proxy", state=ContainerState(terminated=Terminated(1)))
     driver.change("demo-worker-0", phase="Failed", container_statuses=(ended, proxy))
 
     assert conditions(driver.go())[-1] == "Succeeded"
@@ -299,7 +299,7 @@ def test_1282_an_image_that_cannot_be_pulled_costs_no_writes() -> None:
     for attempt in range(5):
         waiting = Waiting("ImagePullBackOff", f"attempt {attempt}")
         driver.change(
-            "demo-worker-0", container_statuses=(Container("tensorflow", state=ContainerState(waiting=waiting)),)
+            "demo-worker-0", container_statuses=(ContainerStatus("tensorflow", state=ContainerState(waiting=waiting)),)
         )
         driver.catch_up()
         assert driver.step().write is Write.NOT

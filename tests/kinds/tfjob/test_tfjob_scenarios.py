@@ -8,7 +8,7 @@ from tfjob_driver import Driver, condition, conditions, counts, manifest, policy
 
 from trainwright.kinds.tfjob import TFJOB
 from trainwright.kinds.tfjob.policies import POD_POLICIES
-from trainwright.model.child import Container, ContainerState, Terminated
+from trainwright.model.child import ContainerState, ContainerStatus, Terminated
 from trainwright.model.job import Body
 from trainwright.model.site import Site
 
@@ -217,7 +217,7 @@ def test_exit_codes_tell_whether_to_try_again(code: int, again: bool) -> None:
 def test_a_pod_that_failed_without_a_word_of_its_main_container_is_tried_again() -> None:
     """The original has a code of its own for that, and it is above 128."""
     driver = Driver(manifest(Worker=replicas(1, restartPolicy="ExitCode"))).running()
-    init = Container("fetch", state=ContainerState(terminated=Terminated(1)))
+    init = ContainerStatus("fetch", state=ContainerState(terminated=Terminated(1)))
     driver.change("demo-worker-0", phase="Failed", init_container_statuses=(init,), container_statuses=None)
 
     assert conditions(driver.go())[-1] == "Restarting"

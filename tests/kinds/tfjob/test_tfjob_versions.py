@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 from tfjob_driver import Driver, conditions, manifest, policy, replicas
 
-from trainwright.kinds.base import load, stored
+from trainwright.kinds.base import load, stamped, stored
 from trainwright.kinds.registry import find
-from trainwright.kinds.stamps import stamped
 from trainwright.kinds.tfjob import TFJOB
-from trainwright.model.job import Body, Clean
+from trainwright.model.job import Body, CleanPods
 
 VERSIONS = ("v1", "v1alpha2")
 
@@ -26,9 +25,9 @@ def test_and_by_no_other(version: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "restart", "clean"), [("v1", "Never", Clean.NONE), ("v1alpha2", "Always", Clean.UNFINISHED)]
+    ("version", "restart", "clean"), [("v1", "Never", CleanPods.NONE), ("v1alpha2", "Always", CleanPods.UNFINISHED)]
 )
-def test_each_version_has_its_defaults(version: str, restart: str, clean: Clean) -> None:
+def test_each_version_has_its_defaults(version: str, restart: str, clean: CleanPods) -> None:
     document = stored(TFJOB, manifest(version=version, Worker=1))
 
     assert document["apiVersion"] == "kubeflow.org/v1"
@@ -45,7 +44,7 @@ def test_what_the_user_says_stays(version: str) -> None:
     document = stored(TFJOB, given)
 
     assert document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] == "ExitCode"
-    assert load(TFJOB, document).job.lifecycle.clean.failed is Clean.ALL
+    assert load(TFJOB, document).job.lifecycle.clean.failed is CleanPods.ALL
 
 
 @pytest.mark.parametrize("other", VERSIONS)
@@ -92,8 +91,8 @@ def test_a_deadline_beyond_every_calendar_is_none(seconds: int) -> None:
 
 
 MOVED: list[tuple[str, Any, str, Any]] = [
-    ("cleanPodPolicy", "Running", "clean", Clean.UNFINISHED),
-    ("cleanPodPolicy", "", "clean", Clean.ALL),
+    ("cleanPodPolicy", "Running", "clean", CleanPods.UNFINISHED),
+    ("cleanPodPolicy", "", "clean", CleanPods.ALL),
     ("ttlSecondsAfterFinished", 7, "ttl", 7),
     ("activeDeadlineSeconds", 7, "deadline", 7),
     ("backoffLimit", 7, "restarts_allowed", 6),

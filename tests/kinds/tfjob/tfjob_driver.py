@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from driving import KindDriver
 from trainwright.kinds.base import Loaded
 from trainwright.kinds.tfjob import TFJOB
-from trainwright.model.action import Plan
-from trainwright.model.child import Container, ContainerState, Extra, GroupStatus, Running
+from trainwright.model.child import ContainerState, ContainerStatus, Extra, GroupStatus, Running
 from trainwright.model.job import Body
+from trainwright.model.plan import Plan
 from trainwright.model.site import Site
 from trainwright.testing.factories import UID
 
@@ -71,7 +71,7 @@ class Driver(KindDriver):
 
     def restarted_in_place(self, name: str, times: int) -> Body:
         """The kubelet has restarted the container that often by now. The status after that."""
-        one = Container("tensorflow", ready=True, restart_count=times, state=ContainerState(running=Running()))
+        one = ContainerStatus("tensorflow", ready=True, restart_count=times, state=ContainerState(running=Running()))
         self.change(f"demo-{name}", container_statuses=(one,))
         return self.go()
 

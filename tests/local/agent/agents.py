@@ -13,28 +13,26 @@ from msgspec.structs import replace
 
 from patience import PATIENCE
 from trainwright.errors import NotFoundError
-from trainwright.local.agent.agent import Agent
-from trainwright.local.agent.environment import passed
-from trainwright.local.agent.link import Link
-from trainwright.local.agent.means import Tokens
-from trainwright.local.agent.settings import Pace, Settings
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.devices.pool import DevicePool
 from trainwright.local.storage.store import Store
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
-from trainwright.runtime.clock import WallClock
-from trainwright.runtime.ports import Cluster, Resource
-from trainwright.runtime.resources import PODS
+from trainwright.node.agent import Agent
+from trainwright.node.context import Tokens
+from trainwright.node.devices.pool import DevicePool
+from trainwright.node.environment import passed
+from trainwright.node.link import SupervisorLink
+from trainwright.node.settings import AgentDelays, AgentSettings
+from trainwright.runtime.ports import PODS, Cluster, Resource, WallClock
 
 NODE = "node-0"
 WHOLE = PODS.whole()
 #: Kubernetes' waits, a hundred times as fast.
-PACE = Pace(backoff=0.1, longest=0.4, retry=0.1, unavailable=0.02, patience=0.1, least_grace=0.2)
+PACE = AgentDelays(backoff=0.1, longest=0.4, retry=0.1, unavailable=0.02, patience=0.1, least_grace=0.2)
 
 
-def settings(folder: Path, **more: Any) -> Settings:
-    given = Settings(
+def settings(folder: Path, **more: Any) -> AgentSettings:
+    given = AgentSettings(
         node=NODE,
         runtime="process",
         folder=str(folder),
@@ -144,7 +142,7 @@ async def place(
     if leases is not None:
         leases.linger = 0.2
     channel = leases.channel(NODE) if leases is not None else None
-    link = await Link.begin(given.supervisor(channel.theirs.fileno() if channel is not None else None))
+    link = await SupervisorLink.begin(given.supervisor(channel.theirs.fileno() if channel is not None else None))
     if channel is not None:
         channel.handed()
     agent = Agent(cluster(store), link, WallClock(), given, notices.append, tokens, leases=leases)

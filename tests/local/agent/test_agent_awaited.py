@@ -11,14 +11,12 @@ from agents import PACE, container, place, waiting
 from msgspec.structs import replace
 
 from trainwright.errors import ForbiddenError
-from trainwright.local.agent import awaited
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
 from trainwright.model.job import Body
 from trainwright.model.meta import KIND, Key
-from trainwright.runtime.clock import WallClock
-from trainwright.runtime.ports import EVERYTHING, Page, Resource, Scope
-from trainwright.runtime.resources import CONFIG_MAPS
+from trainwright.node import watches
+from trainwright.runtime.ports import CONFIG_MAPS, EVERYTHING, ListPage, Resource, Selection, WallClock
 
 #: So long that a pod which is not woken is late.
 SLOW = replace(PACE, retry=60.0)
@@ -88,7 +86,7 @@ class Closed(LocalCluster):
 
     asked = 0
 
-    async def list(self, resource: Resource, scope: Scope = EVERYTHING, *, not_older_than: str = "") -> Page:
+    async def list(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
         if resource.plural == "configmaps" and scope.labels:
             Closed.asked += 1
             raise ForbiddenError("not yours to list")
@@ -119,9 +117,9 @@ async def test_a_pod_that_is_deleted_while_it_waits_goes(tmp_path: Path, more: d
 class ByName(LocalCluster):
     """A cluster on which a node may list and watch a ConfigMap by its name alone."""
 
-    scopes: ClassVar[list[Scope]] = []
+    scopes: ClassVar[list[Selection]] = []
 
-    async def list(self, resource: Resource, scope: Scope = EVERYTHING, *, not_older_than: str = "") -> Page:
+    async def list(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
         if resource.plural == "configmaps":
             ByName.scopes.append(scope)
             if not scope.fields or not scope.namespace:
@@ -140,12 +138,12 @@ async def test_on_a_cluster_each_map_is_watched_by_its_name(tmp_path: Path) -> N
             await node.phase("Succeeded", name)
 
         assert time.monotonic() - began < 30
-        assert set(ByName.scopes) == {Scope("space", fields="metadata.name=peers")}
+        assert set(ByName.scopes) == {Selection("space", fields="metadata.name=peers")}
 
 
 async def test_the_watch_of_a_name_ends_some_time_after_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(awaited, "_LINGER", 0.05)
-    one = awaited.Awaited(LocalCluster(Store(WallClock())), PACE, by_name=True)
+    monkeypatch.setattr(watches, "_LINGER", 0.05)
+    one = watches.ConfigMapWaiter(LocalCluster(Store(WallClock())), PACE, by_name=True)
     key = Key("space", "peers")
     await one.change({key: 0}, 0.1)
     assert key in one._watches

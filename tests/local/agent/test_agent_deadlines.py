@@ -12,17 +12,16 @@ from typing import cast
 import pytest
 from agents import WHOLE, manifest, settings
 
-from trainwright.local.agent.awaited import Awaited
-from trainwright.local.agent.devices import Devices
-from trainwright.local.agent.link import Link
-from trainwright.local.agent.means import Means, Notices
-from trainwright.local.agent.report import Reports
-from trainwright.local.agent.worker import Worker
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.units import rfc3339
+from trainwright.node.context import AgentContext, OnceNotices, StatusReports
+from trainwright.node.link import SupervisorLink
+from trainwright.node.pod_devices import NodeDevices
+from trainwright.node.watches import ConfigMapWaiter
+from trainwright.node.worker import PodWorker
 from trainwright.runtime.ports import Clock
 from trainwright.testing.factories import NOW
 
@@ -45,14 +44,16 @@ class LoopClock:
         return self._first + timedelta(seconds=asyncio.get_running_loop().time())
 
 
-def accompany(pod: Body, store: Store, clock: Clock, folder: Path) -> Worker:
+def accompany(pod: Body, store: Store, clock: Clock, folder: Path) -> PodWorker:
     """Look after the pod. Its containers wait for an earlier pod of its name: no supervisor is needed."""
     given = settings(folder)
     cluster = LocalCluster(store)
-    reports, awaited = Reports(cluster, given.pace, print), Awaited(cluster, given.pace)
-    nothing = cast("Link", None)
-    means = Means(cluster, nothing, clock, given, reports, Devices(given.devices), Notices(print), awaited)
-    return Worker(pod, means, before=asyncio.create_task(asyncio.sleep(100 * ALLOWED)))
+    reports, awaited = StatusReports(cluster, given.pace, print), ConfigMapWaiter(cluster, given.pace)
+    nothing = cast("SupervisorLink", None)
+    means = AgentContext(
+        cluster, nothing, clock, given, reports, NodeDevices(given.devices), OnceNotices(print), awaited
+    )
+    return PodWorker(pod, means, before=asyncio.create_task(asyncio.sleep(100 * ALLOWED)))
 
 
 def reason(store: Store) -> str | None:

@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from trainwright.local.agent.environment import Subject, command, expand, passed, variables
-from trainwright.local.agent.fields import Facts
-from trainwright.local.agent.refusals import Unconfigured
-from trainwright.local.agent.sources import CONFIG_MAP, SECRET, named
+from trainwright.node.environment import EnvironmentInput, PodFacts, command, expand, passed, variables
+from trainwright.node.sources import CONFIG_MAP, SECRET, Unconfigured, named
 
-FACTS = Facts("node-0", "10.129.0.5", "127.0.0.1", {"cpu": "3500m", "memory": "8Gi"})
+FACTS = PodFacts("node-0", "10.129.0.5", "127.0.0.1", {"cpu": "3500m", "memory": "8Gi"})
 POD: dict[str, Any] = {
     "metadata": {
         "name": "pod",
@@ -32,8 +30,8 @@ SOURCES = {
 }
 
 
-def subject(container: dict[str, Any] | None = None, **more: Any) -> Subject:
-    return Subject(POD, (container or {}) | more, "spec.containers[0]", FACTS, SOURCES)
+def subject(container: dict[str, Any] | None = None, **more: Any) -> EnvironmentInput:
+    return EnvironmentInput(POD, (container or {}) | more, "spec.containers[0]", FACTS, SOURCES)
 
 
 EXPANSIONS = {

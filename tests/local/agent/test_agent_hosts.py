@@ -10,15 +10,12 @@ import pytest
 from agents import NODE, settings, settle
 
 from trainwright.errors import ForbiddenError
-from trainwright.local.agent.hosts import Hosts, rewrite
-from trainwright.local.agent.names import Host, Selection, render
-from trainwright.local.agent.settings import Pace
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
-from trainwright.runtime.clock import WallClock
-from trainwright.runtime.ports import EVERYTHING, Change, Page, Resource, Scope
-from trainwright.runtime.resources import PODS, SERVICES
+from trainwright.node.hosts import HostsFiles, PodHost, ServiceSelection, render_hosts, rewrite
+from trainwright.node.settings import AgentDelays
+from trainwright.runtime.ports import EVERYTHING, PODS, SERVICES, ListPage, Resource, Selection, WallClock, WatchEvent
 
 SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 HEAD = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
@@ -30,27 +27,27 @@ def body(text: str) -> list[str]:
     return text.removeprefix(HEAD).splitlines()
 
 
-TEXTS: dict[str, tuple[list[Host], list[Selection], list[str]]] = {
+TEXTS: dict[str, tuple[list[PodHost], list[ServiceSelection], list[str]]] = {
     "nothing": ([], [], []),
-    "a pod": ([Host("a", "p", "10.0.0.1")], [], ["10.0.0.1\t" + FORMS.format("p")]),
+    "a pod": ([PodHost("a", "p", "10.0.0.1")], [], ["10.0.0.1\t" + FORMS.format("p")]),
     "of another namespace, without its bare name": (
-        [Host("b", "p", "10.0.0.1")],
+        [PodHost("b", "p", "10.0.0.1")],
         [],
         ["10.0.0.1\tp.b p.b.svc p.b.svc.cluster.local"],
     ),
     "a subdomain": (
-        [Host("a", "p", "10.0.0.1", subdomain="s")],
+        [PodHost("a", "p", "10.0.0.1", subdomain="s")],
         [],
         [f"10.0.0.1\t{FORMS.format('p')} {FORMS.format('p.s')}"],
     ),
     "a hostname and a subdomain": (
-        [Host("a", "p", "10.0.0.1", hostname="h", subdomain="s")],
+        [PodHost("a", "p", "10.0.0.1", hostname="h", subdomain="s")],
         [],
         [f"10.0.0.1\t{FORMS.format('p')} {FORMS.format('h.s')} h"],
     ),
     "a service": (
-        [Host("a", "p", "10.0.0.1", (("x", "1"), ("y", "2"))), Host("a", "q", "10.0.0.2", (("x", "1"),))],
-        [Selection("a", "s", (("x", "1"), ("y", "2"))), Selection("a", "t", (("x", "1"),))],
+        [PodHost("a", "p", "10.0.0.1", (("x", "1"), ("y", "2"))), PodHost("a", "q", "10.0.0.2", (("x", "1"),))],
+        [ServiceSelection("a", "s", (("x", "1"), ("y", "2"))), ServiceSelection("a", "t", (("x", "1"),))],
         [
             "10.0.0.1\t" + FORMS.format("p"),
             "10.0.0.2\t" + FORMS.format("q"),
@@ -60,26 +57,26 @@ TEXTS: dict[str, tuple[list[Host], list[Selection], list[str]]] = {
         ],
     ),
     "a service with the name of its pod": (
-        [Host("a", "p", "10.0.0.1", (("x", "1"),))],
-        [Selection("a", "p", (("x", "1"),))],
+        [PodHost("a", "p", "10.0.0.1", (("x", "1"),))],
+        [ServiceSelection("a", "p", (("x", "1"),))],
         ["10.0.0.1\t" + FORMS.format("p")],
     ),
     "a service selects in its own namespace": (
-        [Host("b", "p", "10.0.0.1", (("x", "1"),))],
-        [Selection("a", "s", (("x", "1"),))],
+        [PodHost("b", "p", "10.0.0.1", (("x", "1"),))],
+        [ServiceSelection("a", "s", (("x", "1"),))],
         ["10.0.0.1\tp.b p.b.svc p.b.svc.cluster.local"],
     ),
     "a service without a selector": (
-        [Host("a", "p", "10.0.0.1", (("x", "1"),))],
-        [Selection("a", "s"), Selection("a", "t", (("x", "2"),))],
+        [PodHost("a", "p", "10.0.0.1", (("x", "1"),))],
+        [ServiceSelection("a", "s"), ServiceSelection("a", "t", (("x", "2"),))],
         ["10.0.0.1\t" + FORMS.format("p")],
     ),
 }
 
 
 @pytest.mark.parametrize(("pods", "services", "expected"), TEXTS.values(), ids=TEXTS.keys())
-def test_the_names(pods: list[Host], services: list[Selection], expected: list[str]) -> None:
-    assert body(render("a", pods, services)) == expected
+def test_the_names(pods: list[PodHost], services: list[ServiceSelection], expected: list[str]) -> None:
+    assert body(render_hosts("a", pods, services)) == expected
 
 
 def test_a_file_is_rewritten_in_place(tmp_path: Path) -> None:
@@ -106,7 +103,7 @@ def service(name: str, selects: str) -> dict[str, Any]:
 
 async def test_the_file_holds_all_that_was_there_before_the_pod_and_follows_what_comes(tmp_path: Path) -> None:
     store = Store(WallClock())
-    hosts = Hosts(LocalCluster(store), tmp_path / "hosts", settings(tmp_path, pace=Pace()))
+    hosts = HostsFiles(LocalCluster(store), tmp_path / "hosts", settings(tmp_path, pace=AgentDelays()))
     await hosts.start()
     try:
         store.create(PODS.whole(), pod("early", "10.0.0.1"))
@@ -137,8 +134,8 @@ class Slow(LocalCluster):
     """Watches that are behind: the services' for ever, the pods' for a moment."""
 
     async def watch(
-        self, resource: Resource, scope: Scope = EVERYTHING, *, since: str
-    ) -> AsyncGenerator[tuple[Change, ...], None]:
+        self, resource: Resource, scope: Selection = EVERYTHING, *, since: str
+    ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
         if resource.id == SERVICES.id:
             await asyncio.Event().wait()
         async for batch in super().watch(resource, scope, since=since):
@@ -148,7 +145,7 @@ class Slow(LocalCluster):
 
 async def test_all_names_are_there_in_time_even_if_the_watches_are_behind(tmp_path: Path) -> None:
     store = Store(WallClock())
-    hosts = Hosts(Slow(store), tmp_path, settings(tmp_path, pace=Pace()))
+    hosts = HostsFiles(Slow(store), tmp_path, settings(tmp_path, pace=AgentDelays()))
     await hosts.start()
     try:
         await asyncio.sleep(0.05)
@@ -163,7 +160,7 @@ async def test_all_names_are_there_in_time_even_if_the_watches_are_behind(tmp_pa
 
 async def test_each_namespace_has_a_file_of_its_own(tmp_path: Path) -> None:
     store = Store(WallClock())
-    hosts = Hosts(LocalCluster(store), tmp_path, settings(tmp_path, pace=Pace()))
+    hosts = HostsFiles(LocalCluster(store), tmp_path, settings(tmp_path, pace=AgentDelays()))
     await hosts.start()
     try:
         one = store.create(PODS.whole(), pod("one", "10.0.0.1"))
@@ -179,7 +176,7 @@ async def test_each_namespace_has_a_file_of_its_own(tmp_path: Path) -> None:
 
 async def test_changes_that_matter_to_no_name_are_no_write(tmp_path: Path) -> None:
     store = Store(WallClock())
-    hosts = Hosts(LocalCluster(store), tmp_path, settings(tmp_path, pace=Pace()))
+    hosts = HostsFiles(LocalCluster(store), tmp_path, settings(tmp_path, pace=AgentDelays()))
     await hosts.start()
     try:
         path = Path(await hosts.settled(store.create(PODS.whole(), pod("one", "10.0.0.1"))))
@@ -223,7 +220,7 @@ def slice_of(service: str, *endpoints: dict[str, Any], name: str = "") -> dict[s
 
 async def test_on_a_cluster_names_lead_to_where_pods_are_and_services_to_ready_ones(tmp_path: Path) -> None:
     store = Store(WallClock())
-    hosts = Hosts(LocalCluster(store), tmp_path / "hosts", settings(tmp_path, pace=Pace(), kubelet=True))
+    hosts = HostsFiles(LocalCluster(store), tmp_path / "hosts", settings(tmp_path, pace=AgentDelays(), kubelet=True))
     await hosts.start()
     try:
         put(store, given("ready", "10.0.0.1"))
@@ -252,7 +249,7 @@ async def test_on_a_cluster_names_lead_to_where_pods_are_and_services_to_ready_o
 
 async def test_pods_of_other_nodes_are_known_by_the_services_that_lead_to_them(tmp_path: Path) -> None:
     store = Store(WallClock())
-    hosts = Hosts(LocalCluster(store), tmp_path / "hosts", settings(tmp_path, pace=Pace(), kubelet=True))
+    hosts = HostsFiles(LocalCluster(store), tmp_path / "hosts", settings(tmp_path, pace=AgentDelays(), kubelet=True))
     await hosts.start()
     try:
         far = endpoint("far", "10.1.0.1", hostname="first")
@@ -281,7 +278,7 @@ async def test_pods_of_other_nodes_are_known_by_the_services_that_lead_to_them(t
 class OwnPodsOnly(LocalCluster):
     """A cluster on which nobody granted the rights of `manifests --nodes`."""
 
-    async def list(self, resource: Resource, scope: Scope = EVERYTHING, *, not_older_than: str = "") -> Page:
+    async def list(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
         if resource.id == SLICES.id or (resource.id == PODS.id and not scope.fields):
             raise ForbiddenError(f"{resource.plural} is forbidden")
         return await super().list(resource, scope, not_older_than=not_older_than)
@@ -289,8 +286,10 @@ class OwnPodsOnly(LocalCluster):
 
 async def test_a_node_that_may_see_nothing_else_knows_its_own_pods_and_says_what_is_missing(tmp_path: Path) -> None:
     store, told = Store(WallClock()), list[str]()
-    quick = Pace(unavailable=0.01)
-    hosts = Hosts(OwnPodsOnly(store), tmp_path / "hosts", settings(tmp_path, pace=quick, kubelet=True), told.append)
+    quick = AgentDelays(unavailable=0.01)
+    hosts = HostsFiles(
+        OwnPodsOnly(store), tmp_path / "hosts", settings(tmp_path, pace=quick, kubelet=True), told.append
+    )
     await hosts.start()
     try:
         path = Path(await hosts.settled(put(store, given("mine", "")), "10.0.0.9"))

@@ -10,14 +10,13 @@ import pytest
 from agents import NODE, Place, container, end, manifest, place, settings, settle, waiting
 
 from trainwright.errors import NotFoundError
-from trainwright.local.agent.admission import order, refusal
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.devices.inventory import GPU, DeviceSet
 from trainwright.local.storage.store import Store
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
-from trainwright.runtime.clock import WallClock
-from trainwright.runtime.resources import LEASES, NODES, PODS
+from trainwright.node.agent import admission_order, admission_refusal
+from trainwright.node.devices.inventory import GPU, DeviceSet
+from trainwright.runtime.ports import LEASES, NODES, PODS, WallClock
 
 LEASE = Key("kube-node-lease", NODE)
 MOUNTING = {"name": "i", "volumeMounts": [{"name": "w", "mountPath": "/w"}]}
@@ -182,7 +181,7 @@ def body(**spec: Any) -> Body:
 )
 def test_what_an_agent_cannot_give(tmp_path: Path, spec: Body, reason: str, text: str) -> None:
     given = settings(tmp_path, kubelet=True, runtime="sandbox")
-    told = refusal(body(**spec) if "volumes" not in spec else mounting(spec), [], given)
+    told = admission_refusal(body(**spec) if "volumes" not in spec else mounting(spec), [], given)
 
     assert (told.reason if told else "") == reason
     assert text in (told.message if told else "")
@@ -197,7 +196,7 @@ def test_those_that_were_taken_before_come_first() -> None:
     older = {"metadata": {"name": "b", "creationTimestamp": "1"}}
     newer = {"metadata": {"name": "a", "creationTimestamp": "2"}, "status": {}}
 
-    assert sorted([newer, older, taken], key=order) == [taken, older, newer]
+    assert sorted([newer, older, taken], key=admission_order) == [taken, older, newer]
 
 
 async def test_agents_of_one_machine_do_not_give_one_device_twice(tmp_path: Path) -> None:

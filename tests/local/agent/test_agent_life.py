@@ -11,11 +11,11 @@ from agents import PACE, Place, alive, container, end, manifest, place, settle, 
 from msgspec.structs import replace
 
 from patience import PATIENCE
-from trainwright.local.agent.worker import Worker
-from trainwright.local.devices.inventory import GPU, KNOWN_VARIABLES, DeviceSet
-from trainwright.local.supervisor import journal
 from trainwright.model.meta import Key
-from trainwright.runtime.resources import NODES, PODS, SECRETS
+from trainwright.node.devices.inventory import GPU, KNOWN_VARIABLES, DeviceSet
+from trainwright.node.supervisor import journal
+from trainwright.node.worker import PodWorker
+from trainwright.runtime.ports import NODES, PODS, SECRETS
 
 
 async def test_a_pod_that_ends_well_has_succeeded_and_says_everything_a_kubelet_would(node: Place) -> None:
@@ -236,7 +236,7 @@ async def test_a_pod_begins_only_when_nothing_is_left_of_the_one_before(node: Pl
     before = asyncio.create_task(wait_for(left))
     body = manifest(name="apart")
     body["spec"]["nodeName"] = "nobody"
-    worker = Worker(node.create(PODS, body), node.agent.means, before)
+    worker = PodWorker(node.create(PODS, body), node.agent.means, before)
     await asyncio.sleep(0.1)
     assert node.status("apart") == {"phase": "Pending"}
     left.set()

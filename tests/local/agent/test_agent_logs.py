@@ -9,16 +9,16 @@ import pytest
 from agents import settle
 
 from patience import PATIENCE
-from trainwright.local.agent.logs import Lines, read
-from trainwright.local.supervisor.logs import Log
-from trainwright.runtime.logs import Part
+from trainwright.node.logs import LogLines, read
+from trainwright.node.supervisor.logs import ContainerLog
+from trainwright.runtime.ports import LogPart
 
 STAMPS = [f"2026-11-16T09:30:0{number}.123456789Z" for number in range(4)]
 WORDS = ["one", "two", "three", "four"]
 WHOLE = "".join(f"{stamp} {word}\n" for stamp, word in zip(STAMPS, WORDS, strict=True))
 
 
-async def shown(path: Path, part: Part) -> str:
+async def shown(path: Path, part: LogPart) -> str:
     pieces = [piece async for piece in read(str(path), part, lambda: False)]
     return b"".join(pieces).decode()
 
@@ -37,20 +37,20 @@ def written(folder: Path, files: int) -> Path:
 @pytest.mark.parametrize(
     ("part", "expected"),
     [
-        (Part(), "one\ntwo\nthree\nfour\n"),
-        (Part(tail=0), ""),
-        (Part(tail=1), "four\n"),
-        (Part(tail=3), "two\nthree\nfour\n"),
-        (Part(tail=9), "one\ntwo\nthree\nfour\n"),
-        (Part(limit=6), "one\ntw"),
-        (Part(since=datetime(2026, 11, 16, 9, 30, 2, tzinfo=UTC)), "three\nfour\n"),
-        (Part(since=datetime(2026, 11, 17, tzinfo=UTC)), ""),
-        (Part(timestamps=True, tail=1), f"{STAMPS[3]} four\n"),
-        (Part(tail=3, limit=4), "two\n"),
+        (LogPart(), "one\ntwo\nthree\nfour\n"),
+        (LogPart(tail=0), ""),
+        (LogPart(tail=1), "four\n"),
+        (LogPart(tail=3), "two\nthree\nfour\n"),
+        (LogPart(tail=9), "one\ntwo\nthree\nfour\n"),
+        (LogPart(limit=6), "one\ntw"),
+        (LogPart(since=datetime(2026, 11, 16, 9, 30, 2, tzinfo=UTC)), "three\nfour\n"),
+        (LogPart(since=datetime(2026, 11, 17, tzinfo=UTC)), ""),
+        (LogPart(timestamps=True, tail=1), f"{STAMPS[3]} four\n"),
+        (LogPart(tail=3, limit=4), "two\n"),
     ],
     ids=["all", "none", "last", "three", "more", "bytes", "since", "too late", "times", "both"],
 )
-async def test_a_part(tmp_path: Path, part: Part, expected: str, files: int) -> None:
+async def test_a_part(tmp_path: Path, part: LogPart, expected: str, files: int) -> None:
     assert await shown(written(tmp_path, files), part) == expected
 
 
@@ -58,18 +58,18 @@ async def test_a_line_without_an_end_is_a_line(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text(f"{STAMPS[0]} one\n{STAMPS[1]} tw")
 
-    assert await shown(path, Part(tail=1)) == "tw"
-    assert await shown(path, Part()) == "one\ntw"
+    assert await shown(path, LogPart(tail=1)) == "tw"
+    assert await shown(path, LogPart()) == "one\ntw"
 
 
 async def test_a_log_that_is_not_there_is_missed(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        await shown(tmp_path / "a.log", Part())
+        await shown(tmp_path / "a.log", LogPart())
 
 
 @pytest.mark.parametrize("size", [1, 7, 31, 1000])
 def test_lines_are_the_same_in_whatever_pieces_they_come(size: int) -> None:
-    lines, data = Lines(Part()), WHOLE.encode()
+    lines, data = LogLines(LogPart()), WHOLE.encode()
     out = [lines.feed(data[place : place + size]) for place in range(0, len(data), size)]
 
     assert b"".join(out) + lines.end() == b"one\ntwo\nthree\nfour\n"
@@ -77,11 +77,11 @@ def test_lines_are_the_same_in_whatever_pieces_they_come(size: int) -> None:
 
 async def test_a_log_is_followed_over_rotations_until_its_container_ends(tmp_path: Path) -> None:
     path, alive, found = tmp_path / "a.log", [True], bytearray()
-    log = Log(str(path), (200, 5), lambda _: None, stamps=True)
+    log = ContainerLog(str(path), (200, 5), lambda _: None, stamps=True)
     log.write(b"first\nsec")
 
     async def follow() -> None:
-        async for piece in read(str(path), Part(follow=True), lambda: bool(alive)):
+        async for piece in read(str(path), LogPart(follow=True), lambda: bool(alive)):
             found.extend(piece)
 
     following = asyncio.create_task(follow())

@@ -11,16 +11,14 @@ from agents import NODE, PACE, Place, container, end, manifest, place, settings,
 from msgspec.structs import replace
 
 from trainwright.errors import ApiError, ForbiddenError, UnavailableError
-from trainwright.local.agent.agent import Agent
-from trainwright.local.agent.link import Link
-from trainwright.local.agent.start import _refresh
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.node import Node
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
-from trainwright.runtime.clock import WallClock
-from trainwright.runtime.ports import Resource
-from trainwright.runtime.resources import NODES, PODS, SECRETS
+from trainwright.node.agent import Agent
+from trainwright.node.lifecycle import _refresh
+from trainwright.node.link import SupervisorLink
+from trainwright.node.node import LocalNode
+from trainwright.runtime.ports import NODES, PODS, SECRETS, Resource, WallClock
 
 AWAY, FORBIDDEN = UnavailableError("nobody is there"), ForbiddenError("you may not")
 
@@ -157,7 +155,7 @@ async def _second(store: Store, folder: Path) -> dict[str, Any]:
 async def test_an_end_that_could_not_be_told_is_told_by_the_next_agent(tmp_path: Path, *, asked: bool) -> None:
     given, store = settings(tmp_path, kubelet=True), Store(WallClock())
     cluster = Cut(store)
-    link = await Link.begin(given.supervisor())
+    link = await SupervisorLink.begin(given.supervisor())
     agent = Agent(cluster, link, WallClock(), given, lambda _: None)
     await agent.start()
     store.create(PODS.whole(), manifest(container("sleep 0.2; exit 0")))
@@ -176,7 +174,7 @@ async def test_an_end_that_could_not_be_told_is_told_by_the_next_agent(tmp_path:
 async def test_what_ends_with_its_agent_did_not_end_by_itself(tmp_path: Path) -> None:
     given, store = settings(tmp_path, kubelet=True), Store(WallClock())
     cluster = Cut(store)
-    link = await Link.begin(given.supervisor())
+    link = await SupervisorLink.begin(given.supervisor())
     agent = Agent(cluster, link, WallClock(), given, lambda _: None)
     await agent.start()
     store.create(PODS.whole(), manifest(container("trap 'exit 0' TERM; while :; do sleep 0.02; done")))
@@ -214,7 +212,7 @@ async def test_a_pod_that_is_deleted_as_it_ends_has_its_end_told(tmp_path: Path)
 
 
 async def test_others_cannot_look_into_the_pods_of_a_node(tmp_path: Path) -> None:
-    node = Node(settings(tmp_path, kubelet=True), lambda _: None)
+    node = LocalNode(settings(tmp_path, kubelet=True), lambda _: None)
     await node.leave(0, remove=False)
 
     modes = {name: (tmp_path / name).stat().st_mode & 0o777 for name in ("pods", "logs")}

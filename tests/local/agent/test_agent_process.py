@@ -15,17 +15,15 @@ from agents import NODE, alive, container, end, manifest, settings, settle
 
 from patience import PATIENCE
 from trainwright.errors import NotFoundError
-from trainwright.local.agent.main import Config
-from trainwright.local.agent.settings import HEARTBEAT
+from trainwright.local.agent_main import AgentConfig
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.sockets.protocol import HeartbeatRequest
-from trainwright.local.sockets.server import serve
-from trainwright.local.sockets.verbs import Verb
+from trainwright.local.sockets.server import Verb, serve
 from trainwright.local.storage.store import Store
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
-from trainwright.runtime.clock import WallClock
-from trainwright.runtime.resources import NODES, PODS
+from trainwright.node.settings import HEARTBEAT
+from trainwright.runtime.ports import NODES, PODS, WallClock
 
 WHOLE = PODS.whole()
 
@@ -50,9 +48,9 @@ class Engine:
         self.heartbeats.append(request)
 
     async def start(self) -> None:
-        config = Config(str(self.folder / "engine.sock"), settings(self.folder, node_grace=2.0))
+        config = AgentConfig(str(self.folder / "engine.sock"), settings(self.folder, node_grace=2.0))
         await settle((self.folder / "engine.sock").exists)
-        words = [sys.executable, "-m", "trainwright.local.agent.main", msgspec.json.encode(config).decode()]
+        words = [sys.executable, "-m", "trainwright.local.agent_main", msgspec.json.encode(config).decode()]
         self.agent = await asyncio.create_subprocess_exec(*words, stdout=PIPE, stderr=PIPE)
         await settle(self.ready)
 
@@ -151,8 +149,8 @@ async def test_it_says_regularly_that_it_is_alive(engine: Engine) -> None:
 
 
 async def test_without_an_engine_it_says_so(tmp_path: Path) -> None:
-    config = Config(str(tmp_path / "nobody.sock"), settings(tmp_path))
-    words = [sys.executable, "-m", "trainwright.local.agent.main", msgspec.json.encode(config).decode()]
+    config = AgentConfig(str(tmp_path / "nobody.sock"), settings(tmp_path))
+    words = [sys.executable, "-m", "trainwright.local.agent_main", msgspec.json.encode(config).decode()]
     agent = await asyncio.create_subprocess_exec(*words, stdout=PIPE, stderr=PIPE)
     _, told = await agent.communicate()
     assert agent.returncode == 1

@@ -11,7 +11,7 @@ from agents import Place, container, end, place, settle, waiting
 
 from trainwright.errors import EngineError
 from trainwright.model.meta import Key
-from trainwright.runtime.resources import CLAIMS, CONFIG_MAPS, PODS, SECRETS, SERVICES
+from trainwright.runtime.ports import CLAIMS, CONFIG_MAPS, PODS, SECRETS, SERVICES
 
 #: One per test process, so that they do not meet.
 NUMBER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainwright.local.agent.status import CREATING, INITIALIZING, Facts, Over, Seen, compose, phase
+from trainwright.node.status import CREATING, INITIALIZING, ContainerView, PodEnd, StatusFacts, compose, phase
 
 NOW = "2026-11-15T12:00:00Z"
 RUNNING = {"running": {"startedAt": NOW}}
@@ -15,16 +15,16 @@ BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff"}}
 REFUSED = {"waiting": {"reason": "CreateContainerConfigError"}}
 
 
-def seen(state: dict[str, Any], last: dict[str, Any] | None = None, **more: Any) -> Seen:
-    return Seen("main", state, last=last, **more)
+def seen(state: dict[str, Any], last: dict[str, Any] | None = None, **more: Any) -> ContainerView:
+    return ContainerView("main", state, last=last, **more)
 
 
-def facts(policy: str = "Never", **more: Any) -> Facts:
-    return Facts(policy, NOW, **more)
+def facts(policy: str = "Never", **more: Any) -> StatusFacts:
+    return StatusFacts(policy, NOW, **more)
 
 
-OVER = Over("DeadlineExceeded", "too long")
-PHASES: dict[str, tuple[Facts, list[Seen], list[Seen], str]] = {
+OVER = PodEnd("DeadlineExceeded", "too long")
+PHASES: dict[str, tuple[StatusFacts, list[ContainerView], list[ContainerView], str]] = {
     "nothing has begun": (facts(), [], [seen(CREATING)], "Pending"),
     "cannot be configured": (facts(), [], [seen(REFUSED)], "Pending"),
     "one runs, one cannot be configured": (facts(), [], [seen(RUNNING), seen(REFUSED)], "Pending"),
@@ -53,7 +53,7 @@ PHASES: dict[str, tuple[Facts, list[Seen], list[Seen], str]] = {
 
 
 @pytest.mark.parametrize(("given", "inits", "mains", "expected"), PHASES.values(), ids=PHASES.keys())
-def test_the_phase(given: Facts, inits: list[Seen], mains: list[Seen], expected: str) -> None:
+def test_the_phase(given: StatusFacts, inits: list[ContainerView], mains: list[ContainerView], expected: str) -> None:
     assert phase(given, inits, mains) == expected
 
 
@@ -61,7 +61,7 @@ def conditions(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {one["type"]: (one["status"], one.get("reason", "")) for one in status["conditions"]}
 
 
-CONDITIONS: dict[str, tuple[list[Seen], list[Seen], str, str]] = {
+CONDITIONS: dict[str, tuple[list[ContainerView], list[ContainerView], str, str]] = {
     "not ready": ([], [seen(RUNNING)], "True ", "False ContainersNotReady"),
     "ready": ([], [seen(RUNNING, ready=True)], "True ", "True "),
     "initializing": (
@@ -76,7 +76,7 @@ CONDITIONS: dict[str, tuple[list[Seen], list[Seen], str, str]] = {
 
 
 @pytest.mark.parametrize(("inits", "mains", "initialized", "ready"), CONDITIONS.values(), ids=CONDITIONS.keys())
-def test_the_conditions(inits: list[Seen], mains: list[Seen], initialized: str, ready: str) -> None:
+def test_the_conditions(inits: list[ContainerView], mains: list[ContainerView], initialized: str, ready: str) -> None:
     found = conditions(compose(facts(), inits, mains, (), NOW))
     assert " ".join(found["Initialized"]) == initialized
     assert " ".join(found["Ready"]) == " ".join(found["ContainersReady"]) == ready
@@ -84,7 +84,7 @@ def test_the_conditions(inits: list[Seen], mains: list[Seen], initialized: str, 
 
 
 def test_who_is_not_ready_is_named() -> None:
-    status = compose(facts(), [], [Seen("a", RUNNING, ready=True), Seen("b", CREATING)], (), NOW)
+    status = compose(facts(), [], [ContainerView("a", RUNNING, ready=True), ContainerView("b", CREATING)], (), NOW)
     assert status["conditions"][-1]["message"] == "containers with unready status: [b]"
 
 
@@ -108,7 +108,9 @@ def test_a_condition_keeps_the_time_it_turned_and_others_are_left_alone() -> Non
 
 
 def test_a_container_is_told_whole() -> None:
-    one = Seen("main", RUNNING, "some/image", FAILED, ready=True, started=True, restarts=2, id="trainwright://x")
+    one = ContainerView(
+        "main", RUNNING, "some/image", FAILED, ready=True, started=True, restarts=2, id="trainwright://x"
+    )
     status = compose(facts(address="10.1.2.3", host="10.0.0.1", over=OVER), [], [one], (), NOW)
     assert status["containerStatuses"] == [
         {

@@ -12,15 +12,13 @@ import pytest
 from agents import NODE, PACE, container, end, manifest, place, settings, settle
 
 from trainwright.errors import ConflictError, EngineError, GoneError, UnavailableError
-from trainwright.local.agent.link import Link, Refused
-from trainwright.local.agent.report import Report, Reports
-from trainwright.local.agent.settings import Pace
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
-from trainwright.runtime.clock import WallClock
-from trainwright.runtime.ports import EVERYTHING, Change, Page, Resource, Scope
-from trainwright.runtime.resources import PODS
+from trainwright.node.context import StatusReport, StatusReports
+from trainwright.node.link import SupervisorLink, SupervisorRefused
+from trainwright.node.settings import AgentDelays
+from trainwright.runtime.ports import EVERYTHING, PODS, ListPage, Resource, Selection, WallClock, WatchEvent
 
 WHOLE = PODS.whole()
 
@@ -40,15 +38,15 @@ class Troubled(LocalCluster):
             self.failures -= 1
             raise UnavailableError("nobody is there")
 
-    async def list(self, resource: Resource, scope: Scope = EVERYTHING, *, not_older_than: str = "") -> Page:
+    async def list(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
         self.lists += 1
         if self.lists > 1:
             self._fail()
         return await super().list(resource, scope, not_older_than=not_older_than)
 
     async def watch(
-        self, resource: Resource, scope: Scope = EVERYTHING, *, since: str
-    ) -> AsyncGenerator[tuple[Change, ...], None]:
+        self, resource: Resource, scope: Selection = EVERYTHING, *, since: str
+    ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
         inner = super().watch(resource, scope, since=since)
         try:
             while True:
@@ -114,10 +112,10 @@ def compose(text: str) -> dict[str, Any]:
     return {"phase": "Running", "message": text}
 
 
-async def reported(cluster: LocalCluster, uid: str, words: list[str]) -> Report:
+async def reported(cluster: LocalCluster, uid: str, words: list[str]) -> StatusReport:
     """One report, marked once per word."""
-    reports = Reports(cluster, PACE, words.append)
-    report = Report(Key("space", "pod"), uid, lambda: compose(words[-1]))
+    reports = StatusReports(cluster, PACE, words.append)
+    report = StatusReport(Key("space", "pod"), uid, lambda: compose(words[-1]))
     reports.mark(report)
     await reports.close()
     return report
@@ -159,8 +157,8 @@ async def test_many_marks_are_one_write_and_the_newest_is_the_one_that_is_stored
     store = Store(WallClock())
     uid = store.create(WHOLE, manifest())["metadata"]["uid"]
     words = ["first"]
-    reports = Reports(LocalCluster(store), PACE, words.append)
-    report = Report(Key("space", "pod"), uid, lambda: compose(words[-1]))
+    reports = StatusReports(LocalCluster(store), PACE, words.append)
+    report = StatusReport(Key("space", "pod"), uid, lambda: compose(words[-1]))
     before = int(store.version)
     for index in range(5):
         words.append(f"word {index}")
@@ -175,11 +173,11 @@ async def test_many_marks_are_one_write_and_the_newest_is_the_one_that_is_stored
 @pytest.mark.looptime
 async def test_every_report_waits_as_long_as_the_others() -> None:
     store = Store(WallClock())
-    reports = Reports(LocalCluster(store), Pace(debounce=10), print)
+    reports = StatusReports(LocalCluster(store), AgentDelays(debounce=10), print)
 
-    def report(name: str) -> Report:
+    def report(name: str) -> StatusReport:
         uid = store.create(WHOLE, manifest(name=name))["metadata"]["uid"]
-        return Report(Key("space", name), uid, lambda: compose(name))
+        return StatusReport(Key("space", name), uid, lambda: compose(name))
 
     early, late = report("early"), report("late")
     reports.mark(early)
@@ -196,19 +194,19 @@ async def test_every_report_waits_as_long_as_the_others() -> None:
 async def test_a_supervisor_that_cannot_start_says_why(tmp_path: Path) -> None:
     config = settings(tmp_path).supervisor() | {"runtime": "magic"}
     with pytest.raises(EngineError, match=r"the supervisor did not start: .*`sandbox` or `process`, found 'magic'"):
-        await Link.begin(config)
+        await SupervisorLink.begin(config)
 
 
 async def test_a_request_that_is_refused_raises_its_sentence_and_code(tmp_path: Path) -> None:
-    link = await Link.begin(settings(tmp_path).supervisor())
+    link = await SupervisorLink.begin(settings(tmp_path).supervisor())
     try:
         assert os.getsid(link.process.pid) == link.process.pid  # a Ctrl-C that is meant for us does not reach it
-        with pytest.raises(Refused, match='the container "x" is not running') as refusal:
+        with pytest.raises(SupervisorRefused, match='the container "x" is not running') as refusal:
             await link.exec({"container": "x", "argv": ["true"]})
         assert refusal.value.code == 128
     finally:
         await link.close()
-    with pytest.raises(Refused, match="has gone"):
+    with pytest.raises(SupervisorRefused, match="has gone"):
         await link.ping()
 
 
@@ -218,11 +216,11 @@ async def test_a_supervisor_of_another_version_is_told_apart(tmp_path: Path, mon
     with pytest.raises(
         EngineError, match=r"did not start: the agent is of version .+ \(protocol 7\), the supervisor of"
     ):
-        await Link.begin(config)
-    monkeypatch.setattr("trainwright.local.agent.link.SUPERVISOR_PROTOCOL", 7)
+        await SupervisorLink.begin(config)
+    monkeypatch.setattr("trainwright.node.link.SUPERVISOR_PROTOCOL", 7)
     expected = r"the supervisor is of version .+ \(protocol 1\), the agent of version .+ \(protocol 7\); both must come"
     with pytest.raises(EngineError, match=expected):
-        await Link.begin(settings(tmp_path).supervisor())
+        await SupervisorLink.begin(settings(tmp_path).supervisor())
 
 
 async def test_a_full_disk_is_an_error_that_is_told_and_tried_again(tmp_path: Path) -> None:

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from trainwright.local.agent.fields import Facts
-from trainwright.local.agent.refusals import Unconfigured
-from trainwright.local.agent.sources import CLAIM, CONFIG_MAP, SECRET, Sources, named, renewable, token
-from trainwright.local.agent.volumes import Room, mounts, renew, shared
-from trainwright.local.supervisor.protocol import Mount
+from trainwright.node.environment import PodFacts
+from trainwright.node.sources import CLAIM, CONFIG_MAP, SECRET, Sources, Unconfigured, named, renewable, token
+from trainwright.node.supervisor.protocol import Mount
+from trainwright.node.volumes import VolumeInput, mounts, renew, shared
 
-FACTS = Facts("node-0", "10.1.2.3", "192.0.2.1", {"cpu": "4"})
+FACTS = PodFacts("node-0", "10.1.2.3", "192.0.2.1", {"cpu": "4"})
 CONTAINER = "spec.containers[0]"
 SHM = "/dev/shm"  # noqa: S108 - a path inside the pod
 
@@ -24,22 +23,22 @@ def encoded(text: bytes) -> str:
     return b64encode(text).decode()
 
 
-def room(folder: Path, *volumes: dict[str, Any], sources: Sources | None = None, sandboxed: bool = True) -> Room:
+def room(folder: Path, *volumes: dict[str, Any], sources: Sources | None = None, sandboxed: bool = True) -> VolumeInput:
     pod = {
         "metadata": {"name": "pod", "namespace": "space"},
         "spec": {"volumes": list(volumes), "containers": [{"name": "main"}]},
     }
-    return Room(pod, str(folder / "pod"), str(folder / "claims"), sandboxed, sources or {}, FACTS)
+    return VolumeInput(pod, str(folder / "pod"), str(folder / "claims"), sandboxed, sources or {}, FACTS)
 
 
-def mounted(given: Room, **wanted: Any) -> Mount:
+def mounted(given: VolumeInput, **wanted: Any) -> Mount:
     """The one mount of volume `v` at /data."""
     container = {"volumeMounts": [{"name": "v", "mountPath": "/data", **wanted}]}
     (found,) = mounts(given, container, CONTAINER, {"INDEX": "3"})
     return found
 
 
-def refused(given: Room, **wanted: Any) -> str:
+def refused(given: VolumeInput, **wanted: Any) -> str:
     with pytest.raises(Unconfigured) as refusal:
         mounted(given, **wanted)
     return str(refusal.value)

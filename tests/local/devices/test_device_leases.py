@@ -16,8 +16,8 @@ import pytest
 
 from patience import PATIENCE
 from trainwright.errors import EngineError
-from trainwright.local.devices import leases
-from trainwright.local.devices.leases import LeaseFolder, LeaseHolder, own_description
+from trainwright.node.devices import leases
+from trainwright.node.devices.leases import LeaseFolder, LeaseHolder, own_description
 
 GPU = "nvidia.com/gpu"
 
@@ -187,7 +187,7 @@ def test_all_users_choose_the_same_folder(
 TAKER = """
 import fcntl, os, random, sys, time
 from pathlib import Path
-from trainwright.local.devices.leases import LeaseFolder
+from trainwright.node.devices.leases import LeaseFolder
 folder, witness = LeaseFolder(Path(sys.argv[1])), Path(sys.argv[2])
 while True:
     held = []

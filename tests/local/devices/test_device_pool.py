@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from trainwright.local.devices.inventory import DeviceSet, numbered
-from trainwright.local.devices.leases import LeaseFolder
-from trainwright.local.devices.pool import LINGER, DevicePool, DeviceRequest
-from trainwright.runtime.clock import WallClock
+from trainwright.node.devices.inventory import DeviceSet, numbered
+from trainwright.node.devices.leases import LeaseFolder
+from trainwright.node.devices.pool import LINGER, DevicePool, DeviceRequest
+from trainwright.runtime.ports import WallClock
 
 GPU = "nvidia.com/gpu"
 

@@ -18,7 +18,7 @@ from supervised import Message, Talk, alive
 
 import trainwright
 from patience import PATIENCE
-from trainwright.local.handshake import SUPERVISOR_PROTOCOL
+from trainwright.jsonlines import SUPERVISOR_PROTOCOL
 
 SOURCE = Path(trainwright.__file__).parents[1]
 NOBODY = 65534
@@ -26,8 +26,8 @@ PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 SUBNET = "10.200.0.0/16"
 #: Where the Python of these tests is, which must stay visible if that is below /tmp.
 PYTHON = (sys.prefix, sys.base_prefix)
-_MAIN = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from trainwright.local.supervisor.main import main; main()"
-_TRY = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); import trainwright.local.supervisor.sandbox"
+_MAIN = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from trainwright.node.supervisor.main import main; main()"
+_TRY = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); import trainwright.node.supervisor.sandbox"
 _AS_NOBODY = ("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups")
 
 

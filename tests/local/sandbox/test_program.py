@@ -12,7 +12,7 @@ import pytest
 from sandboxed import unavailable
 
 from patience import PATIENCE
-from trainwright.local.supervisor import program
+from trainwright.node.supervisor import init
 
 _NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--map-root-user"]
 
@@ -20,9 +20,9 @@ _NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--map-root-user"]
 def command(machine: str, tmp_path: Path) -> list[str]:
     """How the program of this machine is run here."""
     if machine == "other":
-        return [sys.executable, *program.command("other")[1:]]
+        return [sys.executable, *init.init_command("other")[1:]]
     path = tmp_path / "init"
-    path.write_bytes(program.image(machine))
+    path.write_bytes(init.init_image(machine))
     path.chmod(0o755)
     if machine == os.uname().machine:
         return [str(path)]

@@ -148,7 +148,7 @@ def holder(who: str) -> Iterator[dict[str, int]]:
     """A network that several supervisors share, kept by a process of its own."""
     # In a network without a way out, so that the tests leave the one of this machine alone.
     alone = ["unshare", "--net"] if who == "root" else []
-    command = [*alone, *as_who(who), python(who) or "", "-m", "trainwright.local.supervisor.holder", SUBNET]
+    command = [*alone, *as_who(who), python(who) or "", "-m", "trainwright.node.supervisor.holder", SUBNET]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd="/") as process:
         assert process.stdout is not None

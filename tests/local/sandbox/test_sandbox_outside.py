@@ -24,9 +24,7 @@ Make = Callable[..., Sandboxed]
 Spaces = tuple[int, int]
 
 _WORLD = [sys.executable, str(Path(__file__).parent / "world.py")]
-_TIDY = (
-    f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from trainwright.local.supervisor.outside import tidy; tidy()"
-)
+_TIDY = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from trainwright.node.supervisor.outside import tidy; tidy()"
 _FORWARDING = "/proc/sys/net/ipv4/conf/eth0/forwarding"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from patience import PATIENCE
 from trainwright.errors import EngineError
-from trainwright.local.network.subnets import lease
+from trainwright.node.network.pools import lease
 
 _HEAD = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
 

@@ -14,7 +14,7 @@ import sys
 
 sys.path.insert(0, os.environ["WORLD_SOURCE"])
 
-from trainwright.local.supervisor import kernel, namespaces, netlink
+from trainwright.node.supervisor import kernel, netlink
 
 MACHINE, ROUTER, WORLD = (socket.inet_aton(text) for text in ("192.0.2.10", "192.0.2.1", "203.0.113.1"))
 MACS = [bytes.fromhex(f"02000000000{number}") for number in (1, 2)]
@@ -40,11 +40,11 @@ def build() -> socket.socket:
 
     def world() -> socket.socket:
         kernel.unshare(kernel.NEWNET)
-        net = namespaces.current("net")
+        net = kernel.current_namespace("net")
         links.send([netlink.veth("eth0", 2, MACS[0], ("eth0", 2, MACS[1], net))])
         return outside()
 
-    server = namespaces.elsewhere(world)
+    server = kernel.in_thread(world)
     links.send([netlink.up(1), netlink.up(2), netlink.address(2, MACHINE, 32)])
     links.send([netlink.neighbour(2, ROUTER, MACS[1]), netlink.route((ROUTER, 32), 2)])
     links.send([netlink.route(ANYWHERE, 2, ROUTER)])

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import node, pod
 
-from trainwright.local.scheduling.board import Board
-from trainwright.local.scheduling.claims import claim
+from trainwright.local.scheduling.cache import SchedulerCache, claim
 from trainwright.model.meta import Key
 
 GROUP = {"metadata": {"name": "g", "namespace": "default"}, "spec": {"minMember": 2, "priority": 3}}
@@ -22,12 +21,12 @@ def seen(version: int, where: str = "", phase: str = "Pending", uid: str = "u", 
     return body
 
 
-def used(board: Board) -> dict[str, int]:
+def used(board: SchedulerCache) -> dict[str, int]:
     return {name: amounts["cpu"] for name, amounts in board.tally.used.items() if any(amounts.values())}
 
 
 def test_a_pod_takes_room_from_when_it_is_bound_until_it_ends() -> None:
-    board = Board()
+    board = SchedulerCache()
     board.pod(seen(1))
     assert ([*board.pending], used(board)) == ([Key("default", "p")], {})
     board.pod(seen(2, "node-0"))
@@ -41,7 +40,7 @@ def test_a_pod_takes_room_from_when_it_is_bound_until_it_ends() -> None:
 
 
 def test_a_pod_that_is_removed_gives_its_room_back() -> None:
-    board = Board()
+    board = SchedulerCache()
     board.pod(seen(1, "node-0"))
     board.pod_gone(seen(2, "node-0"))
     assert used(board) == {}
@@ -49,7 +48,7 @@ def test_a_pod_that_is_removed_gives_its_room_back() -> None:
 
 
 def test_a_terminating_pod_keeps_its_room_until_it_is_gone() -> None:
-    board = Board()
+    board = SchedulerCache()
     board.pod(seen(1, "node-0", group="g"))
     assert board.tally.members == {G: {"p"}}
     board.pod(seen(2, "node-0", group="g", deletionTimestamp="2026-11-15T12:00:00Z"))
@@ -58,7 +57,7 @@ def test_a_terminating_pod_keeps_its_room_until_it_is_gone() -> None:
 
 
 def test_older_events_and_events_told_twice_change_nothing() -> None:
-    board = Board()
+    board = SchedulerCache()
     board.pod(seen(3, "node-0"))
     for late in (seen(2), seen(3, "node-0"), seen(1)):
         board.pod(late)
@@ -68,7 +67,7 @@ def test_older_events_and_events_told_twice_change_nothing() -> None:
 
 
 def test_a_pod_of_the_same_name_is_another_pod() -> None:
-    board = Board()
+    board = SchedulerCache()
     board.pod(seen(1, "node-0", cpu=2))
     board.pod(seen(5, uid="v"))
     assert used(board) == {}
@@ -76,7 +75,7 @@ def test_a_pod_of_the_same_name_is_another_pod() -> None:
 
 
 def test_a_list_replaces_what_was_known() -> None:
-    board = Board()
+    board = SchedulerCache()
     board.pods_listed([seen(1, "node-0"), seen(2, name="q", uid="q")])
     board.nodes_listed([node("node-0"), node("node-1")])
     board.groups_listed([GROUP])
@@ -88,7 +87,7 @@ def test_a_list_replaces_what_was_known() -> None:
 
 
 def test_only_what_matters_is_news() -> None:
-    board = Board()
+    board = SchedulerCache()
     board.node(node())
     board.pod(seen(1, "node-0", "Pending"))
     before = board.news
@@ -102,7 +101,7 @@ def test_only_what_matters_is_news() -> None:
 
 
 def test_a_member_that_has_done_its_work_counts_after_it_is_removed() -> None:
-    board = Board()
+    board = SchedulerCache()
     board.group(GROUP)
     board.pod(seen(1, "node-0", group="g"))
     board.pod(seen(2, "node-0", "Succeeded", group="g", deletionTimestamp="2026-11-15T12:00:00Z"))
@@ -113,7 +112,7 @@ def test_a_member_that_has_done_its_work_counts_after_it_is_removed() -> None:
 
 
 def test_members_outlive_their_group_while_they_are_there() -> None:
-    board = Board()
+    board = SchedulerCache()
     board.group(GROUP)
     board.pod(seen(1, "node-0", group="g"))
     board.group_gone(GROUP)
@@ -137,7 +136,7 @@ EVENTS = st.lists(
 
 @given(EVENTS)
 def test_totals_are_always_the_sum_of_those_who_hold_room(events: Any) -> None:
-    board = Board()
+    board = SchedulerCache()
     board.group(GROUP)
     for name, uid, version, where, phase, gone in events:
         body = seen(version, where, phase, uid, name=name, group="g", cpu=1 if uid == "u" else 2)

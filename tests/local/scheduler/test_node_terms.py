@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from trainwright.core.affinity import REQUIRED, merged
-from trainwright.core.avoid import HOSTNAME
-from trainwright.local.scheduling.terms import ANYWHERE, Terms, Traits, refusal, terms, traits
+from trainwright.core.quarantine import HOSTNAME
+from trainwright.core.render import REQUIRED, merged
+from trainwright.local.scheduling.affinity import ANYWHERE, NodeTerms, NodeTraits, refusal, terms, traits
 
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 
@@ -118,9 +118,9 @@ def test_demands_that_are_not_supported_are_named(spec: dict[str, Any], expected
 def test_terms_are_equal_whatever_the_order_of_labels() -> None:
     one = terms({"nodeSelector": {"a": "1", "b": "2"}})
     other = terms({"nodeSelector": {"b": "2", "a": "1"}})
-    assert one == other == Terms((("a", "1"), ("b", "2")))
+    assert one == other == NodeTerms((("a", "1"), ("b", "2")))
     assert terms({"nodeSelector": {}, "affinity": None}) is ANYWHERE
-    assert Traits("x").ready
+    assert NodeTraits("x").ready
 
 
 def test_a_node_that_failed_a_replica_is_avoided_as_the_decision_demands() -> None:

@@ -10,10 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from places import node, pod
 
-from trainwright.local.devices.leased import LeasedDevices
-from trainwright.local.scheduling.claims import Claim, Group, Tally, claim, offer
-from trainwright.local.scheduling.placement import Decisions, place
+from trainwright.local.scheduling.cache import GroupInfo, NodeUsage, PodInfo, claim, offer
+from trainwright.local.scheduling.placement import Placements, place
 from trainwright.model.meta import Key
+from trainwright.node.devices.inventory import LeasedDevices
 
 GPU = "nvidia.com/gpu"
 CALM = settings(deadline=None)
@@ -24,27 +24,27 @@ def decide(
     nodes: Iterable[dict[str, Any]],
     bound: Iterable[tuple[dict[str, Any], str]] = (),
     **groups: int,
-) -> Decisions:
+) -> Placements:
     return place([claim(one) for one in pods], [offer(one) for one in nodes], tally(bound), gangs(groups))
 
 
-def tally(bound: Iterable[tuple[dict[str, Any], str]]) -> Tally:
-    taken = Tally()
+def tally(bound: Iterable[tuple[dict[str, Any], str]]) -> NodeUsage:
+    taken = NodeUsage()
     for body, where in bound:
         taken.take(claim(body), where)
         taken.join(claim(body))
     return taken
 
 
-def gangs(least: dict[str, int]) -> dict[Key, Group]:
-    return {Key("default", name): Group(count) for name, count in least.items()}
+def gangs(least: dict[str, int]) -> dict[Key, GroupInfo]:
+    return {Key("default", name): GroupInfo(count) for name, count in least.items()}
 
 
-def placed(decisions: Decisions) -> dict[str, str]:
+def placed(decisions: Placements) -> dict[str, str]:
     return {one.key.name: where for one, where in decisions.placed}
 
 
-def waiting(decisions: Decisions) -> dict[str, str]:
+def waiting(decisions: Placements) -> dict[str, str]:
     return {one.key.name: why for one, why in decisions.waiting}
 
 
@@ -245,8 +245,8 @@ def test_a_label_without_a_group_is_only_a_label() -> None:
 
 def test_the_priority_of_a_gang_is_its_groups() -> None:
     claims = [claim(one) for one in (pod("a", cpu=2), pod("z", group="g", cpu=2))]
-    groups = {Key("default", "g"): Group(1, priority=7)}
-    assert placed(place(claims, [offer(node())], Tally(), groups)) == {"z": "node-0"}
+    groups = {Key("default", "g"): GroupInfo(1, priority=7)}
+    assert placed(place(claims, [offer(node())], NodeUsage(), groups)) == {"z": "node-0"}
 
 
 def test_a_gated_member_waits_alone() -> None:
@@ -262,7 +262,7 @@ NODES = st.lists(st.tuples(CPUS, st.booleans(), st.integers(1, 6)), max_size=4)
 LEAST = st.fixed_dictionaries({"g": st.integers(1, 6), "h": st.integers(1, 3)})
 
 
-def world(pods: Any, nodes: Any) -> tuple[list[Claim], list[dict[str, Any]]]:
+def world(pods: Any, nodes: Any) -> tuple[list[PodInfo], list[dict[str, Any]]]:
     claims = [
         claim(pod(f"p-{index}", group=group, cpu=f"{cpu}m", spec={"priority": priority}))
         for index, (cpu, group, priority) in enumerate(pods)
@@ -280,7 +280,7 @@ def test_nothing_is_overcommitted_gangs_are_whole_and_the_order_does_not_matter(
 ) -> None:
     claims, bodies = world(pods, nodes)
     offers = [offer(one) for one in bodies]
-    decisions = place(claims, offers, Tally(), gangs(least))
+    decisions = place(claims, offers, NodeUsage(), gangs(least))
 
     assert sorted(one.key for one in claims) == sorted(
         [one.key for one, _ in decisions.placed] + [one.key for one, _ in decisions.waiting]
@@ -300,7 +300,7 @@ def test_nothing_is_overcommitted_gangs_are_whole_and_the_order_does_not_matter(
 
     random.shuffle(claims)
     random.shuffle(offers)
-    assert place(claims, offers, Tally(), gangs(least)) == decisions
+    assert place(claims, offers, NodeUsage(), gangs(least)) == decisions
 
 
 @CALM
@@ -308,8 +308,8 @@ def test_nothing_is_overcommitted_gangs_are_whole_and_the_order_does_not_matter(
 def test_what_waits_would_not_fit_even_alone_in_what_is_left(pods: Any, nodes: Any, least: dict[str, int]) -> None:
     claims, bodies = world(pods, nodes)
     offers = [offer(one) for one in bodies]
-    first = place(claims, offers, Tally(), gangs(least))
-    taken = Tally()
+    first = place(claims, offers, NodeUsage(), gangs(least))
+    taken = NodeUsage()
     for one, where in first.placed:
         taken.take(one, where)
         taken.join(one)
@@ -324,7 +324,7 @@ def test_what_waits_would_not_fit_even_alone_in_what_is_left(pods: Any, nodes: A
 
 def test_a_large_pod_does_not_keep_smaller_ones_from_making_up_the_gang() -> None:
     claims, bodies = world([(500, "h", 0), (100, "h", 0), (100, "h", 0)], [(500, True, 3)])
-    decisions = place(claims, [offer(one) for one in bodies], Tally(), gangs({"h": 2}))
+    decisions = place(claims, [offer(one) for one in bodies], NodeUsage(), gangs({"h": 2}))
     assert [one.key.name for one, _ in decisions.placed] == ["p-1", "p-2"]
 
 
@@ -356,15 +356,15 @@ LEASED: dict[str, tuple[list[dict[str, Any]], dict[str, dict[str, LeasedDevices]
 @pytest.mark.parametrize("name", LEASED)
 def test_who_holds_a_device_elsewhere_is_named(name: str) -> None:
     pods, leased, expected = LEASED[name]
-    groups = {Key("default", "g"): Group(2)}
-    decisions = place([claim(one) for one in pods], [offer(node(gpu=4))], Tally(), groups, leased)
+    groups = {Key("default", "g"): GroupInfo(2)}
+    decisions = place([claim(one) for one in pods], [offer(node(gpu=4))], NodeUsage(), groups, leased)
     assert waiting(decisions) == dict.fromkeys((one["metadata"]["name"] for one in pods), expected)
 
 
 def test_pods_go_where_other_runs_leave_room() -> None:
     nodes = [offer(node(gpu=2)), offer(node("node-1", gpu=2))]
     leased = {"node-0": {GPU: held("0")}}
-    decisions = place([claim(pod(gpu=2))], nodes, Tally(), {}, leased)
+    decisions = place([claim(pod(gpu=2))], nodes, NodeUsage(), {}, leased)
     assert placed(decisions) == {"p": "node-1"}
 
 

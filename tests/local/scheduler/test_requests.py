@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainwright.local.scheduling.requests import asks, needed, present, thousandths, total
+from trainwright.node.requests import asks, needed, present, thousandths, total
 
 GI = 1024**3 * 1000
 

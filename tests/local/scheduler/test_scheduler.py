@@ -11,13 +11,11 @@ import pytest
 from places import node, pod
 
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.scheduling.liveness import node_lost
-from trainwright.local.scheduling.scheduler import Scheduler
+from trainwright.local.scheduling.scheduler import Scheduler, node_lost
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
 from trainwright.model.units import rfc3339
-from trainwright.runtime.ports import Happened, Resource
-from trainwright.runtime.resources import NODES, POD_GROUPS, PODS
+from trainwright.runtime.ports import NODES, POD_GROUPS, PODS, Resource, WatchEventType
 from trainwright.testing.factories import NOW
 
 pytestmark = pytest.mark.looptime
@@ -63,7 +61,7 @@ def end(store: Store, name: str, phase: str = "Succeeded") -> None:
 
 
 def writes(store: Store, resource: Resource, since: str) -> int:
-    return sum(one.what is not Happened.BOOKMARK for one in store.watch(resource, since=since).take())
+    return sum(one.what is not WatchEventType.BOOKMARK for one in store.watch(resource, since=since).take())
 
 
 def gang(least: int) -> dict[str, Any]:

@@ -6,8 +6,7 @@ from typing import Any
 
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
-from trainwright.runtime.ports import Resource
-from trainwright.runtime.resources import JOBS, PODS, SECRETS
+from trainwright.runtime.ports import JOBS, PODS, SECRETS, Resource
 
 JOB = JOBS["genericjob"]
 SPACE = "default"

@@ -10,8 +10,7 @@ from store_objects import JOB, SPACE, Clock, body, key, names, pod, store
 from trainwright.errors import ConflictError, InvalidError, NotFoundError
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
-from trainwright.runtime.ports import Happened, Scope
-from trainwright.runtime.resources import CLAIMS, CONFIG_MAPS, NODES, PODS, SECRETS
+from trainwright.runtime.ports import CLAIMS, CONFIG_MAPS, NODES, PODS, SECRETS, Selection, WatchEventType
 
 
 def test_times_are_in_seconds_and_uids_are_uuids() -> None:
@@ -185,12 +184,12 @@ def test_a_pod_is_bound_in_one_write() -> None:
     other = {"type": "Other", "status": "True"}
     waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     items.patch(PODS, key("a"), {"status": {"conditions": [waits, other]}}, status=True)
-    watch = items.watch(PODS.whole(), Scope(fields="spec.nodeName=n"), items.version)
+    watch = items.watch(PODS.whole(), Selection(fields="spec.nodeName=n"), items.version)
     bound = items.bind(key("a"), "n", uid=made["metadata"]["uid"], version=items.version)
     assert bound["spec"]["nodeName"] == "n"
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-15T12:00:00Z"}
     assert bound["status"] == {"phase": "Pending", "conditions": [other, scheduled]}
-    assert [(change.what, change.item) for change in watch.take()] == [(Happened.ADDED, bound)]
+    assert [(change.what, change.item) for change in watch.take()] == [(WatchEventType.ADDED, bound)]
 
 
 def test_a_pod_is_bound_once() -> None:
@@ -288,8 +287,8 @@ def test_the_last_finalizer_takes_the_object_with_it_in_one_event() -> None:
     items = store()
     items.create(SECRETS, body("a", finalizers=["example.com/f"]))
     items.delete(SECRETS, key("a"))
-    watch = items.watch(SECRETS, Scope(), items.version)
+    watch = items.watch(SECRETS, Selection(), items.version)
     items.patch(SECRETS, key("a"), {"metadata": {"finalizers": None, "labels": {"last": "word"}}})
     (gone,) = watch.take()
-    assert (gone.what, gone.version) == (Happened.DELETED, items.version)
+    assert (gone.what, gone.version) == (WatchEventType.DELETED, items.version)
     assert gone.item["metadata"]["labels"] == {"last": "word"}

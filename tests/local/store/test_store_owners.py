@@ -8,8 +8,7 @@ from store_objects import JOB, body, key, names, owner, pod, store
 
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
-from trainwright.runtime.ports import Propagation, Scope
-from trainwright.runtime.resources import NODES, PODS, SECRETS
+from trainwright.runtime.ports import NODES, PODS, SECRETS, Propagation, Selection
 
 BACKGROUND, FOREGROUND, ORPHAN = Propagation.BACKGROUND, Propagation.FOREGROUND, Propagation.ORPHAN
 
@@ -94,7 +93,7 @@ def test_what_is_made_for_an_owner_that_only_lingers_stays() -> None:
 
 def test_a_new_object_without_its_owner_is_answered_and_gone() -> None:
     items = store()
-    watch = items.watch(SECRETS, Scope(), items.version)
+    watch = items.watch(SECRETS, Selection(), items.version)
     made = items.create(SECRETS, body("late", ownerReferences=[{"uid": "nobody"}]))
     assert made["metadata"]["name"] == "late"
     assert [change.what.value for change in watch.take()] == ["ADDED", "DELETED"]

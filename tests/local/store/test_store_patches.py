@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.local.storage.patches import merge, same, settle
+from trainwright.local.storage.metadata import merge, same, settle
 
 SCALARS = st.none() | st.booleans() | st.integers(0, 2) | st.floats(0, 2) | st.sampled_from(["", "x"])
 KEYS = st.sampled_from("abc")

@@ -13,10 +13,9 @@ from store_objects import SPACE, body, key, pod, store
 
 from trainwright.errors import ConflictError, EngineError, NotFoundError, UnavailableError
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.sockets.portal import Portal
-from trainwright.local.sockets.server import serve
-from trainwright.local.sockets.verbs import Verb
-from trainwright.runtime.resources import PODS, SECRETS
+from trainwright.local.sockets.blocking import BlockingClient
+from trainwright.local.sockets.server import Verb, serve
+from trainwright.runtime.ports import PODS, SECRETS
 
 A = (SPACE, "a")
 
@@ -38,18 +37,18 @@ async def engine(tmp_path: Path) -> AsyncIterator[tuple[Path, LocalCluster]]:
         yield path, cluster
 
 
-async def through(path: Path, work: Callable[[Portal], Any], timeout: float = 5) -> Any:
+async def through(path: Path, work: Callable[[BlockingClient], Any], timeout: float = 5) -> Any:
     """Do it in a thread: the engine has this one."""
 
     def opened() -> Any:
-        with Portal(path, timeout=timeout) as portal:
+        with BlockingClient(path, timeout=timeout) as portal:
             return work(portal)
 
     return await asyncio.to_thread(opened)
 
 
 async def test_the_verbs_of_the_store(engine: tuple[Path, LocalCluster]) -> None:
-    def work(portal: Portal) -> None:
+    def work(portal: BlockingClient) -> None:
         made = portal.create("pods", pod("a", node="n"))
         assert portal.get("pods", A) == made
         stated = portal.patch("pods", A, {"status": {"phase": "Running"}}, status=True)
@@ -74,7 +73,7 @@ async def test_what_is_not_said_takes_its_default(engine: tuple[Path, LocalClust
 async def test_an_error_is_raised_as_the_engine_has_it_and_the_portal_goes_on(
     engine: tuple[Path, LocalCluster],
 ) -> None:
-    def work(portal: Portal) -> None:
+    def work(portal: BlockingClient) -> None:
         with pytest.raises(NotFoundError, match='secrets "a"'):
             portal.get("secrets", A)
         portal.create("secrets", body("a"))
@@ -89,7 +88,7 @@ async def test_an_error_is_raised_as_the_engine_has_it_and_the_portal_goes_on(
 async def test_a_watch_is_an_iterator_and_other_calls_go_on_beside_it(engine: tuple[Path, LocalCluster]) -> None:
     await engine[1].create(SECRETS, body("a"))
 
-    def work(portal: Portal) -> list[tuple[str, str]]:
+    def work(portal: BlockingClient) -> list[tuple[str, str]]:
         seen = []
         for what, version, item in portal.watch("secrets", namespace=SPACE):
             seen.append((what, item["metadata"]["name"]))
@@ -125,7 +124,7 @@ async def test_an_engine_that_does_not_answer_in_time_is_not_waited_for(engine: 
 
 
 async def test_a_late_answer_is_not_taken_for_the_next(engine: tuple[Path, LocalCluster]) -> None:
-    def work(portal: Portal) -> Any:
+    def work(portal: BlockingClient) -> Any:
         with pytest.raises(UnavailableError):
             portal.call("hold", {})
         return [portal.call("release", {}), portal.create("secrets", body("a"))["metadata"]["name"]]
@@ -135,7 +134,7 @@ async def test_a_late_answer_is_not_taken_for_the_next(engine: tuple[Path, Local
 
 async def test_an_engine_that_ends_is_noticed(tmp_path: Path) -> None:
     async with serve(tmp_path / "engine.sock", LocalCluster(store())):
-        portal = await asyncio.to_thread(Portal, tmp_path / "engine.sock")
+        portal = await asyncio.to_thread(BlockingClient, tmp_path / "engine.sock")
         assert (await asyncio.to_thread(portal.list, "secrets"))[0] == []
     with portal, pytest.raises(UnavailableError, match="is gone"):
         await asyncio.to_thread(portal.list, "secrets")
@@ -144,18 +143,18 @@ async def test_an_engine_that_ends_is_noticed(tmp_path: Path) -> None:
 async def test_an_engine_of_another_version_is_told_apart(
     engine: tuple[Path, LocalCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainwright.local.sockets.portal.ENGINE_PROTOCOL", 9)
+    monkeypatch.setattr("trainwright.local.sockets.blocking.ENGINE_PROTOCOL", 9)
     with pytest.raises(EngineError, match=r"this process is of version .+ \(protocol 9\), the engine of version"):
         await through(engine[0], lambda portal: portal.list("secrets"))
 
 
 def test_nobody_in_is_said_with_the_path(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=f"no engine answers at {tmp_path}/engine.sock: No such file"):
-        Portal(tmp_path / "engine.sock")
+        BlockingClient(tmp_path / "engine.sock")
 
 
 def test_it_needs_neither_asyncio_nor_msgspec() -> None:
     code = (
-        "import sys, trainwright.local.sockets.portal; print({'asyncio', 'msgspec', 'tempfile'} & sys.modules.keys())"
+        "import sys, trainwright.local.sockets.blocking; print({'asyncio', 'msgspec', 'tempfile'} & sys.modules.keys())"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trainwright.errors import InvalidError
 from trainwright.local.storage.selectors import compiled
-from trainwright.runtime.ports import Scope
+from trainwright.runtime.ports import Selection
 
 NAMES = st.sampled_from(["a", "example.com/b", "c_d.e"])
 VALUES = st.sampled_from(["", "x", "y-1", "in", "notin"])
@@ -53,22 +53,22 @@ TERMS = st.tuples(
 
 @given(st.lists(TERMS, min_size=1, max_size=3), BLANKS, LABELS)
 def test_labels_are_selected_as_they_are_read(terms: list[Term], blank: str, labels: dict[str, str]) -> None:
-    test = compiled(Scope(labels=",".join(written(term, blank) for term in terms)))
+    test = compiled(Selection(labels=",".join(written(term, blank) for term in terms)))
     assert test is not None
     assert test({"metadata": {"labels": labels}}) == all(holds(term, labels) for term in terms)
 
 
 @pytest.mark.parametrize("metadata", [{}, {"labels": None}, {"labels": {}}], ids=repr)
 def test_no_labels_are_none(metadata: dict[str, Any]) -> None:
-    match, differ = compiled(Scope(labels="a=b")), compiled(Scope(labels="a!=b"))
+    match, differ = compiled(Selection(labels="a=b")), compiled(Selection(labels="a!=b"))
     assert match is not None
     assert differ is not None
     assert not match({"metadata": metadata})
     assert differ({"metadata": metadata})
 
 
-@pytest.mark.parametrize("scope", [Scope(), Scope(labels=" "), Scope(fields="")], ids=repr)
-def test_a_scope_without_terms_lets_everything_through(scope: Scope) -> None:
+@pytest.mark.parametrize("scope", [Selection(), Selection(labels=" "), Selection(fields="")], ids=repr)
+def test_a_scope_without_terms_lets_everything_through(scope: Selection) -> None:
     assert compiled(scope) is None
 
 
@@ -98,7 +98,7 @@ BODY: dict[str, dict[str, Any]] = {
     ],
 )
 def test_fields_are_selected_by_any_path(selector: str, *, expected: bool) -> None:
-    test = compiled(Scope(fields=selector))
+    test = compiled(Selection(fields=selector))
     assert test is not None
     assert test(BODY) is expected
 
@@ -106,33 +106,33 @@ def test_fields_are_selected_by_any_path(selector: str, *, expected: bool) -> No
 def test_all_parts_of_a_scope_must_hold() -> None:
     labelled = {**BODY, "metadata": {**BODY["metadata"], "labels": {"a": "b"}}}
     scopes = [("s", "a=b", "metadata.name=n"), ("t", "a=b", ""), ("s", "a=c", ""), ("s", "", "metadata.name=m")]
-    tests = [compiled(Scope(*scope)) for scope in scopes]
+    tests = [compiled(Selection(*scope)) for scope in scopes]
     assert [test(labelled) for test in tests if test is not None] == [True, False, False, False]
 
 
 @pytest.mark.parametrize(
     ("scope", "found"),
     [
-        (Scope(labels="a=b=c"), "a=b=c"),
-        (Scope(labels="ok,a in b"), "a in b"),
-        (Scope(labels="a in (b"), "a in (b"),
-        (Scope(labels="a notin ()x"), "a notin ()x"),
-        (Scope(labels="=b"), "=b"),
-        (Scope(labels="a,"), "a,"),
-        (Scope(labels="a,,b"), ",b"),
-        (Scope(labels="a b"), "a b"),
-        (Scope(labels="a=b c"), "a=b c"),
-        (Scope(labels="-a"), "-a"),
-        (Scope(labels="a/b/c=d"), "a/b/c=d"),
-        (Scope(fields="metadata.name"), "metadata.name"),
-        (Scope(fields="metadata.name=a,"), "''"),
-        (Scope(fields="metadata.name=a=b"), "metadata.name=a=b"),
-        (Scope(fields="metadata..name=a"), "metadata..name=a"),
-        (Scope(fields=","), "''"),
+        (Selection(labels="a=b=c"), "a=b=c"),
+        (Selection(labels="ok,a in b"), "a in b"),
+        (Selection(labels="a in (b"), "a in (b"),
+        (Selection(labels="a notin ()x"), "a notin ()x"),
+        (Selection(labels="=b"), "=b"),
+        (Selection(labels="a,"), "a,"),
+        (Selection(labels="a,,b"), ",b"),
+        (Selection(labels="a b"), "a b"),
+        (Selection(labels="a=b c"), "a=b c"),
+        (Selection(labels="-a"), "-a"),
+        (Selection(labels="a/b/c=d"), "a/b/c=d"),
+        (Selection(fields="metadata.name"), "metadata.name"),
+        (Selection(fields="metadata.name=a,"), "''"),
+        (Selection(fields="metadata.name=a=b"), "metadata.name=a=b"),
+        (Selection(fields="metadata..name=a"), "metadata..name=a"),
+        (Selection(fields=","), "''"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_a_selector_that_cannot_be_read_says_where_and_what_would_be(scope: Scope, found: str) -> None:
+def test_a_selector_that_cannot_be_read_says_where_and_what_would_be(scope: Selection, found: str) -> None:
     with pytest.raises(InvalidError, match="expected terms like") as error:
         compiled(scope)
     assert f"cannot read {found!r}" in str(error.value) or f"cannot read {found};" in str(error.value)

@@ -23,16 +23,13 @@ from trainwright.errors import (
     TooManyRequestsError,
     UnavailableError,
 )
-from trainwright.jsonlines import encode
+from trainwright.jsonlines import ENGINE_PROTOCOL, encode, hello
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.handshake import ENGINE_PROTOCOL, hello
 from trainwright.local.sockets.client import RemoteCluster
-from trainwright.local.sockets.server import serve
-from trainwright.local.sockets.verbs import Verb
-from trainwright.local.sockets.wire import connect
+from trainwright.local.sockets.protocol import connect
+from trainwright.local.sockets.server import Verb, serve
 from trainwright.local.storage.store import Store
-from trainwright.runtime.ports import Scope
-from trainwright.runtime.resources import PODS, SECRETS
+from trainwright.runtime.ports import PODS, SECRETS, Selection
 
 
 @pytest.fixture
@@ -349,7 +346,7 @@ async def test_nothing_is_left_when_both_have_ended(path: Path, local: LocalClus
     before = asyncio.all_tasks()
     async with serve(path, local, VERBS), RemoteCluster(path) as remote:
         await remote.create(JOB, body("a", JOB))
-        async with aclosing(remote.watch(JOB, Scope(), since="")) as batches:
+        async with aclosing(remote.watch(JOB, Selection(), since="")) as batches:
             await anext(batches)
     await asyncio.sleep(0.01)
     assert asyncio.all_tasks() == before

@@ -11,8 +11,7 @@ from store_objects import SPACE, body, key, pod, store
 from trainwright.errors import GoneError, InvalidError
 from trainwright.local.storage.history import Watch
 from trainwright.local.storage.store import Store
-from trainwright.runtime.ports import Change, Happened, Scope
-from trainwright.runtime.resources import CONFIG_MAPS, PODS, SECRETS
+from trainwright.runtime.ports import CONFIG_MAPS, PODS, SECRETS, Selection, WatchEvent, WatchEventType
 
 Items = dict[str, dict[str, Any]]
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -23,7 +22,9 @@ STEPS = st.one_of(
     st.tuples(st.just("hold"), NAMES, st.just("")),
     st.tuples(st.just("delete"), NAMES, st.just("")),
 )
-SCOPES = st.sampled_from([Scope(), Scope(labels="x=yes"), Scope(labels="x!=yes"), Scope(namespace=SPACE, labels="x")])
+SCOPES = st.sampled_from(
+    [Selection(), Selection(labels="x=yes"), Selection(labels="x!=yes"), Selection(namespace=SPACE, labels="x")]
+)
 
 
 def step(items: Store, what: str, name: str, value: str) -> None:
@@ -43,27 +44,27 @@ def step(items: Store, what: str, name: str, value: str) -> None:
                 items.patch(SECRETS, key(name), {"metadata": {"finalizers": None}})
 
 
-def listed(items: Store, scope: Scope) -> Items:
+def listed(items: Store, scope: Selection) -> Items:
     return {item["metadata"]["name"]: item for item in items.list(SECRETS, scope)[0]}
 
 
-def applied(seen: Items, changes: tuple[Change, ...]) -> Items:
+def applied(seen: Items, changes: tuple[WatchEvent, ...]) -> Items:
     """The list, as somebody has it who was told these changes; each must be news."""
     seen = dict(seen)
     for change in changes:
-        if change.what is Happened.BOOKMARK:
+        if change.what is WatchEventType.BOOKMARK:
             continue
         name = change.item["metadata"]["name"]
-        assert (name in seen) == (change.what is not Happened.ADDED)
-        if change.what is Happened.DELETED:
+        assert (name in seen) == (change.what is not WatchEventType.ADDED)
+        if change.what is WatchEventType.DELETED:
             del seen[name]
         else:
             seen[name] = change.item
     return seen
 
 
-def drained(watch: Watch) -> tuple[Change, ...]:
-    changes: tuple[Change, ...] = ()
+def drained(watch: Watch) -> tuple[WatchEvent, ...]:
+    changes: tuple[WatchEvent, ...] = ()
     while batch := watch.take():
         changes += batch
     return changes
@@ -71,7 +72,7 @@ def drained(watch: Watch) -> tuple[Change, ...]:
 
 @settings(deadline=None)
 @given(st.lists(STEPS, max_size=30), SCOPES)
-def test_a_watch_from_any_version_leads_to_the_list(steps: list[tuple[str, str, str]], scope: Scope) -> None:
+def test_a_watch_from_any_version_leads_to_the_list(steps: list[tuple[str, str, str]], scope: Selection) -> None:
     items = store()
     known = {items.version: listed(items, scope)}
     for one in steps:
@@ -86,7 +87,7 @@ def test_a_watch_from_any_version_leads_to_the_list(steps: list[tuple[str, str, 
 @settings(deadline=None)
 @given(st.lists(st.none() | STEPS, max_size=40), SCOPES)
 def test_a_watch_that_is_read_now_and_then_follows_or_says_that_it_cannot(
-    steps: list[tuple[str, str, str] | None], scope: Scope
+    steps: list[tuple[str, str, str] | None], scope: Selection
 ) -> None:
     items = store(history=4)
     watch, seen = items.watch(SECRETS, scope, items.version), listed(items, scope)
@@ -102,7 +103,7 @@ def test_a_watch_that_is_read_now_and_then_follows_or_says_that_it_cannot(
 
 
 @given(st.lists(STEPS, max_size=20), SCOPES)
-def test_a_watch_without_a_version_begins_with_the_list(steps: list[tuple[str, str, str]], scope: Scope) -> None:
+def test_a_watch_without_a_version_begins_with_the_list(steps: list[tuple[str, str, str]], scope: Selection) -> None:
     items = store()
     watches = []
     for one in steps:
@@ -121,11 +122,11 @@ def test_history_is_bounded_and_says_so() -> None:
     begin = items.version
     items.create(SECRETS, body("a"))
     changed(items, 9)
-    assert len(items.watch(SECRETS, Scope(), begin).take()) == 10
+    assert len(items.watch(SECRETS, Selection(), begin).take()) == 10
     changed(items, 100)
     with pytest.raises(GoneError, match=r"too old resource version: 1 .* list again"):
-        items.watch(SECRETS, Scope(), begin)
-    assert len(drained(items.watch(SECRETS, Scope(), str(int(items.version) - 10)))) == 10
+        items.watch(SECRETS, Selection(), begin)
+    assert len(drained(items.watch(SECRETS, Selection(), str(int(items.version) - 10)))) == 10
 
 
 def test_what_is_remembered_is_known_to_the_version() -> None:
@@ -136,7 +137,7 @@ def test_what_is_remembered_is_known_to_the_version() -> None:
     told: dict[int, int] = {}
     for since in range(1, newest + 1):
         try:
-            told[since] = len(drained(items.watch(SECRETS, Scope(), str(since))))
+            told[since] = len(drained(items.watch(SECRETS, Selection(), str(since))))
         except GoneError:
             assert not told
     assert told == {since: newest - since for since in range(newest - max(told.values()), newest + 1)}
@@ -149,13 +150,13 @@ def test_one_resource_does_not_use_up_the_memory_of_another() -> None:
     items.create(CONFIG_MAPS, body("quiet", CONFIG_MAPS))
     items.create(SECRETS, body("a"))
     changed(items, 100)
-    assert [change.item.metadata.name for change in items.watch(CONFIG_MAPS, Scope(), begin).take()] == ["quiet"]
+    assert [change.item.metadata.name for change in items.watch(CONFIG_MAPS, Selection(), begin).take()] == ["quiet"]
 
 
 def test_a_watch_that_falls_behind_is_told() -> None:
     items = store(history=10)
     items.create(SECRETS, body("a"))
-    watch = items.watch(SECRETS, Scope(), items.version)
+    watch = items.watch(SECRETS, Selection(), items.version)
     changed(items, 50)
     with pytest.raises(GoneError, match="fell behind"):
         watch.take()
@@ -164,7 +165,7 @@ def test_a_watch_that_falls_behind_is_told() -> None:
 def test_a_watch_of_the_future_begins_there() -> None:
     items = store()
     items.create(SECRETS, body("a"))
-    watch = items.watch(SECRETS, Scope(), str(int(items.version) + 2))
+    watch = items.watch(SECRETS, Selection(), str(int(items.version) + 2))
     for _ in range(2):
         changed(items, 1)
         assert watch.take() == ()
@@ -175,36 +176,36 @@ def test_a_watch_of_the_future_begins_there() -> None:
 def test_a_watch_that_concerns_nothing_gives_bookmarks_to_go_on_from() -> None:
     items = store(history=600)
     items.create(SECRETS, body("a"))
-    watch = items.watch(SECRETS, Scope(labels="x"), items.version)
+    watch = items.watch(SECRETS, Selection(labels="x"), items.version)
     changed(items, 500)
     assert watch.take() == ()
     changed(items, 100)
     (mark,) = watch.take()
-    assert (mark.what, mark.version, mark.item) == (Happened.BOOKMARK, items.version, None)
+    assert (mark.what, mark.version, mark.item) == (WatchEventType.BOOKMARK, items.version, None)
     changed(items, 1)
     assert watch.take() == ()
     changed(items, 600)
-    resumed = items.watch(SECRETS, Scope(labels="x"), mark.version)
+    resumed = items.watch(SECRETS, Selection(labels="x"), mark.version)
     items.patch(SECRETS, key("a"), {"metadata": {"labels": {"x": "y"}}})
-    assert [change.what for change in drained(resumed)] == [Happened.ADDED]
+    assert [change.what for change in drained(resumed)] == [WatchEventType.ADDED]
 
 
 def test_a_bookmark_can_be_asked_for() -> None:
     items = store()
-    watch = items.watch(SECRETS, Scope(labels="x"), items.version)
+    watch = items.watch(SECRETS, Selection(labels="x"), items.version)
     assert watch.bookmark().version == "1"
     items.create(SECRETS, body("a"))
     assert watch.bookmark().version == "1"
     watch.take()
     assert watch.bookmark().version == items.version
-    future = items.watch(SECRETS, Scope(), "100")
+    future = items.watch(SECRETS, Selection(), "100")
     assert future.bookmark().version == "100"
 
 
 def test_large_news_come_in_batches() -> None:
     items = store()
     items.create(SECRETS, body("a"))
-    watch = items.watch(SECRETS, Scope(), items.version)
+    watch = items.watch(SECRETS, Selection(), items.version)
     changed(items, 1500)
     assert [len(watch.take()), len(watch.take()), len(watch.take())] == [1024, 476, 0]
 
@@ -212,7 +213,7 @@ def test_large_news_come_in_batches() -> None:
 def test_whoever_waits_is_woken_once_and_by_its_own_resource() -> None:
     items = store()
     woken: list[str] = []
-    watch = items.watch(SECRETS, Scope(), items.version)
+    watch = items.watch(SECRETS, Selection(), items.version)
     watch.wait(lambda: woken.append("secrets"))
     items.create(CONFIG_MAPS, body("a", CONFIG_MAPS))
     assert woken == []
@@ -226,7 +227,7 @@ def test_whoever_waits_is_woken_once_and_by_its_own_resource() -> None:
 def test_a_closed_watch_is_not_woken() -> None:
     items = store()
     woken: list[str] = []
-    watches = [items.watch(SECRETS, Scope(), items.version) for _ in range(2)]
+    watches = [items.watch(SECRETS, Selection(), items.version) for _ in range(2)]
     for number, watch in enumerate(watches):
         watch.wait(lambda number=number: woken.append(str(number)))  # type: ignore[misc]
     watches[0].close()
@@ -237,7 +238,7 @@ def test_a_closed_watch_is_not_woken() -> None:
 
 def test_an_object_is_decoded_once_for_all() -> None:
     items = store()
-    watches = [items.watch(PODS, scope, items.version) for scope in (Scope(), Scope(namespace=SPACE))]
+    watches = [items.watch(PODS, scope, items.version) for scope in (Selection(), Selection(namespace=SPACE))]
     made = items.create(PODS, pod("a"))
     seen = [watch.take()[0].item for watch in watches]
     seen += [items.page(PODS).items[0], items.view(PODS, key("a"), made)]
@@ -256,6 +257,6 @@ def test_an_older_version_is_not_taken_for_the_newest() -> None:
 
 def test_a_version_is_a_number() -> None:
     with pytest.raises(InvalidError, match="'soon': expected a number"):
-        store().watch(SECRETS, Scope(), "soon")
+        store().watch(SECRETS, Selection(), "soon")
     with pytest.raises(InvalidError, match="expected a number"):
-        store().watch(SECRETS, Scope(), "9" * 5000)
+        store().watch(SECRETS, Selection(), "9" * 5000)

@@ -17,10 +17,9 @@ from typing import Any
 
 import trainwright
 from patience import PATIENCE
-from trainwright.jsonlines import LineSplitter, decode, encode
-from trainwright.local.handshake import SUPERVISOR_PROTOCOL, hello
+from trainwright.jsonlines import SUPERVISOR_PROTOCOL, LineSplitter, decode, encode, hello
 
-_CODE = "import sys; sys.path.insert(0, {!r}); from trainwright.local.supervisor.main import main; main()"
+_CODE = "import sys; sys.path.insert(0, {!r}); from trainwright.node.supervisor.main import main; main()"
 PATH = os.environ["PATH"]
 
 Message = dict[str, Any]

@@ -14,9 +14,8 @@ import pytest
 from supervised import Message, Supervised, alive, supervised
 
 from patience import PATIENCE
-from trainwright.jsonlines import encode
-from trainwright.local.handshake import SUPERVISOR_PROTOCOL, hello
-from trainwright.local.supervisor import terminal
+from trainwright.jsonlines import SUPERVISOR_PROTOCOL, encode, hello
+from trainwright.node.supervisor import terminal
 
 _SAME = hello(SUPERVISOR_PROTOCOL)
 _OTHER = {"protocol": SUPERVISOR_PROTOCOL + 1, "version": "9.9"}

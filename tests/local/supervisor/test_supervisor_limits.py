@@ -14,9 +14,8 @@ import pytest
 from supervised import Supervised, supervised
 
 from patience import PATIENCE
-from trainwright.local.supervisor.cgroups import Cgroups
-from trainwright.local.supervisor.loop import Loop, Timer
-from trainwright.local.supervisor.memory import INTERVAL, MemoryWatch
+from trainwright.node.supervisor.loop import Loop, Timer
+from trainwright.node.supervisor.resource_limits import INTERVAL, Cgroups, MemoryWatch
 
 _EAT = "x = bytearray(200 << 20); x[::4096] = b'y' * len(x[::4096]); print('not reached')"
 

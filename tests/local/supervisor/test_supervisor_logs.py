@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from supervised import Supervised, alive, supervised
 
-from trainwright.local.supervisor import journal
-from trainwright.local.supervisor.logs import Log
+from trainwright.node.supervisor import journal
+from trainwright.node.supervisor.logs import ContainerLog
 
 _LINES = "i=0; while [ $i -lt {count} ]; do echo line $i; echo error $i >&2; i=$((i+1)); done"
 
@@ -67,7 +67,7 @@ def test_a_log_is_rotated_at_line_ends_and_the_oldest_goes(tmp_path: Path) -> No
 )
 def test_rotation(tmp_path: Path, pieces: list[bytes], rotate: tuple[int, int], texts: list[bytes]) -> None:
     troubles: list[str] = []
-    log = Log(str(tmp_path / "x.log"), rotate, troubles.append)
+    log = ContainerLog(str(tmp_path / "x.log"), rotate, troubles.append)
     for piece in pieces:
         log.write(piece)
     log.close()

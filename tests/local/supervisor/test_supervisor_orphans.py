@@ -6,7 +6,7 @@ from pathlib import Path
 from supervised import Supervised, Talk, alive, supervised
 
 from patience import PATIENCE
-from trainwright.local.supervisor import journal, terminal
+from trainwright.node.supervisor import journal, terminal
 
 
 def _back(one: Supervised) -> Talk:

@@ -11,7 +11,7 @@ import pytest
 from supervised import PATH, Supervised, supervised
 
 from patience import PATIENCE
-from trainwright.local.supervisor.cgroups import Cgroups
+from trainwright.node.supervisor.resource_limits import Cgroups
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from supervised import Supervised, alive, supervised
 
 from patience import PATIENCE
-from trainwright.local.supervisor import tree
+from trainwright.node.supervisor import tree
 
 # A daemon as people write them: its parent ends at once, it leads a session of its own.
 _DAEMON = "(setsid sh -c 'echo daemon $$ >>{log}; sleep 300 & wait' & ) ; "

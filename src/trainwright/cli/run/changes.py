@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from trainwright.errors import UsageError
-from trainwright.kinds.paths import under
+from trainwright.kinds.scalars import under
 from trainwright.manifest import MalformedError
 from trainwright.manifest.builder import Builder
 from trainwright.model.job import Body
@@ -25,24 +25,24 @@ _PART = re.compile(
 _NAMES = ("type", "name")
 
 
-class Word(str):
+class EntryName(str):
     """The name of a list's entry, as opposed to a mapping's key."""
 
     __slots__ = ()
 
 
-class Change(Struct, frozen=True):
+class FieldEdit(Struct, frozen=True):
     """One edit: the way to a field, and what to put there; None takes it away."""
 
     text: str
     path: str
-    way: tuple[str | int | Word, ...]
+    way: tuple[str | int | EntryName, ...]
     value: Any
 
 
-def parse(text: str) -> Change:
+def parse(text: str) -> FieldEdit:
     """`spec.cleanUpPolicy=All`. Raises UsageError."""
-    way: list[str | int | Word] = []
+    way: list[str | int | EntryName] = []
     at = 0
     while (match := _PART.match(text, at)) is not None:
         way.append(_step(match))
@@ -52,15 +52,15 @@ def parse(text: str) -> Change:
             f"--set {text}: expected PATH=VALUE with a path such as spec.replicaSpecs[0].replicas"
             + (f"; this one cannot be read from {text[at : at + 20]!r} on" if way and at < len(text) else "")
         )
-    return Change(text, text[:at], tuple(way), _value(text, text[at + 1 :]))
+    return FieldEdit(text, text[:at], tuple(way), _value(text, text[at + 1 :]))
 
 
-def _step(match: re.Match[str]) -> str | int | Word:
+def _step(match: re.Match[str]) -> str | int | EntryName:
     if match["index"]:
         return int(match["index"])
     if match["quoted"]:
         return msgspec.json.decode(match["quoted"], type=str)
-    return Word(match["word"]) if match["word"] else match["key"]
+    return EntryName(match["word"]) if match["word"] else match["key"]
 
 
 def _value(whole: str, text: str) -> Any:
@@ -76,13 +76,13 @@ def _value(whole: str, text: str) -> Any:
     return values[0] if values else None
 
 
-def apply(document: Body, change: Change) -> Body:
+def apply(document: Body, change: FieldEdit) -> Body:
     """The document with the edit; the old one is left alone. Raises UsageError where the way leads nowhere."""
     edited: Body = _put(document, change, 0, "")
     return edited
 
 
-def where(document: Body, change: Change) -> tuple[str | int, ...]:
+def where(document: Body, change: FieldEdit) -> tuple[str | int, ...]:
     """The way of an edit that was made, with the entries of lists by their number."""
     node: Any = document
     way: list[str | int] = []
@@ -97,12 +97,12 @@ def where(document: Body, change: Change) -> tuple[str | int, ...]:
     return tuple(way)
 
 
-def _put(node: Any, change: Change, depth: int, path: str) -> Any:
+def _put(node: Any, change: FieldEdit, depth: int, path: str) -> Any:
     if depth == len(change.way):
         return change.value
     step = change.way[depth]
     last = depth + 1 == len(change.way)
-    if isinstance(step, int | Word):
+    if isinstance(step, int | EntryName):
         return _in_list(node, change, depth, path)
     if node is None:
         node = {}
@@ -110,12 +110,12 @@ def _put(node: Any, change: Change, depth: int, path: str) -> Any:
         raise _nowhere(change, f"{path or 'the document'} is {shown(node)}, which has no key {step!r}")
     if last and change.value is None:
         return {key: value for key, value in node.items() if key != step}
-    if step not in node and not last and isinstance(change.way[depth + 1], int | Word):
+    if step not in node and not last and isinstance(change.way[depth + 1], int | EntryName):
         raise _nowhere(change, f"{path or 'the document'} has no {step!r}; it has {_some(node)}", step, node)
     return node | {step: _put(node.get(step), change, depth + 1, under(path, step))}
 
 
-def _in_list(node: Any, change: Change, depth: int, path: str) -> Any:
+def _in_list(node: Any, change: FieldEdit, depth: int, path: str) -> Any:
     if not isinstance(node, list):
         raise _nowhere(change, f"{path} is {shown(node)}, not a list")
     place = _place(node, change, depth, path)
@@ -125,7 +125,7 @@ def _in_list(node: Any, change: Change, depth: int, path: str) -> Any:
     return [*node[:place], new, *node[place + 1 :]]
 
 
-def _place(node: list[Any], change: Change, depth: int, path: str) -> int:
+def _place(node: list[Any], change: FieldEdit, depth: int, path: str) -> int:
     step = change.way[depth]
     if isinstance(step, int):
         if step < len(node):
@@ -141,7 +141,7 @@ def _place(node: list[Any], change: Change, depth: int, path: str) -> int:
     raise _nowhere(change, f"{path} has no entry called {step!r}; it has {', '.join(texts) or 'none'}", step, texts)
 
 
-def _nowhere(change: Change, why: str, word: str = "", known: Any = ()) -> UsageError:
+def _nowhere(change: FieldEdit, why: str, word: str = "", known: Any = ()) -> UsageError:
     meant = nearest(word, known) if word else ""
     return UsageError(f"--set {change.text}: {why}" + (f"; did you mean `{meant}`?" if meant else ""))
 

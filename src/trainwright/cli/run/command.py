@@ -9,19 +9,18 @@ from typing import Any
 import click
 
 from trainwright.cli.devices import declared, device_options
-from trainwright.cli.duration import Duration
-from trainwright.cli.flags import Servers
-from trainwright.cli.record import RUN, Facts, Record, as_yaml
+from trainwright.cli.documents import check_namespace
+from trainwright.cli.flags import Duration, Servers
+from trainwright.cli.record import RUN, RunInfo, RunRecord, as_yaml
 from trainwright.cli.run import environment, from_command
-from trainwright.cli.run.changes import Change, parse
-from trainwright.cli.run.from_command import CommandOrFiles, Shape
-from trainwright.cli.run.intake import Intake, judge, take
-from trainwright.cli.state import Claim, NameInUseError, home
-from trainwright.cli.subject import check_namespace
+from trainwright.cli.run.changes import FieldEdit, parse
+from trainwright.cli.run.from_command import CommandOrFiles, CommandShape
+from trainwright.cli.run.intake import RunInput, judge, take
+from trainwright.cli.state import NameInUseError, NameLocks, home
 from trainwright.errors import TrainwrightError, UsageError
 from trainwright.manifest import Document
 from trainwright.model.units import rfc3339
-from trainwright.runtime.clock import WallClock
+from trainwright.runtime.ports import WallClock
 
 
 @click.command("run", cls=CommandOrFiles, options_metavar="[OPTIONS]")
@@ -150,7 +149,7 @@ def command(
     """
     check_namespace(namespace)
     given["devices"] = declared(given.pop("gpus"), given.pop("device"), given.pop("device_config"))
-    shape = Shape(**{name: given.pop(name) for name in Shape.__struct_fields__})
+    shape = CommandShape(**{name: given.pop(name) for name in CommandShape.__struct_fields__})
     edits = [parse(text) for text in changes]
     if words is None:
         _check_files(files, shape)
@@ -172,7 +171,7 @@ def command(
         raise error if words is None else UsageError(f"{error}; or give this one another --name") from None
 
 
-def _check_files(files: tuple[str, ...], shape: Shape) -> None:
+def _check_files(files: tuple[str, ...], shape: CommandShape) -> None:
     if not files:
         raise UsageError("there is nothing to run; give a FILE, or a command: trainwright run -- python3 train.py")
     if shape.given:
@@ -181,7 +180,7 @@ def _check_files(files: tuple[str, ...], shape: Shape) -> None:
         )
 
 
-def _print(document: Document, shape: Shape, namespace: str, edits: list[Change], *, env: bool) -> int:
+def _print(document: Document, shape: CommandShape, namespace: str, edits: list[FieldEdit], *, env: bool) -> int:
     (task,) = judge([document], namespace, edits).tasks
     meta = {key: value for key, value in task.body["metadata"].items() if key != "namespace" or namespace}
     click.echo(as_yaml([task.body | {"metadata": meta}]), nl=False)
@@ -193,7 +192,7 @@ def _print(document: Document, shape: Shape, namespace: str, edits: list[Change]
     return 0
 
 
-def _check_torchrun(shape: Shape, env: dict[str, str]) -> None:
+def _check_torchrun(shape: CommandShape, env: dict[str, str]) -> None:
     if shape.torchrun and shutil.which("torchrun", path=env.get("PATH")) is None:
         way = "activate the environment that has PyTorch, or install it there with `pip install torch`"
         raise UsageError(f"--torchrun: there is no torchrun on your PATH; {way}")
@@ -201,21 +200,21 @@ def _check_torchrun(shape: Shape, env: dict[str, str]) -> None:
 
 def _free_port() -> int:
     """Where rank 0 listens. Plain processes share this machine's ports, and PyTorch listens at all addresses."""
-    from trainwright.local.network.pools import LOOPBACK, Ports, ranges  # noqa: PLC0415 - only a command needs it
+    from trainwright.node.network.pools import LOOPBACK, PortPool, ranges  # noqa: PLC0415 - only a command needs it
 
-    return Ports(ranges(), start=os.getpid()).take(LOOPBACK)
+    return PortPool(ranges(), start=os.getpid()).take(LOOPBACK)
 
 
-def _run(intake: Intake, given: dict[str, Any]) -> int:
-    from trainwright.cli.run.drive import Options, Start, drive  # noqa: PLC0415 - the engine, now that it is needed
+def _run(intake: RunInput, given: dict[str, Any]) -> int:
+    from trainwright.cli.run.drive import RunOptions, RunStart, drive  # noqa: PLC0415 - the engine, now that it is needed
 
     began, clock = time.monotonic(), WallClock()
     now = clock.now()
-    with Claim(home(), [task.key for task in intake.tasks], now) as claim:
-        facts = Facts(tuple(str(key) for key in claim.keys), os.getpid(), rfc3339(now))
-        record = Record(claim.folder)
+    with NameLocks(home(), [task.key for task in intake.tasks], now) as claim:
+        facts = RunInfo(tuple(str(key) for key in claim.keys), os.getpid(), rfc3339(now))
+        record = RunRecord(claim.folder)
         try:
-            return drive(intake, record, Options(**given), Start(began, clock, facts))
+            return drive(intake, record, RunOptions(**given), RunStart(began, clock, facts))
         except TrainwrightError:
             if not (claim.folder / RUN).exists():  # nothing was started, so nothing is worth keeping
                 claim.discard()

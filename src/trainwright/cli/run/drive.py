@@ -18,30 +18,27 @@ import click
 from msgspec import Struct
 
 from trainwright.cli.devices import nameless
-from trainwright.cli.record import Facts, Record
-from trainwright.cli.rendezvous import OPTION, needs_etcd
+from trainwright.cli.policy_text import OPTION, needs_etcd
+from trainwright.cli.record import RunInfo, RunRecord
 from trainwright.cli.run import environment
-from trainwright.cli.run.intake import Intake, Refused, tell
-from trainwright.cli.run.session import Order, Session
-from trainwright.cli.show.lines import Lines
-from trainwright.cli.show.news import View
-from trainwright.cli.show.pen import Pen
-from trainwright.cli.show.stream import Stream
+from trainwright.cli.run.intake import InputRefused, RunInput, tell
+from trainwright.cli.run.session import RunConfig, RunSession
+from trainwright.cli.show.news import RunView
+from trainwright.cli.show.streams import JsonView, LinesView
+from trainwright.cli.show.writer import BackgroundWriter
 from trainwright.cli.state import VOLUMES, home
 from trainwright.errors import UsageError
-from trainwright.local.agent.environment import passed
 from trainwright.local.checks.preflight import check
-from trainwright.local.devices.inventory import DeviceSet
-from trainwright.local.engine import Engine, Settings
-from trainwright.runtime.clock import WallClock
-from trainwright.runtime.ports import Registry
-from trainwright.runtime.resources import NODES
+from trainwright.local.engine import Engine, EngineSettings
+from trainwright.node.devices.inventory import DeviceSet
+from trainwright.node.environment import passed
+from trainwright.runtime.ports import NODES, Registry, WallClock
 
 _STDOUT = 1
 _LOG = "engine.log"
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class RunOptions(Struct, frozen=True, kw_only=True):
     """What was asked for, besides the manifests."""
 
     runtime: str = "auto"
@@ -59,25 +56,25 @@ class Options(Struct, frozen=True, kw_only=True):
     logs: bool = True
 
 
-class Start(Struct, frozen=True):
+class RunStart(Struct, frozen=True):
     """When a run began, by `time.monotonic` and by the clock, and what it is about."""
 
     began: float
     clock: WallClock
-    facts: Facts
+    facts: RunInfo
 
 
-def drive(intake: Intake, record: Record, options: Options, start: Start) -> int:
+def drive(intake: RunInput, record: RunRecord, options: RunOptions, start: RunStart) -> int:
     """Run it; the exit code."""
     logging.raiseExceptions = False  # a full disk is no reason to fill the screen
     logging.basicConfig(handlers=[logging.FileHandler(record.folder / _LOG, delay=True)], level=logging.WARNING)
     return asyncio.run(_drive(intake, record, options, start))
 
 
-async def _drive(intake: Intake, record: Record, options: Options, start: Start) -> int:
+async def _drive(intake: RunInput, record: RunRecord, options: RunOptions, start: RunStart) -> int:
     notices = _Notices()
     engine = Engine(
-        Settings(
+        EngineSettings(
             folder=record.folder,
             volumes=home() / VOLUMES,
             working=_here(),
@@ -95,7 +92,7 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
         )
     )
     sys.stdout.flush()
-    pen = Pen(_STDOUT, sys.stdout.encoding or "utf-8")
+    pen = BackgroundWriter(_STDOUT, sys.stdout.encoding or "utf-8")
     view = _view(pen, options, start, lambda: engine.runtime)
 
     async def ready() -> None:
@@ -106,7 +103,7 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
         first += _unmet(intake, options)
         notices.show(view.notice, *first, *nameless(options.devices))
 
-    order = Order(
+    order = RunConfig(
         intake=intake,
         record=record,
         view=view,
@@ -117,7 +114,7 @@ async def _drive(intake: Intake, record: Record, options: Options, start: Start)
         grace=options.grace,
         keep=options.keep,
     )
-    code = await Session(engine, order).run(ready)
+    code = await RunSession(engine, order).run(ready)
     if pen.error is not None and not view.gone:
         click.echo(f"trainwright: the output could not be written: {pen.error.strerror}", err=True)
     return code
@@ -158,7 +155,7 @@ class _Notices:
         self._show = view
 
 
-def _left_out(intake: Intake) -> list[str]:
+def _left_out(intake: RunInput) -> list[str]:
     return [f"skipped, since it has no meaning here: {', '.join(intake.skipped)}"] if intake.skipped else []
 
 
@@ -171,7 +168,7 @@ def _apart(runtime: str, servers: str) -> list[str]:
     return [f"pods do not reach {near[0]} of this machine: name another address of it, or take --runtime process"]
 
 
-def _unmet(intake: Intake, options: Options) -> list[str]:
+def _unmet(intake: RunInput, options: RunOptions) -> list[str]:
     """Jobs whose replicas wait for each other for ever, since they know of no place to meet."""
     names = [task.key.name for task in intake.tasks if needs_etcd(task.loaded.job, options.env)]
     if options.etcd_server or not names:
@@ -179,22 +176,21 @@ def _unmet(intake: Intake, options: Options) -> list[str]:
     return [f"replicas of {', '.join(names)} find each other through an etcd, and none is given: {OPTION}"]
 
 
-def _view(pen: Pen, options: Options, start: Start, runtime: Callable[[], str]) -> View:
+def _view(pen: BackgroundWriter, options: RunOptions, start: RunStart, runtime: Callable[[], str]) -> RunView:
     if options.output == "json":
-        return Stream(pen, start.clock.now, with_logs=options.logs)
+        return JsonView(pen, start.clock.now, with_logs=options.logs)
     terminal = os.isatty(_STDOUT) and os.environ.get("TERM") != "dumb"
     if options.output == "live" or (options.output == "auto" and terminal):
-        from trainwright.cli.show.live import Live  # noqa: PLC0415 - rich, which only this view needs
-        from trainwright.cli.show.table import Moment  # noqa: PLC0415 - likewise
+        from trainwright.cli.show.live import LiveView, TableInput  # noqa: PLC0415 - rich, which only this view needs
 
-        def moment() -> Moment:
-            return Moment(start.clock.now(), time.monotonic() - start.began, runtime())
+        def moment() -> TableInput:
+            return TableInput(start.clock.now(), time.monotonic() - start.began, runtime())
 
-        return Live(pen, _STDOUT, moment, with_logs=options.logs)
-    return Lines(pen, lambda: time.monotonic() - start.began, with_logs=options.logs)
+        return LiveView(pen, _STDOUT, moment, with_logs=options.logs)
+    return LinesView(pen, lambda: time.monotonic() - start.began, with_logs=options.logs)
 
 
-async def _check(engine: Engine, intake: Intake, variables: Iterable[str]) -> None:
+async def _check(engine: Engine, intake: RunInput, variables: Iterable[str]) -> None:
     """What this machine cannot do for a job. Raises Refused once all of it is told."""
     nodes = (await engine.cluster.list(NODES.whole())).items
     bad = 0
@@ -202,4 +198,4 @@ async def _check(engine: Engine, intake: Intake, variables: Iterable[str]) -> No
         problems = check(task.body, intake.beside, nodes, engine.runtime, variables)
         bad += tell(task.document, f"{task.kind.name} {task.key}", problems)
     if bad:
-        raise Refused(f"nothing was started: {bad} thing{'s' * (bad != 1)} cannot be had here")
+        raise InputRefused(f"nothing was started: {bad} thing{'s' * (bad != 1)} cannot be had here")

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
-from trainwright.cli.run.intake import Task
+from trainwright.cli.run.intake import JobToRun
 from trainwright.errors import UsageError
 from trainwright.kinds.template import templates
 from trainwright.model.job import Body, Job, Replica, Role
@@ -104,7 +104,7 @@ def _variable(text: str, where: str, environ: Mapping[str, str]) -> dict[str, st
     return {name: value}
 
 
-def check(variables: Iterable[str], tasks: Iterable[Task]) -> None:
+def check(variables: Iterable[str], tasks: Iterable[JobToRun]) -> None:
     """Refuse variables that the kind of a job sets itself: a replica would not find its peers. Raises UsageError."""
     names = list(variables)
     for task in tasks if names else ():
@@ -135,14 +135,14 @@ def _with(role: Role, entries: list[Body]) -> Body:
     return {**role.template, "spec": spec}
 
 
-def left_out(passed: Iterable[str], tasks: Iterable[Task], environ: Mapping[str, str]) -> list[str]:
+def left_out(passed: Iterable[str], tasks: Iterable[JobToRun], environ: Mapping[str, str]) -> list[str]:
     """The notice of well-known variables that are set here, and that no container gets; by name alone."""
     known = {*passed, *_written(tasks)}
     names = [name for name in _WELL_KNOWN if environ.get(name) and name not in known]
     return [f"not passed to replicas: {', '.join(names)}; `--env NAME` passes one"] if names else []
 
 
-def _written(tasks: Iterable[Task]) -> Iterator[str]:
+def _written(tasks: Iterable[JobToRun]) -> Iterator[str]:
     """Every variable that a manifest has for some container."""
     for task in tasks:
         for _, template in templates(task.body.get("spec"), "spec"):

@@ -1,19 +1,132 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes on what is watched: to the board, the view and the record, and the logs of whatever runs to the view.
+"""Which log files a pod has, from the pod itself. `session` follows them with `tail`; `logs` finds them again later.
+
+LOGS/<pod>/<first 8 of uid>-<container>-<restarts>.log, one for each time that a container was started.
+
+Watching a resource for as long as a run lasts, also across gaps. `session` runs one of these per resource.
+
+Passes on what is watched: to the board, the view and the record, and the logs of whatever runs to the view.
 
 `session` hands it the changes of jobs, pods and events, and lets it look at the logs now and then.
 """
 
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from trainwright.cli.record import EVENTS, REPLICAS, Pod, Record
-from trainwright.cli.run.board import Board, attempt_of
-from trainwright.cli.run.sources import Sources, containers
-from trainwright.cli.run.watch import Seen
-from trainwright.cli.show.news import Line, News, Replica, Source, View
+from msgspec import Struct
+
+from trainwright.cli.record import EVENTS, REPLICAS, RecordedPod, RunRecord
+from trainwright.cli.run.model import RunModel, attempt_of
+from trainwright.cli.show.news import Line, LogSource, News, ReplicaNews, RunView
 from trainwright.cli.tail import Tail
+from trainwright.errors import ApiError, GoneError
 from trainwright.model.job import Body
+from trainwright.runtime.informer import ListWatch
+from trainwright.runtime.ports import Cluster, ListPage, Resource, WatchEvent, WatchEventType
+
+
+class FoundLog(Struct, frozen=True, gc=False):
+    """A log file that is new, or one that will not grow any more."""
+
+    path: str
+    source: LogSource
+    ended: bool
+
+
+class LogSources:
+    """What has been found so far."""
+
+    def __init__(self, logs: str) -> None:
+        self._logs = logs
+        #: By pod and container: how often it was started, and whether its last log is finished.
+        self._seen: dict[tuple[str, str], tuple[int, bool]] = {}
+
+    def look(self, pod: Body, replica: ReplicaNews) -> Iterator[FoundLog]:
+        """What is new about a pod's logs."""
+        status = pod.get("status") or {}
+        for group in ("initContainerStatuses", "containerStatuses"):
+            for one in status.get(group) or ():
+                yield from self._container(one, pod, replica)
+
+    def forget(self, pod: Body, replica: ReplicaNews) -> Iterator[FoundLog]:
+        """The pod is gone: none of its logs grows any more."""
+        uid = pod["metadata"]["uid"]
+        for at in [(uid, name) for name in containers(pod)]:
+            times, ended = self._seen.pop(at, (0, True))
+            if not ended:
+                yield FoundLog(self.path(pod, at[1], times), _source(pod, replica, at[1]), ended=True)
+
+    def path(self, pod: Body, container: str, times: int) -> str:
+        """The file of one start of a container."""
+        meta = pod["metadata"]
+        return f"{self._logs}/{meta['name']}/{meta['uid'][:8]}-{container}-{times}.log"
+
+    def _container(self, one: Body, pod: Body, replica: ReplicaNews) -> Iterator[FoundLog]:
+        state = one.get("state") or {}
+        running = bool(state.get("running"))
+        if not running and not state.get("terminated") and not (one.get("lastState") or {}).get("terminated"):
+            return
+        at = (pod["metadata"]["uid"], one["name"])
+        times, ended = self._seen.get(at, (-1, True))
+        now = (one.get("restartCount", 0), not running)
+        if now == (times, ended) or now[0] < times:
+            return
+        self._seen[at] = now
+        source = _source(pod, replica, one["name"])
+        if not ended and times < now[0]:
+            yield FoundLog(self.path(pod, one["name"], times), source, ended=True)
+        for number in range(times + 1, now[0]):
+            yield FoundLog(self.path(pod, one["name"], number), source, ended=True)
+        yield FoundLog(self.path(pod, one["name"], now[0]), source, ended=not running)
+
+
+def containers(pod: Body) -> list[str]:
+    """The names of a pod's containers, init containers first."""
+    spec = pod["spec"]
+    return [one["name"] for group in ("initContainers", "containers") for one in spec.get(group) or ()]
+
+
+def _source(pod: Body, replica: ReplicaNews, container: str) -> LogSource:
+    """The label names the container only where there are several."""
+    alone = len(pod["spec"].get("containers") or ()) + len(pod["spec"].get("initContainers") or ()) == 1
+    label = replica.label if alone else f"{replica.label}/{container}"
+    return LogSource(replica.job, replica.name, replica.pod, container, label)
+
+
+#: Objects as they now are, and whether they have just gone.
+Seen = list[tuple[Body, bool]]
+
+
+async def watch(cluster: Cluster, resource: Resource, act: Callable[[Seen], None]) -> None:
+    """Hand over everything that is there, then everything that happens, for ever."""
+    known: dict[str, Body] = {}
+
+    def listed(page: ListPage) -> None:
+        found = {item["metadata"]["uid"] for item in page.items}
+        told([(item, True) for uid, item in known.items() if uid not in found] + [(item, False) for item in page.items])
+
+    def told(seen: Seen) -> None:
+        _keep(known, seen)
+        act(seen)
+
+    def changed(changes: tuple[WatchEvent, ...]) -> None:
+        told([(one.item, one.what is WatchEventType.DELETED) for one in changes if one.item is not None])
+
+    async def rest(error: ApiError | None) -> None:
+        if error is not None and not isinstance(error, GoneError):
+            raise error
+
+    await ListWatch(cluster, resource).run(listed, changed, rest)
+
+
+def _keep(known: dict[str, Body], seen: Seen) -> None:
+    for item, gone in seen:
+        if gone:
+            known.pop(item["metadata"]["uid"], None)
+        else:
+            known[item["metadata"]["uid"]] = item
+
 
 LOGS = "logs"
 #: Lines of a failed replica that the verdict shows, and how far back they are looked for.
@@ -21,16 +134,16 @@ _LINES = 15
 _REACH = 64 * 1024
 
 
-class Follower:
+class RunFollower:
     """Everything that is shown of a run passes here."""
 
-    def __init__(self, board: Board, view: View, record: Record) -> None:
+    def __init__(self, board: RunModel, view: RunView, record: RunRecord) -> None:
         self._board = board
         self._view = view
         self._record = record
         self._logs = record.folder / LOGS
-        self._sources = Sources(str(self._logs))
-        self._tail: Tail[Source] = Tail()
+        self._sources = LogSources(str(self._logs))
+        self._tail: Tail[LogSource] = Tail()
         self._noted: set[str] = set()
         self._uids: dict[tuple[str, int], str] = {}
 
@@ -81,7 +194,7 @@ class Follower:
         files = [file for file in (self._logs / pod).glob(f"{uid}-{container or '*'}-*.log") if file.stat().st_size]
         return last_lines(max(files, key=lambda file: file.stat().st_mtime_ns)) if uid and files else ()
 
-    def _enter(self, pod: Body, who: Replica) -> None:
+    def _enter(self, pod: Body, who: ReplicaNews) -> None:
         """Note a pod that was not seen before: its logs are found by what is noted."""
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
         if uid in self._noted:
@@ -90,9 +203,11 @@ class Follower:
         self._noted.add(uid)
         self._uids[name, attempt] = uid
         node = pod["spec"].get("nodeName", "")
-        self._record.note(REPLICAS, Pod(str(who.job), who.name, name, uid, tuple(containers(pod)), attempt, node))
+        self._record.note(
+            REPLICAS, RecordedPod(str(who.job), who.name, name, uid, tuple(containers(pod)), attempt, node)
+        )
 
-    def _new_lines(self, pod: Body, who: Replica, now: float, *, gone: bool) -> list[Line]:
+    def _new_lines(self, pod: Body, who: ReplicaNews, now: float, *, gone: bool) -> list[Line]:
         lines: list[Line] = []
         for found in self._sources.forget(pod, who) if gone else self._sources.look(pod, who):
             self._tail.add(found.path, found.source)

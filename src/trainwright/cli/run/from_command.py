@@ -4,12 +4,14 @@
 Each replica is one process (or, with `--torchrun`, one `torchrun` agent) that is told its rank and where rank 0 is. The
 replicas are taken for a collective: they start together or not at all, a restart restarts all of them, and the job
 succeeds when every one has.
+
+Problems of the job that `run … -- COMMAND` stands for, worded by the options: the user has not seen its manifest.
 """
 
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any
@@ -19,9 +21,10 @@ from msgspec import Struct
 
 from trainwright.cli.record import as_yaml
 from trainwright.errors import UsageError
-from trainwright.kinds.genericjob.rules import RESTART_SCOPE
+from trainwright.kinds.genericjob.policies import RESTART_SCOPE
 from trainwright.manifest import Document, read
 from trainwright.model.job import Body
+from trainwright.model.problem import Problem
 
 #: What problems call the manifest: it is in no file.
 FILE = "command line"
@@ -47,7 +50,7 @@ _PROCESS = {
 }
 
 
-class Shape(Struct, frozen=True, kw_only=True):
+class CommandShape(Struct, frozen=True, kw_only=True):
     """How the command is run; None: the option was not given."""
 
     replicas: int | None = None
@@ -94,7 +97,7 @@ class CommandOrFiles(click.Command):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None and not isinstance(param, click.Argument):
-                own = param.name in Shape.__struct_fields__
+                own = param.name in CommandShape.__struct_fields__
                 sections["Options for a COMMAND" if own else "Options"].append(record)
         for title, records in sections.items():
             with formatter.section(title):
@@ -152,20 +155,20 @@ def _check_files(files: Sequence[str], args: list[str]) -> None:
             raise UsageError(f"{word} is a program, not a manifest; to run it, write: {before} python3 {after}")
 
 
-def check_variables(variables: Iterable[str], shape: Shape) -> None:
+def check_variables(variables: Iterable[str], shape: CommandShape) -> None:
     """Refuse to replace what tells a replica who it is. Raises UsageError."""
     taken = [name for name in variables if name in _PROCESS and not shape.torchrun]
     if taken:
         raise UsageError(f"--env {taken[0]}: `trainwright run` sets it for each replica; leave it out")
 
 
-def document(words: Sequence[str], shape: Shape, port: int = DEFAULT_PORT) -> Document:
+def document(words: Sequence[str], shape: CommandShape, port: int = DEFAULT_PORT) -> Document:
     """The manifest, as if it had been read from a file. Raises UsageError."""
     (found,) = read(FILE, as_yaml([_manifest(words, shape, port)]).encode())
     return found
 
 
-def _manifest(words: Sequence[str], shape: Shape, port: int) -> Body:
+def _manifest(words: Sequence[str], shape: CommandShape, port: int) -> Body:
     _check(words, shape)
     replicas = shape.replicas or 1
     meta: Body = {"name": shape.name or _name(words)}
@@ -184,7 +187,7 @@ def _manifest(words: Sequence[str], shape: Shape, port: int) -> Body:
     return api | {"metadata": meta, "spec": spec | {"replicaSpecs": [role]}}
 
 
-def _check(words: Sequence[str], shape: Shape) -> None:
+def _check(words: Sequence[str], shape: CommandShape) -> None:
     if not words:
         raise UsageError("there is no command after `--`; write: trainwright run -- python3 train.py")
     if shape.nproc_per_node and not shape.torchrun:
@@ -194,7 +197,7 @@ def _check(words: Sequence[str], shape: Shape) -> None:
         raise UsageError(f"--torchrun starts Python itself; write: trainwright run --torchrun -- {rest}")
 
 
-def _container(words: Sequence[str], shape: Shape) -> Body:
+def _container(words: Sequence[str], shape: CommandShape) -> Body:
     typed = [_REFERENCE.sub("$$", word) for word in words]
     variables = {"PYTHONUNBUFFERED": "1"} | ({} if shape.torchrun else _PROCESS)
     container: Body = {"name": "main"}
@@ -205,7 +208,7 @@ def _container(words: Sequence[str], shape: Shape) -> Body:
     return container | _resources(shape)
 
 
-def _torchrun(shape: Shape) -> Iterable[str]:
+def _torchrun(shape: CommandShape) -> Iterable[str]:
     """One node of a static rendezvous: rank 0 is where everybody expects it, and restarts are ours."""
     settings: Mapping[str, str] = {
         "nnodes": f"$(replicas[{_ROLE}])",
@@ -217,7 +220,7 @@ def _torchrun(shape: Shape) -> Iterable[str]:
     return ["torchrun", *(f"--{name}={value}" for name, value in settings.items())]
 
 
-def _resources(shape: Shape) -> Body:
+def _resources(shape: CommandShape) -> Body:
     """A share of the CPUs is reserved, but no more is withheld: nobody gains by a process that is slowed down."""
     requests: Body = {"cpu": f"{shape.cpus_per_replica:g}"} if shape.cpus_per_replica else {}
     limits: Body = {"memory": shape.memory_per_replica} if shape.memory_per_replica else {}
@@ -235,3 +238,39 @@ def _name(words: Sequence[str]) -> str:
     named = module or PurePath(script).stem or PurePath(words[0]).name
     plain = re.sub(r"[^a-z0-9]+", "-", named.lower()).strip("-")[:_LONGEST_NAME].strip("-")
     return plain if plain[:1].isalpha() else f"job-{plain}".rstrip("-")
+
+
+#: How a path ends, and the option that wrote what is there; the first that fits.
+_OPTION_OF_PATH = (
+    (r"metadata\.name", "--name"),
+    (r"metadata\.namespace", "--namespace"),
+    (r"replicaSpecs(\[0])?(\.replicas)?|spec", "--replicas"),
+    (r"restartPolicy(\.limit)?", "--max-restarts"),
+    (r"image", "--image"),
+    (r"command(\[\d+])?", "COMMAND"),
+    (r"requests\.cpu", "--cpus-per-replica"),
+    (r"limits\.memory", "--memory-per-replica"),
+    (r"nvidia\.com/gpu\W*", "--gpus-per-replica"),
+)
+#: How a message names a resource of which there is too little.
+_RESOURCES = (
+    ("nvidia.com/gpu: needs", "--gpus-per-replica"),
+    ("memory: needs", "--memory-per-replica"),
+    ("cpu: needs", "--cpus-per-replica"),
+)
+
+
+def lines(problems: Iterable[Problem]) -> Iterator[str]:
+    """One line per problem."""
+    for one in problems:
+        hint = f"; did you mean `{one.nearest}`?" if one.nearest else ""
+        yield f"{'warning' if one.warning else 'error'}: {_option(one)}: {one.message}{hint}"
+
+
+def _option(one: Problem) -> str:
+    """The options to change; `--set` may also have written what no option writes: then the path is the user's own."""
+    needs = [option for text, option in _RESOURCES if re.search(rf"(^|[ :]){re.escape(text)}", one.message)]
+    if needs:
+        return " and ".join([*needs, *["--replicas"] * (" together, " in one.message)])
+    found = (option for ending, option in _OPTION_OF_PATH if re.search(rf"(^|\.|\[[\"']?)({ending})$", one.path))
+    return next(found, f"{one.path or 'the job'} (--print shows the manifest)")

@@ -10,16 +10,15 @@ import click
 from msgspec import Struct
 
 from trainwright.cli import output
-from trainwright.cli.files import documents
+from trainwright.cli.documents import documents, placed, subject_of
 from trainwright.cli.output import Finding, State
-from trainwright.cli.run import from_command, option_problems
-from trainwright.cli.run.changes import Change, apply, where
+from trainwright.cli.run import from_command
+from trainwright.cli.run.changes import FieldEdit, apply, where
 from trainwright.cli.state import VOLUMES
-from trainwright.cli.subject import placed, subject_of
 from trainwright.errors import UsageError
 from trainwright.kinds.base import Kind, Loaded, load
-from trainwright.kinds.paths import parts
-from trainwright.local.checks.contents import misnamed, problems
+from trainwright.kinds.scalars import parts
+from trainwright.local.checks.admission import content_problems, misnamed
 from trainwright.manifest import Document
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
@@ -29,7 +28,7 @@ from trainwright.model.problem import Problem
 _BESIDE = ("Secret", "ConfigMap", "PersistentVolumeClaim")
 
 
-class Task(Struct, frozen=True):
+class JobToRun(Struct, frozen=True):
     """One job to run."""
 
     document: Document
@@ -43,28 +42,28 @@ class Task(Struct, frozen=True):
         return self.loaded.job.key
 
 
-class Intake(Struct, frozen=True):
+class RunInput(Struct, frozen=True):
     """Everything that was given: all of it is valid."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[JobToRun, ...]
     beside: tuple[Body, ...]
     #: What was left out.
     skipped: tuple[str, ...] = ()
 
 
-class Refused(UsageError):  # noqa: N818 - it ends a command, it is no mistake of ours
+class InputRefused(UsageError):  # noqa: N818 - it ends a command, it is no mistake of ours
     """Problems were found and have been told."""
 
 
-def take(files: Iterable[str], namespace: str, changes: Iterable[Change]) -> Intake:
+def take(files: Iterable[str], namespace: str, changes: Iterable[FieldEdit]) -> RunInput:
     """Read and judge everything in these files. Raises Refused once all problems are told."""
     return judge((each for file in files for each in documents(file)), namespace, changes)
 
 
-def judge(given: Iterable[Document], namespace: str, changes: Iterable[Change]) -> Intake:
+def judge(given: Iterable[Document], namespace: str, changes: Iterable[FieldEdit]) -> RunInput:
     """Judge every document. Raises Refused once all problems are told."""
     edits = tuple(changes)
-    tasks: list[Task] = []
+    tasks: list[JobToRun] = []
     beside: list[Body] = []
     skipped: list[str] = []
     bad = 0
@@ -78,25 +77,25 @@ def judge(given: Iterable[Document], namespace: str, changes: Iterable[Change]) 
             bad += tell(document, subject.name, subject.judge(document.body))
         elif document.body["kind"] in _BESIDE and document.body["apiVersion"] == "v1":
             body = _named(placed(document, namespace))
-            bad += tell(document, subject.name, (*misnamed(body), *problems(body)))
+            bad += tell(document, subject.name, (*misnamed(body), *content_problems(body)))
             beside.append(body)
         else:
             skipped.append(subject.name)
     if bad:
-        raise Refused(_count(bad))
+        raise InputRefused(_count(bad))
     _once(tasks, beside)
-    return Intake(tuple(tasks), tuple(beside), tuple(skipped))
+    return RunInput(tuple(tasks), tuple(beside), tuple(skipped))
 
 
 def _count(bad: int) -> str:
     return f"nothing was started: {bad} mistake{'s' * (bad != 1)} in what was given"
 
 
-def _task(document: Document, kind: Kind, namespace: str, edits: tuple[Change, ...]) -> Task:
+def _task(document: Document, kind: Kind, namespace: str, edits: tuple[FieldEdit, ...]) -> JobToRun:
     body = placed(document, namespace)
     for change in edits:
         body = apply(body, change)
-    return Task(document, kind, _named(body), load(kind, body))
+    return JobToRun(document, kind, _named(body), load(kind, body))
 
 
 def _named(body: Body) -> Body:
@@ -105,7 +104,7 @@ def _named(body: Body) -> Body:
     return body | {"metadata": {"namespace": "default", **meta}} if isinstance(meta, dict) else body
 
 
-def _judged(task: Task, edits: tuple[Change, ...]) -> Iterator[Problem]:
+def _judged(task: JobToRun, edits: tuple[FieldEdit, ...]) -> Iterator[Problem]:
     """Its problems; what `--set` brought in may not even be doubtful."""
     edits = tuple(change for change in edits if change.value is not None)
     for problem in task.loaded.problems:
@@ -124,7 +123,7 @@ def tell(document: Document, subject: str, problems: Iterable[Problem]) -> int:
     """Problems as `validate` words them, on standard error; how many are errors."""
     problems = tuple(problems)
     if document.file == from_command.FILE:
-        for text in option_problems.lines(problems):
+        for text in from_command.lines(problems):
             click.echo(f"trainwright: {text}", err=True)
         return sum(not one.warning for one in problems)
     remarks = output.remarks(document, problems)
@@ -136,7 +135,7 @@ def tell(document: Document, subject: str, problems: Iterable[Problem]) -> int:
     return errors
 
 
-def _once(tasks: list[Task], beside: list[Body]) -> None:
+def _once(tasks: list[JobToRun], beside: list[Body]) -> None:
     """Names may not clash; of jobs not even across kinds, since a run's folder has the job's name."""
     if not tasks:
         raise UsageError("there is no job in what was given")

@@ -1,36 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run, from the first object to the last log line: `command` makes a session, whose `run` is the exit code.
+"""Why a run is to end, and how urgently: signals, `--timeout`, or that there is nothing more to come.
+
+`session` waits for it. The first signal ends the job in good order, the second at once; a third is Python's own.
+
+One run, from the first object to the last log line: `command` makes a session, whose `run` is the exit code.
 
 It starts the engine, hands it the objects, has everything followed, and ends it all in good order, whatever the reason:
 the outcome, Ctrl-C, `--timeout`, a reader that went away, an engine that broke.
 """
 
 import asyncio
+import signal
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.cli.condition import condition
-from trainwright.cli.record import Facts, Record
-from trainwright.cli.run.board import Board
-from trainwright.cli.run.ends import Ends
-from trainwright.cli.run.follow import Follower
-from trainwright.cli.run.intake import Intake
-from trainwright.cli.run.verdict import CODES, End, Scene, ending
-from trainwright.cli.run.watch import watch
-from trainwright.cli.show.news import OVER, Ending, Replica, View
-from trainwright.cli.show.summary import named
+from trainwright.cli.record import RunInfo, RunRecord
+from trainwright.cli.run.follow import RunFollower, watch
+from trainwright.cli.run.intake import RunInput
+from trainwright.cli.run.model import RunModel
+from trainwright.cli.run.verdict import CODES, RunEnd, VerdictInput, ending
+from trainwright.cli.show.news import OVER, JobVerdict, ReplicaNews, RunView
+from trainwright.cli.show.text import named
 from trainwright.errors import ConflictError, NotFoundError, TrainwrightError
 from trainwright.local.engine import Engine
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.units import rfc3339
-from trainwright.runtime.ports import Clock
-from trainwright.runtime.resources import CLAIMS, CONFIG_MAPS, EVENTS, PODS, SECRETS, jobs_of
+from trainwright.runtime.ports import CLAIMS, CONFIG_MAPS, EVENTS, PODS, SECRETS, Clock, jobs_of
+
+_SIGNALS = {signal.SIGINT: RunEnd.INTERRUPTED, signal.SIGTERM: RunEnd.TERMINATED, signal.SIGHUP: RunEnd.HUNG_UP}
+
+
+class EndSignals:
+    """The first reason counts."""
+
+    def __init__(self) -> None:
+        self.why: RunEnd | None = None
+        #: What to tell of it, where the reason alone does not.
+        self.text = ""
+        self.over = asyncio.Event()
+        #: No more patience.
+        self.hurry = asyncio.Event()
+        #: `nohup` has the run ignore SIGHUP, so that it outlives its terminal.
+        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        self._answered = [number for number in _SIGNALS if not (ignored and number is signal.SIGHUP)]
+
+    def end(self, why: RunEnd, text: str = "") -> None:
+        """The run is to end."""
+        if self.why is None:
+            self.why, self.text = why, text
+        self.over.set()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take the signals."""
+        loop = asyncio.get_running_loop()
+        for number in self._answered:
+            loop.add_signal_handler(number, self._signalled, _SIGNALS[number])
+        try:
+            yield
+        finally:
+            self._release()
+
+    def _signalled(self, why: RunEnd) -> None:
+        if self.why is None:
+            self.end(why)
+        else:
+            self.hurry.set()
+            self._release()
+
+    def _release(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in self._answered:
+            loop.remove_signal_handler(number)
+
 
 _BESIDE = {resource.kind: resource for resource in (SECRETS, CONFIG_MAPS, CLAIMS)}
 #: Seconds between two looks at the logs, and which share of that time a look may take.
@@ -41,21 +90,21 @@ _GRACE = 30.0
 _MARGIN = 10.0
 #: Why replicas are ended, where it was not Ctrl-C.
 _WHY = {
-    End.DONE: "it is decided: ",
-    End.TIMED_OUT: "--timeout has passed: ",
-    End.TERMINATED: "SIGTERM came: ",
-    End.HUNG_UP: "the terminal is gone: ",
+    RunEnd.DONE: "it is decided: ",
+    RunEnd.TIMED_OUT: "--timeout has passed: ",
+    RunEnd.TERMINATED: "SIGTERM came: ",
+    RunEnd.HUNG_UP: "the terminal is gone: ",
 }
 
 
-class Order(Struct, frozen=True, kw_only=True):
+class RunConfig(Struct, frozen=True, kw_only=True):
     """What a run is made of."""
 
-    intake: Intake
-    record: Record
-    view: View
+    intake: RunInput
+    record: RunRecord
+    view: RunView
     clock: Clock
-    facts: Facts
+    facts: RunInfo
     #: By `time.monotonic`.
     began: float
     timeout: float | None = None
@@ -63,18 +112,18 @@ class Order(Struct, frozen=True, kw_only=True):
     keep: bool = False
 
 
-class Session:
+class RunSession:
     """A run that goes on."""
 
-    def __init__(self, engine: Engine, order: Order) -> None:
+    def __init__(self, engine: Engine, order: RunConfig) -> None:
         self._engine = engine
         self._order = order
         self._view = order.view
-        self._board = Board((task.kind, task.body) for task in order.intake.tasks)
-        self._follower = Follower(self._board, order.view, order.record)
-        self._ends = Ends()
+        self._board = RunModel((task.kind, task.body) for task in order.intake.tasks)
+        self._follower = RunFollower(self._board, order.view, order.record)
+        self._ends = EndSignals()
         #: The replicas as they were when the end began.
-        self._last: dict[Key, list[Replica]] = {}
+        self._last: dict[Key, list[ReplicaNews]] = {}
         #: The replicas whose pods this run has ended itself, when their jobs had no more to say.
         self._terminated: dict[Key, list[str]] = {}
         #: Set whenever a job or a pod has changed.
@@ -126,13 +175,13 @@ class Session:
         for task in self._order.intake.tasks:
             self._jobs([(await cluster.create(jobs_of(task.kind), task.body), False)])
         if self._order.timeout is not None:
-            asyncio.get_running_loop().call_later(self._order.timeout, self._ends.end, End.TIMED_OUT)
+            asyncio.get_running_loop().call_later(self._order.timeout, self._ends.end, RunEnd.TIMED_OUT)
 
     def _jobs(self, seen: list[Any]) -> None:
         self._follower.jobs(seen)
         self._changed.set()
         if self._board.over:
-            self._ends.end(End.DONE)
+            self._ends.end(RunEnd.DONE)
 
     def _pods(self, seen: list[Any]) -> None:
         self._follower.pods(seen)
@@ -143,7 +192,7 @@ class Session:
             begun = time.monotonic()
             behind = self._follower.look()
             if self._view.gone:
-                self._ends.end(End.READER_GONE)
+                self._ends.end(RunEnd.READER_GONE)
             spent = time.monotonic() - begun
             await asyncio.sleep(spent if behind else max(_LOOK, spent / _EFFORT))
 
@@ -158,7 +207,7 @@ class Session:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             text = str(error) if isinstance(error, TrainwrightError) else f"{type(error).__name__}: {error}"
-            self._ends.end(End.BROKEN, text)
+            self._ends.end(RunEnd.BROKEN, text)
 
     # -- the way down ------------------------------------------------------------------------------------------------
 
@@ -166,12 +215,12 @@ class Session:
         """Let the jobs be cleaned up as their policies say, then end what still runs, for as long as that may take."""
         self._follower.look()
         self._last = {task.key: self._board.replicas(task.key) for task in self._order.intake.tasks}
-        if self._ends.why is End.BROKEN:
+        if self._ends.why is RunEnd.BROKEN:
             return
         alive = self._board.alive()
         if alive:
             what = f"{len(alive)} replica{'s' * (len(alive) != 1)}"
-            why = _WHY.get(self._ends.why or End.INTERRUPTED, "")
+            why = _WHY.get(self._ends.why or RunEnd.INTERRUPTED, "")
             self._view.notice(f"{why}ending {what} in good order; Ctrl-C{' again' * (not why)} kills at once")
         await self._clean_up()
         # From here on pods end because the run does. That is no part of what a job has to say.
@@ -221,13 +270,13 @@ class Session:
             await self._delete(one)
         await self._within(self._patience, lambda: not self._board.alive())
 
-    async def _left(self) -> list[tuple[Replica, Body]]:
+    async def _left(self) -> list[tuple[ReplicaNews, Body]]:
         """The replicas whose pods live and are not being removed. The store knows; the board may be behind it."""
         pods = {pod["metadata"]["uid"]: pod for pod in (await self._engine.cluster.list(PODS.whole())).items}
         alive = [(one, pods[one.uid]) for one in self._board.alive() if one.uid in pods]
         return [(one, pod) for one, pod in alive if condition(pod).phase not in (*OVER, "Terminating")]
 
-    async def _delete(self, one: Replica, grace: int | None = None) -> None:
+    async def _delete(self, one: ReplicaNews, grace: int | None = None) -> None:
         with suppress(NotFoundError, ConflictError):
             key = Key(one.job.namespace, one.pod)
             await self._engine.cluster.delete(PODS.whole(), key, uid=one.uid, grace=grace)
@@ -260,13 +309,13 @@ class Session:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._follower.drain()
-        if self._ends.why is not End.BROKEN:
+        if self._ends.why is not RunEnd.BROKEN:
             self._order.record.tidy(keep=self._order.keep)
 
     # -- the report --------------------------------------------------------------------------------------------------
 
     async def _report(self) -> int:
-        order, why = self._order, self._ends.why or End.INTERRUPTED
+        order, why = self._order, self._ends.why or RunEnd.INTERRUPTED
         endings = [self._ending(task.key, why) for task in order.intake.tasks]
         order.record.close([self._board.sheet(task.key).body for task in order.intake.tasks], self._facts(endings))
         if self._ends.text:
@@ -275,7 +324,7 @@ class Session:
             self._view.notice(order.record.trouble)
         self._view.end(endings, str(order.record.folder))
         if not await self._read_out():
-            return CODES[End.INTERRUPTED]
+            return CODES[RunEnd.INTERRUPTED]
         return CODES.get(why) or max(one.exit_code for one in endings)
 
     async def _read_out(self) -> bool:
@@ -286,13 +335,13 @@ class Session:
                 return self._view.close(1.0)
         return True
 
-    def _ending(self, key: Key, why: End) -> Ending:
+    def _ending(self, key: Key, why: RunEnd) -> JobVerdict:
         replicas = self._last.get(key, [])
         pods = tuple(self._board.counted(key))
-        scene = Scene(why, self._engine.runtime, self._board.took(key), replicas, self._follower.words, pods)
+        scene = VerdictInput(why, self._engine.runtime, self._board.took(key), replicas, self._follower.words, pods)
         found = ending(self._board.sheet(key), scene)
         return replace(found, terminated=tuple(self._terminated.get(key, ())))
 
-    def _facts(self, endings: list[Ending]) -> Facts:
+    def _facts(self, endings: list[JobVerdict]) -> RunInfo:
         ended = rfc3339(self._order.clock.now())
         return replace(self._order.facts, runtime=self._engine.runtime, ended=ended, endings=tuple(endings))

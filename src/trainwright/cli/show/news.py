@@ -13,7 +13,7 @@ from trainwright.model.meta import Key
 OVER = frozenset({"Succeeded", "Failed", "Stopped"})
 
 
-class Replica(Struct, frozen=True, gc=False):
+class ReplicaNews(Struct, frozen=True, gc=False):
     """One replica as it now is."""
 
     job: Key
@@ -39,7 +39,7 @@ class Replica(Struct, frozen=True, gc=False):
         return f"{self.role}-{self.index}"
 
 
-class JobState(Struct, frozen=True):
+class JobNews(Struct, frozen=True):
     """One job as it now is."""
 
     key: Key
@@ -64,7 +64,7 @@ class JobState(Struct, frozen=True):
         return self.outcome is not None or self.deleted
 
 
-class Happening(Struct, frozen=True, gc=False):
+class EventNews(Struct, frozen=True, gc=False):
     """One event of the API."""
 
     job: Key
@@ -74,7 +74,7 @@ class Happening(Struct, frozen=True, gc=False):
     warning: bool = False
 
 
-class Source(Struct, frozen=True, gc=False):
+class LogSource(Struct, frozen=True, gc=False):
     """Where a log line comes from."""
 
     job: Key
@@ -85,7 +85,7 @@ class Source(Struct, frozen=True, gc=False):
     label: str
 
 
-class Ending(Struct, frozen=True, rename="camel", omit_defaults=True):
+class JobVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
     """How a job's run ended, for people and programs: `run.verdict` finds it out."""
 
     namespace: str
@@ -113,18 +113,18 @@ class Ending(Struct, frozen=True, rename="camel", omit_defaults=True):
     terminated: tuple[str, ...] = ()
 
 
-News = Replica | JobState | Happening
-Line = tuple[Source, str]
+News = ReplicaNews | JobNews | EventNews
+Line = tuple[LogSource, str]
 
 
 class Frame(Protocol):
     """What a view may ask of the board when it paints: the whole picture, now."""
 
-    def jobs(self) -> tuple[JobState, ...]:
+    def jobs(self) -> tuple[JobNews, ...]:
         """All jobs, in the order they were given."""
         ...
 
-    def pick(self, most: int) -> tuple[Replica, ...]:
+    def pick(self, most: int) -> tuple[ReplicaNews, ...]:
         """At most that many replicas: those in trouble first, then what is not over, in order."""
         ...
 
@@ -133,7 +133,7 @@ class Frame(Protocol):
         ...
 
 
-class View(Protocol):
+class RunView(Protocol):
     """A way of showing a run. Nothing here may block for long or raise because of its reader."""
 
     @property
@@ -162,7 +162,7 @@ class View(Protocol):
         """A moment has passed; a view that paints may do so now."""
         ...
 
-    def end(self, endings: list[Ending], folder: str) -> None:
+    def end(self, endings: list[JobVerdict], folder: str) -> None:
         """The run is over."""
         ...
 

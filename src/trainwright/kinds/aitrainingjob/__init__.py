@@ -1,25 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AITrainingJob, `elasticdeeplearning.ai/v1`: the kind as a value. `registry` lists it.
+"""What a manifest leaves out or leaves empty. Called by `base.load` before anything looks at a job.
+
+AITrainingJob, `elasticdeeplearning.ai/v1`: the kind as a value. `registry` lists it.
 
 `wire` has its types, `checks` what may be wrong, `policies`, `dialect` and `environment` its meaning, `conditions`,
 `words`, `events` and `status` how it speaks.
 """
 
+from msgspec.structs import replace
+
 from trainwright.kinds.aitrainingjob import policies
-from trainwright.kinds.aitrainingjob.cel import RULES
-from trainwright.kinds.aitrainingjob.checks import check, check_edit
-from trainwright.kinds.aitrainingjob.conditions import ENDS
-from trainwright.kinds.aitrainingjob.containers import PREFIX, counting, prefixed
-from trainwright.kinds.aitrainingjob.defaults import default
+from trainwright.kinds.aitrainingjob.checks import RULES, check, check_edit, scale, suspend
+from trainwright.kinds.aitrainingjob.conditions import ENDS, worded
 from trainwright.kinds.aitrainingjob.dialect import GROUP, AIDialect
-from trainwright.kinds.aitrainingjob.edits import scale, suspend
-from trainwright.kinds.aitrainingjob.events import worded
+from trainwright.kinds.aitrainingjob.environment import PREFIX, counting, prefixed
 from trainwright.kinds.aitrainingjob.status import render
-from trainwright.kinds.aitrainingjob.wire import AITrainingJob, AITrainingJobSpec, AITrainingJobStatus
+from trainwright.kinds.aitrainingjob.wire import AITrainingJob, AITrainingJobSpec, AITrainingJobStatus, ReplicaSpec
 from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of, remembered
 from trainwright.model.job import Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
+
+
+def default(job: AITrainingJob) -> AITrainingJob:
+    """Fill in what the user left out."""
+    spec = job.spec
+    specs = {name: _replica(one) for name, one in spec.replica_specs.items()}
+    return replace(
+        job,
+        spec=replace(
+            spec,
+            replica_specs=specs,
+            fail_policy=spec.fail_policy or "Any",
+            complete_policy=spec.complete_policy or "All",
+        ),
+    )
+
+
+def _replica(one: ReplicaSpec) -> ReplicaSpec:
+    if one.restart_policy and one.restart_scope and one.fail_policy and one.complete_policy:
+        return one
+    return replace(
+        one,
+        restart_policy=one.restart_policy or "Never",
+        restart_scope=one.restart_scope or "All",
+        fail_policy=one.fail_policy or "Any",
+        complete_policy=one.complete_policy or "All",
+    )
 
 
 def translate(job: AITrainingJob) -> Job:

@@ -2,6 +2,13 @@
 """Everything that is wrong with an AITrainingJob beyond its shape, all at once. Called by `base.load` and the webhook.
 
 The original checked nothing: what it would have tripped over, or waited for without end, is refused or warned of here.
+
+What `checks` demands of `spec`, as CEL, so that an API server refuses it too where our webhook is not installed.
+
+`crd.manifests` writes the rules into the CRD. They keep to plain CEL, which every server since 1.29 has; a test demands
+the verdict of `checks`. Pod templates and exit codes are open, so what is wrong inside of them is not seen here.
+
+Edits that people ask for by name, as merge patches: `suspend`, `resume`, `scale`. Called by the command line.
 """
 
 import re
@@ -10,22 +17,23 @@ from typing import Any
 
 from msgspec import UNSET
 
-from trainwright.kinds.aitrainingjob import codes
-from trainwright.kinds.aitrainingjob.containers import PREFIX, ports, prefixed
+from trainwright.kinds.aitrainingjob import policies
+from trainwright.kinds.aitrainingjob.environment import PREFIX, ports, prefixed
 from trainwright.kinds.aitrainingjob.policies import ending, replicas
 from trainwright.kinds.aitrainingjob.wire import AITrainingJob, AITrainingJobSpec, ReplicaSpec
 from trainwright.kinds.base import key_of
-from trainwright.kinds.limits import (
+from trainwright.kinds.scalars import (
     LONGEST_NAME,
     LONGEST_VARIABLE,
     MOST_REPLICAS,
     check_name,
     check_replica_names,
     check_total,
+    item,
+    under,
 )
-from trainwright.kinds.paths import item, under
 from trainwright.model.job import Body
-from trainwright.model.problem import Problem, shown
+from trainwright.model.problem import Problem, nearest, shown
 
 _TYPE = re.compile(r"[A-Za-z]([A-Za-z0-9-]*[A-Za-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
@@ -38,7 +46,7 @@ def check(job: AITrainingJob) -> tuple[Problem, ...]:
     return (
         *check_name(job.metadata.name),
         *_annotated(job),
-        *codes.problems(spec.restarting_exit_code),
+        *policies.exit_code_problems(spec.restarting_exit_code),
         *_job(spec),
         *_types(job),
     )
@@ -117,8 +125,12 @@ def _replica(job: AITrainingJob, name: str, one: ReplicaSpec, path: str) -> Iter
         yield from check_replica_names(job.metadata.name, name, most, path, " or the replica's name")
     yield from _told(job, name, one, path)
     given = job.spec.restarting_exit_code
-    if one.restart_policy.endswith("ExitCode") and not any(codes.codes(given)) and not codes.problems(given):
-        message = f"{one.restart_policy} restarts only the codes of {codes.PATH}, which lists none"
+    if (
+        one.restart_policy.endswith("ExitCode")
+        and not any(policies.exit_codes(given))
+        and not policies.exit_code_problems(given)
+    ):
+        message = f"{one.restart_policy} restarts only the codes of {policies.EXIT_CODE_PATH}, which lists none"
         yield Problem(f"{path}.restartPolicy", message, warning=True)
     yield from _template(one.template, f"{path}.template")
 
@@ -185,3 +197,78 @@ def _ports(container: Body, path: str) -> Iterator[Problem]:
 def _mappings(entries: Any) -> list[tuple[int, Body]]:
     found = enumerate(entries if isinstance(entries, list) else ())
     return [(place, one) for place, one in found if isinstance(one, dict)]
+
+
+_SPECS = "self.replicaSpecs"
+_CEL_NAME = "^[A-Za-z]([A-Za-z0-9-]*[A-Za-z0-9])?$"
+
+
+def _field(root: str, name: str, otherwise: str) -> str:
+    """A field, or what stands for it: CEL cannot step over what is missing."""
+    return f"(has({root}.{name}) ? {root}.{name} : {otherwise})"
+
+
+def _count(root: str) -> str:
+    """How many replicas are wanted."""
+    least = _field(root, "minReplicas", "1")
+    return _field(root, "replicas", f"({least} > 1 ? {least} : 1)")
+
+
+def _each(demand: str) -> str:
+    return f"{_SPECS}.all(r, {demand.replace('@', f'{_SPECS}[r]')})"
+
+
+def _policy(root: str) -> str:
+    return _field(root, "edlPolicy", "''")
+
+
+#: (rule, message), in the order in which a server reports them.
+RULES: tuple[tuple[str, str], ...] = (
+    (
+        f"{_SPECS}.all(r, r.matches('{_CEL_NAME}'))",
+        "replicaSpecs may only have names of letters, digits and dashes, with a letter first and no dash at the end",
+    ),
+    (
+        f"{_SPECS}.all(r, !r.matches('{_CEL_NAME}') || {_SPECS}.exists_one(o, o.matches('^(?i)' + r + '$')))",
+        "replicaSpecs may not have names that differ only in case",
+    ),
+    (f"{_SPECS}.exists(r, {_count(f'{_SPECS}[r]')} > 0)", "replicaSpecs must have at least one replica in all"),
+    (
+        _each("!has(@.minReplicas) || !has(@.maxReplicas) || @.minReplicas <= @.maxReplicas"),
+        "minReplicas may not be more than maxReplicas",
+    ),
+    (_each(f"!has(@.minReplicas) || {_count('@')} >= @.minReplicas"), "replicas may not be less than minReplicas"),
+    (_each(f"!has(@.maxReplicas) || {_count('@')} <= @.maxReplicas"), "replicas may not be more than maxReplicas"),
+    (
+        f"{_SPECS}.all(r, !(r in oldSelf.replicaSpecs) || {_policy(f'{_SPECS}[r]')} != 'Never'"
+        f" || {_policy('oldSelf.replicaSpecs[r]')} != 'Never'"
+        f" || {_count(f'{_SPECS}[r]')} == {_count('oldSelf.replicaSpecs[r]')})",
+        "replicas cannot be changed while edlPolicy is Never",
+    ),
+    (
+        "!has(self.priority) || self.priority.matches('^([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?$')",
+        "priority must be able to be the value of a label",
+    ),
+)
+
+
+def suspend(_document: Body, on: bool) -> Body:
+    """Suspend the job, or let it go on."""
+    return {"spec": {"suspend": on}}
+
+
+def scale(document: Body, role: str, replicas: int) -> Body | Problem:
+    """Give a replica type that many, within its bounds and if its policy lets people."""
+    specs = document["spec"]["replicaSpecs"]
+    key = next((one for one in specs if one.lower() == role.lower()), None)
+    if key is None:
+        listed = ", ".join(specs)
+        return Problem(SPECS, f"there is no replica type {role!r}; the job has {listed}", nearest(role, specs))
+    spec, path = specs[key], f"{under(SPECS, key)}.replicas"
+    if spec.get("edlPolicy") == "Never":
+        return Problem(path, "cannot be changed while edlPolicy is Never")
+    least, most = spec.get("minReplicas") or 0, spec.get("maxReplicas")
+    most = MOST_REPLICAS if most is None else most
+    if not least <= replicas <= most:
+        return Problem(path, f"expected a whole number from {least} to {most}, found the number {replicas}")
+    return {"spec": {"replicaSpecs": {key: {"replicas": replicas}}}}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from trainwright.kinds.aitrainingjob import environment
-from trainwright.kinds.aitrainingjob.containers import counting, ports, ports_of
+from trainwright.kinds.aitrainingjob.environment import counting, ports, ports_of
 from trainwright.kinds.aitrainingjob.wire import AITrainingJobSpec
 from trainwright.model.child import Observed
 from trainwright.model.job import Body, Job, Replica

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The variables by which replicas find each other and know themselves. The names are the contract. For `dialect`.
+"""Which containers of a pod count, and which of their ports: by the prefix `aitj-`. For policies, dialect and checks.
+
+Where no container carries the prefix the first one counts, with all of its ports: that is what its author meant.
+
+The variables by which replicas find each other and know themselves. The names are the contract. For `dialect`.
 
 Written when a pod is made. What all pods of a job are told is spelled once; where names do not resolve (process
 runtime), hosts and ports are those that stand for each replica.
@@ -8,10 +12,35 @@ runtime), hosts and ports are those that stand for each replica.
 from collections.abc import Iterator
 from functools import lru_cache
 
-from trainwright.kinds.aitrainingjob.containers import ports
 from trainwright.model.job import Body, Job, Replica
 from trainwright.model.meta import Key
 from trainwright.model.site import Site
+
+PREFIX = "aitj-"
+
+
+def counting(template: Body) -> tuple[Body, ...]:
+    """The containers that count."""
+    containers = (template.get("spec") or {}).get("containers") or ()
+    return tuple(one for one in containers if str(one.get("name", "")).startswith(PREFIX)) or tuple(containers[:1])
+
+
+def prefixed(container: Body) -> bool:
+    """It carries the prefix."""
+    return str(container.get("name", "")).startswith(PREFIX)
+
+
+def ports_of(container: Body) -> tuple[int, ...]:
+    """The ports of a container that counts at which it is reached, in template order, each once."""
+    ports = container.get("ports") or ()
+    told = [port for port in ports if str(port.get("name", "")).startswith(PREFIX)] if prefixed(container) else ports
+    return tuple(dict.fromkeys(int(port["containerPort"]) for port in told))
+
+
+def ports(template: Body) -> tuple[int, ...]:
+    """The ports at which a replica is reached."""
+    return tuple(dict.fromkeys(port for one in counting(template) for port in ports_of(one)))
+
 
 #: Name, replicas and ports of each replica type.
 Sizes = tuple[tuple[str, int, tuple[int, ...]], ...]

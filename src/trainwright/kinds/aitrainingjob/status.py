@@ -10,13 +10,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from trainwright.kinds.aitrainingjob.conditions import ENDS, TRUE, UNAPPLIED, Story, told
+from trainwright.kinds.aitrainingjob.conditions import ENDS, TRUE, UNAPPLIED, ConditionHistory, told
 from trainwright.kinds.aitrainingjob.environment import restarts
 from trainwright.kinds.aitrainingjob.wire import AITrainingJobStatus, ReplicaStatus, TrainingJobCondition
 from trainwright.model.cause import brief
-from trainwright.model.job import Body, Job, Scope
+from trainwright.model.job import Body, Job, RestartScope
 from trainwright.model.ledger import LONGEST_TEXT, Ledger, Reason
-from trainwright.model.status import RoleSeen, Seen, State, Status
+from trainwright.model.plan import ReplicaState, RoleState, State, Status
 from trainwright.model.units import Time, rfc3339
 
 _PHASES = {"Running": "active", "Succeeded": "succeeded", "Failed": "failed", "Unknown": "failed"}
@@ -68,7 +68,7 @@ def _spelled(time: Time | None, otherwise: str | UnsetType = UNSET) -> str | Uns
     return rfc3339(time) if time is not None else otherwise
 
 
-def _ended(old: AITrainingJobStatus, story: Story, ledger: Ledger, now: Time) -> str | UnsetType:
+def _ended(old: AITrainingJobStatus, story: ConditionHistory, ledger: Ledger, now: Time) -> str | UnsetType:
     """When its last pod was gone; if pods are kept, when that was decided."""
     if story.phase not in ENDS:
         return UNSET
@@ -86,7 +86,7 @@ def _restarts(old: AITrainingJobStatus, job: Job, ledger: Ledger) -> int:
     if ledger.outcome is not None:
         return shown
     counts = [book.made() for book in ledger.roles]
-    shared = any(role.restart.shared and role.restart.scope is Scope.JOB for role in job.roles)
+    shared = any(role.restart.shared and role.restart.scope is RestartScope.JOB for role in job.roles)
     return max(shown, max(counts, default=0) if shared else sum(counts))
 
 
@@ -99,14 +99,14 @@ def _shown(ledger: Ledger) -> int:
     return sum(book.made() + book.inside for book in ledger.roles)
 
 
-def _count(group: RoleSeen, restarted: int) -> ReplicaStatus:
+def _count(group: RoleState, restarted: int) -> ReplicaStatus:
     if group.calm:
         return ReplicaStatus(active=group.running)
     counts = Counter(word for seen in group.replicas if (word := _place(seen, restarted)))
     return ReplicaStatus(**counts)
 
 
-def _place(seen: Seen, restarted: int) -> str:
+def _place(seen: ReplicaState, restarted: int) -> str:
     """Where a replica is counted, by its pod, or by what is remembered of it."""
     pod = seen.pod or seen.old
     if seen.final and (pod is None or seen.state is State.SUCCEEDED):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from trainwright.kinds.limits import Count, Seconds, Spec, Timestamp, Word, doc
+from trainwright.kinds.scalars import Count, Seconds, Spec, Timestamp, Word, doc
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
 

@@ -9,11 +9,9 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of, remembered
-from trainwright.kinds.genericjob import rules
-from trainwright.kinds.genericjob.cel import RULES
-from trainwright.kinds.genericjob.checks import check, check_edit
+from trainwright.kinds.genericjob import policies
+from trainwright.kinds.genericjob.checks import RULES, check, check_edit, scale, suspend
 from trainwright.kinds.genericjob.dialect import GANG, GenericDialect
-from trainwright.kinds.genericjob.edits import scale, suspend
 from trainwright.kinds.genericjob.status import render
 from trainwright.kinds.genericjob.wire import DebugMode, GenericJob, GenericJobStatus, PauseMode
 from trainwright.model.job import Job, Lifecycle, Role
@@ -40,7 +38,7 @@ def translate(job: GenericJob) -> Job:
     """The job in the one model."""
     spec, meta = job.spec, job.metadata
     mode = spec.run_mode
-    dialect, scope = GenericDialect(spec), rules.scope(meta.annotations)
+    dialect, scope = GenericDialect(spec), policies.scope(meta.annotations)
     return Job(
         key=key_of(meta),
         uid=meta.uid,
@@ -52,17 +50,17 @@ def translate(job: GenericJob) -> Job:
                 one.type,
                 one.replicas,
                 one.template,
-                rules.restart(one.restart_policy, scope),
+                policies.restart(one.restart_policy, scope),
                 service=spec.service is not None,
             )
             for one in spec.replica_specs
         ),
-        success=rules.success(spec),
-        failure=rules.failure(spec),
+        success=policies.success(spec),
+        failure=policies.failure(spec),
         dialect=dialect,
         lifecycle=Lifecycle(
             suspended=mode is not None and mode.pause is not None and mode.pause.enabled,
-            clean=rules.clean_up(spec),
+            clean=policies.clean_up(spec),
         ),
         gang=GANG if dialect.scheduler is not None else None,
         ledger=remembered(GENERICJOB, job.status, meta),

@@ -3,22 +3,26 @@
 
 Shape (types, enums, ranges) is `decode`'s, the pod template's own fields are `template`'s; here is what one field
 demands of another. What the original would only have tripped over later is refused here.
+
+What `checks` demands of `spec`, as CEL, so that an API server refuses it too where our webhook is not installed.
+
+`crd.manifests` writes the rules into the CRD. They keep to plain CEL, which every server since 1.29 has; a test demands
+the verdict of `checks`. The server multiplies the limits of `wire` to estimate what a rule may cost and refuses a CRD
+with a rule above 10 million; only the ranks come near.
+
+Edits that people ask for by name, as merge patches: `suspend`, `resume`, `scale`. Called by the command line.
+
+They are made from the document as it is stored, and change nothing of it but what was asked for. Whether the edited
+job still makes sense as a whole is for `checks` to say.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from trainwright.kinds.genericjob.rules import RESTART_SCOPE, SCOPES, number
-from trainwright.kinds.genericjob.variables import Reference, scan
-from trainwright.kinds.genericjob.wire import (
-    FinishRule,
-    GenericJob,
-    GenericJobSpec,
-    ReplicaSpec,
-    ResumeSpec,
-)
-from trainwright.kinds.limits import LABEL, check_replica_names, check_total
-from trainwright.kinds.paths import under
+from trainwright.kinds.genericjob.environment import Reference, scan
+from trainwright.kinds.genericjob.policies import RESTART_SCOPE, SCOPES, number
+from trainwright.kinds.genericjob.wire import FinishRule, GenericJob, GenericJobSpec, ReplicaSpec, ResumeSpec
+from trainwright.kinds.scalars import LABEL, MOST_REPLICAS, check_replica_names, check_total, under
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
 
@@ -207,3 +211,111 @@ def _reference(path: str, ref: Reference, spec: GenericJobSpec) -> Problem | Non
         nested = " and cannot be nested" if ref.text.count("$(") > 1 else ""
         return Problem(path, f"{ref.text} is left as it is; variables are written {forms}{nested}", warning=True)
     return None
+
+
+Rule = tuple[str, str]
+
+_DEBUG = "runMode.debug.replicaSpecs"
+_RESUME = "runMode.pause.resumeSpecs"
+_PORTS = "service.ports"
+
+
+def _given(path: str, root: str = "self") -> str:
+    """That every step of a dotted path is there: CEL cannot step over what is missing."""
+    steps = path.split(".")
+    return " && ".join(f"has({root}.{'.'.join(steps[: end + 1])})" for end in range(len(steps)))
+
+
+def _every(path: str, name: str, demand: str) -> str:
+    """That every element meets the demand; a list that is not there has none."""
+    return f"!({_given(path)}) || self.{path}.all({name}, {demand})"
+
+
+def _only(path: str, same: str) -> str:
+    """That no other element `o` is the same as `e`."""
+    return _every(path, "e", f"self.{path}.exists_one(o, {same})")
+
+
+def _known(path: str) -> Rule:
+    rule = _every(path, "e", "self.replicaSpecs.exists(s, s.type == e.type)")
+    return rule, f"{path} may only name types that replicaSpecs has"
+
+
+def _once(path: str) -> Rule:
+    return _only(path, "o.type == e.type"), f"{path} may have each type once"
+
+
+def _types(path: str) -> Rule:
+    rule = _every(path, "r", "r.all(t, self.replicaSpecs.exists(s, s.type == t))")
+    return rule, f"{path} may only name types that replicaSpecs has"
+
+
+def _ranks(path: str) -> Rule:
+    """Ranks are below the replicas of their type; the schema has already refused negative ones.
+
+    The list of one element binds `n` outside the loop over the ranks, which keeps the estimate down. For a type that
+    is not there any rank will do: that is the business of another rule.
+    """
+    count = "(self.replicaSpecs.map(s, s.type == t, s.replicas) + [100000])[0]"
+    rule = _every(path, "r", f"r.all(t, [{count}].all(n, r[t].all(i, int(i) < n)))")
+    return rule, f"{path} may only name ranks that their type has, counted from 0"
+
+
+def _constant(path: str) -> Rule:
+    """On the whole spec: a transition rule on the field itself is skipped when the field comes or goes."""
+    now, before = (f"({_given(path, root)} ? {root}.{path} : [])" for root in ("self", "oldSelf"))
+    return f"{now} == {before}", f"{path} cannot be changed after creation"
+
+
+def _protocol(port: str) -> str:
+    return f"(has({port}.protocol) ? {port}.protocol : 'TCP')"
+
+
+#: (rule, message), in the order in which a server reports them.
+RULES: tuple[Rule, ...] = (
+    _once("replicaSpecs"),
+    ("self.replicaSpecs.exists(s, s.replicas > 0)", "replicaSpecs must have at least one replica in all"),
+    _types("successRules"),
+    _ranks("successRules"),
+    _types("failureRules"),
+    _ranks("failureRules"),
+    _once(_DEBUG),
+    _known(_DEBUG),
+    _once(_RESUME),
+    _known(_RESUME),
+    _constant(_RESUME),
+    (
+        _every(_PORTS, "p", f"size(self.{_PORTS}) == 1 || (has(p.name) && p.name != '')"),
+        f"{_PORTS} need names when there is more than one",
+    ),
+    (
+        _every(_PORTS, "e", f"!has(e.name) || self.{_PORTS}.exists_one(o, has(o.name) && o.name == e.name)"),
+        f"{_PORTS} may have each name once",
+    ),
+    (
+        _only(_PORTS, f"o.port == e.port && {_protocol('o')} == {_protocol('e')}"),
+        f"{_PORTS} may have each port and protocol once",
+    ),
+)
+
+
+def suspend(document: Body, on: bool) -> Body:
+    """Pause the job, or let it go on; the old spelling of `enabled` must not contradict."""
+    mode = document["spec"].get("runMode") or {}
+    old = {"enable": None} if "enable" in (mode.get("pause") or {}) else {}
+    return {"spec": {"runMode": {"pause": {"enabled": on, **old}}}}
+
+
+def scale(document: Body, role: str, replicas: int) -> Body | Problem:
+    """Give a type of replica that many; a merge patch can only replace the list that it stands in."""
+    specs = document["spec"]["replicaSpecs"]
+    names = [one["type"] for one in specs]
+    if role not in names:
+        listed = ", ".join(names)
+        return Problem(
+            "spec.replicaSpecs", f"there is no replica type {role!r}; the job has {listed}", nearest(role, names)
+        )
+    path = f"spec.replicaSpecs[{names.index(role)}].replicas"
+    if not 0 <= replicas <= MOST_REPLICAS:
+        return Problem(path, f"expected a whole number from 0 to {MOST_REPLICAS}, found the number {replicas}")
+    return {"spec": {"replicaSpecs": [one | {"replicas": replicas} if one["type"] == role else one for one in specs]}}

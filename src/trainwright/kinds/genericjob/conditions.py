@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from trainwright.kinds.genericjob.wire import JobCondition
-from trainwright.model.cause import Cause, Why, brief
+from trainwright.model.cause import Cause, CauseKind, brief
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import LONGEST_TEXT, Outcome, Phase, Reason
+from trainwright.model.plan import ReplicaState, State, Status
 from trainwright.model.rule import Result
-from trainwright.model.status import Seen, State, Status
 from trainwright.model.units import Time, rfc3339
 
 NORMAL = "All pods are running normally."
 ORDER = ("Initialized", "Running", "Failed", "Completed", "ReplicaFailure", "Paused")
 
 
-class Said(NamedTuple):
+class NewCondition(NamedTuple):
     """One condition, without its time."""
 
     type: str
@@ -36,7 +36,7 @@ def conditions(before: tuple[JobCondition, ...] | None, job: Job, status: Status
     return [_body(said[name], known.get(name), now) for name in ORDER if name in said]
 
 
-def _body(said: Said, before: JobCondition | None, now: Time) -> Body:
+def _body(said: NewCondition, before: JobCondition | None, now: Time) -> Body:
     truth = "True" if said.status else "False"
     since = before.last_transition_time if before is not None and before.status == truth else ""
     return {
@@ -48,23 +48,23 @@ def _body(said: Said, before: JobCondition | None, now: Time) -> Body:
     }
 
 
-def _said(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[Said]:
+def _said(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[NewCondition]:
     ledger = status.ledger
     yield _initialized(status, known)
     if ledger.outcome is not None:
         yield from _ended(ledger.outcome)
     elif ledger.phase is Phase.SUSPENDED:
-        yield Said("Running", False, "Paused", "The job is paused.")
+        yield NewCondition("Running", False, "Paused", "The job is paused.")
     else:
         yield _running(status)
     yield _replica_failure(job, status, known)
     if ledger.phase is Phase.SUSPENDED:
-        yield Said("Paused", True, "Paused", "The job is paused.")
+        yield NewCondition("Paused", True, "Paused", "The job is paused.")
     elif ledger.resumes or "Paused" in known:
-        yield Said("Paused", False, "Resumed", "The job has been resumed.")
+        yield NewCondition("Paused", False, "Resumed", "The job has been resumed.")
 
 
-def _initialized(status: Status, known: dict[str, JobCondition]) -> Said:
+def _initialized(status: Status, known: dict[str, JobCondition]) -> NewCondition:
     """Once every child has been made it stays true, whatever becomes of them.
 
     A replica in back-off has been made: an attempt above the role's epoch follows a pod that was there.
@@ -77,27 +77,27 @@ def _initialized(status: Status, known: dict[str, JobCondition]) -> Said:
         for seen in role.replicas
     )
     if (before is not None and before.status == "True") or (made and status.roles):
-        return Said("Initialized", True, "-", "The job has been initialized successfully.")
-    return Said("Initialized", False, "Pending", "The job is being initialized.")
+        return NewCondition("Initialized", True, "-", "The job has been initialized successfully.")
+    return NewCondition("Initialized", False, "Pending", "The job is being initialized.")
 
 
-def _running(status: Status) -> Said:
+def _running(status: Status) -> NewCondition:
     phase = status.ledger.phase
     if phase is Phase.RUNNING:
-        return Said("Running", True, "-", NORMAL)
+        return NewCondition("Running", True, "-", NORMAL)
     if phase is Phase.RESTARTING:
-        return Said("Running", True, "-", "Some pods are being restarted.")
+        return NewCondition("Running", True, "-", "Some pods are being restarted.")
     if phase is Phase.RESUMING:
-        return Said("Running", False, "Resuming", "The job is being resumed.")
-    return Said("Running", False, "Pending", "The job is waiting for its replicas to run.")
+        return NewCondition("Running", False, "Resuming", "The job is being resumed.")
+    return NewCondition("Running", False, "Pending", "The job is waiting for its replicas to run.")
 
 
-def _ended(outcome: Outcome) -> Iterator[Said]:
+def _ended(outcome: Outcome) -> Iterator[NewCondition]:
     done = outcome.result is Result.SUCCEEDED
     reason, message = ("Succeeded", "The job has finished successfully.") if done else ("Failed", _failure(outcome))
-    yield Said("Running", False, reason, message)
-    yield Said("Failed", not done, reason, message)
-    yield Said("Completed", True, reason, message)
+    yield NewCondition("Running", False, reason, message)
+    yield NewCondition("Failed", not done, reason, message)
+    yield NewCondition("Completed", True, reason, message)
 
 
 def _failure(outcome: Outcome) -> str:
@@ -109,17 +109,17 @@ def _failure(outcome: Outcome) -> str:
     return brief(f"The job is failed: {outcome.message}", LONGEST_TEXT)
 
 
-def _replica_failure(job: Job, status: Status, known: dict[str, JobCondition]) -> Said:
+def _replica_failure(job: Job, status: Status, known: dict[str, JobCondition]) -> NewCondition:
     outcome = status.ledger.outcome
     trouble = _trouble(job, status)
     if trouble:
-        return Said("ReplicaFailure", True, "ErrorInPod", trouble)
+        return NewCondition("ReplicaFailure", True, "ErrorInPod", trouble)
     before = known.get("ReplicaFailure")
     if outcome is not None and before is not None and before.status == "True":
-        return Said("ReplicaFailure", True, before.reason, before.message)
+        return NewCondition("ReplicaFailure", True, before.reason, before.message)
     if outcome is not None and outcome.result is Result.SUCCEEDED:
-        return Said("ReplicaFailure", False, "Finished", "The job has finished successfully")
-    return Said("ReplicaFailure", False, "-", NORMAL)
+        return NewCondition("ReplicaFailure", False, "Finished", "The job has finished successfully")
+    return NewCondition("ReplicaFailure", False, "-", NORMAL)
 
 
 def _trouble(job: Job, status: Status) -> str:
@@ -138,22 +138,22 @@ def _trouble(job: Job, status: Status) -> str:
     return brief(refused[0], LONGEST_TEXT) if refused else ""
 
 
-def _error(seen: Seen, latest: Cause | None) -> Cause | None:
+def _error(seen: ReplicaState, latest: Cause | None) -> Cause | None:
     """What is wrong with a replica now: it failed, it cannot start, or it is being tried again."""
     cause = seen.cause
     if (
         seen.state in (State.FAILED, State.LOST, State.STARTING)
         and cause is not None
-        and cause.why is not Why.COMPLETED
+        and cause.why is not CauseKind.COMPLETED
     ):
         return cause
     return latest if seen.state in (State.FAILED, State.WAITING, State.STARTING) else None
 
 
 def _words(cause: Cause) -> str:
-    if cause.why is Why.EXIT:
+    if cause.why is CauseKind.EXIT:
         return f"exited with error code {cause.code}"
-    if cause.why is Why.CREATE_ERROR:
+    if cause.why is CauseKind.CREATE_ERROR:
         # Without the message: it counts retries, and each count would be another write.
         return f"cannot be created: {cause.reason}"
     return str(cause)

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from trainwright.kinds import gangs
-from trainwright.kinds.genericjob.variables import Facts, fill
+from trainwright.kinds.genericjob.environment import ReplicaVariables, fill
 from trainwright.kinds.genericjob.wire import GenericJobSpec, ReplicaDebugSet, ResumeSpec, T9kScheduler
 from trainwright.model.child import Observed
 from trainwright.model.job import Body, Gang, Job, Replica
@@ -43,7 +43,7 @@ class GenericDialect(Struct, frozen=True):
         labels = dict(given.get("labels") or {}) | self.labels(job, replica.name)
         if self.scheduler is not None and GANG.api in site.gangs:
             spec["schedulerName"] = gangs.T9K.scheduler
-            wish = gangs.Wish(job.key.name, 0, self.scheduler.queue)
+            wish = gangs.GangRequest(job.key.name, 0, self.scheduler.queue)
             labels |= gangs.FORMS[gangs.T9K_API].labels(wish, replica.role.name)
         return {"metadata": {**given, "labels": labels}, "spec": spec}
 
@@ -80,9 +80,9 @@ class GenericDialect(Struct, frozen=True):
         """Every replica that has a service: templates may name its host, while its port is the one they write."""
         return {role.name: () for role in job.roles} if self.spec.service is not None else {}
 
-    def _facts(self, job: Job, replica: Replica, site: Site) -> Facts:
+    def _facts(self, job: Job, replica: Replica, site: Site) -> ReplicaVariables:
         exposed = self.spec.service is not None
-        return Facts(
+        return ReplicaVariables(
             type=replica.role.name,
             rank=replica.index,
             counts={role.name: role.replicas for role in job.roles},
@@ -124,7 +124,7 @@ def _resume(spec: Body, settings: ResumeSpec | None) -> None:
         spec.pop("initContainers", None)
 
 
-def _filled(container: Body, facts: Facts) -> Body:
+def _filled(container: Body, facts: ReplicaVariables) -> Body:
     """The container with its variables filled in; shared with the template where it has none."""
     changed: Body = {}
     for key in ("command", "args"):

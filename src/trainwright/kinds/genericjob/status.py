@@ -12,10 +12,10 @@ import msgspec
 
 from trainwright.kinds.genericjob.conditions import conditions
 from trainwright.kinds.genericjob.wire import Aggregate, GenericJobStatus, ReplicaStatus
-from trainwright.model.child import Container, Pod
+from trainwright.model.child import ContainerStatus, Pod
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger, Phase, Reason, RoleLedger
-from trainwright.model.status import RoleSeen, Seen, Status
+from trainwright.model.plan import ReplicaState, RoleState, Status
 from trainwright.model.units import Time
 
 PHASES = {
@@ -33,7 +33,7 @@ MOST_LISTED = 256
 MOST_CONTAINERS = 256
 _URGENCY = {"Failed": 0, "Unknown": 1, "Pending": 2, "Creating": 3, "Running": 4, "Succeeded": 5, "Deleted": 6}
 
-Line = tuple[Seen, str]
+Line = tuple[ReplicaState, str]
 
 
 def render(before: GenericJobStatus | None, job: Job, status: Status, now: Time) -> Body:
@@ -71,7 +71,7 @@ def _phase(status: Status, aggregate: Aggregate) -> str:
     return "Unknown" if out_of_reach and phase in ("Pending", "Running", "Resuming") else phase
 
 
-def replica_phase(seen: Seen, ledger: Ledger) -> str:
+def replica_phase(seen: ReplicaState, ledger: Ledger) -> str:
     """The five pod phases, `Creating` before a pod has a place, `Deleted` once it is gone for good."""
     pod = shown_pod(seen, ledger)
     if pod is None:
@@ -83,7 +83,7 @@ def replica_phase(seen: Seen, ledger: Ledger) -> str:
     return phase if phase in _URGENCY else "Unknown"
 
 
-def shown_pod(seen: Seen, ledger: Ledger) -> Pod | None:
+def shown_pod(seen: ReplicaState, ledger: Ledger) -> Pod | None:
     """The replica's pod; at the end of the job also one that was about to be replaced."""
     return seen.pod or (seen.old if ledger.outcome is not None else None)
 
@@ -118,7 +118,7 @@ def _chosen(lines: dict[str, list[Line]]) -> set[tuple[str, int]]:
     return {(name, index) for name, index, _ in every}
 
 
-def _restarts(job: Job, role: RoleSeen, book: RoleLedger | None) -> int:
+def _restarts(job: Job, role: RoleState, book: RoleLedger | None) -> int:
     """Restarts that have happened and count against the limit; disruptions are in `status.trainwright`."""
     free = next((one.restart.uncounted for one in job.roles if one.name == role.name), frozenset())
     return book.made(free) if book is not None else 0
@@ -150,7 +150,7 @@ def _over(told: Body) -> Body:
     return told if told.get("state") == "Terminated" else told | {"state": "Terminated"}
 
 
-def _container(container: Container) -> Body:
+def _container(container: ContainerStatus) -> Body:
     state = container.state
     if state is None or state.waiting is not None:
         return {"name": container.name, "state": "Waiting"}

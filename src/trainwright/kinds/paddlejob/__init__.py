@@ -8,14 +8,11 @@ meaning, `conditions`, `words` and `status` how it speaks.
 from trainwright.kinds import gangs
 from trainwright.kinds.base import Column, Kind, ended_elsewhere, finalizers_of, key_of, owner_of, remembered
 from trainwright.kinds.paddlejob import policies
-from trainwright.kinds.paddlejob.cel import RULES
-from trainwright.kinds.paddlejob.checks import check, check_edit
+from trainwright.kinds.paddlejob.checks import RULES, check, check_edit, scale, suspend
+from trainwright.kinds.paddlejob.conditions import worded
 from trainwright.kinds.paddlejob.dialect import PaddleDialect
-from trainwright.kinds.paddlejob.edits import scale, suspend
-from trainwright.kinds.paddlejob.roles import roles
 from trainwright.kinds.paddlejob.status import STARTING, render
-from trainwright.kinds.paddlejob.wire import PaddleJob, PaddleJobStatus
-from trainwright.kinds.paddlejob.words import worded
+from trainwright.kinds.paddlejob.wire import PaddleJob, PaddleJobStatus, roles
 from trainwright.model.job import Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta

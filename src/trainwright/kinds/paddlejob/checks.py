@@ -1,8 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that is wrong with a PaddleJob beyond its shape, all at once. Called by `base.load` and the webhook.
+"""What may be wrong with the template of a role, beyond what holds for every pod. Called by `checks`.
+
+A template may be of any shape still; what its fields must be has been said.
+
+Everything that is wrong with a PaddleJob beyond its shape, all at once. Called by `base.load` and the webhook.
 
 The original checked nothing, and manifests with words that mean nothing exist: those run as they did there, with a
 warning. Refused is what can never work.
+
+What `checks` demands of `spec`, as CEL, so that an API server refuses it too where our webhook is not installed.
+
+`crd.manifests` writes the rules into the CRD; a test demands the verdict of `checks`. Pod templates are open, so what
+is wrong inside of them is not seen here.
+
+Edits that people ask for by name, as merge patches: `suspend`, `resume`, `scale`. Called by the command line.
 """
 
 from collections.abc import Iterator
@@ -10,22 +21,92 @@ from typing import Any
 
 from msgspec import UNSET
 
-from trainwright.kinds.limits import LONGEST_NAME, check_name, check_replica_names, check_total
-from trainwright.kinds.paddlejob.fields import template as of_template
-from trainwright.kinds.paddlejob.roles import (
+from trainwright.kinds.paddlejob.wire import (
     CLEAN,
+    CONTAINER,
     HOST,
     INTRANETS,
     PS,
     ROLES,
     SERVICE,
     WORKER,
+    PaddleJob,
+    PaddleJobSpec,
+    ResourceSpec,
     elastic,
     intranet,
+    main_of,
     roles,
 )
-from trainwright.kinds.paddlejob.wire import PaddleJob, PaddleJobSpec, ResourceSpec
+from trainwright.kinds.scalars import LONGEST_NAME, MOST_REPLICAS, check_name, check_replica_names, check_total, item
+from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
+
+#: Written on each pod, after whatever the user says.
+WRITTEN = (
+    "POD_IP",
+    "PADDLE_TRAINER_ID",
+    "TRAINING_ROLE",
+    "PADDLE_TRAINING_ROLE",
+    "PADDLE_CURRENT_ENDPOINT",
+    "PADDLE_ELASTIC_JOB_ID",
+    "PADDLE_ELASTIC_NP",
+)
+#: In the ConfigMap, which a pod's own variables go before.
+SHARED = (
+    "PADDLE_PORT",
+    "PADDLE_PSERVERS_IP_PORT_LIST",
+    "PADDLE_TRAINER_ENDPOINTS",
+    "PADDLE_TRAINERS",
+    "PADDLE_TRAINERS_NUM",
+    "PADDLE_HETER_ENDPOINTS",
+    "PADDLE_HETER_TRAINER_IP_PORT_LIST",
+    "PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST",
+    "PADDLE_WITH_GLOO",
+    "PADDLE_GLOO_RENDEZVOUS",
+    "PADDLE_GLOO_HTTP_ENDPOINT",
+    "TRAINER_PORTS_NUM",
+)
+
+
+def template(body: Body, path: str, *, hosted: bool) -> Iterator[Problem]:
+    """Everything of this sort in one template."""
+    found = body.get("spec")
+    spec = found if isinstance(found, dict) else {}
+    listed = spec.get("containers")
+    containers = [one if isinstance(one, dict) else {} for one in listed] if isinstance(listed, list) else []
+    yield from _containers(containers, f"{path}.spec.containers")
+    if spec.get("restartPolicy") == "Always":
+        message = "Always starts containers again also after success, so the job never succeeds by itself"
+        yield Problem(f"{path}.spec.restartPolicy", message, "OnFailure", warning=True)
+    if spec.get("hostNetwork") and not hosted:
+        message = "pods of one node share their ports then; `intranet: Host` gives each its own"
+        yield Problem(f"{path}.spec.hostNetwork", message, warning=True)
+
+
+def _containers(containers: list[Body], path: str) -> Iterator[Problem]:
+    names = [str(one.get("name")) for one in containers]
+    if len(containers) > 1 and CONTAINER not in names:
+        message = f"no container is called {CONTAINER!r}, so the first of them, {names[0]!r}, is told of its peers"
+        yield Problem(path, message, CONTAINER if nearest(CONTAINER, names) else "", warning=True)
+    for place, one in enumerate(containers):
+        if not one.get("image"):
+            yield Problem(f"{item(path, place)}.image", "missing; expected the name of an image")
+    if containers:
+        main = main_of(containers)
+        yield from _environment(containers[main].get("env"), f"{item(path, main)}.env")
+
+
+def _environment(env: Any, path: str) -> Iterator[Problem]:
+    for place, entry in enumerate(env if isinstance(env, list) else ()):
+        name = entry.get("name") if isinstance(entry, dict) else None
+        if name in WRITTEN:
+            message = f"{name} is written by the controller, whose value comes after this one and wins"
+            yield Problem(item(path, place), message, warning=True)
+        elif name in SHARED:
+            message = f"{name} is in the job's ConfigMap, before which this one goes: peers are told something else"
+            yield Problem(item(path, place), message, warning=True)
+
 
 #: Bytes of one variable of a process.
 _LONGEST_VARIABLE = 131_000
@@ -106,7 +187,7 @@ def _roles(job: PaddleJob) -> Iterator[Problem]:
         if one.template is UNSET:
             yield Problem(f"{path}.template", "missing; expected the pod of each replica")
         else:
-            yield from of_template(one.template, f"{path}.template", hosted=intranet(job.spec) == HOST)
+            yield from template(one.template, f"{path}.template", hosted=intranet(job.spec) == HOST)
 
 
 def _bounds(one: ResourceSpec, path: str) -> Iterator[Problem]:
@@ -145,3 +226,49 @@ def _scheduling(spec: PaddleJobSpec) -> Iterator[Problem]:
     by_workers = spec.run_policy is not None and spec.run_policy.success_policy == "Workers"
     if by_workers and PS not in roles(spec) and len(roles(spec)) == 1:
         yield Problem("spec.runPolicy.successPolicy", "the job has workers alone: the same as All", warning=True)
+
+
+def _given(field: str, otherwise: str) -> tuple[str, str]:
+    """A field before and after an edit, or nothing: CEL cannot step over what is missing."""
+    return tuple(f"(has({one}.{field}) ? {one}.{field} : {otherwise})" for one in ("self", "oldSelf"))  # type: ignore[return-value]
+
+
+_TOTAL = " + ".join(f"(has(self.{name}) ? self.{name}.replicas : 0)" for name in ROLES)
+_ROLES = " && ".join(f"has(self.{name}) == has(oldSelf.{name})" for name in ROLES)
+
+#: (rule, message), in the order in which a server reports them.
+RULES: tuple[tuple[str, str], ...] = (
+    ("has(self.worker) && self.worker.replicas >= 1", "spec.worker must have at least one replica"),
+    (f"{_TOTAL} <= {MOST_REPLICAS}", f"a job may have {MOST_REPLICAS} replicas in all"),
+    *((f"!has(self.{name}) || has(self.{name}.template)", f"spec.{name}.template is missing") for name in ROLES),
+    *(
+        (
+            f"!has(self.{name}) || !has(self.{name}.requests) || !has(self.{name}.limits)"
+            f" || self.{name}.requests <= self.{name}.limits",
+            f"spec.{name}.requests may not be more than spec.{name}.limits",
+        )
+        for name in ROLES
+    ),
+    (_ROLES, "roles cannot be added or removed after the job was created"),
+    (" == ".join(_given("intranet", "''")), "spec.intranet is immutable"),
+    (" == ".join(_given("withGloo", "-1")), "spec.withGloo is immutable"),
+    ("has(self.elastic) == has(oldSelf.elastic)", "spec.elastic cannot be added or removed after the job was created"),
+)
+
+
+def suspend(_document: Body, on: bool) -> Body:
+    """Suspend the job, or let it go on."""
+    return {"spec": {"runPolicy": {"suspend": on}}}
+
+
+def scale(document: Body, role: str, replicas: int) -> Body | Problem:
+    """Give a role that many replicas."""
+    known = [name for name in ROLES if document["spec"].get(name)]
+    name = role.lower()
+    if name not in known:
+        return Problem("spec", f"there is no role {role!r}; the job has {', '.join(known)}", nearest(role, known))
+    least = 1 if name == WORKER else 0
+    if not least <= replicas <= MOST_REPLICAS:
+        message = f"expected a whole number from {least} to {MOST_REPLICAS}, found the number {replicas}"
+        return Problem(f"spec.{name}.replicas", message)
+    return {"spec": {name: {"replicas": replicas}}}

@@ -9,9 +9,18 @@ from collections.abc import Mapping
 from msgspec import UNSET, Struct
 
 from trainwright.kinds import gangs
-from trainwright.kinds.paddlejob import environment, peers
-from trainwright.kinds.paddlejob.roles import HOST, SERVICE, WORKER, elastic, intranet, main_of, roles
-from trainwright.kinds.paddlejob.wire import PaddleJobSpec, SchedulingPolicy
+from trainwright.kinds.paddlejob import environment
+from trainwright.kinds.paddlejob.wire import (
+    HOST,
+    SERVICE,
+    WORKER,
+    PaddleJobSpec,
+    SchedulingPolicy,
+    elastic,
+    intranet,
+    main_of,
+    roles,
+)
 from trainwright.model.child import Observed
 from trainwright.model.job import Body, Gang, Job, Replica
 from trainwright.model.site import Site
@@ -78,7 +87,7 @@ class PaddleDialect(Struct, frozen=True):
             changed["envFrom"] = [*(main.get("envFrom") or ()), {"configMapRef": {"name": replica.role.gate}}]
         if intranet(self.spec) in (SERVICE, HOST):
             # On a host's network this also keeps the scheduler from putting two that would meet on one node.
-            changed["ports"] = _with(main.get("ports") or [], peers.port_of(job, replica.name))
+            changed["ports"] = _with(main.get("ports") or [], environment.peer_port(job, replica.name))
         containers[place] = main | changed
         return containers
 
@@ -86,8 +95,8 @@ class PaddleDialect(Struct, frozen=True):
 
     def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the same at every site
         """All ports that a replica may listen at, under its own name."""
-        first = peers.port_of(job, replica.name)
-        ports = [{"name": f"p-{place}", "port": first + place} for place in range(peers.BLOCK)]
+        first = environment.peer_port(job, replica.name)
+        ports = [{"name": f"p-{place}", "port": first + place} for place in range(environment.PORT_BLOCK)]
         return {"spec": {"selector": {NAME: replica.name}, "ports": ports}}
 
     # -- the job's own ---------------------------------------------------------------------------------------------
@@ -105,7 +114,7 @@ class PaddleDialect(Struct, frozen=True):
     def _map(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:
         if elastic(self.spec):
             return ()
-        data = peers.data(job, self.spec, observed, site)
+        data = environment.peer_data(job, self.spec, observed, site)
         metadata = {"name": job.key.name, "labels": {NAME: job.key.name}}
         return () if data is None else ({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data},)
 
@@ -116,12 +125,12 @@ class PaddleDialect(Struct, frozen=True):
         spec = gangs.FORMS[gang.api].spec(self._wish(job))
         return ({"apiVersion": gang.api, "kind": "PodGroup", "metadata": {"name": job.key.name}, "spec": spec},)
 
-    def _wish(self, job: Job) -> gangs.Wish:
+    def _wish(self, job: Job) -> gangs.GangRequest:
         policy = self.spec.scheduling_policy or SchedulingPolicy()
         least = self._least(job) if policy.min_available is UNSET else policy.min_available
         given, total = policy.min_resources, sum(role.replicas for role in job.roles)
         resources = gangs.total_needs(job, total, inits=True) if given is UNSET else dict(given)
-        return gangs.Wish(job.key.name, least, policy.queue, policy.priority_class, resources)
+        return gangs.GangRequest(job.key.name, least, policy.queue, policy.priority_class, resources)
 
     def _least(self, job: Job) -> int:
         """Everybody; of workers that may be fewer, so many."""
@@ -147,7 +156,7 @@ def _with(ports: list[Body], number: int) -> list[Body]:
     return [*ports, {"containerPort": number}]
 
 
-def _noted(job: Job, replica: Replica, wish: gangs.Wish, gang: Gang) -> dict[str, str]:
+def _noted(job: Job, replica: Replica, wish: gangs.GangRequest, gang: Gang) -> dict[str, str]:
     """What volcano reads of its own jobs' pods."""
     if gang.api != gangs.VOLCANO_API:
         return {}

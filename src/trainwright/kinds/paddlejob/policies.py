@@ -3,53 +3,54 @@
 
 from msgspec import UNSET
 
-from trainwright.kinds.limits import MOST_REPLICAS
-from trainwright.kinds.paddlejob.peers import BLOCK
-from trainwright.kinds.paddlejob.roles import CONTAINER, HOST, ROLES, SERVICE, WORKER, elastic, intranet, roles
-from trainwright.kinds.paddlejob.wire import PaddleJobSpec, ResourceSpec, RunPolicy
-from trainwright.model.cause import Why
-from trainwright.model.job import (
-    Body,
-    Clean,
-    CleanUp,
-    Deadline,
-    Elastic,
-    Lifecycle,
-    Restart,
-    Role,
-    Scope,
+from trainwright.kinds.paddlejob.environment import PORT_BLOCK
+from trainwright.kinds.paddlejob.wire import (
+    CONTAINER,
+    HOST,
+    ROLES,
+    SERVICE,
+    WORKER,
+    PaddleJobSpec,
+    ResourceSpec,
+    RunPolicy,
+    elastic,
+    intranet,
+    roles,
 )
+from trainwright.kinds.scalars import MOST_REPLICAS
+from trainwright.model.cause import CauseKind
+from trainwright.model.job import Body, CleanPods, CleanUp, Deadline, Elastic, Lifecycle, Restart, RestartScope, Role
 from trainwright.model.meta import Key
-from trainwright.model.rule import All, Any, Atom, Result, Rule, Which
+from trainwright.model.rule import AllOf, AnyOf, Atom, Result, Rule, Which
 
 #: Paddle's own exit codes: 101 elastic restart, 102 auto-parallel relaunch.
 RESTART_CODES = ((101, 102),)
 #: Nobody's fault, and so without limit.
-FREE = frozenset({Why.DISRUPTED, Why.DELETED, Why.NODE_LOST})
+FREE = frozenset({CauseKind.DISRUPTED, CauseKind.DELETED, CauseKind.NODE_LOST})
 #: Whatever replaces a pod gives it another address.
-REPLACED = FREE | {Why.EXIT}
+REPLACED = FREE | {CauseKind.EXIT}
 #: How often pods that ask for it by their exit code are made again, where nobody says.
 RESTARTS = 6
 _CLEAN = {
-    "": CleanUp(Clean.ALL, Clean.UNFINISHED, Clean.UNFINISHED),
-    "OnCompletion": CleanUp(Clean.ALL, Clean.UNFINISHED, Clean.UNFINISHED),
-    "Always": CleanUp(Clean.ALL, Clean.ALL, Clean.ALL),
-    "OnFailure": CleanUp(Clean.UNFINISHED, Clean.ALL, Clean.ALL),
+    "": CleanUp(CleanPods.ALL, CleanPods.UNFINISHED, CleanPods.UNFINISHED),
+    "OnCompletion": CleanUp(CleanPods.ALL, CleanPods.UNFINISHED, CleanPods.UNFINISHED),
+    "Always": CleanUp(CleanPods.ALL, CleanPods.ALL, CleanPods.ALL),
+    "OnFailure": CleanUp(CleanPods.UNFINISHED, CleanPods.ALL, CleanPods.ALL),
 }
 #: Any other word keeps what has ended. What still runs goes after every end: it would hold its GPUs for ever.
-_KEEP = CleanUp(Clean.UNFINISHED, Clean.UNFINISHED, Clean.UNFINISHED)
+_KEEP = CleanUp(CleanPods.UNFINISHED, CleanPods.UNFINISHED, CleanPods.UNFINISHED)
 
 
 def success(spec: PaddleJobSpec) -> Rule:
     """Every pod of every role, the servers included, unless only the workers are asked for."""
     by_workers = spec.run_policy is not None and spec.run_policy.success_policy == "Workers"
     names = [WORKER] if by_workers else _some(spec)
-    return All(tuple(Atom(name, Which.EVERY, Result.SUCCEEDED) for name in names))
+    return AllOf(tuple(Atom(name, Which.EVERY, Result.SUCCEEDED) for name in names))
 
 
 def failure(spec: PaddleJobSpec) -> Rule:
     """Any pod of any role."""
-    return Any(tuple(Atom(name, Which.SOME, Result.FAILED) for name in _some(spec)))
+    return AnyOf(tuple(Atom(name, Which.SOME, Result.FAILED) for name in _some(spec)))
 
 
 def _some(spec: PaddleJobSpec) -> list[str]:
@@ -60,21 +61,21 @@ def role(name: str, one: ResourceSpec, spec: PaddleJobSpec, job: Key) -> Role:
     """One role of the job of that name. Where peers know addresses, one that changes takes them all along."""
     by_name, alone = intranet(spec) == SERVICE, elastic(spec)
     template: Body = {} if one.template is UNSET else one.template
-    scope = Scope.POD if by_name or alone else Scope.JOB
+    scope = RestartScope.POD if by_name or alone else RestartScope.JOB
     return Role(
         name,
         one.replicas,
         template,
         Restart(REPLACED, codes=RESTART_CODES, free=FREE, scope=scope),
         elastic=_bounds(one) if alone and name == WORKER else None,
-        resize=None if alone else Scope.JOB,
+        resize=None if alone else RestartScope.JOB,
         stage=ROLES.index(name),
         mains=_mains(template),
         service=by_name,
         gate="" if alone else job.name,
         # Where Paddle before 2.3 looks for the number of its workers while it runs.
         size_key=f"/paddle/{job.namespace}-{job.name}/np" if alone and name == WORKER else "",
-        ports=BLOCK,
+        ports=PORT_BLOCK,
         hosted=intranet(spec) == HOST,
     )
 

@@ -9,13 +9,20 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from trainwright.kinds.paddlejob.conditions import conditions, unapplied
-from trainwright.kinds.paddlejob.roles import elastic, mode
-from trainwright.kinds.paddlejob.wire import MOST_REFS, PaddleJobSpec, PaddleJobStatus, PodRef, RoleStatus
+from trainwright.kinds.paddlejob.wire import (
+    MOST_REFS,
+    PaddleJobSpec,
+    PaddleJobStatus,
+    PodRef,
+    RoleStatus,
+    elastic,
+    mode,
+)
 from trainwright.model.child import Pod
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Phase, Reason
+from trainwright.model.plan import ReplicaState, RoleState, State, Status
 from trainwright.model.rule import Result
-from trainwright.model.status import RoleSeen, Seen, State, Status
 from trainwright.model.units import Time, rfc3339
 
 STARTING = "Starting"
@@ -88,7 +95,7 @@ def _elastic(status: Status) -> str:
     return "DONE" if all(role.calm for role in status.roles) else "DOING"
 
 
-def _counts(group: RoleSeen, status: Status) -> RoleStatus | UnsetType:
+def _counts(group: RoleState, status: Status) -> RoleStatus | UnsetType:
     """Nothing where there is no pod and never was one that ended."""
     counts = dict.fromkeys(("pending", "starting", "running", "failed", "succeeded", "unknown"), 0)
     refs: list[PodRef] = []
@@ -105,7 +112,7 @@ def _counts(group: RoleSeen, status: Status) -> RoleStatus | UnsetType:
     return RoleStatus(**counts, refs=tuple(refs) or None)
 
 
-def _word(seen: Seen, pod: Pod | None) -> str:
+def _word(seen: ReplicaState, pod: Pod | None) -> str:
     """How one replica is counted; one that is not there, or on its way out, is not."""
     match seen.state:
         case State.RUNNING:

@@ -10,15 +10,11 @@ from msgspec import UnsetType
 from trainwright.kinds import gangs
 from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of, remembered
 from trainwright.kinds.tfjob import policies
-from trainwright.kinds.tfjob.cel import RULES
-from trainwright.kinds.tfjob.checks import check, check_edit
+from trainwright.kinds.tfjob.checks import RULES, check, check_edit, scale, suspend
+from trainwright.kinds.tfjob.conditions import worded
 from trainwright.kinds.tfjob.dialect import TFDialect
-from trainwright.kinds.tfjob.edits import scale, suspend
 from trainwright.kinds.tfjob.status import render, word
-from trainwright.kinds.tfjob.types import typed
-from trainwright.kinds.tfjob.versions import VERSIONS, default
-from trainwright.kinds.tfjob.wire import RunPolicy, TFJob, TFJobSpec, TFJobStatus
-from trainwright.kinds.tfjob.words import worded
+from trainwright.kinds.tfjob.wire import VERSIONS, RunPolicy, TFJob, TFJobSpec, TFJobStatus, default, typed
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta

@@ -3,6 +3,13 @@
 
 What the original's webhook refuses, and what it lets in although it can never work: keys that mean nothing or the same,
 names that no service can have, groups that can never be admitted.
+
+What `checks` demands of `spec`, as CEL, so that an API server refuses it too where our webhook is not installed.
+
+`crd.manifests` writes the rules into the CRD. They keep to plain CEL, which every server since 1.29 has; a test demands
+the verdict of `checks`. Pod templates are open, so what is wrong inside of them is not seen here.
+
+Edits that people ask for by name, as merge patches: `suspend`, `resume`, `scale`. Called by the command line.
 """
 
 from collections.abc import Iterator
@@ -10,19 +17,33 @@ from typing import Any
 
 from msgspec import UNSET
 
-from trainwright.kinds.limits import (
+from trainwright.kinds.scalars import (
     LONGEST_NAME,
     LONGEST_VARIABLE,
     MOST_REPLICAS,
     check_name,
     check_replica_names,
     check_total,
+    item,
+    under,
 )
-from trainwright.kinds.paths import item, under
 from trainwright.kinds.tfjob.policies import ALL_WORKERS, POD_POLICIES, restarts
-from trainwright.kinds.tfjob.types import CHIEFS, CONTAINER, PORT, PS, TYPES, WORKER, canonical, chief_of
-from trainwright.kinds.tfjob.versions import form
-from trainwright.kinds.tfjob.wire import ReplicaSpec, RunPolicy, SchedulingPolicy, TFJob, TFJobSpec
+from trainwright.kinds.tfjob.wire import (
+    CHIEFS,
+    CONTAINER,
+    PORT,
+    PS,
+    TYPES,
+    WORKER,
+    ReplicaSpec,
+    RunPolicy,
+    SchedulingPolicy,
+    TFJob,
+    TFJobSpec,
+    canonical,
+    chief_of,
+    form,
+)
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest, shown
 
@@ -167,3 +188,61 @@ def _scheduling(spec: TFJobSpec) -> Iterator[Problem]:
             " the group is never admitted"
         )
         yield Problem(f"{_POLICY}.schedulingPolicy.minAvailable", message, warning=True)
+
+
+_CEL_SPECS = "self.tfReplicaSpecs"
+_SPELLINGS = {name: name.lower() for name in TYPES} | {"Evaluator": "eval(uator)?"}
+
+
+def _named(pattern: str) -> str:
+    """The keys that mean one of these types."""
+    return f"{_CEL_SPECS}.filter(t, t.matches('^(?i)({pattern})$'))"
+
+
+def _policy(root: str, path: str, otherwise: str = "''") -> str:
+    """A field of the run policy, or nothing: CEL cannot step over what is missing."""
+    steps = f"runPolicy.{path}".split(".")
+    given = " && ".join(f"has({root}.{'.'.join(steps[: end + 1])})" for end in range(len(steps)))
+    return f"({given} ? {root}.{'.'.join(steps)} : {otherwise})"
+
+
+_MANAGED = " == ".join(_policy(root, "managedBy") for root in ("self", "oldSelf"))
+_QUEUES = [_policy(root, "schedulingPolicy.queue") for root in ("self", "oldSelf")]
+
+#: (rule, message), in the order in which a server reports them.
+RULES: tuple[tuple[str, str], ...] = (
+    (
+        f"{_CEL_SPECS}.all(t, t.matches('^(?i)({'|'.join(_SPELLINGS.values())})$'))",
+        f"tfReplicaSpecs may only have the types {', '.join(TYPES)}",
+    ),
+    *(
+        (f"size({_named(spelling)}) <= 1", f"tfReplicaSpecs may have {name} once")
+        for name, spelling in _SPELLINGS.items()
+    ),
+    (f"size({_named('chief')}) + size({_named('master')}) <= 1", "must not have more than 1 Chief or Master role"),
+    (f"{_CEL_SPECS}.exists(t, {_CEL_SPECS}[t].replicas > 0)", "tfReplicaSpecs must have at least one replica in all"),
+    (_MANAGED, "spec.runPolicy.managedBy is immutable"),
+    (
+        f"{_QUEUES[0]} == '' || {_QUEUES[1]} == '' || {_QUEUES[0]} == {_QUEUES[1]}",
+        "spec.runPolicy.schedulingPolicy.queue is immutable",
+    ),
+)
+
+
+def suspend(_document: Body, on: bool) -> Body:
+    """Suspend the job, or let it go on."""
+    return {"spec": {"runPolicy": {"suspend": on}}}
+
+
+def scale(document: Body, role: str, replicas: int) -> Body | Problem:
+    """Give a type that many replicas, under the key that the document has for it."""
+    path, specs = "spec.tfReplicaSpecs", document["spec"]["tfReplicaSpecs"]
+    wanted = canonical(role)
+    key = next((one for one in specs if wanted is not None and canonical(one) == wanted), None)
+    if key is None:
+        listed = ", ".join(specs)
+        return Problem(path, f"there is no replica type {role!r}; the job has {listed}", nearest(role, specs))
+    if not 0 <= replicas <= MOST_REPLICAS:
+        message = f"expected a whole number from 0 to {MOST_REPLICAS}, found the number {replicas}"
+        return Problem(f"{under(path, key)}.replicas", message)
+    return {"spec": {"tfReplicaSpecs": {key: {"replicas": replicas}}}}

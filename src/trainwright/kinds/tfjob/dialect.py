@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from msgspec import UNSET, Struct
 
 from trainwright.kinds import gangs
-from trainwright.kinds.tfjob import cluster
+from trainwright.kinds.tfjob import environment
 from trainwright.kinds.tfjob.policies import POD_POLICIES, restarts
-from trainwright.kinds.tfjob.types import CONTAINER, PORT, PORT_NAME, WORKER, leader
-from trainwright.kinds.tfjob.wire import SchedulingPolicy, TFJobSpec
+from trainwright.kinds.tfjob.wire import CONTAINER, PORT, PORT_NAME, WORKER, SchedulingPolicy, TFJobSpec, leader
 from trainwright.model.child import Observed
 from trainwright.model.job import Body, Gang, Job, Replica
 from trainwright.model.meta import ObjectMeta
@@ -57,7 +56,7 @@ class TFDialect(Struct, frozen=True):
         return {"metadata": {**given, "labels": labels, "annotations": annotations}, "spec": spec}
 
     def _containers(self, job: Job, replica: Replica, site: Site) -> list[Body]:
-        value = cluster.config(job, replica, site, dynamic=self.spec.enable_dynamic_worker)
+        value = environment.tf_config(job, replica, site, dynamic=self.spec.enable_dynamic_worker)
         containers = list((replica.role.template.get("spec") or {}).get("containers") or ())
         main = next((place for place, one in enumerate(containers) if one.get("name") == CONTAINER), None)
         if main is not None:
@@ -84,7 +83,7 @@ class TFDialect(Struct, frozen=True):
     def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the same at every site
         """The ports of the container that trains; selected by the original's labels alone."""
         names = self._labels(job, replica)
-        ports = _ported(cluster.container_of(replica.role.template))["ports"]
+        ports = _ported(environment.container_of(replica.role.template))["ports"]
         return {"metadata": {"labels": names}, "spec": {"selector": names, "ports": _exposed(ports)}}
 
     # -- the gang --------------------------------------------------------------------------------------------------
@@ -101,14 +100,14 @@ class TFDialect(Struct, frozen=True):
 
     def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:
         """Everybody whom `TF_CONFIG` lists."""
-        return cluster.endpoints(job)
+        return environment.endpoints(job)
 
-    def _wish(self, job: Job) -> gangs.Wish:
+    def _wish(self, job: Job) -> gangs.GangRequest:
         policy = self.scheduling or SchedulingPolicy()
         members = policy.min_available
         least = sum(role.replicas for role in job.roles) if members is UNSET else members
         resources = policy.min_resources
-        return gangs.Wish(
+        return gangs.GangRequest(
             job.key.name,
             least,
             policy.queue,

@@ -3,23 +3,23 @@
 
 from msgspec import UNSET
 
-from trainwright.kinds.tfjob.types import CONTAINER, WORKER, leader, typed
-from trainwright.kinds.tfjob.versions import form
-from trainwright.kinds.tfjob.wire import RunPolicy, TFJobSpec
-from trainwright.model.cause import Why
-from trainwright.model.job import Clean, CleanUp, Deadline, Lifecycle, Restart, Role
-from trainwright.model.rule import NEVER, Any, Atom, Result, Rule, Which
+from trainwright.kinds.tfjob.wire import CONTAINER, WORKER, RunPolicy, TFJobSpec, form, leader, typed
+from trainwright.model.cause import CauseKind
+from trainwright.model.job import CleanPods, CleanUp, Deadline, Lifecycle, Restart, Role
+from trainwright.model.rule import NEVER, AnyOf, Atom, Result, Rule, Which
 
 ALL_WORKERS = "AllWorkers"
 #: A pod that Kubernetes calls Failed, for whatever reason, or whose node is gone.
-FAILED_POD = frozenset({Why.EXIT, Why.EVICTED, Why.DISRUPTED, Why.REJECTED, Why.NODE_LOST})
+FAILED_POD = frozenset(
+    {CauseKind.EXIT, CauseKind.EVICTED, CauseKind.DISRUPTED, CauseKind.REJECTED, CauseKind.NODE_LOST}
+)
 #: From here on an exit code says: try again. Some systems have codes of more than a byte.
 RETRYABLE = ((128, 2**31 - 1),)
 #: By the controller: what the kubelet restarts in place never shows as a failed pod.
 RESTARTS = {
     "Never": Restart(),
     "OnFailure": Restart(FAILED_POD),
-    "Always": Restart(FAILED_POD | {Why.COMPLETED}),
+    "Always": Restart(FAILED_POD | {CauseKind.COMPLETED}),
     "ExitCode": Restart(FAILED_POD, codes=RETRYABLE),
 }
 #: The longest deadline that a calendar can hold; longer ones are the same to everybody.
@@ -41,7 +41,7 @@ def success(spec: TFJobSpec) -> Rule:
 def failure(spec: TFJobSpec) -> Rule:
     """Any replica of any type; with dynamic workers those do not count."""
     named = [name for name in typed(spec) if not (spec.enable_dynamic_worker and name == WORKER)]
-    return Any(tuple(Atom(name, Which.SOME, Result.FAILED) for name in named))
+    return AnyOf(tuple(Atom(name, Which.SOME, Result.FAILED) for name in named))
 
 
 def restarts(spec: TFJobSpec, name: str) -> str:
@@ -72,7 +72,7 @@ def lifecycle(policy: RunPolicy) -> Lifecycle:
     """The run policy of a job whose defaults are filled in."""
     limit, deadline, ttl = policy.backoff_limit, policy.active_deadline_seconds, policy.ttl_seconds_after_finished
     # Anything but these two removes all; the same after every end.
-    level = {"None": Clean.NONE, "Running": Clean.UNFINISHED}.get(str(policy.clean_pod_policy), Clean.ALL)
+    level = {"None": CleanPods.NONE, "Running": CleanPods.UNFINISHED}.get(str(policy.clean_pod_policy), CleanPods.ALL)
     return Lifecycle(
         suspended=policy.suspend,
         clean=CleanUp(level, level, level),

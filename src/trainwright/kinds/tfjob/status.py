@@ -8,14 +8,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from trainwright.kinds.tfjob import words
-from trainwright.kinds.tfjob.conditions import TRUE, conditions
+from trainwright.kinds.tfjob import conditions
+from trainwright.kinds.tfjob.conditions import TRUE, updated_conditions
 from trainwright.kinds.tfjob.wire import JobCondition, ReplicaStatus, TFJobStatus
 from trainwright.model.cause import brief
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import LONGEST_TEXT, Ledger, Phase, Reason
+from trainwright.model.plan import RoleState, State, Status
 from trainwright.model.rule import Result
-from trainwright.model.status import RoleSeen, State, Status
 from trainwright.model.units import Time, rfc3339
 
 Counts = dict[str, ReplicaStatus]
@@ -61,7 +61,7 @@ def _rendered(old: TFJobStatus, job: Job, status: Status, now: Time) -> TFJobSta
     ledger = status.ledger
     counts = _counts(old, status)
     return TFJobStatus(
-        conditions=conditions(known, old.trainwright, job, status, now),
+        conditions=updated_conditions(known, old.trainwright, job, status, now),
         replica_statuses=counts,
         tf_replica_statuses=counts if _old_form(job) else UNSET,
         start_time=_started(old, ledger),
@@ -100,10 +100,10 @@ def _ended_elsewhere(ledger: Ledger) -> bool:
     return ledger.outcome is not None and ledger.outcome.reason is Reason.EXTERNAL
 
 
-def _count(group: RoleSeen) -> ReplicaStatus:
+def _count(group: RoleState) -> ReplicaStatus:
     if group.calm:
         return ReplicaStatus(active=group.running)
-    return ReplicaStatus(group.running, group.count(State.SUCCEEDED), words.counted(group))
+    return ReplicaStatus(group.running, group.count(State.SUCCEEDED), conditions.counted_text(group))
 
 
 def _unapplied(old: TFJobStatus, status: Status, now: Time) -> TFJobStatus:
@@ -114,6 +114,6 @@ def _unapplied(old: TFJobStatus, status: Status, now: Time) -> TFJobStatus:
     if before is not None and before.message == message:
         return replace(old, last_reconcile_time=UNSET)
     since = rfc3339(now)
-    said = JobCondition(UNAPPLIED, TRUE, words.INVALID, message, since, since)
+    said = JobCondition(UNAPPLIED, TRUE, conditions.INVALID, message, since, since)
     # In front: the last one says where the job is, and that has not changed.
     return replace(old, conditions=(said, *known), last_reconcile_time=UNSET)

@@ -3,13 +3,24 @@
 
 `decode` reads manifests into these, `crd.schema` generates the CRD from them, the other modules of this package work on
 them. `v1` and `v1alpha2` share these fields; only what is stamped into them differs (`versions`).
+
+The types of replica, and how people spell them. Used wherever a key of `tfReplicaSpecs` is read.
+
+What the two versions write down, and what is filled in by them: a job goes by the version it was created in.
+
+An API server stamps the defaults of the version that a request is made in, also when somebody merely labels a `v1` job
+through `v1alpha2`. What is stamped already stays, so both versions stamp the same places. The clean-up policy is not
+stamped: it may be said in two places, and a stamp in one would contradict the user's word in the other.
 """
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 
-from trainwright.kinds.limits import MOST_REPLICAS, Seconds, Spec, Timestamp, Word, doc
+from trainwright.kinds.base import Version
+from trainwright.kinds.scalars import MOST_REPLICAS, Seconds, Spec, Timestamp, Word, doc
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
 
@@ -140,3 +151,76 @@ class TFJob(Struct, frozen=True, rename="camel"):
     api_version: str = "kubeflow.org/v1"
     kind: str = "TFJob"
     status: TFJobStatus | None = None
+
+
+CHIEFS = ("Chief", "Master")
+WORKER, PS = "Worker", "PS"
+#: In the order in which everything is walked.
+TYPES = ("Chief", "Evaluator", "Master", "PS", "Worker")
+#: The container that trains, and the port at which it is reached.
+CONTAINER, PORT_NAME, PORT = "tensorflow", "tfjob-port", 2222
+_BY_LOWER = {name.lower(): name for name in TYPES} | {"eval": "Evaluator"}
+
+
+def canonical(key: str) -> str | None:
+    """The type that a key means: in any case, and `Eval` as the design had it; None for anything else."""
+    return _BY_LOWER.get(key.lower())
+
+
+def typed(spec: TFJobSpec) -> dict[str, ReplicaSpec]:
+    """The replica specs by type, in order; of a job that was found to be right."""
+    found = {canonical(key): one for key, one in spec.tf_replica_specs.items()}
+    return {name: found[name] for name in TYPES if name in found}
+
+
+def chief_of(sizes: Iterable[tuple[str, int]]) -> str | None:
+    """The type that leads, if there is one; one without replicas is none."""
+    return next((name for name, replicas in sizes if name in CHIEFS and replicas), None)
+
+
+def leader(spec: TFJobSpec) -> str:
+    """The type whose success is the job's: the chief's, or the workers'."""
+    return chief_of((name, one.replicas) for name, one in typed(spec).items()) or WORKER
+
+
+T = TypeVar("T")
+_DEFAULTS, _RESTART = "spec.trainwright.defaults", "spec.tfReplicaSpecs.*.restartPolicy"
+VERSIONS = (
+    Version("v1", {_DEFAULTS: "v1", _RESTART: "Never"}),
+    # As its design says, although its first release restarted nothing.
+    Version("v1alpha2", {_DEFAULTS: "v1alpha2", _RESTART: "Always"}),
+)
+_RESTARTS = {version.name: version.stamps[_RESTART] for version in VERSIONS}
+_CLEAN = {"v1": "None", "v1alpha2": "Running"}
+
+
+def form(spec: TFJobSpec) -> str:
+    """The version by whose defaults a job goes."""
+    return spec.trainwright.defaults or "v1"
+
+
+def default(job: TFJob) -> TFJob:
+    """Fill in what the user left out; what stands in its old place moves to `runPolicy`."""
+    spec = job.spec
+    replicas = {key: _replica(one, _RESTARTS[form(spec)]) for key, one in spec.tf_replica_specs.items()}
+    return replace(job, spec=replace(spec, tf_replica_specs=replicas, run_policy=_policy(spec)))
+
+
+def _replica(one: ReplicaSpec, otherwise: str) -> ReplicaSpec:
+    return one if one.restart_policy else replace(one, restart_policy=otherwise)
+
+
+def _policy(spec: TFJobSpec) -> RunPolicy:
+    given = spec.run_policy or RunPolicy()
+    clean = _first(given.clean_pod_policy, spec.clean_pod_policy)
+    return replace(
+        given,
+        clean_pod_policy=_CLEAN[form(spec)] if clean is UNSET else clean,
+        ttl_seconds_after_finished=_first(given.ttl_seconds_after_finished, spec.ttl_seconds_after_finished),
+        active_deadline_seconds=_first(given.active_deadline_seconds, spec.active_deadline_seconds),
+        backoff_limit=_first(given.backoff_limit, spec.backoff_limit),
+    )
+
+
+def _first(new: T | UnsetType, old: T | UnsetType) -> T | UnsetType:
+    return old if new is UNSET else new

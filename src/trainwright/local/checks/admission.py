@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an API server checks and completes when an object is created or changed. `install` gives it to the store.
+"""What is wrong with a Secret or a ConfigMap. `admission` refuses it; `run` says it, with the line, before that.
+
+What an API server checks and completes when an object is created or changed. `install` gives it to the store.
 
 Jobs pass the same checks as on the command line; Secrets, ConfigMaps, pods and services get what Kubernetes would do to
 them. Hooks are functions of (what is stored or None, what is to be stored): they return the latter, perhaps completed,
@@ -7,7 +9,8 @@ or raise InvalidError with all that is wrong. They never edit what they are give
 """
 
 import re
-from base64 import b64encode
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -15,12 +18,66 @@ from typing import Any
 from trainwright.errors import InvalidError
 from trainwright.kinds.base import Kind, Loaded, load, stored
 from trainwright.kinds.registry import KINDS
-from trainwright.local.checks import contents
-from trainwright.local.storage.store import Store
-from trainwright.local.storage.tables import Hook
+from trainwright.kinds.scalars import under
+from trainwright.local.storage.store import Hook, Store
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, shown
-from trainwright.runtime.resources import CONFIG_MAPS, PODS, SECRETS, SERVICES, jobs_of
+from trainwright.runtime.ports import CONFIG_MAPS, PODS, SECRETS, SERVICES, jobs_of
+
+_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+def content_problems(body: Body) -> Iterator[Problem]:
+    """All that is wrong with what it holds."""
+    if body.get("kind") == "Secret":
+        yield from _texts(body.get("stringData"), "stringData")
+        yield from _base64(body.get("data"), "data")
+    elif body.get("kind") == "ConfigMap":
+        yield from _texts(body.get("data"), "data")
+        yield from _base64(body.get("binaryData"), "binaryData")
+
+
+def misnamed(body: Body) -> Iterator[Problem]:
+    """What is wrong with its name."""
+    name = (body.get("metadata") or {}).get("name")
+    if not isinstance(name, str) or not name:
+        yield Problem("metadata.name", "missing; expected a name")
+    elif not _NAME.fullmatch(name):
+        expected = "expected lower-case letters, digits, `-` and `.`, with a letter or digit at both ends"
+        yield Problem("metadata.name", f"{name[:60]!r} cannot be a name; {expected}, at most 253")
+
+
+def _texts(data: Any, path: str) -> Iterator[Problem]:
+    """Everything that is not a text under a key that can be a file's name."""
+    if data is None:
+        return
+    if not isinstance(data, dict):
+        yield Problem(path, f"expected a mapping, found {shown(data)}")
+        return
+    for key, value in data.items():
+        if not isinstance(key, str) or not _KEY.fullmatch(key):
+            yield Problem(under(path, str(key)), "a key may have letters, digits, `-`, `_` and `.`")
+        if not isinstance(value, str):
+            quotes = "; put it in quotes" if isinstance(value, bool | int | float) else ""
+            yield Problem(under(path, str(key)), f"expected text, found {shown(value)}{quotes}")
+
+
+def _base64(data: Any, path: str) -> Iterator[Problem]:
+    yield from _texts(data, path)
+    for key, value in data.items() if isinstance(data, dict) else ():
+        if isinstance(value, str) and not _decodes(value):
+            message = "expected text in base64; `stringData` takes it as it is"
+            yield Problem(under(path, str(key)), message if path == "data" else "expected text in base64")
+
+
+def _decodes(text: str) -> bool:
+    try:
+        b64decode("".join(text.split()), validate=True)
+    except (NotBase64, ValueError):
+        return False
+    return True
+
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DEFAULTS: tuple[tuple[str, Any], ...] = (("restartPolicy", "Always"), ("terminationGracePeriodSeconds", 30))
@@ -121,7 +178,7 @@ def _bad_name(body: Body) -> Iterator[Problem]:
 def admit_secret(before: Body | None, body: Body) -> Body:  # noqa: ARG001 - a hook's signature
     """`stringData` is folded into `data`, in base64."""
     plain = body.get("stringData") or {}
-    _refuse(body, contents.problems(body))
+    _refuse(body, content_problems(body))
     if "stringData" not in body:
         return body
     folded = {key: b64encode(text.encode()).decode() for key, text in plain.items()}
@@ -131,5 +188,5 @@ def admit_secret(before: Body | None, body: Body) -> Body:  # noqa: ARG001 - a h
 
 def admit_config_map(before: Body | None, body: Body) -> Body:  # noqa: ARG001 - a hook's signature
     """Texts in `data`, base64 in `binaryData`."""
-    _refuse(body, contents.problems(body))
+    _refuse(body, content_problems(body))
     return body

@@ -1,26 +1,96 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Volumes and mountPaths that this machine cannot give a pod, by runtime. Asked by `preflight`.
+"""Secrets, ConfigMaps and claims that a pod names and that are not there. Pure; asked by `preflight`.
+
+The agent says the same about each container when it comes to it; here it is said of all of them, before anything runs.
+
+Volumes and mountPaths that this machine cannot give a pod, by runtime. Asked by `preflight`.
 
 Only volumes that some container mounts are looked at: the agent makes no others.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from trainwright.kinds.paths import item
-from trainwright.local.agent import fields, projected
-from trainwright.local.agent.paths import KINDS
-from trainwright.local.agent.refusals import Unconfigured
-from trainwright.local.agent.volumes import GIVEN, SUPPORTED, same_path, target_of, unsupported
-from trainwright.local.checks.references import Known, of_volume
+from trainwright.kinds.scalars import item
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
+from trainwright.node import environment, volumes
+from trainwright.node.sources import IN_ENVIRONMENT, IN_PROJECTED, IN_VARIABLE, IN_VOLUME, Unconfigured
+from trainwright.node.volumes import GIVEN, KINDS, SUPPORTED, same_path, target_of, unsupported
+
+
+class KnownObjects:
+    """The objects that a job may refer to: their names and keys, by kind; `coming` are ConfigMaps that it makes."""
+
+    def __init__(self, objects: Iterable[Body], namespace: str, coming: frozenset[str] = frozenset()) -> None:
+        self._coming = coming
+        self._keys: dict[str, dict[str, set[str]]] = {}
+        for body in objects:
+            meta = body.get("metadata") or {}
+            if (meta.get("namespace") or namespace) == namespace:
+                keys = (key for part in ("data", "stringData", "binaryData") for key in body.get(part) or ())
+                self._keys.setdefault(str(body.get("kind")), {})[str(meta.get("name"))] = set(keys)
+
+    def lacks(self, kind: str, ref: Body, word: str, path: str) -> Problem | None:
+        """What is wrong with a reference to an object, by the word that names it, or with the key that it names."""
+        name, key = str(ref.get(word) or ""), ref.get("key")
+        if ref.get("optional") or (kind == "ConfigMap" and name in self._coming):
+            return None
+        known = self._keys.get(kind, {})
+        if name not in known:
+            has = f"the files have {', '.join(sorted(known))}" if known else f"the files have no {kind}"
+            return Problem(f"{path}.{word}", f"there is no {kind} {name!r}; {has}", nearest(name, known))
+        if key is not None and key not in known[name]:
+            has = ", ".join(sorted(known[name])) or "no keys"
+            message = f"{kind} {name!r} has no key {key!r}; it has {has}"
+            return Problem(f"{path}.key", message, nearest(str(key), known[name]))
+        return None
+
+
+def of_container(container: Body, path: str, known: KnownObjects, given: frozenset[str]) -> Iterator[Problem]:
+    """What the environment of a container refers to in vain, but for variables that are given from elsewhere."""
+    for index, source in enumerate(container.get("envFrom") or ()):
+        for word, kind in IN_ENVIRONMENT:
+            if source.get(word):
+                yield from _some(known.lacks(kind, source[word], "name", f"{item(f'{path}.envFrom', index)}.{word}"))
+    for index, entry in enumerate(container.get("env") or ()):
+        for word, kind in IN_VARIABLE:
+            ref = (entry.get("valueFrom") or {}).get(word)
+            if ref and entry.get("name") not in given:
+                place = f"{item(f'{path}.env', index)}.valueFrom.{word}"
+                yield from _some(known.lacks(kind, ref, "name", place))
+
+
+def of_volume(volume: Body, path: str, known: KnownObjects) -> Iterator[Problem]:
+    """What a volume refers to in vain: an object, or single keys of it."""
+    yield from _of_sources(volume, path, known, IN_VOLUME)
+    for index, part in enumerate((volume.get("projected") or {}).get("sources") or ()):
+        yield from _of_sources(part, item(f"{path}.projected.sources", index), known, IN_PROJECTED)
+
+
+def _of_sources(
+    body: Body, path: str, known: KnownObjects, sources: tuple[tuple[str, str, str], ...]
+) -> Iterator[Problem]:
+    for source, kind, word in sources:
+        ref = body.get(source)
+        if not ref:
+            continue
+        absent = known.lacks(kind, ref, word, f"{path}.{source}")
+        yield from _some(absent)
+        for index, one in enumerate(ref.get("items") or () if absent is None else ()):
+            asked = {"optional": ref.get("optional"), word: ref.get(word), "key": one.get("key")}
+            yield from _some(known.lacks(kind, asked, word, item(f"{path}.{source}.items", index)))
+
+
+def _some(problem: Problem | None) -> tuple[Problem, ...]:
+    return (problem,) if problem is not None else ()
+
 
 #: Stands for what only a node knows; the values do not matter here.
-_FACTS = fields.Facts("", "", "", {})
+_FACTS = environment.PodFacts("", "", "", {})
 
 
-def check(spec: Body, path: str, known: Known, *, sandboxed: bool) -> Iterator[Problem]:
+def check(spec: Body, path: str, known: KnownObjects, *, sandboxed: bool) -> Iterator[Problem]:
     """What is wrong with the mounts of a pod, then with the volumes behind them."""
     volumes = {str(one.get("name")): (place, one) for place, one in _entries(spec, "volumes", path)}
     used: dict[str, None] = {}
@@ -59,7 +129,7 @@ def _unmountable(path: str, mount: Body) -> Problem:
     return Problem(f"{path}.mountPath", f"{message} as they are; {ways}")
 
 
-def _volume(path: str, volume: Body, known: Known) -> Iterator[Problem]:
+def _volume(path: str, volume: Body, known: KnownObjects) -> Iterator[Problem]:
     if not any(word in SUPPORTED for word in volume):
         yield unsupported(path, volume).problem
     yield from of_volume(volume, path, known)
@@ -76,12 +146,12 @@ def _written(spec: Body, path: str, volume: Body) -> Iterator[Problem]:
             yield Problem(f"{place}.{kind}", message, warning=True)
         elif kind == "downwardAPI":
             try:
-                projected.of_pod(pod, body, _FACTS, 0, f"{place}.{kind}")
+                volumes.downward_files(pod, body, _FACTS, 0, f"{place}.{kind}")
             except Unconfigured as refusal:
                 yield refusal.problem
-        elif kind not in projected.KNOWN:
-            message = f"{kind} is not supported here; expected one of {', '.join(projected.KNOWN)}"
-            yield Problem(place, message, nearest(kind, projected.KNOWN))
+        elif kind not in volumes.PROJECTED_SOURCES:
+            message = f"{kind} is not supported here; expected one of {', '.join(volumes.PROJECTED_SOURCES)}"
+            yield Problem(place, message, nearest(kind, volumes.PROJECTED_SOURCES))
 
 
 def _parts(volume: Body, path: str) -> Iterator[tuple[str, str, Body]]:

@@ -1,37 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can never work on this machine, found before anything is started. `run` shows it like problems of the manifest.
+"""Queues that a manifest names and that a local run does not have. Pure.
+
+A cluster holds a job back until its queue admits it, and counts what the job uses against the queue's quota. Here
+nothing does either.
+
+What can never work on this machine, found before anything is started. `run` shows it like problems of the manifest.
 
 It looks at the pods as they will be made (a run mode may replace commands) and says where in the manifest they come
 from. What may still come right by waiting is no problem here: the scheduler and the agents say that.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.kinds.base import load
-from trainwright.kinds.paths import item
+from trainwright.kinds.gangs import T9K_QUEUE_LABEL
 from trainwright.kinds.registry import find
+from trainwright.kinds.scalars import item, under
 from trainwright.kinds.template import templates
-from trainwright.local.checks import mounts, queues
-from trainwright.local.checks.references import Known, of_container
-from trainwright.local.devices.inventory import GPU
-from trainwright.local.scheduling.claims import Offer, offer
-from trainwright.local.scheduling.reasons import impossible, short
-from trainwright.local.scheduling.requests import asks, total
-from trainwright.local.scheduling.room import Asks
-from trainwright.local.scheduling.terms import refusal, terms
+from trainwright.local.checks import mounts
+from trainwright.local.checks.mounts import KnownObjects, of_container
+from trainwright.local.scheduling.affinity import refusal, terms
+from trainwright.local.scheduling.cache import NodeInfo, offer
+from trainwright.local.scheduling.reasons import Asks, impossible, short
 from trainwright.model.job import Body, Job, Replica, Role
 from trainwright.model.problem import Problem
 from trainwright.model.site import Site
+from trainwright.node.devices.inventory import GPU
+from trainwright.node.requests import asks, total
+
+#: Fields that name a queue: GenericJob; TFJob and PaddleJob; PaddleJob.
+_FIELDS = (
+    ("spec", "scheduler", "t9kScheduler", "queue"),
+    ("spec", "runPolicy", "schedulingPolicy", "queue"),
+    ("spec", "schedulingPolicy", "queue"),
+)
+#: Labels and annotations by which Kueue, Volcano and the T9k scheduler know the queue of a job or a pod.
+_NAMES = (
+    "kueue.x-k8s.io/queue-name",
+    "scheduling.volcano.sh/queue-name",
+    "volcano.sh/queue-name",
+    T9K_QUEUE_LABEL,
+)
+_IGNORED = "`trainwright run` ignores queues: the job starts as soon as its replicas fit, and no quota is counted"
+
+
+def check_queues(document: Body) -> Iterator[Problem]:
+    """One warning for a job that names queues, however often it does."""
+    for path, queue in _named(document):
+        yield Problem(path, f"queue {queue!r}: {_IGNORED}", warning=True)
+        return
+
+
+def _named(document: Body) -> Iterator[tuple[str, str]]:
+    for way in _FIELDS:
+        found: Any = document
+        for key in way:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        if found:
+            yield ".".join(way), found
+    yield from _in_metadata(document, "metadata")
+    for path, template in templates(document.get("spec"), "spec"):
+        yield from _in_metadata(template, f"{path}.metadata")
+
+
+def _in_metadata(body: Body, path: str) -> Iterator[tuple[str, str]]:
+    meta = body.get("metadata") or {}
+    for part in ("labels", "annotations"):
+        given = meta.get(part) or {}
+        yield from ((under(f"{path}.{part}", name), given[name]) for name in _NAMES if given.get(name))
+
 
 _PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 _PRETEND_GPUS = "; `--gpus N` pretends that there are GPUs"
 _AS_YOU = "not used here: every process runs as the user who started the engine"
 
 
-class Part(Struct, frozen=True):
+class RolePods(Struct, frozen=True):
     """The pods of one role: what they will be, and where in the manifest that is written."""
 
     role: Role
@@ -58,8 +106,8 @@ def check(
     job, offers = loaded.job, [offer(node) for node in nodes]
     parts = tuple(_parts(job, document))
     given = list(objects)
-    known = Known(given, job.key.namespace, frozenset(role.gate for role in job.roles if role.gate))
-    found = [*_namesake(job, given), *queues.check(document), *_together(job, parts, offers)]
+    known = KnownObjects(given, job.key.namespace, frozenset(role.gate for role in job.roles if role.gate))
+    found = [*_namesake(job, given), *check_queues(document), *_together(job, parts, offers)]
     for part in parts:
         found += _containers(job, part, known, frozenset(variables))
         found += mounts.check(part.spec, part.path, known, sandboxed=runtime == "sandbox")
@@ -78,7 +126,7 @@ def _namesake(job: Job, objects: Iterable[Body]) -> Iterator[Problem]:
             yield Problem("metadata.name", message)
 
 
-def _parts(job: Job, document: Body) -> Iterator[Part]:
+def _parts(job: Job, document: Body) -> Iterator[RolePods]:
     places = list(templates(document.get("spec"), "spec"))
     for role in job.roles:
         replica = Replica(role, 0, 0, job.key.replica_name(role.name, 0))
@@ -86,16 +134,16 @@ def _parts(job: Job, document: Body) -> Iterator[Part]:
         # Roles with the same template have one each, in the order of the document.
         path = next((path for path, template in places if template == role.template), "spec")
         places = [place for place in places if place[0] != path]
-        yield Part(role, f"{path}.spec", spec)
+        yield RolePods(role, f"{path}.spec", spec)
 
 
-def _each(part: Part) -> Iterator[tuple[str, Body]]:
+def _each(part: RolePods) -> Iterator[tuple[str, Body]]:
     for group in ("initContainers", "containers"):
         for index, container in enumerate(part.spec.get(group) or ()):
             yield item(f"{part.path}.{group}", index), container
 
 
-def _containers(job: Job, part: Part, known: Known, variables: frozenset[str]) -> Iterator[Problem]:
+def _containers(job: Job, part: RolePods, known: KnownObjects, variables: frozenset[str]) -> Iterator[Problem]:
     for path, container in _each(part):
         if not container.get("command"):
             message = "missing; the image is not used here, so its entrypoint is not known: name the program to run"
@@ -107,7 +155,7 @@ def _containers(job: Job, part: Part, known: Known, variables: frozenset[str]) -
         yield from of_container(container, path, known, variables)
 
 
-def _fit(part: Part, offers: Sequence[Offer]) -> Iterator[Problem]:
+def _fit(part: RolePods, offers: Sequence[NodeInfo]) -> Iterator[Problem]:
     """A pod that no node could hold even if it were empty, or that no node may have."""
     never = impossible(part.asks, {one.name: one.total for one in offers})
     if never:
@@ -130,13 +178,13 @@ def _hint(asks: Asks, never: str) -> str:
     return ""
 
 
-def _asking(part: Part) -> str:
+def _asking(part: RolePods) -> str:
     """Where the request is written, if it is in one place."""
     asking = [path for path, container in _each(part) if container.get("resources")]
     return f"{asking[0]}.resources" if len(asking) == 1 else f"{part.path}.containers"
 
 
-def _together(job: Job, parts: Sequence[Part], offers: Sequence[Offer]) -> Iterator[Problem]:
+def _together(job: Job, parts: Sequence[RolePods], offers: Sequence[NodeInfo]) -> Iterator[Problem]:
     """A gang that all nodes together cannot hold never starts; other jobs only run in turns."""
     if not offers:
         return
@@ -155,7 +203,7 @@ def _together(job: Job, parts: Sequence[Part], offers: Sequence[Offer]) -> Itera
         yield Problem("spec", f"not all {count} replicas can run at the same time: {lacking}", warning=True)
 
 
-def _passed_over(part: Part) -> Iterator[Problem]:
+def _passed_over(part: RolePods) -> Iterator[Problem]:
     """What is not done here although somebody may count on it."""
     for path, container in _each(part):
         for word in _PROBES:

@@ -9,46 +9,45 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from trainwright.local.scheduling.claims import Claim, Group, Leased, Offer, Tally
-from trainwright.local.scheduling.reasons import gang, single
-from trainwright.local.scheduling.room import Asks, Room
-from trainwright.local.scheduling.terms import Terms
+from trainwright.local.scheduling.affinity import NodeTerms
+from trainwright.local.scheduling.cache import GroupInfo, Leased, NodeInfo, NodeUsage, PodInfo
+from trainwright.local.scheduling.reasons import Asks, FreeRoom, gang, single
 from trainwright.model.meta import Key
 
-Place = tuple[Claim, str]
+Place = tuple[PodInfo, str]
 
 
-class Decisions(Struct, frozen=True):
+class Placements(Struct, frozen=True):
     """Pods with their nodes, and pods with what they wait for."""
 
     placed: tuple[Place, ...] = ()
-    waiting: tuple[tuple[Claim, str], ...] = ()
+    waiting: tuple[tuple[PodInfo, str], ...] = ()
 
 
 def place(
-    pending: Iterable[Claim],
-    nodes: Iterable[Offer],
-    bound: Tally,
-    groups: Mapping[Key, Group] | None = None,
+    pending: Iterable[PodInfo],
+    nodes: Iterable[NodeInfo],
+    bound: NodeUsage,
+    groups: Mapping[Key, GroupInfo] | None = None,
     leased: Leased | None = None,
-) -> Decisions:
+) -> Placements:
     """A node or a reason for each pending pod; `bound` says what is taken already, `leased` what other runs hold."""
-    return _Pass(Room(nodes, bound.used, leased), bound, groups or {}).run(pending)
+    return _Pass(FreeRoom(nodes, bound.used, leased), bound, groups or {}).run(pending)
 
 
 class _Pass:
     """One pass over everything that waits."""
 
-    def __init__(self, room: Room, bound: Tally, groups: Mapping[Key, Group]) -> None:
+    def __init__(self, room: FreeRoom, bound: NodeUsage, groups: Mapping[Key, GroupInfo]) -> None:
         self.room, self.bound, self.groups = room, bound, groups
         self.placed: list[Place] = []
-        self.waiting: list[Claim] = []
+        self.waiting: list[PodInfo] = []
         #: What did not fit will not fit later in the same pass: room only shrinks.
-        self.hopeless: set[tuple[Asks, Terms]] = set()
+        self.hopeless: set[tuple[Asks, NodeTerms]] = set()
 
-    def run(self, pending: Iterable[Claim]) -> Decisions:
+    def run(self, pending: Iterable[PodInfo]) -> Placements:
         claims = sorted(pending, key=self._turn)
-        gangs: dict[Key, list[Claim]] = {}
+        gangs: dict[Key, list[PodInfo]] = {}
         for claim in claims:
             if claim.group is not None and claim.group in self.groups and not claim.gates:
                 gangs.setdefault(claim.group, []).append(claim)
@@ -60,14 +59,14 @@ class _Pass:
                 met.add(claim.group)
                 self._gang(claim.group, gangs[claim.group])
         # Reasons come last: they tell of the room that is left when all have had their turn.
-        return Decisions(tuple(self.placed), self._reasons(gangs))
+        return Placements(tuple(self.placed), self._reasons(gangs))
 
-    def _turn(self, claim: Claim) -> tuple[int, str, Key]:
+    def _turn(self, claim: PodInfo) -> tuple[int, str, Key]:
         group = self.groups.get(claim.group) if claim.group is not None and claim.priority is None else None
         priority = group.priority if group is not None else claim.priority or 0
         return -priority, claim.created, claim.key
 
-    def _single(self, claim: Claim) -> None:
+    def _single(self, claim: PodInfo) -> None:
         shape = claim.asks, claim.terms
         held = claim.gates or claim.ganged
         node = "" if held or shape in self.hopeless else self.room.choose(claim)
@@ -79,7 +78,7 @@ class _Pass:
         if not held:
             self.hopeless.add(shape)
 
-    def _gang(self, key: Key, members: list[Claim]) -> None:
+    def _gang(self, key: Key, members: list[PodInfo]) -> None:
         """As many as fit, if those who are there already make up the gang with them; else none."""
         missing = max(0, self.groups[key].least - self._there(key, members))
         places = _seats(self.room, members, missing) if missing <= len(members) else []
@@ -89,11 +88,11 @@ class _Pass:
         seated = {claim.key for claim, _ in places}
         self.waiting += [claim for claim in members if claim.key not in seated]
 
-    def _there(self, key: Key, members: Iterable[Claim]) -> int:
+    def _there(self, key: Key, members: Iterable[PodInfo]) -> int:
         """How many of the gang are there besides these."""
         return len(self.bound.members.get(key, set()) - {one.key.name for one in members})
 
-    def _reasons(self, gangs: Mapping[Key, list[Claim]]) -> tuple[tuple[Claim, str], ...]:
+    def _reasons(self, gangs: Mapping[Key, list[PodInfo]]) -> tuple[tuple[PodInfo, str], ...]:
         """Those who ask for the same wait for the same."""
         known: dict[object, str] = {}
         told = []
@@ -105,7 +104,7 @@ class _Pass:
             told.append((claim, known[about]))
         return tuple(told)
 
-    def _reason(self, claim: Claim, gangs: Mapping[Key, list[Claim]]) -> str:
+    def _reason(self, claim: PodInfo, gangs: Mapping[Key, list[PodInfo]]) -> str:
         if claim.gates:
             return f"waits for its scheduling gates to be removed: {claim.gates}"
         if claim.group is None or claim.group not in gangs:
@@ -117,7 +116,7 @@ class _Pass:
         return gang(least, there, waiting, self.room) if there < least else single(claim, self.room)
 
 
-def _seats(room: Room, members: list[Claim], missing: int) -> list[Place]:
+def _seats(room: FreeRoom, members: list[PodInfo], missing: int) -> list[Place]:
     """Places for as many as fit beside each other, at least for those that are missing; else none.
 
     The first trial spreads the pods, as single pods are spread. If that does not place all of them, the second trial
@@ -132,9 +131,9 @@ def _seats(room: Room, members: list[Claim], missing: int) -> list[Place]:
     return max(spread, largest_first, key=len) or _trial(room, ascending, missing, packed=True)
 
 
-def _trial(room: Room, members: list[Claim], missing: int, *, packed: bool) -> list[Place]:
+def _trial(room: FreeRoom, members: list[PodInfo], missing: int, *, packed: bool) -> list[Place]:
     places: list[Place] = []
-    hopeless: set[tuple[Asks, Terms]] = set()
+    hopeless: set[tuple[Asks, NodeTerms]] = set()
     spare = len(members) - missing
     for claim in members:
         shape = claim.asks, claim.terms

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a pod waits, in words that name what is missing. Pure; `placement` asks at the end of a pass.
+"""The room that is left on the nodes while one pass of `placement` hands it out. Pure: nothing outlives the pass.
+
+The node with the largest free share comes first; a pod that asks for nothing still counts as a hundredth of a node, so
+that such pods spread as well.
+
+Why a pod waits, in words that name what is missing. Pure; `placement` asks at the end of a pass.
 
 They end up in the pod's PodScheduled condition and so in front of a person, who wants to know two things: is it worth
 waiting, and if not, which number to change. `NEVER` opens the reasons of pods for which it is not.
@@ -8,16 +13,89 @@ waiting, and if not, which number to change. `NEVER` opens the reasons of pods f
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from trainwright.local.devices.leased import holders
-from trainwright.local.scheduling.claims import Claim
-from trainwright.local.scheduling.requests import Amounts, free_of, needed, present, total
-from trainwright.local.scheduling.room import Asks, Room
-from trainwright.local.scheduling.terms import refusal
+from trainwright.local.scheduling.affinity import NodeTerms, refusal
+from trainwright.local.scheduling.cache import Leased, NodeInfo, PodInfo
+from trainwright.node.devices.inventory import holders
+from trainwright.node.requests import PODS, Amounts, free_of, needed, present, total
+
+Asks = tuple[tuple[str, int], ...]
+#: How much of a node a pod counts for besides what it asks for, per thousandth of a pod.
+_A_POD = 0.01 / 1000
+
+
+class FreeRoom:
+    """What is free on each node, and which nodes are open to which terms."""
+
+    def __init__(self, offers: Iterable[NodeInfo], used: Mapping[str, Amounts], leased: Leased | None = None) -> None:
+        self.offers = {offer.name: offer for offer in sorted(offers, key=lambda one: one.name)}
+        #: What other runs hold.
+        self.leased = leased or {}
+        self.free: dict[str, Amounts] = {}
+        self._busy: dict[str, float] = {}
+        self._open: dict[NodeTerms, tuple[str, ...]] = {}
+        self._metered = {name: _metered(offer.total) for name, offer in self.offers.items()}
+        for name, offer in self.offers.items():
+            taken = used.get(name, {})
+            self.free[name] = {one: amount - taken.get(one, 0) for one, amount in offer.total.items()}
+            for one, devices in self.leased.get(name, {}).items():
+                self.free[name][one] = self.free[name].get(one, 0) - devices.amount
+            self._weigh(name)
+
+    def open_to(self, terms: NodeTerms) -> tuple[str, ...]:
+        """The nodes that would have a pod of these terms, room or not."""
+        names = self._open.get(terms)
+        if names is None:
+            names = () if terms.unsupported else tuple(self._accepting(terms))
+            self._open[terms] = names
+        return names
+
+    def _accepting(self, terms: NodeTerms) -> Iterable[str]:
+        return (name for name, offer in self.offers.items() if not refusal(terms, offer.traits))
+
+    def choose(self, claim: PodInfo, *, packed: bool = False) -> str:
+        """The node with the largest free share of those where it fits, or, packed, with the smallest; empty: none."""
+        best, least = "", float("inf")
+        for name in self.open_to(claim.terms):
+            busy = -self._busy[name] if packed else self._busy[name]
+            if busy < least and self.fits(claim.asks, name):
+                best, least = name, busy
+        return best
+
+    def fits(self, asks: Asks, name: str) -> bool:
+        """Whether the node has all of it left."""
+        free = self.free[name]
+        for one, amount in asks:  # noqa: SIM110 - the innermost loop of a pass; a generator would double its cost
+            if amount and free.get(one, 0) < amount:
+                return False
+        return True
+
+    def take(self, asks: Asks, name: str) -> None:
+        """It is no longer free."""
+        free = self.free[name]
+        for one, amount in asks:
+            free[one] = free.get(one, 0) - amount
+        self._weigh(name)
+
+    def give(self, asks: Asks, name: str) -> None:
+        """It is free again."""
+        self.take(tuple([(one, -amount) for one, amount in asks]), name)
+
+    def _weigh(self, name: str) -> None:
+        free, total = self.free[name], self.offers[name].total
+        metered = [1 - free[one] / total[one] for one in self._metered[name]]
+        shares = sum(metered) / len(metered) if metered else 0.0
+        self._busy[name] = shares + (total.get(PODS, 0) - free.get(PODS, 0)) * _A_POD
+
+
+def _metered(total: Amounts) -> tuple[str, ...]:
+    """The resources whose share counts: CPU, memory and devices, which have a domain in their name."""
+    return tuple(name for name, amount in total.items() if amount and (name in ("cpu", "memory") or "/" in name))
+
 
 NEVER = "can never fit: "
 
 
-def single(claim: Claim, room: Room) -> str:
+def single(claim: PodInfo, room: FreeRoom) -> str:
     """Why no node takes this pod now."""
     if not room.offers:
         return "0/0 nodes are available: no node has reported yet"
@@ -39,7 +117,7 @@ def impossible(asks: Asks, nodes: Mapping[str, Amounts]) -> str:
     return f"{'nearest is ' if len(nodes) > 1 else ''}{name}: {missing}"
 
 
-def _now(claim: Claim, room: Room) -> str:
+def _now(claim: PodInfo, room: FreeRoom) -> str:
     """One node speaks for itself; of many, how many say what, and the nearest in full."""
     lacking = {name: _lacking(claim.asks, room.free[name]) for name in room.open_to(claim.terms)}
     closed = {name: refusal(claim.terms, offer.traits) for name, offer in room.offers.items() if name not in lacking}
@@ -60,7 +138,7 @@ def _now(claim: Claim, room: Room) -> str:
     return f"{listed}; nearest is {full}" if full else listed
 
 
-def gang(least: int, there: int, waiting: Sequence[Claim], room: Room) -> str:
+def gang(least: int, there: int, waiting: Sequence[PodInfo], room: FreeRoom) -> str:
     """Why the pods of a gang wait: the same for each of them."""
     head = f"gang needs {least} pod{'s' * (least != 1)} at once: "
     exist = there + len(waiting)
@@ -76,7 +154,7 @@ def gang(least: int, there: int, waiting: Sequence[Claim], room: Room) -> str:
     return _together(head, waiting[: least - there], room)
 
 
-def _together(head: str, waiting: Sequence[Claim], room: Room) -> str:
+def _together(head: str, waiting: Sequence[PodInfo], room: FreeRoom) -> str:
     """What they need in all; if that is there, it is only in the wrong pieces."""
     asks = tuple(sorted(total(dict(claim.asks) for claim in waiting).items()))
     has = total(offer.total for offer in room.offers.values())
@@ -93,7 +171,7 @@ def _together(head: str, waiting: Sequence[Claim], room: Room) -> str:
     return head + ("; ".join(parts) or "there is room for all, but not in pieces that fit each of them")
 
 
-def _holders(resource: str, nodes: Iterable[str], room: Room) -> str:
+def _holders(resource: str, nodes: Iterable[str], room: FreeRoom) -> str:
     leased = (room.leased.get(name, {}).get(resource) for name in nodes)
     return holders(one for one in leased if one is not None)
 

@@ -4,6 +4,11 @@
 What comes in one burst is decided in one pass. A reason is written to a pod that has waited for a moment, and again
 when it has changed, but not for each pod that comes and goes before it: a thousand waiting pods must not cost a
 thousand writes whenever one of them gets its turn.
+
+Nodes whose agent no longer answers are said to be Unknown. The pods on them stay as they are: `core` judges those.
+
+`crew` calls `node_lost` when an agent has ended and nothing of its pods runs any more. An agent that hangs is killed
+first (`local.watchdog`).
 """
 
 import asyncio
@@ -15,16 +20,25 @@ import msgspec
 from msgspec.structs import replace
 
 from trainwright.errors import ApiError, ConflictError, GoneError, NotFoundError
-from trainwright.local.devices.pool import DevicePool, DeviceRequest, Granted, counts
-from trainwright.local.scheduling.board import Board
-from trainwright.local.scheduling.claims import Claim, Leased, finished
-from trainwright.local.scheduling.placement import Decisions, place
+from trainwright.local.scheduling.affinity import ready_condition
+from trainwright.local.scheduling.cache import Leased, PodInfo, SchedulerCache, finished
+from trainwright.local.scheduling.placement import Placements, place
 from trainwright.model.job import Body
 from trainwright.model.meta import DEVICES, Key
 from trainwright.model.units import rfc3339
-from trainwright.runtime.listwatch import ListWatch
-from trainwright.runtime.ports import Change, Clock, Cluster, Happened, Page, Resource
-from trainwright.runtime.resources import NODES, POD_GROUPS, PODS
+from trainwright.node.devices.pool import DevicePool, DeviceRequest, Granted, counts
+from trainwright.runtime.informer import ListWatch
+from trainwright.runtime.ports import (
+    NODES,
+    POD_GROUPS,
+    PODS,
+    Clock,
+    Cluster,
+    ListPage,
+    Resource,
+    WatchEvent,
+    WatchEventType,
+)
 
 _LOG = logging.getLogger(__name__)
 #: Events that come within this time are one burst.
@@ -56,12 +70,12 @@ class Scheduler:
     """The loop around `place`."""
 
     def __init__(self, cluster: Cluster, bind: Bind, clock: Clock, devices: DevicePool | None = None) -> None:
-        self.board = Board()
+        self.board = SchedulerCache()
         self._cluster, self._bind, self._clock = cluster, bind, clock
         self._devices = devices if devices is not None and devices.resources else None
         self._changed, self._untold = asyncio.Event(), asyncio.Event()
         self._decided = -1
-        self._waiting: tuple[tuple[Claim, str], ...] = ()
+        self._waiting: tuple[tuple[PodInfo, str], ...] = ()
         #: How long the last pass took, in seconds.
         self._took = 0.0
         #: Another run was quicker to lease a device: to be tried again.
@@ -92,11 +106,11 @@ class Scheduler:
     ) -> None:
         """Tell the board what there is of a resource, and what happens to it."""
 
-        def all_listed(page: Page) -> None:
+        def all_listed(page: ListPage) -> None:
             listed(page.items)
             self._look()
 
-        def changed(changes: tuple[Change, ...]) -> None:
+        def changed(changes: tuple[WatchEvent, ...]) -> None:
             _apply(changes, seen, gone)
             self._look()
 
@@ -131,7 +145,7 @@ class Scheduler:
                 if count % _BATCH == 0:
                     await asyncio.sleep(0)
 
-    async def _decisions(self) -> tuple[Decisions, dict[str, Granted]]:
+    async def _decisions(self) -> tuple[Placements, dict[str, Granted]]:
         """Where pods go, and the devices that were leased for them."""
         devices = self._devices
         if devices is None or not self._asks_devices():
@@ -143,7 +157,7 @@ class Scheduler:
             await asyncio.sleep(_MUTEX_PAUSE)
         return self._leased(devices)  # its holder was stopped: the lock of each device still decides
 
-    def _placed(self, leased: Leased | None) -> Decisions:
+    def _placed(self, leased: Leased | None) -> Placements:
         board, loop = self.board, asyncio.get_running_loop()
         began = loop.time()
         self._decided = board.news
@@ -151,14 +165,14 @@ class Scheduler:
         self._took = loop.time() - began
         return decisions
 
-    def _leased(self, devices: DevicePool) -> tuple[Decisions, dict[str, Granted]]:
+    def _leased(self, devices: DevicePool) -> tuple[Placements, dict[str, Granted]]:
         """Lease what the pods need that have a node now: for all members of a gang, or for none of them."""
         devices.keep(self._lives, asyncio.get_running_loop().time())
         decisions = self._placed(devices.elsewhere())
-        together: dict[object, list[tuple[Claim, str]]] = {}
+        together: dict[object, list[tuple[PodInfo, str]]] = {}
         for claim, node in decisions.placed:
             together.setdefault(claim.group or claim.uid, []).append((claim, node))
-        placed: list[tuple[Claim, str]] = []
+        placed: list[tuple[PodInfo, str]] = []
         granted: dict[str, Granted] = {}
         for members in together.values():
             found = devices.grant([one for claim, node in members if (one := self._request(claim, node)) is not None])
@@ -169,7 +183,7 @@ class Scheduler:
             granted |= found
         return replace(decisions, placed=tuple(placed)), granted
 
-    def _request(self, claim: Claim, node: str) -> DeviceRequest | None:
+    def _request(self, claim: PodInfo, node: str) -> DeviceRequest | None:
         wanted = counts(claim.asks, self._devices.resources) if self._devices is not None else {}
         seat = self.board.seat(claim.key)
         return DeviceRequest(claim.uid, node, seat.body, wanted) if wanted and seat is not None else None
@@ -218,7 +232,7 @@ class Scheduler:
                 _LOG.info("devices not written pod=%s error=%s", claim.key, error)
                 devices.release(claim.uid, asyncio.get_running_loop().time())
 
-    def _place(self, claim: Claim, node: str, granted: Granted | None) -> None:
+    def _place(self, claim: PodInfo, node: str, granted: Granted | None) -> None:
         """The answer enters the picture at once; a pod that has become another meanwhile comes by the watch."""
         annotations = _annotations(granted) if granted else None
         try:
@@ -241,7 +255,7 @@ class Scheduler:
                 await self._explain(claim, why)
             await asyncio.sleep(len(news) * _PACE)
 
-    async def _explain(self, claim: Claim, why: str) -> None:
+    async def _explain(self, claim: PodInfo, why: str) -> None:
         seat = self.board.seat(claim.key)
         if seat is None or claim.key not in self.board.pending or seat.claim.uid != claim.uid:
             return
@@ -276,9 +290,29 @@ def _annotations(granted: Granted) -> dict[str, str]:
     return {DEVICES: msgspec.json.encode(granted).decode()}
 
 
-def _apply(changes: tuple[Change, ...], seen: Callable[[Body], None], gone: Callable[[Body], None]) -> None:
+def _apply(changes: tuple[WatchEvent, ...], seen: Callable[[Body], None], gone: Callable[[Body], None]) -> None:
     for change in changes:
-        if change.what is Happened.DELETED:
+        if change.what is WatchEventType.DELETED:
             gone(change.item)
-        elif change.what is not Happened.BOOKMARK:
+        elif change.what is not WatchEventType.BOOKMARK:
             seen(change.item)
+
+
+_WHOLE = NODES.whole()
+
+
+async def node_lost(cluster: Cluster, name: str, clock: Clock, why: str = "the node agent went away") -> None:
+    """Nothing is known of the node any more. One that is not there, or not ready already, is left as it is."""
+    try:
+        node = await cluster.get(_WHOLE, Key("", name))
+    except NotFoundError:
+        return
+    conditions = (node.get("status") or {}).get("conditions") or []
+    ready = ready_condition(node)
+    if ready.get("status") in ("Unknown", "False"):
+        return
+    unknown = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": why}
+    unknown |= {key: ready[key] for key in ("lastHeartbeatTime",) if key in ready}
+    unknown["lastTransitionTime"] = rfc3339(clock.now())
+    others = [one for one in conditions if one.get("type") != "Ready"]
+    await cluster.patch(_WHOLE, Key("", name), {"status": {"conditions": [*others, unknown]}}, status=True)

@@ -16,14 +16,21 @@ from typing import Any, Self
 import msgspec
 
 from trainwright.errors import ApiError, GoneError, UnavailableError
-from trainwright.jsonlines import END, LineSplitter, LineTooLongError
-from trainwright.local.handshake import ENGINE_PROTOCOL, hello
+from trainwright.jsonlines import END, ENGINE_PROTOCOL, LineSplitter, LineTooLongError, hello
 from trainwright.local.sockets import protocol
-from trainwright.local.sockets.wire import CHUNK, HELLO, HELLO_ID, LONGEST_ANSWER, connect, raised, welcomed
+from trainwright.local.sockets.protocol import CHUNK, HELLO, HELLO_ID, LONGEST_ANSWER, connect, raised, welcomed
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
-from trainwright.runtime.ports import EVERYTHING, Change, Happened, Page, Propagation, Resource, Scope
-from trainwright.runtime.resources import PODS
+from trainwright.runtime.ports import (
+    EVERYTHING,
+    PODS,
+    ListPage,
+    Propagation,
+    Resource,
+    Selection,
+    WatchEvent,
+    WatchEventType,
+)
 
 #: So many batches may wait for a reader; one that is further behind must list again.
 _BEHIND = 1024
@@ -54,15 +61,15 @@ class RemoteCluster:
         """Any verb of the socket, the engine's own too; `protocol` has the requests."""
         return await (await self._connected()).ask(verb, request)
 
-    async def list(self, resource: Resource, scope: Scope = EVERYTHING, *, not_older_than: str = "") -> Page:
+    async def list(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
         """Everything in the scope, at least as new as that version."""
         request: protocol.ListRequest = {**_scope(resource, scope), "notOlderThan": not_older_than}
         page: protocol.ListResult = await self.call("list", request)
-        return Page(tuple([resource.decode(item) for item in page["items"]]), page["version"])
+        return ListPage(tuple([resource.decode(item) for item in page["items"]]), page["version"])
 
     async def watch(
-        self, resource: Resource, scope: Scope = EVERYTHING, *, since: str
-    ) -> AsyncGenerator[tuple[Change, ...], None]:
+        self, resource: Resource, scope: Selection = EVERYTHING, *, since: str
+    ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
         """What happened after that version, in batches."""
         link = await self._connected()
         number, batches = link.subscribe({**_scope(resource, scope), "since": since})
@@ -129,7 +136,7 @@ class RemoteCluster:
             return self._link
 
 
-def _scope(resource: Resource, scope: Scope) -> protocol.ScopeRequest:
+def _scope(resource: Resource, scope: Selection) -> protocol.ScopeRequest:
     return {"resource": resource.id, "namespace": scope.namespace, "labels": scope.labels, "fields": scope.fields}
 
 
@@ -137,8 +144,8 @@ def _object(resource: Resource, key: Key) -> protocol.ObjectRequest:
     return {"resource": resource.id, "namespace": key.namespace, "name": key.name}
 
 
-def _change(resource: Resource, what: str, version: str, item: Body | None) -> Change:
-    return Change(Happened(what), version, None if item is None else resource.decode(item))
+def _change(resource: Resource, what: str, version: str, item: Body | None) -> WatchEvent:
+    return WatchEvent(WatchEventType(what), version, None if item is None else resource.decode(item))
 
 
 class _Link:

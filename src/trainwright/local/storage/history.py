@@ -15,20 +15,25 @@ from msgspec import Struct
 from trainwright.errors import GoneError, InvalidError
 from trainwright.local.storage.selectors import Test
 from trainwright.model.job import Body
-from trainwright.runtime.ports import Change, Happened, Resource
+from trainwright.runtime.ports import Resource, WatchEvent, WatchEventType
 
 #: So many entries are looked at in one go, so that no batch keeps a loop busy for long.
 _BATCH = 1024
 #: A watch that passed over so many entries without telling any says how far it has come.
 _SILENCE = 512
-_ADDED, _MODIFIED, _DELETED, _BOOKMARK = Happened.ADDED, Happened.MODIFIED, Happened.DELETED, Happened.BOOKMARK
+_ADDED, _MODIFIED, _DELETED, _BOOKMARK = (
+    WatchEventType.ADDED,
+    WatchEventType.MODIFIED,
+    WatchEventType.DELETED,
+    WatchEventType.BOOKMARK,
+)
 
 
 def _nothing() -> None:
     """What a watch that does not wait would be called back with."""
 
 
-class Record(Struct, gc=False):
+class StoredObject(Struct, gc=False):
     """One version of one object, and how it was last decoded."""
 
     body: Body
@@ -46,25 +51,25 @@ class Record(Struct, gc=False):
         return self.view
 
 
-class Entry(Struct, frozen=True, gc=False):
+class HistoryEntry(Struct, frozen=True, gc=False):
     """One write: what it was, what it left, and what was there before."""
 
-    what: Happened
-    after: Record
-    before: Record | None = None
+    what: WatchEventType
+    after: StoredObject
+    before: StoredObject | None = None
 
 
-class Log:
+class WriteLog:
     """The last writes to one resource, and who waits for the next."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._most = limit, limit + limit // 4 + 1
-        self.entries: list[Entry] = []
+        self.entries: list[HistoryEntry] = []
         #: How many entries were dropped, and the version of the last of them.
         self.dropped, self.floor = 0, 0
         self.waiting: list[Callable[[], None]] = []
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: HistoryEntry) -> None:
         """Remember a write and wake whoever waits for one."""
         entries = self.entries
         entries.append(entry)
@@ -88,14 +93,14 @@ class Watch:
     """A cursor in a log. `take` gives what is there; `wait` calls back once when there is more."""
 
     def __init__(
-        self, log: Log, resource: Resource, test: Test | None, since: int, first: Iterable[Record] = ()
+        self, log: WriteLog, resource: Resource, test: Test | None, since: int, first: Iterable[StoredObject] = ()
     ) -> None:
         self._log, self._resource, self._test, self._since = log, resource, test, since
         self._next, self._silence = log.after(since), 0
         self._wake: Callable[[], None] = _nothing
-        self._first = tuple([Change(_ADDED, record.text, record.decoded(resource)) for record in first])
+        self._first = tuple([WatchEvent(_ADDED, record.text, record.decoded(resource)) for record in first])
 
-    def take(self) -> tuple[Change, ...]:
+    def take(self) -> tuple[WatchEvent, ...]:
         """What happened since the last call, in order; nothing if nothing did. GoneError: too slow, list again."""
         if self._first:
             first, self._first = self._first, ()
@@ -125,17 +130,17 @@ class Watch:
         if self._wake in self._log.waiting:
             self._log.waiting.remove(self._wake)
 
-    def bookmark(self) -> Change:
+    def bookmark(self) -> WatchEvent:
         """How far the watch has come: a version to resume from, although nothing of it concerned the selector."""
         seen = self._next - self._log.dropped - 1
         version = self._log.entries[seen].after.version if seen >= 0 else self._log.floor
-        return Change(_BOOKMARK, str(max(version, self._since)))
+        return WatchEvent(_BOOKMARK, str(max(version, self._since)))
 
-    def _plain(self, entries: list[Entry]) -> tuple[Change, ...]:
+    def _plain(self, entries: list[HistoryEntry]) -> tuple[WatchEvent, ...]:
         resource = self._resource
-        return tuple([Change(entry.what, entry.after.text, entry.after.decoded(resource)) for entry in entries])
+        return tuple([WatchEvent(entry.what, entry.after.text, entry.after.decoded(resource)) for entry in entries])
 
-    def _filtered(self, entries: list[Entry]) -> tuple[Change, ...]:
+    def _filtered(self, entries: list[HistoryEntry]) -> tuple[WatchEvent, ...]:
         told = tuple([change for entry in entries if (change := self._told(entry)) is not None])
         self._silence = 0 if told else self._silence + len(entries)
         if self._silence < _SILENCE:
@@ -143,20 +148,20 @@ class Watch:
         self._silence = 0
         return (self.bookmark(),)
 
-    def _told(self, entry: Entry) -> Change | None:
+    def _told(self, entry: HistoryEntry) -> WatchEvent | None:
         """What a write is to this watch: an object that begins to match is new to it, one that ceases to is gone."""
         assert self._test is not None  # noqa: S101 - only filtered watches come here
         after, before, resource = entry.after, entry.before, self._resource
         was = before is not None and self._test(before.body)
         if entry.what is not _DELETED and self._test(after.body):
-            return Change(_MODIFIED if was else _ADDED, after.text, after.decoded(resource))
+            return WatchEvent(_MODIFIED if was else _ADDED, after.text, after.decoded(resource))
         if before is None or not was:
             return None
         if entry.what is _DELETED:
-            return Change(_DELETED, after.text, after.decoded(resource))
+            return WatchEvent(_DELETED, after.text, after.decoded(resource))
         # As an API server has it: the last state that matched, at the version that ended it.
         metadata = before.body["metadata"] | {"resourceVersion": after.text}
-        return Change(_DELETED, after.text, resource.decode(before.body | {"metadata": metadata}))
+        return WatchEvent(_DELETED, after.text, resource.decode(before.body | {"metadata": metadata}))
 
 
 def parse(version: str) -> int:

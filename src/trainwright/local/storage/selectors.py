@@ -11,7 +11,7 @@ from typing import Any
 
 from trainwright.errors import InvalidError
 from trainwright.model.job import Body
-from trainwright.runtime.ports import Scope
+from trainwright.runtime.ports import Selection
 
 Test = Callable[[Body], bool]
 _LabelTest = Callable[[dict[str, str]], bool]
@@ -31,7 +31,7 @@ _EXPECTED_FIELDS = "expected terms like `spec.nodeName=b` or `status.phase!=b`, 
 
 
 @lru_cache(maxsize=256)
-def compiled(scope: Scope) -> Test | None:
+def compiled(scope: Selection) -> Test | None:
     """The test that objects of the scope pass; None: all of them do. InvalidError for a selector nobody can read."""
     tests: list[Test] = []
     if scope.namespace:

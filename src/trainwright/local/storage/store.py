@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects of the embedded engine, in memory: the verbs of an API server, without its wire. `cluster` wraps it.
+"""Where every write of the store ends: a version from the one counter, a record in a table, an entry in its log.
+
+`store` decides what is written; this keeps objects, history and the index of owners in step, and does what the
+collector asks for.
+
+The objects of the embedded engine, in memory: the verbs of an API server, without its wire. `cluster` wraps it.
 
 One counter gives every write its version (`tables`); each resource has a log that watches read (`history`). Bodies are
 shared, never copied deep and never edited: a write makes new dicts along the changed path, and one that changes nothing
@@ -9,16 +14,157 @@ is none. Nothing here waits, and nothing here is safe to be called from two thre
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainwright.errors import AlreadyExistsError, ConflictError, UnavailableError
+from msgspec import ValidationError, convert
+
+from trainwright.errors import AlreadyExistsError, ConflictError, InvalidError, NotFoundError, UnavailableError
 from trainwright.local.storage import metadata as rules
-from trainwright.local.storage.history import Record, Watch, parse
-from trainwright.local.storage.patches import merge, settle
+from trainwright.local.storage.collector import Collector, ObjectPlace, awaits, doom, over
+from trainwright.local.storage.history import HistoryEntry, StoredObject, Watch, WriteLog, parse
+from trainwright.local.storage.metadata import merge, plain, settle
 from trainwright.local.storage.selectors import compiled
-from trainwright.local.storage.tables import Hook, Table, Tables
 from trainwright.model.job import Body
-from trainwright.model.meta import Key
-from trainwright.runtime.ports import EVERYTHING, Clock, Page, Propagation, Resource, Scope
-from trainwright.runtime.resources import JOBS, PODS
+from trainwright.model.meta import Key, Wire
+from trainwright.runtime.ports import (
+    BY_ID,
+    EVERYTHING,
+    JOBS,
+    PODS,
+    Clock,
+    ListPage,
+    Propagation,
+    Resource,
+    Selection,
+    WatchEventType,
+)
+
+#: What is asked of new and of changed objects: gives them back, perhaps completed, or raises InvalidError.
+Hook = Callable[[Body | None, Body], Body]
+_ADDED, _MODIFIED, _DELETED = WatchEventType.ADDED, WatchEventType.MODIFIED, WatchEventType.DELETED
+
+
+class _Anything(Wire, frozen=True, gc=False):
+    """What many objects have."""
+
+    spec: dict[str, Any] | None = None
+    status: dict[str, Any] | None = None
+
+
+class Table:
+    """The objects of one resource, what happened to them, and who is asked about them."""
+
+    __slots__ = ("conversion", "hooks", "id", "log", "objects", "resource")
+
+    def __init__(self, resource: Resource, history: int) -> None:
+        self.id = resource.id
+        self.resource = BY_ID.get(self.id, resource)
+        self.objects: dict[Key, StoredObject] = {}
+        self.log = WriteLog(history)
+        self.hooks: list[Hook] = []
+        self.conversion: Callable[[Body], Body] = lambda body: body
+
+    def at(self, key: Key) -> StoredObject:
+        """The object of that name; NotFoundError."""
+        record = self.objects.get(key)
+        if record is None:
+            raise NotFoundError(f"{self.named(key)} not found")
+        return record
+
+    def check(self, record: StoredObject) -> None:
+        """InvalidError if whoever reads the object could not: the decoded view is kept for them."""
+        try:
+            if self.resource.type is dict:
+                convert(record.body, _Anything)
+            else:
+                record.decoded(self.resource)
+        except ValidationError as error:
+            raise InvalidError(plain(error)) from None
+
+    def named(self, key: Key) -> str:
+        """What an error calls an object."""
+        where = f' in namespace "{key.namespace}"' if key.namespace else ""
+        return f'{self.id} "{key.name}"{where}'
+
+
+class Tables:
+    """All tables and their one counter."""
+
+    def __init__(self, clock: Clock, history: int) -> None:
+        self.clock, self._history = clock, history
+        self._tables: dict[str, Table] = {}
+        self.version = 1
+        self._collector = Collector(self)
+
+    def of(self, resource: Resource) -> Table:
+        """The table of a resource."""
+        table = self._tables.get(resource.id)
+        if table is None:
+            table = self._tables[resource.id] = Table(resource, self._history)
+        return table
+
+    def put(self, table: Table, key: Key, before: StoredObject | None, body: Body, metadata: Body) -> Body:
+        """Write a body with this metadata, which is ours to complete; an object that was only kept by it goes."""
+        version = self.version + 1
+        text = metadata["resourceVersion"] = str(version)
+        record = StoredObject({**body, "metadata": metadata}, version, text)
+        table.check(record)
+        self.version = version
+        if before is None:
+            table.objects[key] = record
+            table.log.append(HistoryEntry(_ADDED, record))
+            self._collector.added(ObjectPlace(table.id, key), metadata)
+        elif "deletionTimestamp" in metadata and over(metadata):
+            self._drop(table, key, before, record)
+        else:
+            self._change(table, key, before, record)
+        self._collector.run()
+        return record.body
+
+    def delete(self, table: Table, key: Key, grace: int | None, propagation: Propagation) -> None:
+        """Let an object go: at once, or as soon as nothing keeps it."""
+        record = table.objects[key]
+        metadata = doom(record.body, self.clock.now(), grace, propagation)
+        if metadata is None:
+            self.version = version = self.version + 1
+            last = {**record.body, "metadata": {**record.body["metadata"], "resourceVersion": str(version)}}
+            self._drop(table, key, record, StoredObject(last, version, str(version)))
+        elif metadata is not record.body["metadata"]:
+            self._change_doomed(table, key, record, dict(metadata))
+        self._collector.run()
+
+    def _change_doomed(self, table: Table, key: Key, before: StoredObject, metadata: Body) -> None:
+        if awaits(metadata):
+            self._collector.begin(metadata["uid"])
+        self.put(table, key, before, before.body, metadata)
+
+    def _change(self, table: Table, key: Key, before: StoredObject, after: StoredObject) -> None:
+        table.objects[key] = after
+        table.log.append(HistoryEntry(_MODIFIED, after, before))
+        old, new = before.body["metadata"], after.body["metadata"]
+        if "deletionTimestamp" in new or old.get("ownerReferences") is not new.get("ownerReferences"):
+            self._collector.changed(ObjectPlace(table.id, key), old, new)
+
+    def _drop(self, table: Table, key: Key, before: StoredObject, last: StoredObject) -> None:
+        del table.objects[key]
+        table.log.append(HistoryEntry(_DELETED, last, before))
+        self._collector.removed(ObjectPlace(table.id, key), before.body["metadata"])
+
+    # -- what the collector asks --------------------------------------------------------------------------------------
+
+    def find(self, ref: ObjectPlace) -> Body | None:
+        """The object, if it is there."""
+        record = self._tables[ref.resource].objects.get(ref.key)
+        return record.body if record is not None else None
+
+    def amend(self, ref: ObjectPlace, metadata: Body) -> None:
+        """Give an object other metadata."""
+        table = self._tables[ref.resource]
+        before = table.objects[ref.key]
+        self.put(table, ref.key, before, before.body, metadata)
+
+    def dismiss(self, ref: ObjectPlace, propagation: Propagation) -> None:
+        """Delete an object, in its own time."""
+        self.delete(self._tables[ref.resource], ref.key, None, propagation)
+
 
 #: What a new object's status is, whatever its maker says.
 _FRESH: dict[str, Body] = {PODS.id: {"status": {"phase": "Pending"}}, **{job.id: {} for job in JOBS.values()}}
@@ -49,30 +195,30 @@ class Store:
         """One object."""
         return self._tables.of(resource).at(key).body
 
-    def list(self, resource: Resource, scope: Scope = EVERYTHING) -> tuple[tuple[Body, ...], str]:
+    def list(self, resource: Resource, scope: Selection = EVERYTHING) -> tuple[tuple[Body, ...], str]:
         """The whole objects of a scope in the order of their names, and the version a watch goes on from."""
         return tuple([record.body for record in self._select(resource, scope)]), self.version
 
-    def page(self, resource: Resource, scope: Scope = EVERYTHING, *, not_older_than: str = "") -> Page:
+    def page(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
         """The same, decoded as the resource says."""
         if not_older_than and parse(not_older_than) > self._tables.version:
             message = f"too large resource version: {not_older_than}, the newest is {self.version}"
             raise UnavailableError(message, retry_after=1)
-        return Page(tuple([record.decoded(resource) for record in self._select(resource, scope)]), self.version)
+        return ListPage(tuple([record.decoded(resource) for record in self._select(resource, scope)]), self.version)
 
     def view(self, resource: Resource, key: Key, body: Body) -> Any:
         """An object of the store as the resource is read; decoded once for all who ask."""
         record = self._tables.of(resource).objects.get(key)
         return record.decoded(resource) if record is not None and record.body is body else resource.decode(body)
 
-    def watch(self, resource: Resource, scope: Scope = EVERYTHING, since: str = "") -> Watch:
+    def watch(self, resource: Resource, scope: Selection = EVERYTHING, since: str = "") -> Watch:
         """A cursor to what happens after that version; with none (or 0) it begins with all that is there, as added."""
         log, test, version = self._tables.of(resource).log, compiled(scope), parse(since or "0")
         if version:
             return Watch(log, resource, test, version)
         return Watch(log, resource, test, self._tables.version, self._select(resource, scope))
 
-    def _select(self, resource: Resource, scope: Scope) -> tuple[Record, ...]:
+    def _select(self, resource: Resource, scope: Selection) -> tuple[StoredObject, ...]:
         test, objects = compiled(scope), self._tables.of(resource).objects
         keys = sorted(objects) if test is None else sorted([key for key in objects if test(objects[key].body)])
         return tuple([objects[key] for key in keys])
@@ -157,7 +303,7 @@ class Store:
         left = table.objects.get(key)
         return left.body if left and left.body["metadata"]["uid"] == record.body["metadata"]["uid"] else None
 
-    def _expect(self, resource: Resource, key: Key, body: Body, uid: str, version: str) -> tuple[Table, Record]:
+    def _expect(self, resource: Resource, key: Key, body: Body, uid: str, version: str) -> tuple[Table, StoredObject]:
         """The object that a write is about, if it is the one the writer means."""
         table = self._tables.of(resource)
         record = table.at(key)
@@ -168,10 +314,10 @@ class Store:
             rules.check_version(table.named(key), record.body["metadata"], "", stated)
         return table, record
 
-    def _update(self, table: Table, key: Key, before: Record, after: Body) -> Body:
+    def _update(self, table: Table, key: Key, before: StoredObject, after: Body) -> Body:
         return after if after is before.body else self._tables.put(table, key, before, after, dict(after["metadata"]))
 
-    def _respecify(self, table: Table, key: Key, before: Record, after: Body) -> Body:
+    def _respecify(self, table: Table, key: Key, before: StoredObject, after: Body) -> Body:
         if after is before.body:
             return after
         for hook in table.hooks:

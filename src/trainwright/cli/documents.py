@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files named on the command line to documents; `-` is standard input. Called by every command that takes manifests.
+
+Which kind a document is of, who it is about, and what to say if it is none of ours.
+
+Called by every command that reads manifests.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+import click
+from msgspec import Struct
+
+from trainwright.errors import UsageError
+from trainwright.kinds.base import Kind, load
+from trainwright.kinds.registry import KINDS, find
+from trainwright.manifest import LARGEST, Document, MalformedError, read
+from trainwright.model.job import Body
+from trainwright.model.problem import Problem, nearest, shown
+
+
+def documents(file: str) -> tuple[Document, ...]:
+    """All documents of one file. Raises MalformedError for whatever cannot be read as manifests."""
+    name = "stdin" if file == "-" else click.format_filename(file)
+    try:
+        return read(name, _bytes(file))
+    except OSError as error:
+        raise MalformedError(name, _reason(error)) from None
+
+
+def _bytes(file: str) -> bytes:
+    """The content, or one byte more than may be: enough to see that it is too large."""
+    if file == "-":
+        return sys.stdin.buffer.read(LARGEST + 1)
+    with Path(file).open("rb") as stream:
+        return stream.read(LARGEST + 1)
+
+
+def _reason(error: OSError) -> str:
+    match error:
+        case FileNotFoundError():
+            return "no such file"
+        case IsADirectoryError():
+            return "this is a directory; name the files in it"
+        case PermissionError():
+            return "not allowed to read it"
+        case _:
+            return f"cannot be read: {error.strerror or error}"
+
+
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+#: Kubernetes' own objects that people keep in the same file as their job.
+_BESIDE = {
+    "v1": "ConfigMap Endpoints LimitRange Namespace PersistentVolume PersistentVolumeClaim Pod ResourceQuota Secret "
+    "Service ServiceAccount",
+    "apiextensions.k8s.io/v1": "CustomResourceDefinition",
+    "apps/v1": "DaemonSet Deployment ReplicaSet StatefulSet",
+    "autoscaling/v2": "HorizontalPodAutoscaler",
+    "batch/v1": "CronJob Job",
+    "networking.k8s.io/v1": "Ingress NetworkPolicy",
+    "policy/v1": "PodDisruptionBudget",
+    "rbac.authorization.k8s.io/v1": "ClusterRole ClusterRoleBinding Role RoleBinding",
+    "scheduling.k8s.io/v1": "PriorityClass",
+    "storage.k8s.io/v1": "StorageClass",
+}
+
+
+class DocumentSubject(Struct, frozen=True):
+    """What a document is about: one of our kinds, somebody else's (`beside`), or a problem."""
+
+    name: str
+    kind: Kind | None = None
+    beside: bool = False
+    problems: tuple[Problem, ...] = ()
+    #: The kind that was probably meant, where `problems` are about apiVersion and kind alone.
+    likely: Kind | None = None
+
+    def judge(self, body: Body) -> tuple[Problem, ...]:
+        """All problems of the document: a wrong apiVersion or kind does not hide the others."""
+        if self.kind is not None:
+            return load(self.kind, body).problems
+        if self.likely is None:
+            return self.problems
+        meant = {**body, "apiVersion": self.likely.api_version, "kind": self.likely.name}
+        heads = {problem.path for problem in self.problems}
+        others = load(self.likely, meant).problems
+        # `knd: GenericJob` is told as a missing `kind` already.
+        return (*self.problems, *(one for one in others if "." in one.path or one.nearest not in heads))
+
+
+def subject_of(body: Body) -> DocumentSubject:
+    """Find out what a document is about."""
+    version, word = body.get("apiVersion"), body.get("kind")
+    if not isinstance(version, str) or not isinstance(word, str):
+        return DocumentSubject("", problems=tuple(_missing(body)), likely=_likely(version, word))
+    kind = find(version, word)
+    if kind is not None:
+        return DocumentSubject(f"{kind.name} {_name(body)}", kind)
+    if word in _BESIDE.get(version, "").split():
+        return DocumentSubject(f"{version} {word} {_name(body)}", beside=True)
+    return DocumentSubject("", problems=(_unknown(version, word),), likely=_likely(version, word))
+
+
+def _likely(version: object, word: object) -> Kind | None:
+    """The kind of that name, whatever the version; else the kind of that version whose name is nearly this one."""
+    named = next((kind for kind in KINDS if kind.name == word), None)
+    if named is not None:
+        return named
+    if not isinstance(version, str):
+        return _misspelt(word)
+    served = [kind for kind in KINDS if version in kind.served]
+    near = nearest(word, [kind.name for kind in served]) if isinstance(word, str) else ""
+    return next((kind for kind in served if kind.name == near or not isinstance(word, str)), None)
+
+
+def _missing(body: Body) -> list[Problem]:
+    """Both words are needed before anything else can be said; one of them may narrow the other down."""
+    meant = _misspelt(body.get("kind"))
+    named = [kind for kind in KINDS if kind.name == body.get("kind") or kind == meant] or KINDS
+    versions = " or ".join(version for kind in named for version in kind.served)
+    names = " or ".join(kind.name for kind in KINDS)
+    found = [
+        Problem(key, f"expected {known}, found {shown(body[key])}" if key in body else f"missing; expected {known}")
+        for key, known in (("apiVersion", versions), ("kind", names))
+        if not isinstance(body.get(key), str)
+    ]
+    if meant is not None:
+        found.append(Problem("kind", f"expected {names}, found {shown(body['kind'])}", meant.name))
+    return found
+
+
+def _misspelt(word: object) -> Kind | None:
+    """The kind that a word nearly names; a kind of Kubernetes is spelt as it was meant."""
+    if not isinstance(word, str) or word in " ".join(_BESIDE.values()).split():
+        return None
+    near = nearest(word, [kind.name for kind in KINDS])
+    return next((kind for kind in KINDS if kind.name == near != word), None)
+
+
+def _unknown(version: str, word: str) -> Problem:
+    own = next((kind for kind in KINDS if kind.name == word), None)
+    if own is not None:
+        known = " or ".join(own.served)
+        return Problem("apiVersion", f"expected {known} for a {word}, found {shown(version)}", own.api_version)
+    names = [kind.name for kind in KINDS] + _BESIDE.get(version, "").split()
+    listed = ", ".join(f"{kind.name} ({kind.api_version})" for kind in KINDS)
+    return Problem(
+        "kind", f"{word[:60]!r} of {version[:60]!r} is not known here; expected {listed}", nearest(word, names)
+    )
+
+
+def _name(body: Body) -> str:
+    meta = body.get("metadata")
+    meta = meta if isinstance(meta, dict) else {}
+    return f"{_word(meta.get('namespace'), 'default')}/{_word(meta.get('name'), '(no name)')}"
+
+
+def _word(value: object, otherwise: str) -> str:
+    """A name as it can stand in a line of text, or something in its stead."""
+    fit = isinstance(value, str) and value and value.isprintable() and len(value) <= 253
+    return str(value) if fit else otherwise
+
+
+def check_namespace(namespace: str) -> None:
+    """Refuse what `--namespace` cannot be."""
+    if namespace and not _NAMESPACE.fullmatch(namespace):
+        raise UsageError(f"{namespace!r} cannot be a namespace: use lower-case letters, digits and dashes")
+
+
+def placed(document: Document, namespace: str) -> Body:
+    """The manifest in the namespace that was asked for; like kubectl, not against its own word."""
+    meta = document.body.get("metadata")
+    if not namespace or not isinstance(meta, dict):
+        return document.body
+    own = meta.get("namespace") or namespace
+    if own != namespace:
+        raise UsageError(f"{document.file}: document {document.number} is for namespace {own!r}, not {namespace!r}")
+    return document.body | {"metadata": meta | {"namespace": namespace}}

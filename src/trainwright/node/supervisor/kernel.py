@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""System calls that Python 3.11 has no name for: namespaces, mounts, host name. Called by the sandbox's modules.
+
+Each raises OSError with the path concerned. ctypes calls the C library, so nothing is compiled or fetched.
+
+Going into namespaces, and getting the right to. Called by `sandbox`, `network` and `outside`.
+
+A thread goes in, does its work and ends there. It is not sent back: an unprivileged process may not return to the
+namespaces it came from, and one that never left needs no returning. The process stays where it was, one thread again.
+"""
+
+import _thread
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+from typing import TypeVar
+
+NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
+FS = 0x200
+
+RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT = 1, 2, 4, 8, 32
+NOATIME, NODIRATIME, BIND, REC = 1 << 10, 1 << 11, 1 << 12, 1 << 14
+UNBINDABLE, PRIVATE, RELATIME = 1 << 17, 1 << 18, 1 << 21
+DETACH = 2
+
+NET_ADMIN, SYS_CHROOT, SYS_ADMIN = 12, 18, 21
+
+_PDEATHSIG = 1
+_CAP_AMBIENT, _RAISE, _CLEAR = 47, 2, 4
+_CAPABILITY_VERSION = 0x20080522
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_mount = _libc.mount
+_mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+
+
+def unshare(flags: int) -> None:
+    """Leave the namespaces named by `flags` for new ones."""
+    _checked(_libc.unshare(flags))
+
+
+def setns(fd: int, flags: int) -> None:
+    """Enter a namespace, or several of the process of a pidfd."""
+    _checked(_libc.setns(fd, flags))
+
+
+def mount(source: str, target: str, kind: str | None = None, flags: int = 0, options: str | None = None) -> None:
+    """Mount, bind or remount."""
+    data = None if options is None else os.fsencode(options)
+    name = None if kind is None else kind.encode()
+    _checked(_mount(os.fsencode(source), os.fsencode(target), name, flags, data), target)
+
+
+def unmount(target: str) -> None:
+    """Take it out of sight now; it goes when nothing uses it any more."""
+    _checked(_libc.umount2(os.fsencode(target), DETACH), target)
+
+
+def pivot(folder: str) -> None:
+    """Make a mounted folder the root of this mount namespace, and let go of the root before."""
+    os.chdir(folder)
+    _checked(_libc.pivot_root(b".", b"."), folder)  # the old root now lies on top of the new one
+    unmount(".")
+    os.chdir("/")
+
+
+def sethostname(name: str) -> None:
+    """Name the host of this UTS namespace."""
+    text = name.encode()
+    _checked(_libc.sethostname(text, len(text)), name)
+
+
+def bequeath(capability: int | None) -> None:
+    """Give this right of ours to the programs that this thread starts, or none; root's have all of them anyway."""
+    if capability is None:
+        _checked(_libc.prctl(_CAP_AMBIENT, _CLEAR, 0, 0, 0))
+        return
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: of the first 32 capabilities, and of the rest
+    _checked(_libc.capget(header, sets))
+    sets[2] |= 1 << capability
+    _checked(_libc.capset(header, sets))
+    _checked(_libc.prctl(_CAP_AMBIENT, _RAISE, capability, 0, 0))
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends; also while this process is stopped."""
+    _checked(_libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+
+
+def _checked(result: int, path: str | None = None) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
+
+
+Result = TypeVar("Result")
+
+
+def in_thread(work: Callable[[], Result]) -> Result:
+    """Do it in a thread of its own, whose namespaces are its own to change; what it raises is raised here."""
+    done = _thread.allocate_lock()
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            unshare(FS)  # a working directory of its own, without which no mount namespace lets it in
+            results.append(work())
+        except BaseException as error:  # raised again below
+            errors.append(error)
+        finally:
+            done.release()
+
+    done.acquire()
+    _thread.start_new_thread(run, ())
+    with done:
+        pass
+    if errors:
+        raise errors.pop()
+    return results.pop()
+
+
+def current_namespace(name: str) -> int:
+    """A descriptor of a namespace of this thread, by its name in /proc; it lives as long as the descriptor."""
+    return os.open(f"/proc/thread-self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def is_privileged() -> bool:
+    """Whether namespaces can be made without a user namespace."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        effective = next(int(line.split()[1], 16) for line in file if line.startswith("CapEff:"))
+    return all(effective >> one & 1 for one in (NET_ADMIN, SYS_CHROOT, SYS_ADMIN))
+
+
+def enter_user_namespace(user: int | None) -> None:
+    """Get the rights of root over namespaces of our own: enter the given user namespace, or make one.
+
+    Users keep their ids in it, so that programs which refuse to run as root (mpirun) do not see one. Raises OSError.
+    """
+    if user is not None:
+        setns(user, NEWUSER)
+    else:
+        uid, gid = os.geteuid(), os.getegid()
+        unshare(NEWUSER)
+        try:
+            for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+                with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+                    file.write(text)
+        except PermissionError as error:
+            if uid:
+                raise
+            raise PermissionError(f"root without CAP_SETFCAP cannot be root in a user namespace: {error}") from None

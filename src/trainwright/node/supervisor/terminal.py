@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`supervisor.sock`: where people's commands enter a container with their own terminal, and a lost agent comes back.
+
+The first line of a connection says which. `connect` is the way in for clients, however long the folder's name is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, cast
+
+from trainwright.jsonlines import SUPERVISOR_PROTOCOL, decode, mismatch
+from trainwright.node.supervisor.containers import ExecTable, RunningExec
+from trainwright.node.supervisor.control import LineSocket
+from trainwright.node.supervisor.launch import NOT_POSSIBLE, StartRefused
+from trainwright.node.supervisor.loop import Loop
+from trainwright.node.supervisor.tree import ProcessEnd
+
+# pathlib would cost the supervisor a tenth of its start.
+
+
+if TYPE_CHECKING:
+    from trainwright.node.supervisor.protocol import Refusal, Started, TerminalEnd, TerminalExec
+
+NAME = "supervisor.sock"
+_PATIENCE = 10.0  # seconds for the first line
+
+Attach = Callable[[LineSocket], None]
+
+
+def connect(folder: str) -> socket.socket:
+    """A connection to the supervisor of that folder. Raises OSError."""
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        with _short(folder) as path:
+            sock.connect(path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+@contextlib.contextmanager
+def _short(folder: str) -> Iterator[str]:
+    """A path to the socket that fits into an address (108 bytes), by way of an open folder where /proc is there."""
+    if len(os.fsencode(folder)) < 90 or not os.path.isdir("/proc/self/fd"):
+        yield f"{folder}/{NAME}"
+        return
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{fd}/{NAME}"
+    finally:
+        os.close(fd)
+
+
+class ExecListener:
+    """Listens in a folder, for its owner alone."""
+
+    def __init__(self, loop: Loop, folder: str, execs: ExecTable, attach: Attach) -> None:
+        self._loop, self._folder, self._execs, self._attach = loop, folder, execs, attach
+        self._sock = socket.socket(socket.AF_UNIX)
+        self._remove()
+        before = os.umask(0o177)
+        try:
+            with _short(folder) as path:
+                self._sock.bind(path)
+        finally:
+            os.umask(before)
+        self._sock.listen(64)
+        self._sock.setblocking(False)
+        self._listen()
+
+    def close(self) -> None:
+        """Listen no more, and take the name away."""
+        self._loop.unwatch(self._sock.fileno())
+        self._sock.close()
+        self._remove()
+
+    def _remove(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self._folder}/{NAME}")
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._sock.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError:  # no descriptor is free: let them wait for a while
+            self._loop.unwatch(self._sock.fileno())
+            self._loop.later(1.0, self._listen)
+            return
+        ExecClient(self._loop, LineSocket(sock), self._execs, self._attach)
+
+    def _listen(self) -> None:
+        self._loop.watch(self._sock.fileno(), self._accept)
+
+
+class ExecClient:
+    """One connection: silent at first, then the terminal of a command, or no longer ours."""
+
+    def __init__(self, loop: Loop, lines: LineSocket, execs: ExecTable, attach: Attach) -> None:
+        self._loop, self._lines, self._execs, self._attach = loop, lines, execs, attach
+        self._exec: RunningExec | None = None
+        self._timer = loop.later(_PATIENCE, self._close)
+        loop.watch(lines.fileno(), self._receive)
+
+    def _receive(self) -> None:
+        for line in self._lines.receive():
+            try:
+                if self._heard(line):
+                    return
+            except StartRefused as refused:
+                self._refuse(refused)
+                return
+            except (ValueError, KeyError, TypeError, OSError) as error:
+                self._refuse(StartRefused(NOT_POSSIBLE, f"this cannot be done: {error!r}."))
+                return
+        if self._lines.closed:
+            self._close()
+
+    def _refuse(self, refused: StartRefused) -> None:
+        self._say({"error": refused.text, "code": refused.code})
+        self._close()
+
+    def _heard(self, line: bytes) -> bool:
+        """True: the connection is another's now."""
+        message = decode(line)
+        if self._exec is not None:
+            self._exec.signal(int(message["signal"]))
+            return False
+        self._timer.cancel()
+        problem = mismatch(message, SUPERVISOR_PROTOCOL, "the client", "the supervisor")
+        if problem is not None:
+            raise StartRefused(NOT_POSSIBLE, f"{problem}.")
+        if message.get("role") == "control":
+            self._loop.unwatch(self._lines.fileno())
+            self._attach(self._lines)
+            return True
+        if message.get("do") != "exec":
+            raise StartRefused(NOT_POSSIBLE, 'expected {"role": "control"} or {"do": "exec", …} as the first line.')
+        self._run(cast("TerminalExec", message))
+        return False
+
+    def _run(self, message: TerminalExec) -> None:
+        fds = self._lines.fds
+        if len(fds) != 3:
+            raise StartRefused(NOT_POSSIBLE, f"expected three descriptors (stdin, stdout, stderr), found {len(fds)}.")
+        self._exec = self._execs.enter(message, (fds[0], fds[1], fds[2]))
+        self._exec.finish = self._finished
+        self._lines.drop()
+        self._say({"ok": True, "pid": self._exec.process.pid})
+
+    def _finished(self, end: ProcessEnd) -> None:
+        self._exec = None
+        if not self._lines.closed:
+            self._say({"code": end.code})
+            self._close()
+
+    def _say(self, message: Started | Refusal | TerminalEnd) -> None:
+        self._lines.send(message)
+        self._lines.flush()
+
+    def _close(self) -> None:
+        """Whoever asked is gone: so is the command."""
+        self._timer.cancel()
+        if not self._lines.sock.fileno() < 0:
+            self._loop.unwatch(self._lines.fileno())
+            self._lines.close()
+        if self._exec is not None:
+            self._exec.kill()
