@@ -124,13 +124,13 @@ def test_times_of_faults_and_sizes() -> None:
 
     usual, site = _site(parsed()), _site(parsed(*words))
 
-    assert (usual.devices, usual.distrust, usual.sizing, usual.creating) == (
+    assert (usual.devices, usual.node_quarantine, usual.sizing, usual.creating) == (
         DeviceRules(),
         120,
         SizingRules(30, 60),
         CreationRules(),
     )
-    assert (site.devices.grace, site.distrust, site.sizing) == (5, 3600, SizingRules(7, 120))
+    assert (site.devices.grace, site.node_quarantine, site.sizing) == (5, 3600, SizingRules(7, 120))
 
 
 def file(tmp_path: Path, text: str) -> str:

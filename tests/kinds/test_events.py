@@ -359,11 +359,11 @@ def test_each_kind_has_its_own_words(
     emit = kind.event(job(role(), ledger=BEFORE), Status(ledger_after(event), ()), event)
 
     assert (emit.warning, emit.source) == (warning, SOURCES.get(kind.singular, ""))
-    assert expected is None or (emit.reason or str(emit.moment), emit.message) == expected
+    assert expected is None or (emit.reason or str(emit.event_reason), emit.message) == expected
 
 
 def test_every_moment_is_in_the_table() -> None:
-    assert {event.moment for event, _, _ in CASES.values()} == set(EventReason) - {EventReason.FOREIGN}, (
+    assert {event.event_reason for event, _, _ in CASES.values()} == set(EventReason) - {EventReason.FOREIGN}, (
         "no kind has words for it"
     )
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from trainwright.core.nodes import silent_since
+from trainwright.core.nodes import not_ready_since
 from trainwright.model.child import Node, NodeSpec, NodeStatus, ObjectCondition
 from trainwright.model.meta import Key, Meta
 from trainwright.runtime.cache import Cache
@@ -92,20 +92,20 @@ def test_a_node_that_was_removed_stays_as_silent_since_it_went(stand: Stand) -> 
     stand.put("a")
     stand.clock.time = later(30)
     assert stand.remove("a") == {"a"}
-    assert silent_since(stand.known()["a"]) == later(30)
+    assert not_ready_since(stand.known()["a"]) == later(30)
     stand.clock.time = later(90)
     assert stand.nodes.update({Key("", "a")}) == set()
-    assert silent_since(stand.known()["a"]) == later(30)
+    assert not_ready_since(stand.known()["a"]) == later(30)
 
 
 def test_a_node_that_comes_back_is_as_it_is(stand: Stand) -> None:
     stand.put("a")
     stand.remove("a")
     assert stand.put("a", since=later(99)) == {"a"}
-    assert silent_since(stand.known()["a"]) is None
+    assert not_ready_since(stand.known()["a"]) is None
     stand.clock.time = later(200)
     stand.remove("a")
-    assert silent_since(stand.known()["a"]) == later(200)
+    assert not_ready_since(stand.known()["a"]) == later(200)
 
 
 def test_a_node_that_nobody_has_seen_is_not_known(stand: Stand) -> None:
@@ -128,18 +128,18 @@ def test_a_node_of_pods_that_is_in_no_list_is_gone_since_it_was_missed(stand: St
     stand.nodes.miss({"a", "b", ""})
 
     assert set(stand.known()) == {"a", "b"}
-    assert silent_since(stand.known()["b"]) == later(30)
-    assert silent_since(stand.known()["a"]) is None
+    assert not_ready_since(stand.known()["b"]) == later(30)
+    assert not_ready_since(stand.known()["a"]) is None
     stand.clock.time = later(40)
     stand.nodes.miss({"b"})
-    assert silent_since(stand.known()["b"]) == later(30)
+    assert not_ready_since(stand.known()["b"]) == later(30)
 
 
 def test_a_node_that_was_only_late_is_as_it_is(stand: Stand) -> None:
     stand.nodes.miss({"a"})
 
     assert stand.put("a") == {"a"}
-    assert silent_since(stand.known()["a"]) is None
+    assert not_ready_since(stand.known()["a"]) is None
 
 
 def test_before_the_nodes_have_been_listed_none_is_missed() -> None:

@@ -83,7 +83,7 @@ async def test_how_a_job_ended_is_told_until_it_is_taken(emit: Emit, error: ApiE
     async with at_work(stand.recorder.run()):
         await stand.recorder.tell(job(), emit)
         await asyncio.sleep(60)
-    assert [one["reason"] for one in stand.told()] == [emit.moment]
+    assert [one["reason"] for one in stand.told()] == [emit.event_reason]
     assert len(stand.wire.calls) == 7
     assert stand.telemetry.writes["create", "events", error.reason] == 6
 

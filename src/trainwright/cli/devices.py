@@ -19,7 +19,7 @@ from trainwright.cli.record import as_yaml
 from trainwright.errors import UsageError
 from trainwright.model.job import Body
 from trainwright.model.problem import nearest
-from trainwright.model.units import Time, moment
+from trainwright.model.units import Time, parse_time
 from trainwright.node.devices.inventory import GPU, KNOWN_VARIABLES, DeviceSet, found_gpus, numbered
 from trainwright.node.devices.leases import HeldDevice, LeaseFolder
 from trainwright.runtime.ports import WallClock
@@ -240,7 +240,7 @@ def _table(held: list[HeldDevice]) -> Iterator[str]:
 
 def _row(one: HeldDevice, now: Time) -> list[str]:
     by = one.holder
-    since = moment(by.since)
+    since = parse_time(by.since)
     old = age((now - since).total_seconds()) if since is not None else ""
     pid = str(by.pid) if by.pid else ""
     return [one.resource, one.device, by.user or "unknown", by.job, by.pod, by.run, pid, old, _state(one)]

@@ -34,7 +34,7 @@ from trainwright.kinds.registry import find as kind_of
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ATTEMPT, INDEX, ROLE, Key
-from trainwright.model.units import Time, members, moment
+from trainwright.model.units import Time, parse_indexes, parse_time
 from trainwright.runtime.ports import WallClock
 
 #: Replicas and events that are listed.
@@ -242,7 +242,7 @@ def _there(one: ListedJob, ledger: Ledger) -> int:
     """Replicas that run; once it is over, those that succeeded."""
     if one.pods is not None and ledger.outcome is None:
         return sum(condition(pod).phase == "Running" for pod in one.pods)
-    return sum(len(members(role.succeeded)) for role in ledger.roles)
+    return sum(len(parse_indexes(role.succeeded)) for role in ledger.roles)
 
 
 def _total(body: Body) -> int:
@@ -251,7 +251,7 @@ def _total(body: Body) -> int:
 
 
 def _age(holder: Body, now: Time) -> str:
-    since = moment(str(holder.get("creationTimestamp") or holder.get("startTime") or ""))
+    since = parse_time(str(holder.get("creationTimestamp") or holder.get("startTime") or ""))
     return age((now - since).total_seconds()) if since is not None else ""
 
 

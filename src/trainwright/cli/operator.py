@@ -266,7 +266,7 @@ def _site(given: dict[str, Any]) -> Site:
     return Site(
         domain=given.pop("domain"),
         node_grace=given.pop("node_grace"),
-        distrust=given.pop("distrust"),
+        node_quarantine=given.pop("distrust"),
         devices=DeviceRules(
             resources=given.pop("gpu_resources"),
             conditions=given.pop("gpu_failure_conditions"),

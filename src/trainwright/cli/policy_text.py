@@ -10,7 +10,7 @@ from trainwright.model.cause import CauseKind
 from trainwright.model.job import CleanPods, Job, Lifecycle, Restart, RestartScope, Role, Since
 from trainwright.model.ledger import Outcome, Reason
 from trainwright.model.rule import AllOf, AnyOf, Atom, Result, Rule, Which
-from trainwright.model.units import spell
+from trainwright.model.units import format_indexes
 
 Ranks = dict[str, tuple[int, ...]]
 
@@ -28,7 +28,7 @@ _CLEAN = {
 
 def replicas(who: Ranks) -> str:
     """`worker 0`, `master 2 and worker 0-1`."""
-    return " and ".join(f"{role} {spell(ranks)}" for role, ranks in who.items())
+    return " and ".join(f"{role} {format_indexes(ranks)}" for role, ranks in who.items())
 
 
 def deciders(rule: Rule, job: Job) -> Ranks | None:
@@ -85,7 +85,7 @@ def _one(rule: Rule) -> str:
 
 def _atom(atom: Atom) -> str:
     if isinstance(atom.which, tuple):
-        return f"{atom.role} {spell(atom.which)}"
+        return f"{atom.role} {format_indexes(atom.which)}"
     return f"{'every' if atom.which is Which.EVERY else 'any'} {atom.role}"
 
 

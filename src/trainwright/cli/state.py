@@ -25,7 +25,7 @@ from msgspec import Struct
 from trainwright.cli.flags import age
 from trainwright.errors import EngineError, UsageError
 from trainwright.model.meta import Key
-from trainwright.model.units import Time, moment, rfc3339
+from trainwright.model.units import Time, parse_time, rfc3339
 
 #: How many runs of a job are kept.
 KEPT = 5
@@ -246,7 +246,7 @@ def is_live(lock: Path) -> bool:
 
 def in_use(key: Key, by: RunLock | None, now: Time) -> str:
     """The refusal of a second run, with the ways to the first."""
-    since = moment(by.since) if by is not None else None
+    since = parse_time(by.since) if by is not None else None
     who = f" by process {by.pid}" if by is not None else ""
     when = f", since {by.since} ({age((now - since).total_seconds())} ago)" if by is not None and since else ""
     word = key.name if key.namespace == "default" else str(key)

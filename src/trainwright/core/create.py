@@ -11,36 +11,36 @@ is over, for its log; one that still lives goes at once.
 from msgspec.structs import replace
 
 from trainwright.core import attempts, autosize, classify, gate, quarantine, removal, render
-from trainwright.core.classify import impatient_at, patience
-from trainwright.core.observe import Snapshot, StalePod, up
+from trainwright.core.classify import create_error_timeout, given_up_at
+from trainwright.core.observe import Snapshot, StalePod, is_up
 from trainwright.core.report import StepActions
 from trainwright.core.verdict import deadline, start_deadline
 from trainwright.model.child import Extra
 from trainwright.model.job import Body, Job, Replica, RestartScope, Role
-from trainwright.model.meta import DIGEST, PLACES, WORLD
+from trainwright.model.meta import ADDRESS_HASHES, DIGEST, WORLD
 from trainwright.model.plan import Create, Delete, Patch, ReplicaState, RoleState, State
 from trainwright.model.units import Time
 
 Address = tuple[str, str, str]
 
 
-def keep_extras(view: Snapshot) -> tuple[list[Create], list[Patch], list[Delete]]:
+def sync_extras(view: Snapshot) -> tuple[list[Create], list[Patch], list[Delete]]:
     """What the dialect wants and is not there, what is out of step by its digest, what nobody wants any more."""
-    bodies = view.job.dialect.extras(view.job, gate.basis(view.job, view.roles, view.observed), view.site)
+    bodies = view.job.dialect.extras(view.job, gate.visible_to_dialect(view.job, view.roles, view.observed), view.site)
     if not bodies and not view.observed.extras:
         return [], [], []
     gang = view.job.gang.at(view.site) if view.job.gang is not None else None
     # The group of a gang may only be out of sight: what is there stays there.
     unseen = "PodGroup" if view.job.gang is not None and gang is None else ""
-    places = gate.places(view.job, view.roles)
+    places = gate.address_hashes(view.job, view.roles)
     made = [render.extra(view.job, body, places) for body in bodies if body["kind"] != unseen]
-    wanted = {render.address(view.job, create.body): create for create in made}
-    present = {removal.address(extra): extra for extra in view.observed.extras if extra.kind != unseen}
-    old = {key for key, extra in present.items() if gate.outlived(view.job, extra, view.roles)}
+    wanted = {render.extra_key(view.job, create.body): create for create in made}
+    present = {removal.extra_key(extra): extra for extra in view.observed.extras if extra.kind != unseen}
+    old = {key for key, extra in present.items() if gate.is_obsolete(view.job, extra, view.roles)}
     lasting = {key: create for key, create in wanted.items() if key not in old}
     return (
         [create for key, create in lasting.items() if key not in present],
-        _patches(lasting, present, gang.keeps if gang is not None else frozenset()),
+        _patches(lasting, present, gang.create_only_fields if gang is not None else frozenset()),
         _surplus(view, lasting, present),
     )
 
@@ -49,10 +49,16 @@ def _patches(wanted: dict[Address, Create], present: dict[Address, Extra], keeps
     patches = []
     for key, create in wanted.items():
         extra, noted = present.get(key), create.body["metadata"]["annotations"]
-        if extra is None or removal.going(extra) or (extra.metadata.annotations or {}).get(DIGEST) == noted[DIGEST]:
+        if (
+            extra is None
+            or removal.is_terminating(extra)
+            or (extra.metadata.annotations or {}).get(DIGEST) == noted[DIGEST]
+        ):
             continue
         body = _update(create.body, keeps)
-        body["metadata"] = {"annotations": {name: noted[name] for name in (DIGEST, WORLD, PLACES) if name in noted}}
+        body["metadata"] = {
+            "annotations": {name: noted[name] for name in (DIGEST, WORLD, ADDRESS_HASHES) if name in noted}
+        }
         meta, why = extra.metadata, "kept in step with the job"
         patches.append(Patch(extra.kind, meta.name, meta.uid, body, why, api=extra.api_version))
     return patches
@@ -62,9 +68,9 @@ def _surplus(view: Snapshot, wanted: dict[Address, Create], present: dict[Addres
     surplus = [
         extra
         for key, extra in sorted(present.items())
-        if key not in wanted and not removal.going(extra) and not gate.holds(view.job, extra)
+        if key not in wanted and not removal.is_terminating(extra) and not gate.is_current(view.job, extra)
     ]
-    return [removal.of_extra(extra, "the job no longer has it") for extra in surplus]
+    return [removal.extra_delete(extra, "the job no longer has it") for extra in surplus]
 
 
 def _update(body: Body, keeps: frozenset[str]) -> Body:
@@ -81,9 +87,9 @@ _ENDED = ("Succeeded", "Failed")
 def create_missing(view: Snapshot) -> StepActions:
     """Everything that is missing or too much."""
     holds = _holds(view)
-    creates, patches, deletes = keep_extras(view)
-    if view.leftovers or view.doubts:
-        deletes = _leftovers(view, holds) + _stuck(view) + deletes
+    creates, patches, deletes = sync_extras(view)
+    if view.stale_pods or view.unhealthy_nodes:
+        deletes = _stale_deletes(view, holds) + _forced_deletes(view) + deletes
     made, surplus = _services(view)
     creates = creates + made + _pods(view, holds)
     actions = StepActions(tuple(deletes + surplus), tuple(creates), tuple(patches), _wake(view, holds))
@@ -103,45 +109,49 @@ def _after_refusals(view: Snapshot, actions: StepActions) -> StepActions:
 
 def _holds(view: Snapshot) -> dict[str, dict[int, Time]]:
     """By role: which replicas must wait, and until when."""
-    return {book.name: attempts.held(book, view.now) for book in view.ledger.roles if book.holds}
+    return {entry.name: attempts.held_replicas(entry, view.now) for entry in view.ledger.roles if entry.holds}
 
 
-def _leftovers(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[Delete]:
-    stay = autosize.spares_kept(view)
-    gone = [one for one in view.leftovers if one.pod.metadata.uid not in stay]
-    return removal.of_pods(view, ((one.pod, one.why) for one in gone if not _shown(one, holds.get(one.role, {}))))
+def _stale_deletes(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[Delete]:
+    stay = autosize.kept_spares(view)
+    gone = [one for one in view.stale_pods if one.pod.metadata.uid not in stay]
+    return removal.pod_deletes(
+        view, ((one.pod, one.why) for one in gone if not _is_log_kept(one, holds.get(one.role, {})))
+    )
 
 
-def _shown(one: StalePod, held: dict[int, Time]) -> bool:
+def _is_log_kept(one: StalePod, held: dict[int, Time]) -> bool:
     """A failed pod whose replica waits anyway: its log may be read until then."""
     return one.index in held and one.pod.status.phase in _ENDED
 
 
-def _stuck(view: Snapshot) -> list[Delete]:
+def _forced_deletes(view: Snapshot) -> list[Delete]:
     """Pods that somebody else deletes and that cannot go because their node is lost."""
-    if not view.doubts:
+    if not view.unhealthy_nodes:
         return []
     stopping = [seen.pod for role in view.roles for seen in role.replicas if seen.state is State.STOPPING]
-    return removal.of_pods(view, ((pod, "being deleted") for pod in stopping if pod is not None))
+    return removal.pod_deletes(view, ((pod, "being deleted") for pod in stopping if pod is not None))
 
 
 def _pods(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[Create]:
-    if view.calm:
-        return autosize.spares_missing(view) if view.job.resizing else []
+    if view.all_running:
+        return autosize.missing_spares(view) if view.job.has_autosized_role else []
     missing = [
         (role, seen)
         for role, group in _in_order(view)
-        if not group.calm
+        if not group.all_running
         for seen in group.replicas
         if seen.state is State.WAITING and seen.index not in holds.get(role.name, {})
     ]
     if not missing:
-        return autosize.spares_missing(view) if view.job.resizing else []
-    if not _admitted(view) or gate.shut(view.job, view.observed):
+        return autosize.missing_spares(view) if view.job.has_autosized_role else []
+    if not _is_admitted(view) or gate.blocks_creation(view.job, view.observed):
         return []
     taken = {pod.metadata.name for pod in view.observed.pods}
-    leaving = {one.role for one in view.leftovers if not one.spare and one.pod.status.phase not in _ENDED}
-    startable = [role.name for role in view.job.roles if _startable(view, role) and not _met(role, leaving)]
+    leaving = {one.role for one in view.stale_pods if not one.spare and one.pod.status.phase not in _ENDED}
+    startable = [
+        role.name for role in view.job.roles if _may_start(view, role) and not _would_meet_old_pods(role, leaving)
+    ]
     replicas = [_replica(view.job, role, seen) for role, seen in missing if role.name in startable]
     terms = {role.name: quarantine.node_terms(view, role) for role in view.job.roles} if view.ledger.avoided else {}
     return [
@@ -156,28 +166,30 @@ def _in_order(view: Snapshot) -> list[tuple[Role, RoleState]]:
     return sorted(zip(view.job.roles, view.roles, strict=True), key=lambda pair: pair[0].stage)
 
 
-def _startable(view: Snapshot, role: Role) -> bool:
+def _may_start(view: Snapshot, role: Role) -> bool:
     """The roles before it are up, where it waits for that."""
     if not role.awaits_running:
         return True
     before = [group for other, group in zip(view.job.roles, view.roles, strict=True) if other.stage < role.stage]
-    return all(up(seen) for group in before for seen in group.replicas)
+    return all(is_up(seen) for group in before for seen in group.replicas)
 
 
-def _met(role: Role, leaving: set[str]) -> bool:
+def _would_meet_old_pods(role: Role, leaving: set[str]) -> bool:
     """A pod that is made now would meet one of an older attempt that has not ended, and take it for its peer."""
     return (
-        bool(leaving) and role.bond is not RestartScope.POD and (role.bond is RestartScope.JOB or role.name in leaving)
+        bool(leaving)
+        and role.barrier_scope is not RestartScope.POD
+        and (role.barrier_scope is RestartScope.JOB or role.name in leaving)
     )
 
 
-def _admitted(view: Snapshot) -> bool:
+def _is_admitted(view: Snapshot) -> bool:
     """The gang's scheduler lets pods be made, where it is one that is asked first."""
     gang = view.job.gang.at(view.site) if view.job.gang is not None else None
-    if gang is None or not gang.admits:
+    if gang is None or not gang.admitting_phases:
         return True
     groups = [extra for extra in view.observed.extras if extra.api_version == gang.api]
-    return any(group.status is not None and group.status.phase in gang.admits for group in groups)
+    return any(group.status is not None and group.status.phase in gang.admitting_phases for group in groups)
 
 
 def _replica(job: Job, role: Role, seen: ReplicaState) -> Replica:
@@ -200,45 +212,45 @@ def _services(view: Snapshot) -> tuple[list[Create], list[Delete]]:
         if role.service
         for seen in group.replicas
     ]
-    surplus = [present[name] for name in sorted(present.keys() - wanted) if not removal.going(present[name])]
+    surplus = [present[name] for name in sorted(present.keys() - wanted) if not removal.is_terminating(present[name])]
     return (
         [render.service(view.job, replica, view.site) for replica in missing if replica.name not in present],
-        [removal.of_service(service, "no replica of this name is wanted") for service in surplus],
+        [removal.service_delete(service, "no replica of this name is wanted") for service in surplus],
     )
 
 
 def _wake(view: Snapshot, holds: dict[str, dict[int, Time]]) -> Time | None:
     """The next moment at which something changes by time alone."""
     life = view.job.lifecycle
-    growing = autosize.fit_wakes(view) if view.job.resizing else []
-    anxious = holds or growing or view.doubts or view.ledger.avoided
-    if view.calm and not (anxious or life.deadline or life.start_deadline is not None):
+    growing = autosize.size_wakes(view) if view.job.has_autosized_role else []
+    anxious = holds or growing or view.unhealthy_nodes or view.ledger.avoided
+    if view.all_running and not (anxious or life.deadline or life.start_deadline is not None):
         return None
     times = growing + [moment for held in holds.values() for moment in held.values()]
     times += [due for due in (deadline(view), start_deadline(view)) if due is not None] + quarantine.wakes(view)
-    if not view.calm:
-        times += _impatient(view)
-    if view.doubts:
+    if not view.all_running:
+        times += _create_error_times(view)
+    if view.unhealthy_nodes:
         pods = [seen.pod for role in view.roles for seen in role.replicas if seen.pod is not None and not seen.final]
-        doubt = removal.overdue_at(view, pods + [one.pod for one in view.leftovers])
-        times += [doubt] if doubt is not None else []
+        health = removal.next_check_at(view, pods + [one.pod for one in view.stale_pods])
+        times += [health] if health is not None else []
     return min((moment for moment in times if moment > view.now), default=None) if times else None
 
 
-def _impatient(view: Snapshot) -> list[Time]:
+def _create_error_times(view: Snapshot) -> list[Time]:
     """When pods that cannot start are given up."""
     stuck = [
-        impatient_at(seen.pod, patience(role, view.site))
+        given_up_at(seen.pod, create_error_timeout(role, view.site))
         for role, group in zip(view.job.roles, view.roles, strict=True)
-        if patience(role, view.site) is not None and not group.calm
+        if create_error_timeout(role, view.site) is not None and not group.all_running
         for seen in group.replicas
         if seen.state is State.STARTING and seen.cause is not None and seen.pod is not None
     ]
     return [due for due in stuck if due is not None] + [
         due
         for role, group in zip(view.job.roles, view.roles, strict=True)
-        if role.recreates and not group.calm
+        if role.recreates_pods and not group.all_running
         for seen in group.replicas
-        if classify.stuck_in_creation(role, seen)
-        for due in classify.creation_wakes(attempts.of_role(view.ledger, role.name), seen, view.site.creating, view.now)
+        if classify.is_stuck(role, seen)
+        for due in classify.stuck_wakes(attempts.find_entry(view.ledger, role.name), seen, view.site.creating, view.now)
     ]

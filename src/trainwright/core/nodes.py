@@ -22,18 +22,18 @@ from typing import Any
 
 from msgspec import Struct
 
-from trainwright.model.child import GONE, Node, Observed, Taint
+from trainwright.model.child import NODE_GONE, Node, Observed, Taint
 from trainwright.model.job import Body, Job, Role
 from trainwright.model.meta import JOB_UID, ROLE
 from trainwright.model.site import Site
 from trainwright.model.units import Time, after, count
 
-_KEEPING_OFF = frozenset({"NoSchedule", "NoExecute"})
+_REPELLING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 
 
 def repelled_by_taints(node: Node, spec: Body, known: Container[str]) -> bool:
     """Whether a node keeps pods of this spec off; taints of these keys do not."""
-    hard = [one for one in node.spec.taints or () if one.effect in _KEEPING_OFF and one.key not in known]
+    hard = [one for one in node.spec.taints or () if one.effect in _REPELLING_EFFECTS and one.key not in known]
     return any(not _tolerated(one, spec.get("tolerations") or ()) for one in hard)
 
 
@@ -63,7 +63,7 @@ class HeldDevices(Struct, frozen=True, gc=False):
 
 def requested_devices(role: Role, site: Site) -> Mapping[str, int]:
     """How many GPUs a pod of this role asks for, by resource; most roles ask for none."""
-    found, known = role.extended, site.devices.resources
+    found, known = role.extended_resources, site.devices.resources
     if not found or found.keys() <= known:
         return found
     return {name: amount for name, amount in found.items() if name in known}
@@ -99,10 +99,12 @@ def held_devices(job: Job, observed: Observed, site: Site) -> Mapping[str, HeldD
 
 def device_failure(node: Node, amounts: Mapping[str, int], site: Site, times: int = 1) -> str:
     """What is wrong with the GPUs of a node of which so many times so much is in use, in words; empty: nothing."""
-    return ("" if node.plain else _told(node, site)) or _short(node.status.allocatable or {}, amounts, times)
+    return ("" if node.is_healthy else _detector_message(node, site)) or _missing_devices(
+        node.status.allocatable or {}, amounts, times
+    )
 
 
-def _told(node: Node, site: Site) -> str:
+def _detector_message(node: Node, site: Site) -> str:
     """What detectors say."""
     known = site.devices
     for condition in node.status.conditions or ():
@@ -115,7 +117,7 @@ def _told(node: Node, site: Site) -> str:
     return ""
 
 
-def _short(has: Mapping[str, str], amounts: Mapping[str, int], times: int) -> str:
+def _missing_devices(has: Mapping[str, str], amounts: Mapping[str, int], times: int) -> str:
     """What the node's device plugin no longer trusts."""
     for name, amount in amounts.items():
         left = has.get(name)
@@ -127,11 +129,11 @@ def _short(has: Mapping[str, str], amounts: Mapping[str, int], times: int) -> st
 
 UNREACHABLE = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
 #: From so many nodes on, the share of those that fell silent says something about the cluster.
-FEW = 3
+MIN_NODES_FOR_SHARE = 3
 #: If more than this share of all nodes falls silent, it is more likely that nobody hears them than that all died.
-MOST_SILENT = 0.55
+MAX_SILENT_SHARE = 0.55
 #: And then they are waited for so many times as long.
-LONGER = 5.0
+WIDE_OUTAGE_GRACE_FACTOR = 5.0
 
 
 class NodeHealth(Struct, frozen=True, gc=False):
@@ -141,22 +143,22 @@ class NodeHealth(Struct, frozen=True, gc=False):
     silent: bool = False
     lost_at: Time | None = None
     #: Why it is not ready, in the words of its Ready condition.
-    words: str = ""
+    not_ready_message: str = ""
     #: Its GPUs have failed, in words, and which roles hold some; pods of those are given up from then on.
-    sick: str = ""
+    device_message: str = ""
     roles: frozenset[str] = frozenset()
-    failed_at: Time | None = None
+    devices_failed_at: Time | None = None
 
-    def lost(self, now: Time) -> bool:
+    def is_lost(self, now: Time) -> bool:
         """Whether the node is lost."""
         return self.lost_at is not None and now >= self.lost_at
 
-    def failed(self, role: str, now: Time) -> bool:
+    def devices_have_failed(self, role: str, now: Time) -> bool:
         """Whether GPUs that this role holds have failed."""
-        return self.failed_at is not None and now >= self.failed_at and role in self.roles
+        return self.devices_failed_at is not None and now >= self.devices_failed_at and role in self.roles
 
 
-def doubts(job: Job, observed: Observed, site: Site, now: Time) -> Mapping[str, NodeHealth]:
+def unhealthy_nodes(job: Job, observed: Observed, site: Site, now: Time) -> Mapping[str, NodeHealth]:
     """The nodes that hold pods of the job and are not as they should be; few jobs ever have any."""
     known = observed.nodes
     if known is None:
@@ -164,57 +166,59 @@ def doubts(job: Job, observed: Observed, site: Site, now: Time) -> Mapping[str, 
     asked = most_requested_devices(job, site)
     names = {pod.spec.node_name for pod in observed.pods}
     here = [(name, node) for name in names if (node := known.get(name)) is not None]
-    strange = [pair for pair in here if not pair[1].plain or (asked and pair[1].status.allocatable)]
+    strange = [pair for pair in here if not pair[1].is_healthy or (asked and pair[1].status.allocatable)]
     if not strange:
         return {}
-    silent = {name: node for name, node in strange if not (node.plain or node.ready)}
+    silent = {name: node for name, node in strange if not (node.is_healthy or node.ready)}
     odd: dict[str, Node] = {}
     if asked:
         pods = Counter([pod.spec.node_name for pod in observed.pods])
         odd = {
             name: node for name, node in strange if name not in silent and device_failure(node, asked, site, pods[name])
         }
-    found = _silent(silent, known, site) if silent else {}
-    return found | _sick(job, odd, observed, site, now) if odd else found
+    found = _silent_nodes(silent, known, site) if silent else {}
+    return found | _device_nodes(job, odd, observed, site, now) if odd else found
 
 
-def _gone(node: Node) -> bool:
-    return any(condition.reason == GONE for condition in node.status.conditions or ())
+def _is_removed(node: Node) -> bool:
+    return any(condition.reason == NODE_GONE for condition in node.status.conditions or ())
 
 
-def silent_since(node: Node) -> Time | None:
+def not_ready_since(node: Node) -> Time | None:
     """Since when the node has not answered."""
     times = [c.last_transition_time for c in node.status.conditions or () if c.type == "Ready" and c.status != "True"]
     times += [taint.time_added for taint in node.spec.taints or () if taint.key in UNREACHABLE]
     return min((moment for moment in times if moment is not None), default=node.metadata.creation_timestamp)
 
 
-def _words(node: Node) -> str:
+def _ready_message(node: Node) -> str:
     return next((one.message for one in node.status.conditions or () if one.type == "Ready"), "")
 
 
-def _silent(silent: Mapping[str, Node], known: Mapping[str, Node], site: Site) -> dict[str, NodeHealth]:
+def _silent_nodes(silent: Mapping[str, Node], known: Mapping[str, Node], site: Site) -> dict[str, NodeHealth]:
     """When each of them counts as lost.
 
     With no node ready, none is ever judged: nothing could run elsewhere, so giving pods up could only do harm. With
     most of them silent it is the network or the API server that we have lost; they are waited for longer. A node that
     was removed is gone whatever the others do.
     """
-    there = [node for node in known.values() if not _gone(node)]
+    there = [node for node in known.values() if not _is_removed(node)]
     mute = sum([not node.ready for node in there])
     if mute == len(there):
         return dict.fromkeys(silent, NodeHealth(silent=True))
-    braked = len(there) > FEW and mute > MOST_SILENT * len(there)
+    braked = len(there) > MIN_NODES_FOR_SHARE and mute > MAX_SILENT_SHARE * len(there)
     found: dict[str, NodeHealth] = {}
     for name, node in silent.items():
-        since = silent_since(node)
-        grace = site.node_grace * (LONGER if braked and not _gone(node) else 1.0)
+        since = not_ready_since(node)
+        grace = site.node_grace * (WIDE_OUTAGE_GRACE_FACTOR if braked and not _is_removed(node) else 1.0)
         lost_at = None if since is None else after(since, grace)
-        found[name] = NodeHealth(silent=True, lost_at=lost_at, words=_words(node))
+        found[name] = NodeHealth(silent=True, lost_at=lost_at, not_ready_message=_ready_message(node))
     return found
 
 
-def _sick(job: Job, answering: Mapping[str, Node], observed: Observed, site: Site, now: Time) -> dict[str, NodeHealth]:
+def _device_nodes(
+    job: Job, answering: Mapping[str, Node], observed: Observed, site: Site, now: Time
+) -> dict[str, NodeHealth]:
     """When the GPUs of each of them count as failed: a while after that was first seen.
 
     Where nothing could run elsewhere they are not judged, as with nodes that are silent.
@@ -229,13 +233,15 @@ def _sick(job: Job, answering: Mapping[str, Node], observed: Observed, site: Sit
     found: dict[str, NodeHealth] = {}
     for name, illness in ill.items():
         roles = [role for role in job.roles if role.name in held[name].roles]
-        movable = any(elsewhere(role, observed.nodes or {}, ill, site) for role in roles)
+        movable = any(another_node_fits(role, observed.nodes or {}, ill, site) for role in roles)
         due = after(min(since.get(name, now), now), site.devices.grace) if movable else None
-        found[name] = NodeHealth(sick=illness, roles=frozenset(role.name for role in roles), failed_at=due)
+        found[name] = NodeHealth(
+            device_message=illness, roles=frozenset(role.name for role in roles), devices_failed_at=due
+        )
     return found
 
 
-def elsewhere(role: Role, known: Mapping[str, Node], barred: Collection[str], site: Site) -> bool:
+def another_node_fits(role: Role, known: Mapping[str, Node], barred: Collection[str], site: Site) -> bool:
     """Whether a node is known that could take pods of this role, as far as one can tell without its scheduler.
 
     The barred ones are those where such pods have been.
@@ -245,14 +251,14 @@ def elsewhere(role: Role, known: Mapping[str, Node], barred: Collection[str], si
     borne = taint_keys(known.get(name) for name in barred) | asked.keys()
     return any(
         name not in barred
-        and _takes(node, spec.get("nodeSelector") or {}, asked)
+        and _can_take(node, spec.get("nodeSelector") or {}, asked)
         and not repelled_by_taints(node, spec, borne)
         and not device_failure(node, {}, site)
         for name, node in known.items()
     )
 
 
-def _takes(node: Node, selector: Mapping[str, str], asked: Mapping[str, int]) -> bool:
+def _can_take(node: Node, selector: Mapping[str, str], asked: Mapping[str, int]) -> bool:
     """It is open, and has what is asked for; one that does not say what it has may have anything."""
     labels, has = node.metadata.labels or {}, node.status.allocatable
     return (

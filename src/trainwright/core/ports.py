@@ -21,60 +21,60 @@ def endpoints(job: Job) -> tuple[Endpoints, ...]:
     """The replicas that pods may be told of in the next pass; none where that pass makes no pods."""
     if job.ledger.outcome is not None or job.lifecycle.suspended or job.deleting or job.unmanaged:
         return ()
-    largest = autosize.largest(job)
+    largest = autosize.at_largest_size(job)
     told = job.dialect.endpoints(largest)
     roles = [role for role in largest.roles if role.name in told]
     return tuple(Endpoints(job.key.replica_prefix(role.name), role.replicas, told[role.name]) for role in roles)
 
 
-def lacking(job: Job, site: Site) -> bool:
+def needs_ports(job: Job, site: Site) -> bool:
     """Whether a replica still needs ports: only then must be known which ones others hold."""
-    return any(name not in job.ledger.ports for name, _ in _needs(autosize.within_bounds(job), site))
+    return any(name not in job.ledger.ports for name, _ in _needed_ports(autosize.within_bounds(job), site))
 
 
-def handed(view: Snapshot) -> Snapshot:
+def assign_ports(view: Snapshot) -> Snapshot:
     """The pass in which every replica that needs ports has some, and no other."""
     before = view.ledger.ports
-    if not (before or view.job.ported):
+    if not (before or view.job.has_ports):
         return view
-    needs = dict(_needs(view.job, view.site))
+    needs = dict(_needed_ports(view.job, view.site))
     if needs.keys() == before.keys():
         return view
     known = {name: base for name, base in before.items() if name in needs}
     new = [name for name in needs if name not in known]
     if new:
         size = max(needs.values())
-        taken = _places(view.site, size, view.observed.ports | frozenset(known.values()))
-        known |= zip(new, _free(view.job.uid, view.site, size, taken), strict=False)
-    return view.remember(replace(view.ledger, ports=known))
+        taken = _blocks(view.site, size, view.observed.ports | frozenset(known.values()))
+        known |= zip(new, _candidate_ports(view.job.uid, view.site, size, taken), strict=False)
+    return view.with_ledger(replace(view.ledger, ports=known))
 
 
-def shared(view: Snapshot) -> list[str]:
+def shared_ports(view: Snapshot) -> list[str]:
     """Replicas that were given ports in this pass which another job has as well: there were no others."""
     if view.ledger.ports == view.stored.ports or not view.observed.ports:
         return []
-    sizes = dict(_needs(view.job, view.site))
+    sizes = dict(_needed_ports(view.job, view.site))
     size = max(sizes.values(), default=1)
-    taken = _places(view.site, size, view.observed.ports)
+    taken = _blocks(view.site, size, view.observed.ports)
     new = {name: base for name, base in view.ledger.ports.items() if name not in view.stored.ports}
     return [name for name, base in new.items() if (base - view.site.host_ports[0]) // size in taken]
 
 
-def _needs(job: Job, site: Site) -> Iterator[tuple[str, int]]:
+def _needed_ports(job: Job, site: Site) -> Iterator[tuple[str, int]]:
     """The names of replicas that need ports, each with how many."""
     for role in job.roles:
-        if role.ports and (role.hosted or not site.names_resolve):
+        if role.ports and (role.uses_host_ports or not site.names_resolve):
             for index in range(role.replicas):
                 yield job.key.replica_name(role.name, index), role.ports
 
 
-def _places(site: Site, size: int, bases: frozenset[int]) -> set[int]:
+def _blocks(site: Site, size: int, bases: frozenset[int]) -> set[int]:
     """Which places of the range these blocks touch; another range or size may have been in force when they were."""
     low = site.host_ports[0]
     return {(port - low) // size for base in bases for port in (base, base + size - 1)}
 
 
-def _free(uid: str, site: Site, size: int, taken: set[int]) -> Iterator[int]:
+def _candidate_ports(uid: str, site: Site, size: int, taken: set[int]) -> Iterator[int]:
     """First ports of blocks, for ever: first those that nobody holds, then the others."""
     low, high = site.host_ports
     count = max((high - low + 1) // size, 1)

@@ -25,22 +25,22 @@ HOSTNAME = "kubernetes.io/hostname"
 def update(view: Snapshot) -> Snapshot:
     """The pass with the list brought up to date: suspects noted, those that are well again forgotten in time."""
     ledger = view.ledger
-    if not (view.doubts or ledger.avoided):
+    if not (view.unhealthy_nodes or ledger.avoided):
         return view
-    sick = {name for name, doubt in view.doubts.items() if doubt.sick}
-    kept = [new for one in ledger.avoided if (new := _aged(one, view, sick)) is not None]
+    sick = {name for name, health in view.unhealthy_nodes.items() if health.device_message}
+    kept = [new for one in ledger.avoided if (new := _updated(one, view, sick)) is not None]
     noted = {one.node for one in kept}
     for name in sorted(sick - noted):
-        kept = _with(kept, Avoided(name, view.now, CauseKind.DEVICE))
+        kept = _added(kept, Avoided(name, view.now, CauseKind.DEVICE))
     avoided = tuple(kept)
     if avoided == ledger.avoided:
         return view
     trusted = {one.node for one in ledger.avoided if one.failed} - noted
-    view = view.remember(replace(ledger, avoided=avoided))
-    return _released(view) if trusted else view
+    view = view.with_ledger(replace(ledger, avoided=avoided))
+    return _retry_unplaced(view) if trusted else view
 
 
-def _aged(one: Avoided, view: Snapshot, sick: set[str]) -> Avoided | None:
+def _updated(one: Avoided, view: Snapshot, sick: set[str]) -> Avoided | None:
     """What is to be remembered of it now; nothing once it has been well for long enough."""
     node = (view.observed.nodes or {}).get(one.node)
     # One that nobody knows is no danger to pods either; should it come back, it may have been mended.
@@ -49,12 +49,12 @@ def _aged(one: Avoided, view: Snapshot, sick: set[str]) -> Avoided | None:
         return replace(one, until=None) if one.until is not None else one
     if not one.failed or (one.until is not None and view.now >= one.until):
         return None
-    latest = after(view.now, view.site.distrust)
+    latest = after(view.now, view.site.node_quarantine)
     # Further ahead than that it was written by a clock that was wrong.
     return one if one.until is not None and one.until <= latest else replace(one, until=latest)
 
 
-def _with(kept: list[Avoided], new: Avoided) -> list[Avoided]:
+def _added(kept: list[Avoided], new: Avoided) -> list[Avoided]:
     """The list with this one; the oldest that failed makes room, a suspect never does: its time would begin anew."""
     if len(kept) < KEPT_NODES:
         return [*kept, new]
@@ -62,34 +62,34 @@ def _with(kept: list[Avoided], new: Avoided) -> list[Avoided]:
     return [*(one for one in kept if one is not oldest), new] if oldest is not None else kept
 
 
-def _released(view: Snapshot) -> Snapshot:
+def _retry_unplaced(view: Snapshot) -> Snapshot:
     """Pods that wait for a place start anew, without the terms they were made with; and there may be room again."""
-    books: list[RoleLedger] = []
-    for book, group in zip(view.ledger.roles, view.roles, strict=True):
-        placeless = _placeless(group)
-        new = attempts.retry(book, placeless) if placeless else book
+    entries: list[RoleLedger] = []
+    for entry, group in zip(view.ledger.roles, view.roles, strict=True):
+        placeless = _unplaced_indexes(group)
+        new = attempts.retry_replicas(entry, placeless) if placeless else entry
         held = new.ceiling is not None and new.ceiling.tries
-        books.append(replace(new, ceiling=replace(new.ceiling, tries=0)) if new.ceiling and held else new)
-    if all(new is old for new, old in zip(books, view.ledger.roles, strict=True)):
+        entries.append(replace(new, ceiling=replace(new.ceiling, tries=0)) if new.ceiling and held else new)
+    if all(new is old for new, old in zip(entries, view.ledger.roles, strict=True)):
         return view
-    return view.remember(replace(view.ledger, roles=tuple(books))).again()
+    return view.with_ledger(replace(view.ledger, roles=tuple(entries))).reobserve()
 
 
-def _placeless(group: RoleState) -> list[int]:
-    if group.calm:
+def _unplaced_indexes(group: RoleState) -> list[int]:
+    if group.all_running:
         return []
-    starting = [seen for seen in group.replicas if seen.state is State.STARTING and not seen.final]
-    return [seen.index for seen in starting if seen.pod is not None and not seen.pod.spec.node_name]
+    starting = [replica for replica in group.replicas if replica.state is State.STARTING and not replica.final]
+    return [replica.index for replica in starting if replica.pod is not None and not replica.pod.spec.node_name]
 
 
-def failed(ledger: Ledger, causes: Iterable[Cause], now: Time) -> Ledger:
+def add_failed_nodes(ledger: Ledger, causes: Iterable[Cause], now: Time) -> Ledger:
     """The ledger with the nodes that these failures lie with."""
     blamed = {one.node: one for one in causes if one.why in (CauseKind.NODE_LOST, CauseKind.DEVICE) and one.node}
     if not blamed:
         return ledger
     kept = [one for one in ledger.avoided if one.node not in blamed]
     for name, cause in sorted(blamed.items()):
-        kept = _with(kept, Avoided(name, now, cause.why, failed=True))
+        kept = _added(kept, Avoided(name, now, cause.why, failed=True))
     return replace(ledger, avoided=tuple(kept))
 
 
@@ -109,6 +109,6 @@ def node_terms(view: Snapshot, role: Role) -> Body:
     known = view.observed.nodes or {}
     labels = [(node.metadata.labels or {}).get(HOSTNAME, name) if (node := known.get(name)) else name for name in names]
     term = {"matchExpressions": [{"key": HOSTNAME, "operator": "NotIn", "values": sorted(labels)}]}
-    if nodes.elsewhere(role, known, set(names), view.site):
+    if nodes.another_node_fits(role, known, set(names), view.site):
         return {REQUIRED: {"nodeSelectorTerms": [term]}}
     return {PREFERRED: [{"weight": 100, "preference": term}]}

@@ -22,7 +22,7 @@ def reconcile(job: Job, observed: Observed, site: Site, now: Time) -> Plan:
         lifecycle.unmanaged(view)  # 0 somebody else's: nothing at all
         or lifecycle.deleted(view)  # 1 being deleted: children follow by their owner
         or lifecycle.foreign(view)  # 1a unfinished under another controller: nothing but a word about it
-        or lifecycle.unfit(view)  # 2 a manifest that cannot be run, or an edit that cannot be applied
+        or lifecycle.invalid(view)  # 2 a manifest that cannot be run, or an edit that cannot be applied
         or lifecycle.finished(view)  # 3 decided earlier: clean up, time to live
         or lifecycle.suspended(view)  # 4 no pods
         or _live(lifecycle.begin(view))
@@ -37,5 +37,7 @@ def _live(view: Snapshot) -> Plan:
         ended = lifecycle.finished(lifecycle.end(settled.view, outcome))
         assert ended is not None  # noqa: S101 - an outcome is there, so the step answers; for the type checker
         return ended
-    view = ports.handed(lifecycle.advance(autosize.resized(autosize.fit(restart.again(settled)))))
-    return report.close(view, create.create_missing(view))
+    view = ports.assign_ports(
+        lifecycle.advance(autosize.apply_resizes(autosize.fit_sizes(restart.apply_restarts(settled))))
+    )
+    return report.make_plan(view, create.create_missing(view))

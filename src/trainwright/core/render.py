@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from trainwright.model.job import Body, Job, Replica
-from trainwright.model.meta import ATTEMPT, DIGEST, INDEX, JOB_UID, KIND, PLACES, ROLE, SPARE, WORLD, Owner
+from trainwright.model.meta import ADDRESS_HASHES, ATTEMPT, DIGEST, INDEX, JOB_UID, KIND, ROLE, SPARE, WORLD, Owner
 from trainwright.model.plan import Create
 from trainwright.model.site import Site
 
@@ -24,7 +24,7 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def merged(spec: Body, wanted: Body) -> Body:
+def with_node_terms(spec: Body, wanted: Body) -> Body:
     """A pod's spec with these terms beside the user's own: of their alternatives each gets the demand."""
     affinity: Mapping[str, Any] = spec.get("affinity") or {}
     given: Mapping[str, Any] = affinity.get("nodeAffinity") or {}
@@ -34,11 +34,13 @@ def merged(spec: Body, wanted: Body) -> Body:
     if REQUIRED in wanted:
         ours = wanted[REQUIRED]["nodeSelectorTerms"][0]["matchExpressions"]
         theirs = (given.get(REQUIRED) or {}).get("nodeSelectorTerms")
-        node[REQUIRED] = {"nodeSelectorTerms": [_both(one, ours) for one in theirs]} if theirs else wanted[REQUIRED]
+        node[REQUIRED] = (
+            {"nodeSelectorTerms": [_with_expressions(one, ours) for one in theirs]} if theirs else wanted[REQUIRED]
+        )
     return {**spec, "affinity": {**affinity, "nodeAffinity": node}}
 
 
-def _both(term: Body, ours: list[Body]) -> Body:
+def _with_expressions(term: Body, ours: list[Body]) -> Body:
     """An alternative that asks for nothing matches no node, and stays so."""
     if not (term.get("matchExpressions") or term.get("matchFields")):
         return term
@@ -46,7 +48,7 @@ def _both(term: Body, ours: list[Body]) -> Body:
 
 
 #: What the containers of a spare wait for; its name is all that people see of the reason.
-_NEVER: Body = {"configMapRef": {"name": "trainwright.spare-holds-a-place-for-growth"}}
+_MISSING_CONFIG_MAP: Body = {"configMapRef": {"name": "trainwright.spare-holds-a-place-for-growth"}}
 
 
 def pod(job: Job, replica: Replica, site: Site, terms: Body | None = None) -> Create:
@@ -54,7 +56,7 @@ def pod(job: Job, replica: Replica, site: Site, terms: Body | None = None) -> Cr
     body = job.dialect.pod(job, replica, site)
     ours = _labels(job, replica) | {ATTEMPT: str(replica.attempt)}
     metadata = _metadata(job, replica.name, body.get("metadata", {}), ours)
-    spec = merged(body["spec"], terms) if terms else body["spec"]
+    spec = with_node_terms(body["spec"], terms) if terms else body["spec"]
     return Create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 
@@ -64,11 +66,11 @@ def spare(job: Job, replica: Replica, site: Site, terms: Body) -> Create:
     given = replica.role.template.get("metadata") or {}
     metadata = _metadata(job, replica.name, {**given, "finalizers": []}, _labels(job, replica) | {ATTEMPT: SPARE})
     idle = {
-        part: [{**one, "envFrom": [*(one.get("envFrom") or ()), _NEVER]} for one in spec[part]]
+        part: [{**one, "envFrom": [*(one.get("envFrom") or ()), _MISSING_CONFIG_MAP]} for one in spec[part]]
         for part in ("initContainers", "containers")
         if spec.get(part)
     }
-    spec = merged({**spec, **idle}, terms) if terms else {**spec, **idle}
+    spec = with_node_terms({**spec, **idle}, terms) if terms else {**spec, **idle}
     return Create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 
@@ -84,14 +86,14 @@ def extra(job: Job, body: Body, places: str = "") -> Create:
     """A child of the whole job, with a digest of what it was made from; a gate, with where the pods are."""
     given = body.get("metadata", {})
     ours = {KIND: job.kind, JOB_UID: job.uid}
-    metadata = _metadata(job, address(job, body)[2], given, ours)
+    metadata = _metadata(job, extra_key(job, body)[2], given, ours)
     metadata["annotations"] = metadata.get("annotations", {}) | {DIGEST: digest(body)}
     if body["kind"] == "ConfigMap" and any(role.gate == metadata["name"] for role in job.roles):
-        metadata["annotations"] |= {WORLD: job.world} | ({PLACES: places} if places else {})
+        metadata["annotations"] |= {WORLD: job.world} | ({ADDRESS_HASHES: places} if places else {})
     return Create(body | {"metadata": metadata})
 
 
-def address(job: Job, body: Body) -> tuple[str, str, str]:
+def extra_key(job: Job, body: Body) -> tuple[str, str, str]:
     """API, kind and name of a child of the whole job; unless it says otherwise it is called like the job."""
     return body["apiVersion"], body["kind"], body.get("metadata", {}).get("name", job.key.name)
 

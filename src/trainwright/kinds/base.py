@@ -19,14 +19,14 @@ from msgspec.structs import replace
 from trainwright.kinds import template
 from trainwright.kinds.decode import Reading, Respelt, examine, filled, read
 from trainwright.kinds.scalars import item, under
-from trainwright.model.event import Emit, JobEvent, plain
+from trainwright.model.event import Emit, JobEvent, default_emit
 from trainwright.model.job import Body, Gang, Job
 from trainwright.model.ledger import Ledger, Outcome, Phase, Reason, Times
 from trainwright.model.meta import ADOPT, Key, ObjectMeta, Owner
 from trainwright.model.plan import Status
 from trainwright.model.problem import Problem
 from trainwright.model.rule import NEVER, Result
-from trainwright.model.units import BEGINNING, Time, moment
+from trainwright.model.units import EARLIEST_TIME, Time, parse_time
 
 
 def stamped(document: Body, stamps: Mapping[str, str]) -> Body:
@@ -110,7 +110,7 @@ class Kind(Struct, frozen=True, kw_only=True):
     #: Phases and conditions that may be stored a little later, like counts: something more important follows soon.
     patient: tuple[str, ...] = ()
     #: An event in this kind's words: (job with the ledger from before, conclusion, event) -> its reason and text.
-    event: Callable[[Job, Status, JobEvent], Emit] = lambda _job, _status, event: plain(event)
+    event: Callable[[Job, Status, JobEvent], Emit] = lambda _job, _status, event: default_emit(event)
     #: Every gang that its jobs may be, wherever the scheduler for one is.
     gangs: tuple[Gang, ...] = ()
     #: Single pods are told of: how one failed, what one waits for. Where the kind's own words do not say.
@@ -156,7 +156,7 @@ def owner_of(kind: Kind, meta: ObjectMeta) -> Owner:
 
 def ended_elsewhere(result: str, told: str, meta: ObjectMeta, word: str = "") -> Ledger:
     """A job that ended under another controller stays ended; `told` is when, as its status has it, `word` its end."""
-    at = moment(told) or meta.creation_timestamp or BEGINNING
+    at = parse_time(told) or meta.creation_timestamp or EARLIEST_TIME
     outcome = Outcome(Result(result), Reason.EXTERNAL, at, message="ended under another controller", word=word)
     return Ledger(Phase(result), outcome=outcome, times=Times(ended=at))
 

@@ -29,14 +29,14 @@ T9K = Gang(T9K_API, scheduler="t9k-scheduler", word="t9k-scheduler")
 #: Volcano makes a queue of groups, and wants pods only once a group's turn has come; it may move one to another queue.
 VOLCANO = Gang(
     VOLCANO_API,
-    admits=frozenset({"Inqueue", "Running", "Unknown", "Completed"}),
-    keeps=frozenset({"queue"}),
+    admitting_phases=frozenset({"Inqueue", "Running", "Unknown", "Completed"}),
+    create_only_fields=frozenset({"queue"}),
     scheduler="volcano",
     word="volcano",
 )
 #: Whichever gang scheduler there is will do, unless the operator is told which.
 ALL = (VOLCANO, PLUGINS, T9K)
-ANY = replace(ALL[0], instead=ALL[1:])
+ANY = replace(ALL[0], alternatives=ALL[1:])
 #: The same for a job that does not ask to be a gang: it is one only where the operator is told a scheduler for them.
 ANY_UNASKED = replace(ANY, asked=False)
 

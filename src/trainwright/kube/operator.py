@@ -37,7 +37,7 @@ from trainwright.kube.config import Access
 from trainwright.kube.etcd import Etcd
 from trainwright.kube.http import HttpClient, RateLimit, RequestPolicy, WriteFence
 from trainwright.kube.session import ApiSession
-from trainwright.model.job import meant
+from trainwright.model.job import selected_gangs
 from trainwright.model.meta import Key
 from trainwright.model.site import Site
 from trainwright.runtime.controller import Controller
@@ -74,7 +74,7 @@ def check_gang(kinds: Iterable[Kind], word: str, found: Collection[str]) -> None
     """The scheduler that the operator is told must be there: jobs that count on it would start pod by pod."""
     for kind in kinds:
         named = [gang for gang in kind.gangs if gang.word]
-        for gang in meant(tuple(named), word) if word else ():
+        for gang in selected_gangs(tuple(named), word) if word else ():
             if gang.api not in found:
                 there = [f"{one.word} ({one.api})" for one in named if one.api in found and one.word != "*"]
                 raise UsageError(

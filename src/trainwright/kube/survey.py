@@ -24,7 +24,7 @@ from trainwright.kube.codec import Request, one_of
 from trainwright.model.job import Body
 from trainwright.model.ledger import Phase
 from trainwright.model.meta import ADOPT, Key
-from trainwright.model.units import moment
+from trainwright.model.units import parse_time
 from trainwright.runtime.ports import DEFINITIONS, Resource, Selection
 
 _OURS = ("app.kubernetes.io/name", "trainwright")
@@ -161,7 +161,7 @@ def _leases(kinds: Sequence[Kind], leases: Iterable[Body], now: datetime) -> lis
             if any(word in name for word in kind.originals) or name.endswith(f".{kind.group}")
         )
         if whose and spec.get("holderIdentity"):
-            renewed = moment(spec.get("renewTime") or "")
+            renewed = parse_time(spec.get("renewTime") or "")
             fresh = renewed is not None and now - renewed < _FRESH
             detail = f"held by {spec['holderIdentity']}, renewed {spec.get('renewTime') or 'never'}"
             found.append(ControllerSign(f"Lease {_name(one)}", whose, detail, active=fresh))

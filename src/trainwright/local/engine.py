@@ -128,7 +128,7 @@ class Engine:
             gangs=frozenset({T9K_API}),
             node_grace=NODE_GRACE,
             linger=LINGER,
-            distrust=DISTRUST,
+            node_quarantine=DISTRUST,
             devices=DEVICES,
             sizing=SIZING,
             elastic_server=self._settings.elastic_server,

@@ -19,7 +19,9 @@ def brief(text: str, longest: int = LONGEST_MESSAGE) -> str:
 
 
 #: Reasons of pods, and of their disruption, that say their node went down, or was gone before them.
-_WITH_NODE = frozenset({"NodeShutdown", "Terminated", "Shutdown", "NodeLost", "SupervisorLost", "DeletionByPodGC"})
+_NODE_DOWN_REASONS = frozenset(
+    {"NodeShutdown", "Terminated", "Shutdown", "NodeLost", "SupervisorLost", "DeletionByPodGC"}
+)
 
 
 class CauseKind(StrEnum):
@@ -100,7 +102,7 @@ class Cause(Wire, frozen=True, gc=False):
     @property
     def kinds(self) -> tuple[CauseKind, ...]:
         """What it counts as for policies: a pod that went down with its node has failed, and has lost its node."""
-        down = self.why is CauseKind.DISRUPTED and self.reason in _WITH_NODE
+        down = self.why is CauseKind.DISRUPTED and self.reason in _NODE_DOWN_REASONS
         return (self.why, CauseKind.NODE_LOST) if down else (self.why,)
 
     def __str__(self) -> str:

@@ -18,7 +18,7 @@ from trainwright.model.meta import Meta, ObjectMeta, Wire
 #: The reason of a container that waits for its configuration, such as a ConfigMap.
 CONFIG_ERROR = "CreateContainerConfigError"
 #: How kubelets, and our own agents, name a ConfigMap that does not exist or lacks a key.
-_CONFIG_MAP = re.compile(r"""configmap\s+["']?(?:[a-z0-9.-]+/)?([\w.-]+)""", re.IGNORECASE)
+_CONFIG_MAP_NAME = re.compile(r"""configmap\s+["']?(?:[a-z0-9.-]+/)?([\w.-]+)""", re.IGNORECASE)
 #: The reason of a container that its kubelet will start again after a while.
 BACKING_OFF = "CrashLoopBackOff"
 
@@ -33,7 +33,7 @@ class Waiting(Wire, frozen=True, gc=False):
     missing: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        names = _CONFIG_MAP.findall(self.message) if self.reason == CONFIG_ERROR else ()
+        names = _CONFIG_MAP_NAME.findall(self.message) if self.reason == CONFIG_ERROR else ()
         force_setattr(self, "missing", frozenset(names))
 
 
@@ -74,7 +74,7 @@ class ContainerStatus(Wire, frozen=True, gc=False):
 
 
 #: Why a node that was removed is not ready: it is gone for certain, not only silent.
-GONE = "NodeGone"
+NODE_GONE = "NodeGone"
 
 
 class ObjectCondition(Wire, frozen=True, gc=False):
@@ -168,7 +168,7 @@ class NodeStatus(Wire, frozen=True, gc=False):
 
 
 #: What every kubelet tells of its node beside that it is ready; none of it holds where all is well.
-_USUAL = frozenset({"MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"})
+_STANDARD_CONDITIONS = frozenset({"MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"})
 
 
 class Node(Wire, frozen=True, gc=True, dict=True):
@@ -192,11 +192,11 @@ class Node(Wire, frozen=True, gc=True, dict=True):
         return False
 
     @cached_property
-    def plain(self) -> bool:
+    def is_healthy(self) -> bool:
         """It is ready, and nobody says anything out of the ordinary of it: most are like that, for days. Found once."""
         told = {condition.type: condition.status for condition in self.status.conditions or ()}
         well = told.pop("Ready", "") == "True" and all(told[word] == "False" for word in told)
-        return well and told.keys() <= _USUAL and not self.spec.taints
+        return well and told.keys() <= _STANDARD_CONDITIONS and not self.spec.taints
 
 
 class Event(Wire, frozen=True, gc=False):

@@ -42,12 +42,12 @@ class EventReason(StrEnum):
 class JobStep(Struct, frozen=True, gc=False):
     """The job is running, suspended or resumed."""
 
-    moment: EventReason
+    event_reason: EventReason
     job: str
     warning: ClassVar = False
 
     def __str__(self) -> str:
-        return f"{self.job} is {self.moment.lower()}."
+        return f"{self.job} is {self.event_reason.lower()}."
 
 
 class JobEnded(Struct, frozen=True, gc=False):
@@ -57,7 +57,7 @@ class JobEnded(Struct, frozen=True, gc=False):
     ending: RequestedEnd | None = None
 
     @property
-    def moment(self) -> EventReason:
+    def event_reason(self) -> EventReason:
         """Succeeded or failed."""
         return EventReason.FAILED if self.warning else EventReason.SUCCEEDED
 
@@ -69,7 +69,7 @@ class JobEnded(Struct, frozen=True, gc=False):
     def __str__(self) -> str:
         outcome, failure = self.outcome, self.outcome.failure
         if outcome.reason is Reason.EXTERNAL and self.ending is not None:
-            return brief(self.ending.told(outcome.message))
+            return brief(self.ending.describe(outcome.message))
         return outcome.message if failure is None else brief(f"{outcome.message}; {failure.pod}: {failure.cause}")
 
 
@@ -77,7 +77,7 @@ class Restarting(Struct, frozen=True, gc=False):
     """Pods are replaced after this failure; None: they had completed, and the policy restarts success."""
 
     failure: Failure | None = None
-    moment: ClassVar = EventReason.RESTARTING
+    event_reason: ClassVar = EventReason.RESTARTING
 
     @property
     def warning(self) -> bool:
@@ -98,7 +98,7 @@ class Resized(Struct, frozen=True, gc=False):
     after: int
     #: Why, where the user did not ask for it.
     why: str = ""
-    moment: ClassVar = EventReason.RESIZED
+    event_reason: ClassVar = EventReason.RESIZED
     warning: ClassVar = False
 
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ class Resized(Struct, frozen=True, gc=False):
 class ChildEvent(Struct, frozen=True, gc=False):
     """A child was created, deleted, or refused by the API server. `why` it was deleted or refused."""
 
-    moment: EventReason
+    event_reason: EventReason
     kind: str
     name: str
     why: str = ""
@@ -118,10 +118,10 @@ class ChildEvent(Struct, frozen=True, gc=False):
     @property
     def warning(self) -> bool:
         """It was refused."""
-        return self.moment is EventReason.REFUSED
+        return self.event_reason is EventReason.REFUSED
 
     def __str__(self) -> str:
-        match self.moment:
+        match self.event_reason:
             case EventReason.CREATED:
                 return f"Created {self.kind.lower()}: {self.name}"
             case EventReason.DELETED:
@@ -134,7 +134,7 @@ class PodExited(Struct, frozen=True, gc=False):
 
     pod: str
     code: int | UnsetType
-    moment: ClassVar = EventReason.EXITED
+    event_reason: ClassVar = EventReason.EXITED
     warning: ClassVar = False
 
     def __str__(self) -> str:
@@ -148,7 +148,7 @@ class PodWaiting(Struct, frozen=True, gc=False):
     reason: str
     message: str
     container: str = ""
-    moment: ClassVar = EventReason.WAITING
+    event_reason: ClassVar = EventReason.WAITING
     warning: ClassVar = True
 
     def __str__(self) -> str:
@@ -159,7 +159,7 @@ class PodWaiting(Struct, frozen=True, gc=False):
 class Notice(Struct, frozen=True, gc=False):
     """Anything else: a text that is the same for every kind."""
 
-    moment: EventReason
+    event_reason: EventReason
     message: str
     reason: str = ""
     warning: bool = True
@@ -177,7 +177,7 @@ JobEvent = JobStep | JobEnded | Restarting | Resized | ChildEvent | PodExited | 
 class Emit(Struct, frozen=True, gc=False):
     """An event in the words of its kind. Sent only after the status that it speaks of is stored."""
 
-    moment: EventReason
+    event_reason: EventReason
     message: str
     warning: bool = False
     #: The kind's word for the moment, and its name for us, where it has its own.
@@ -186,21 +186,21 @@ class Emit(Struct, frozen=True, gc=False):
     once: bool = False
 
 
-def plain(event: JobEvent, source: str = "") -> Emit:
+def default_emit(event: JobEvent, source: str = "") -> Emit:
     """The event in our own words."""
     reason = event.reason if isinstance(event, PodWaiting | Notice) else ""
     once = isinstance(event, Notice) and event.once
-    return Emit(event.moment, str(event), event.warning, reason, source, once)
+    return Emit(event.event_reason, str(event), event.warning, reason, source, once)
 
 
 def with_child_kind(event: ChildEvent, source: str) -> Emit:
     """As Kubernetes' own controllers tell of a child: a reason for each kind, and no more words than these."""
     kind = event.kind if event.kind == "PodGroup" else event.kind.lower()
-    match event.moment:
+    match event.event_reason:
         case EventReason.CREATED:
             message = f"Created {kind}: {event.name}"
         case EventReason.DELETED:
             message = f"Deleted {kind}: {event.name}"
         case _:
             message = f"Error creating: {event}"
-    return Emit(event.moment, message, event.warning, f"{event.moment}{event.kind}", source)
+    return Emit(event.event_reason, message, event.warning, f"{event.event_reason}{event.kind}", source)

@@ -23,7 +23,7 @@ from trainwright.model.units import count
 
 Body = dict[str, Any]
 #: Causes that lie with a node, not with what ran there.
-_NODE = frozenset({CauseKind.NODE_LOST, CauseKind.DEVICE})
+_NODE_CAUSES = frozenset({CauseKind.NODE_LOST, CauseKind.DEVICE})
 
 
 class RestartScope(StrEnum):
@@ -64,7 +64,7 @@ class Restart(Struct, frozen=True, gc=False):
     #: A restart counts on every role that it takes along, not only on the one that caused it.
     shared: bool = False
     #: Where exit codes decide: what failed without a word of a container that counts is tried again, too.
-    beside: bool = True
+    retries_other_containers: bool = True
 
     def answers(self, why: CauseKind) -> bool:
         """Whether this cause is answered; sick GPUs are as good as a lost node."""
@@ -109,11 +109,11 @@ class Role(Struct, frozen=True, dict=True):
     stage: int = 0
     awaits_running: bool = False
     #: Containers whose end decides the replica although others still run; empty: the pod's phase decides.
-    mains: frozenset[str] = frozenset()
+    main_containers: frozenset[str] = frozenset()
     #: Seconds after which a container that cannot be made fails its replica; None: it is waited for.
     patience: float | None = None
     #: A pod whose containers cannot be made is replaced from time to time, as `Site.creating` says.
-    recreates: bool = False
+    recreates_pods: bool = False
     #: Each replica has a service of its own name.
     service: bool = False
     #: The ConfigMap without which its containers do not start: it is among the extras, of one attempt at the whole
@@ -121,20 +121,20 @@ class Role(Struct, frozen=True, dict=True):
     gate: str = ""
     #: Each replica has so many ports in a row for itself, where it shares a machine's: `hosted`, or without networks.
     ports: int = 0
-    hosted: bool = False
+    uses_host_ports: bool = False
 
     @property
-    def resizes(self) -> bool:
+    def is_autosized(self) -> bool:
         """It resizes itself to what can run, and so lives with nodes that fail."""
         return self.elastic is not None and self.elastic.auto
 
     @property
-    def told(self) -> bool:
+    def records_size(self) -> bool:
         """Its size is remembered: somebody was told of it."""
         return self.resize is not None or bool(self.size_key)
 
     @property
-    def bond(self) -> RestartScope:
+    def barrier_scope(self) -> RestartScope:
         """Whose pods begin together: none of a new attempt is made while one of an old attempt may still answer."""
         scopes = (self.restart.scope, self.resize)
         return (
@@ -146,7 +146,7 @@ class Role(Struct, frozen=True, dict=True):
         )
 
     @cached_property
-    def extended(self) -> Mapping[str, int]:
+    def extended_resources(self) -> Mapping[str, int]:
         """What a pod of it asks for beside the usual, by resource: GPUs and their like. Found once."""
         total: dict[str, int] = {}
         for container in (self.template.get("spec") or {}).get("containers") or ():
@@ -156,14 +156,14 @@ class Role(Struct, frozen=True, dict=True):
                     total[name] = total.get(name, 0) + count(amount)
         return MappingProxyType(total)
 
-    def survives(self, why: CauseKind) -> bool:
+    def may_retry(self, why: CauseKind) -> bool:
         """Whether a replica that ended so may be tried again."""
-        return self.restart.answers(why) or (self.resizes and why in _NODE)
+        return self.restart.answers(why) or (self.is_autosized and why in _NODE_CAUSES)
 
     @property
     def uncounted(self) -> frozenset[CauseKind]:
         """What never uses up its budget."""
-        return self.restart.uncounted | _NODE if self.resizes else self.restart.uncounted
+        return self.restart.uncounted | _NODE_CAUSES if self.is_autosized else self.restart.uncounted
 
 
 class CleanUp(Struct, frozen=True, gc=False):
@@ -192,7 +192,7 @@ class RequestedEnd(Struct, frozen=True, gc=False):
     #: What on the job asks for it, such as `annotation Preempted`.
     by: str = ""
 
-    def told(self, message: str) -> str:
+    def describe(self, message: str) -> str:
         """Who asked for the end, and what they said."""
         asked = f"{self.by} asked for this end" if self.by else "somebody asked for this end"
         return f"{asked}: {message}" if message else asked
@@ -227,11 +227,11 @@ class Gang(Struct, frozen=True, gc=False):
     """All or nothing: the group object's API, and the phases in which pods may be made (none: at any time)."""
 
     api: str
-    admits: frozenset[str] = frozenset()
+    admitting_phases: frozenset[str] = frozenset()
     #: Fields of the group's spec that are set when it is made and are others' to change from then on.
-    keeps: frozenset[str] = frozenset()
+    create_only_fields: frozenset[str] = frozenset()
     #: Others that will do where this one is not installed, best first.
-    instead: tuple["Gang", ...] = ()
+    alternatives: tuple["Gang", ...] = ()
     #: The name that pods ask for its scheduler by; empty: the kind sees to that itself.
     scheduler: str = ""
     #: The operator's word for it, where a kind leaves the choice to the operator; `*`: any that no other has.
@@ -250,15 +250,15 @@ class Gang(Struct, frozen=True, gc=False):
 
     def choices(self, word: str = "") -> tuple["Gang", ...]:
         """All that will do where the operator is told so, best first."""
-        every = (self, *self.instead)
-        return meant(every, word) if self.word else every
+        every = (self, *self.alternatives)
+        return selected_gangs(every, word) if self.word else every
 
-    def called(self, site: Site) -> str:
+    def scheduler_at(self, site: Site) -> str:
         """What its scheduler is called in this place."""
         return site.gang_scheduler if self.word == "*" and site.gang_scheduler else self.scheduler
 
 
-def meant(gangs: tuple[Gang, ...], word: str) -> tuple[Gang, ...]:
+def selected_gangs(gangs: tuple[Gang, ...], word: str) -> tuple[Gang, ...]:
     """Those that the operator's word is for; without one, all."""
     if not word:
         return gangs
@@ -332,24 +332,24 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     remarks: tuple[tuple[str, str], ...] = ()
 
     @cached_property
-    def gated(self) -> bool:
+    def has_gate(self) -> bool:
         """A role of it has a gate. Like what follows, found once and asked in every pass."""
         return any(role.gate for role in self.roles)
 
     @cached_property
-    def ported(self) -> bool:
+    def has_ports(self) -> bool:
         """A role of it wants ports of its own."""
         return any(role.ports for role in self.roles)
 
     @cached_property
-    def told(self) -> bool:
+    def records_size(self) -> bool:
         """Somebody is told of the size of a role of it."""
-        return any(role.told for role in self.roles)
+        return any(role.records_size for role in self.roles)
 
     @cached_property
-    def resizing(self) -> bool:
+    def has_autosized_role(self) -> bool:
         """A role of it resizes itself."""
-        return any(role.resizes for role in self.roles)
+        return any(role.is_autosized for role in self.roles)
 
     @property
     def world(self) -> str:

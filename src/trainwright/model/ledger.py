@@ -60,7 +60,7 @@ class Hold(Wire, frozen=True, gc=False):
     indexes: Indexes
 
 
-class Spell(Wire, frozen=True, gc=False):
+class StuckPeriod(Wire, frozen=True, gc=False):
     """The containers of these replicas have not been made since then, whichever pod it was."""
 
     since: datetime
@@ -104,7 +104,7 @@ class RoleLedger(Wire, frozen=True, gc=False):
     #: The size that the pods of this epoch were made for, where peers are told of it; -1: nobody is, or not yet.
     size: int = -1
     #: Where pods are replaced whose containers cannot be made: which, and since when.
-    stuck: Annotated[tuple[Spell, ...], Limits(max_length=64)] = ()
+    stuck: Annotated[tuple[StuckPeriod, ...], Limits(max_length=64)] = ()
     ceiling: SizeCap | None = None
     #: Restarts that each replica was charged with, where the budget is the replica's own. Once the job has ended, only
     #: those of the replica whose failure decided it.

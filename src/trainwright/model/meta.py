@@ -27,7 +27,7 @@ DIGEST = f"{PREFIX}/digest"
 #: Annotation on a ConfigMap that pods wait for: the attempt at the whole job that it speaks of.
 WORLD = f"{PREFIX}/world"
 #: On the same: a print of each pod's address, in the order of roles and indexes.
-PLACES = f"{PREFIX}/places"
+ADDRESS_HASHES = f"{PREFIX}/places"
 #: Annotation on a job, `true`: it is handed over to us, although another controller wrote its status.
 ADOPT = f"{PREFIX}/adopt"
 

@@ -54,7 +54,7 @@ class RoleState(Struct, frozen=True, gc=False):
     running: int = 0
 
     @property
-    def calm(self) -> bool:
+    def all_running(self) -> bool:
         """Every replica runs: most passes over most jobs need to know no more."""
         return self.running == len(self.replicas)
 
@@ -160,9 +160,9 @@ class Plan(Struct, frozen=True, gc=False):
 
         What is announced does not count: mostly it is known.
         """
-        return self.write is Write.NOT and not self.acts
+        return self.write is Write.NOT and not self.changes_objects
 
     @property
-    def acts(self) -> bool:
+    def changes_objects(self) -> bool:
         """It changes objects, besides the status of the job."""
         return bool(self.patches or self.deletes or self.creates or self.remove_job)

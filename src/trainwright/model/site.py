@@ -96,7 +96,7 @@ class Site(Struct, frozen=True):
     #: GPUs, and when they have failed.
     devices: DeviceRules = DeviceRules()
     #: How long a node that failed a replica must be well again before it is trusted with another.
-    distrust: float = 120.0
+    node_quarantine: float = 120.0
     #: Roles that resize themselves.
     sizing: SizingRules = SizingRules()
     #: Containers that cannot be created, where a role has no word of its own on that.

@@ -24,7 +24,7 @@ _SUFFIXES: dict[str, Decimal] = {
 }
 _QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([eE][+-]?[0-9]{1,3})|([A-Za-z]{0,2}))")
 #: Kubernetes caps quantities at 2^63-1; a longer text is a mistake and would only burn time here.
-_LONGEST = 64
+_MAX_QUANTITY_LENGTH = 64
 
 
 def quantity(value: object) -> Decimal | None:
@@ -34,7 +34,7 @@ def quantity(value: object) -> Decimal | None:
     if isinstance(value, int) and value.bit_length() > 192:
         return None
     text = str(value)
-    match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
+    match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_QUANTITY_LENGTH else None
     if match is None:
         return None
     number, exponent, suffix = match.groups()
@@ -55,7 +55,7 @@ def count(amount: object) -> int:
 
 
 #: Before everything: for what has no time of its own.
-BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+EARLIEST_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def whole(time: Time) -> Time:
@@ -83,7 +83,7 @@ def rfc3339(time: Time) -> str:
     return whole(time).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def moment(text: str) -> Time | None:
+def parse_time(text: str) -> Time | None:
     """The time that such a text names, if it does."""
     try:
         found = datetime.fromisoformat(text)
@@ -93,18 +93,18 @@ def moment(text: str) -> Time | None:
 
 
 #: No index is larger: a range in a status that is not ours must not fill the memory.
-LARGEST = 99_999
+LARGEST_INDEX = 99_999
 _REPEATED = re.compile(r"([0-9]{1,9})(?:x([0-9]{1,7}))?")
 _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?(?::([0-9]{1,9}))?")
 
 
-def _runs(text: str) -> Iterator[tuple[int, int, int]]:
+def _ranges(text: str) -> Iterator[tuple[int, int, int]]:
     """First, last and count of each range, for as many indexes as there can be: a status may not be ours."""
-    room = LARGEST + 1
+    room = LARGEST_INDEX + 1
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
         if match is not None:
-            first, last, count = int(match[1]), min(int(match[2] or match[1]), LARGEST), int(match[3] or 1)
+            first, last, count = int(match[1]), min(int(match[2] or match[1]), LARGEST_INDEX), int(match[3] or 1)
             room -= max(last - first + 1, 0)
             if room < 0:
                 return
@@ -112,29 +112,29 @@ def _runs(text: str) -> Iterator[tuple[int, int, int]]:
 
 
 @lru_cache(maxsize=128)
-def members(text: str) -> frozenset[int]:
+def parse_indexes(text: str) -> frozenset[int]:
     """The indexes that `0-3,7` names."""
-    return frozenset(index for first, last, _ in _runs(text) for index in range(first, last + 1))
+    return frozenset(index for first, last, _ in _ranges(text) for index in range(first, last + 1))
 
 
 @lru_cache(maxsize=128)
-def counts(text: str) -> Mapping[int, int]:
+def parse_counts(text: str) -> Mapping[int, int]:
     """The counts that `0-3:1,7:2` names, by index."""
-    found = {index: count for first, last, count in _runs(text) for index in range(first, last + 1)}
+    found = {index: count for first, last, count in _ranges(text) for index in range(first, last + 1)}
     return MappingProxyType(found)
 
 
-def spell(indexes: Iterable[int]) -> str:
+def format_indexes(indexes: Iterable[int]) -> str:
     """The shortest text for a set of indexes."""
-    return _spell(dict.fromkeys(indexes, 1), counted=False)
+    return _format(dict.fromkeys(indexes, 1), counted=False)
 
 
-def spell_counts(by_index: Mapping[int, int]) -> str:
+def format_counts(by_index: Mapping[int, int]) -> str:
     """The shortest text for counts by index; zeros are left out."""
-    return _spell({index: count for index, count in by_index.items() if count}, counted=True)
+    return _format({index: count for index, count in by_index.items() if count}, counted=True)
 
 
-def _spell(by_index: Mapping[int, int], *, counted: bool) -> str:
+def _format(by_index: Mapping[int, int], *, counted: bool) -> str:
     runs: list[list[int]] = []
     for index in sorted(by_index):
         if runs and runs[-1][1] == index - 1 and runs[-1][2] == by_index[index]:
@@ -148,21 +148,21 @@ def _spell(by_index: Mapping[int, int], *, counted: bool) -> str:
 
 
 @lru_cache(maxsize=128)
-def row(text: str) -> Mapping[int, int]:
+def parse_row(text: str) -> Mapping[int, int]:
     """The counts that `1x4,0x3,2` names, by index from 0 on; zeros are left out."""
     found: dict[int, int] = {}
     place = 0
     for part in text.split(","):
         match = _REPEATED.fullmatch(part)
         if match is not None:
-            count, times = int(match[1]), min(int(match[2] or 1), LARGEST + 1 - place)
+            count, times = int(match[1]), min(int(match[2] or 1), LARGEST_INDEX + 1 - place)
             if count:
                 found.update(dict.fromkeys(range(place, place + times), count))
             place += times
     return MappingProxyType(found)
 
 
-def spell_row(by_index: Mapping[int, int]) -> str:
+def format_row(by_index: Mapping[int, int]) -> str:
     """The shortest row for counts by index: shorter than counts with their indexes where neighbours differ."""
     runs: list[list[int]] = []
     for index in range(max((index for index, count in by_index.items() if count), default=-1) + 1):

@@ -20,7 +20,7 @@ from trainwright.model.cause import SIGNALS
 from trainwright.model.child import BACKING_OFF
 from trainwright.model.job import Body
 from trainwright.model.meta import ADDRESS, CONTAINER_SCHEME, JOB_UID, Key
-from trainwright.model.units import moment, rfc3339
+from trainwright.model.units import parse_time, rfc3339
 from trainwright.node import environment
 from trainwright.node.context import AgentContext, StatusReport
 from trainwright.node.devices.pool import Granted
@@ -233,7 +233,7 @@ class PodState:
         self.report = StatusReport(self.key, self.uid, self._status)
         status: Body = pod.get("status") or {}
         self.ended = status.get("phase") in ("Succeeded", "Failed")
-        self.begun = moment(status.get("startTime") or "") or means.clock.now()
+        self.begun = parse_time(status.get("startTime") or "") or means.clock.now()
         self.started = rfc3339(self.begun)
         if status.get("containerStatuses"):
             self._restore(status)

@@ -191,7 +191,7 @@ class Controller:
         job = track.job(loaded)
         began = thread_time()
         site = self._site(job)
-        held = self._holdings.others(job.uid) if ports.lacking(job, site) else frozenset[int]()
+        held = self._holdings.others(job.uid) if ports.needs_ports(job, site) else frozenset[int]()
         plan = reconcile(job, self._view.observe(job, tuple(track.refusals.values()), held), site, now)
         self._holdings.note(job.uid, plan.status.ledger)
         self._census.leave(which, foreign=plan.untouched and bool(job.foreign))
@@ -205,7 +205,7 @@ class Controller:
         self._publisher.notice(job, plan.status, track, now)
         await self._publisher.tell(job, track)
         track.went_well()
-        done = plan.status.ledger.outcome is not None and not plan.acts and not plan.status.cleaning
+        done = plan.status.ledger.outcome is not None and not plan.changes_objects and not plan.status.cleaning
         track.cleaned_up = done and due is None and track.again is None
         self._again(which, track, plan, due, now)
 

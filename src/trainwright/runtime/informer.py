@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from trainwright.errors import ApiError, GoneError
 from trainwright.kinds.registry import KINDS
-from trainwright.model.child import GONE, Extra, Node, ObjectCondition, Observed, Refusal
+from trainwright.model.child import NODE_GONE, Extra, Node, ObjectCondition, Observed, Refusal
 from trainwright.model.job import Body, Job
 from trainwright.model.meta import JOB_UID, KIND, Key, Meta
 from trainwright.runtime.cache import Cache
@@ -207,7 +207,7 @@ class NodeIndex:
         return self._bury(name, before)
 
     def _bury(self, name: str, before: Node) -> Node:
-        condition = ObjectCondition("Ready", "False", GONE, "the node was removed", self._clock.now())
+        condition = ObjectCondition("Ready", "False", NODE_GONE, "the node was removed", self._clock.now())
         node = replace(before, status=replace(before.status, conditions=(condition,)))
         self._gone[name] = node
         while len(self._gone) > _GONE:

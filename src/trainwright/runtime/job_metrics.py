@@ -10,10 +10,10 @@ import logging
 
 from msgspec import Struct
 
-from trainwright.core.observe import FINAL, MOVES
+from trainwright.core.observe import FINAL_PHASES, TRANSITIONS
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger, Outcome, Phase
-from trainwright.model.units import moment
+from trainwright.model.units import parse_time
 from trainwright.runtime.informer import Which
 from trainwright.runtime.telemetry import LONG, Histogram, LogMessage, Occupancy, Telemetry
 
@@ -54,7 +54,7 @@ class JobMetrics:
         if known.phase is not ledger.phase:
             self._move(which[0], known, ledger.phase)
         # Thousands of finished jobs must not weigh on memory.
-        known.ledger = None if ledger.phase in FINAL else ledger
+        known.ledger = None if ledger.phase in FINAL_PHASES else ledger
 
     def leave(self, which: Which, *, foreign: bool) -> None:
         """Whether a job is another controller's, and left alone."""
@@ -82,7 +82,7 @@ class JobMetrics:
         for (_, cause), times in _restarts(before, after).items():
             told.restarts[kind, cause] += times
         if after.times.running is not None and before.times.running is None and not after.resumes:
-            created = moment(document["metadata"].get("creationTimestamp") or "")
+            created = parse_time(document["metadata"].get("creationTimestamp") or "")
             if created is not None:
                 seconds = (after.times.running - created).total_seconds()
                 told.starts.setdefault(kind, Histogram(LONG)).observe(max(seconds, 0.0))
@@ -110,7 +110,7 @@ def _tell(which: Which, document: Body, before: Ledger, after: Ledger) -> None:
         _LOG.info(LogMessage("restarting", **about, role=role, cause=cause, times=times, **why))
     if before.phase is not after.phase:
         ends = after.outcome if before.outcome is None else None
-        why = _end(ends) if ends is not None else {"why": MOVES[before.phase].get(after.phase, "")}
+        why = _end(ends) if ends is not None else {"why": TRANSITIONS[before.phase].get(after.phase, "")}
         _LOG.info(LogMessage("phase", **about, before=before.phase.value or "New", now=after.phase.value, **why))
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from trainwright.core.observe import FINAL
+from trainwright.core.observe import FINAL_PHASES
 from trainwright.model.ledger import Phase
 from trainwright.runtime.telemetry import Histogram, Telemetry
 
@@ -67,7 +67,7 @@ class _Collector:
         stays = CounterMetricFamily("trainwright_job_seconds", text, labels=("kind", "phase"))
         for (kind, phase), stay in sorted(told.jobs.items()):
             jobs.add_metric((kind, phase), stay.count)
-            if Phase(phase) not in FINAL:
+            if Phase(phase) not in FINAL_PHASES:
                 stays.add_metric((kind, phase), stay.seconds(at))
         yield jobs
         text = "Unfinished jobs that are left alone: another controller wrote their status."

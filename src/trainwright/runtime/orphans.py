@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 
-from trainwright.core.removal import owner
+from trainwright.core.removal import orphan_owner
 from trainwright.errors import ApiError, ConflictError, NotFoundError, TooManyRequestsError, UnavailableError
 from trainwright.model.meta import Key, Meta, Owner
 from trainwright.runtime.cache import Cache
@@ -59,7 +59,7 @@ class OrphanCollector:
             for whose in cache.jobs():
                 for child in cache.of(whose) if whose[1] not in alive else ():
                     meta: Meta = cache.resource.meta(child)
-                    job = owner(meta, self._owners, now)
+                    job = orphan_owner(meta, self._owners, now)
                     if job is not None:
                         yield cache, meta, job
 

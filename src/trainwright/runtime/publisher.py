@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from trainwright.core.report import exits, waits
+from trainwright.core.report import exit_events, waiting_events
 from trainwright.errors import ApiError, TooManyRequestsError, UnavailableError
 from trainwright.kinds.base import Kind, Loaded
 from trainwright.kinds.registry import KINDS
-from trainwright.model.event import Emit, EventReason, Notice, plain
+from trainwright.model.event import Emit, EventReason, Notice, default_emit
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Phase
 from trainwright.model.plan import Plan, Status, Write
@@ -38,10 +38,10 @@ class Publisher:
         """Write the status if it must be written now; else in how many seconds, if at all."""
         job = track.job(loaded)
         if plan.untouched:
-            track.untold += tuple(plain(event) for event in plan.events if track.is_news(FOREIGN, event))
+            track.untold += tuple(default_emit(event) for event in plan.events if track.is_news(FOREIGN, event))
             return None
         every = self._child_events
-        ends = exits(job, job.ledger, plan.status.ledger, every=every) if every or track.kind.tells_pods else ()
+        ends = exit_events(job, job.ledger, plan.status.ledger, every=every) if every or track.kind.tells_pods else ()
         events = tuple(track.kind.event(job, plan.status, event) for event in (*ends, *plan.events))
         said = document.get("status")
         stored = said if isinstance(said, dict) else {}  # a definition that is not ours may let anything pass
@@ -51,14 +51,14 @@ class Publisher:
         if not change:
             track.pending = track.lags = None
             return None
-        waits = self._waits(track, now)
+        waiting_events = self._waits(track, now)
         cleared = track.cleaning and not plan.status.cleaning
         urgent = cleared or _urgent(stored, change, track.kind.patient)
-        if plan.write is not Write.NOW and waits > 0 and not urgent:
+        if plan.write is not Write.NOW and waiting_events > 0 and not urgent:
             track.cleaning = plan.status.cleaning
             track.pending = plan.status.ledger
             track.untold += events
-            return waits
+            return waiting_events
         await self._executor.store(job, document["metadata"]["resourceVersion"], change)
         track.cleaning = plan.status.cleaning
         track.pending = track.lags = None
@@ -75,7 +75,7 @@ class Publisher:
         """What pods wait for, where people want to hear of it: each reason once, and not looked for all the time."""
         if not track.kind.tells_pods or job.unmanaged or job.foreign or not track.may_look(now):
             return
-        for about, event in waits(status, now).items():
+        for about, event in waiting_events(status, now).items():
             if about not in track.waited:
                 track.waited.add(about)
                 track.untold += (track.kind.event(job, status, event),)
@@ -100,7 +100,7 @@ class Publisher:
         event = Notice(EventReason.STUCK, text)
         passing = isinstance(error, UnavailableError | TooManyRequestsError)
         if not passing and track.is_news(STUCK, event):
-            await self._recorder.tell(job, plain(event))
+            await self._recorder.tell(job, default_emit(event))
 
 
 def _fields(kind: Kind) -> frozenset[str]:

@@ -69,15 +69,15 @@ class Recorder:
     async def tell(self, job: Job, emit: Emit) -> None:
         """One event: sent at once, if events are taken at all."""
         now = self._clock.now()
-        if emit.moment in _TROUBLE:
+        if emit.event_reason in _TROUBLE:
             _LOG.warning(
-                LogMessage("trouble", job=str(job.key), kind=job.kind, reason=emit.moment.value, why=emit.message)
+                LogMessage("trouble", job=str(job.key), kind=job.kind, reason=emit.event_reason.value, why=emit.message)
             )
         suffix = f"{int(now.timestamp() * 1e6):x}{next(self._numbers):x}"
         body = event(job, emit, now, _once(job, emit) if emit.once else suffix)
         if asyncio.get_running_loop().time() >= self._spared and await self._sent(body):
             return
-        if emit.moment in _TERMINAL:
+        if emit.event_reason in _TERMINAL:
             self._late.append(body)
             self._some.set()
 
@@ -101,7 +101,7 @@ class Recorder:
 
 def _once(job: Job, emit: Emit) -> str:
     """The end of the name that this event has, whoever tells it and whenever."""
-    return blake2b(f"{job.uid} {emit.moment}".encode(), digest_size=8).hexdigest()
+    return blake2b(f"{job.uid} {emit.event_reason}".encode(), digest_size=8).hexdigest()
 
 
 def event(job: Job, emit: Emit, now: Time, suffix: str) -> Body:
@@ -118,7 +118,7 @@ def event(job: Job, emit: Emit, now: Time, suffix: str) -> Body:
             "uid": job.uid,
         },
         "type": "Warning" if emit.warning else "Normal",
-        "reason": emit.reason or str(emit.moment),
+        "reason": emit.reason or str(emit.event_reason),
         "message": emit.message,
         "source": {"component": emit.source or "trainwright"},
         "firstTimestamp": rfc3339(now),

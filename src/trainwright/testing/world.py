@@ -310,14 +310,14 @@ class World:
     @property
     def main(self) -> str:
         """What the container that counts is called."""
-        return next((name for role in self.job.roles for name in sorted(role.mains)), "main")
+        return next((name for role in self.job.roles for name in sorted(role.main_containers)), "main")
 
     def admit(self) -> None:
         """The gang's scheduler lets the pods of its groups be made, where it is one that is asked first."""
         gang = self.job.gang.at(self.site) if self.job.gang is not None else None
         for address, child in list(self.truth.items()):
-            if gang is not None and gang.admits and isinstance(child, Extra) and child.status is None:
-                self.put(address, replace(child, status=GroupStatus(min(gang.admits))))
+            if gang is not None and gang.admitting_phases and isinstance(child, Extra) and child.status is None:
+                self.put(address, replace(child, status=GroupStatus(min(gang.admitting_phases))))
 
     def evict(self, name: str) -> None:
         """Preempted or drained."""

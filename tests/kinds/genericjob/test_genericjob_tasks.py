@@ -27,7 +27,7 @@ from trainwright.model.ledger import KEPT_FAILURES, Failure, Hold, Ledger, Phase
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, KIND, ROLE, Meta
 from trainwright.model.plan import ReplicaState, State
 from trainwright.model.site import Site
-from trainwright.model.units import spell, spell_counts
+from trainwright.model.units import format_counts, format_indexes
 from trainwright.testing import factories
 from trainwright.testing.factories import NOW, UID, later
 
@@ -297,12 +297,12 @@ def huge(letter: str = "x", base: int = 10, deciding: int = 0) -> tuple[Body, Ob
     )
     book = RoleLedger(
         TYPE,
-        retries=spell_counts(tries),
+        retries=format_counts(tries),
         restarts={CauseKind.EXIT.value: 70_000, CauseKind.DISRUPTED.value: sum(tries.values()) - 70_000},
-        succeeded=spell(succeeded),
-        failed=spell(failed),
+        succeeded=format_indexes(succeeded),
+        failed=format_indexes(failed),
         reached=COUNT,
-        holds=tuple(Hold(later(100 + group), spell(held[group::32])) for group in range(32)),
+        holds=tuple(Hold(later(100 + group), format_indexes(held[group::32])) for group in range(32)),
     )
     failures = (Failure(TYPE, rank, f"{JOB}-{TYPE}-{rank}", base, NOW, cause) for rank in failed[-KEPT_FAILURES:])
     ledger = Ledger(Phase.RUNNING, 1, (book,), failures=tuple(failures))

@@ -387,7 +387,7 @@ def test_25_conditions_have_reasons_and_events_name_what_they_are_about() -> Non
 
     assert world.conditions == {"Running": ("False", "PodFailed"), "Failed": ("True", "PodFailed")}
     assert "demo-worker-1: container main exited with code 3" in world.status["conditions"][-1]["message"]
-    assert [(emit.reason or str(emit.moment), emit.source) for emit in world.told] == [
+    assert [(emit.reason or str(emit.event_reason), emit.source) for emit in world.told] == [
         ("Running", "paddlejob-controller"),
         ("Failed", "paddlejob-controller"),
     ]

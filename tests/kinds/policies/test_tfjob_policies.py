@@ -275,7 +275,7 @@ def test_replicas_0_is_nothing() -> None:
 
 def with_sidecar(policy: str) -> Role:
     """The kubelet restarts in place what the policy says; under ExitCode the controller alone does."""
-    role = factories.role("Worker", 1, restart=restart(policy), mains=frozenset({"tensorflow"}))
+    role = factories.role("Worker", 1, restart=restart(policy), main_containers=frozenset({"tensorflow"}))
     return replace(role, template={"spec": {"restartPolicy": "Never" if policy == "ExitCode" else policy}})
 
 

@@ -24,7 +24,7 @@ from trainwright.model.cause import NOT_STARTED, Cause, CauseKind, implied_signa
 from trainwright.model.job import Job, Role
 from trainwright.model.ledger import Failure, Outcome, Reason
 from trainwright.model.rule import Result
-from trainwright.model.units import row
+from trainwright.model.units import parse_row
 
 _HERE = "images are not used here, so it must be installed on this machine"
 _IN_USE = re.compile(r"address (is )?already in use|EADDRINUSE", re.IGNORECASE)
@@ -249,7 +249,7 @@ def _unsettled(replicas: list[ReplicaNews]) -> Iterator[str]:
 def _asked(sheet: JobRow, outcome: Outcome) -> str:
     """Who asked for an end that no rule decided."""
     ending = load(sheet.kind, sheet.body).job.lifecycle.ending
-    return outcome.message if ending is None else ending.told(outcome.message)
+    return outcome.message if ending is None else ending.describe(outcome.message)
 
 
 def _failed(sheet: JobRow, outcome: Outcome, scene: VerdictInput, blank: JobVerdict) -> JobVerdict:
@@ -313,11 +313,11 @@ def _budget(sheet: JobRow, failure: Failure, roles: tuple[Role, ...]) -> str:
     role = next((role for role in roles if role.name == failure.role), None)
     if role is None or not role.restart.limit:
         return ""
-    book = attempts.of_role(sheet.ledger, role.name)
+    book = attempts.find_entry(sheet.ledger, role.name)
     if role.restart.per_replica:
-        used = row(book.charged or attempts.attributed(role, book).charged).get(failure.index, 0)
+        used = parse_row(book.charged or attempts.attribute_charges(role, book).charged).get(failure.index, 0)
     else:
-        used = attempts.restarts(book, role.uncounted)
+        used = attempts.budget_used(book, role.uncounted)
     limit = role.restart.limit
     return f"; {used} of {limit} restart{'s' * (limit != 1)} {'was' if used == 1 else 'were'} used"
 

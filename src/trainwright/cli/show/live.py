@@ -26,7 +26,7 @@ from trainwright.cli.show.text import coloured, prefix, summary
 from trainwright.cli.show.text import line as clean
 from trainwright.cli.show.writer import BackgroundWriter
 from trainwright.model.child import BACKING_OFF
-from trainwright.model.units import Time, moment
+from trainwright.model.units import Time, parse_time
 
 _STYLES = {
     "Running": "green",
@@ -66,15 +66,15 @@ class TablePainter:
         """Whether the terminal shows colours and the user wants them."""
         return self._console.color_system is not None and not self._console.no_color
 
-    def paint(self, frame: Frame, moment: TableInput, width: int, height: int) -> list[str]:
+    def paint(self, frame: Frame, parse_time: TableInput, width: int, height: int) -> list[str]:
         """The lines, none wider than the screen; they take about half of it."""
         jobs = frame.jobs()
         room = max(height // 2 - min(len(jobs), _JOBS) - 3, _LEAST)
         rows = frame.pick(room)
         with self._console.capture() as captured:
-            for text in _heads(jobs, moment):
+            for text in _heads(jobs, parse_time):
                 self._print(text, width)
-            self._print(_table(rows, moment.now), width)
+            self._print(_table(rows, parse_time.now), width)
             if len(rows) < frame.count():
                 self._print(_rest(jobs, rows, frame.count()), width)
         return [line.rstrip() for line in captured.get().splitlines()]
@@ -83,10 +83,10 @@ class TablePainter:
         self._console.print(what, width=max(width, 20), no_wrap=True, overflow="ellipsis", crop=True)
 
 
-def _heads(jobs: tuple[JobNews, ...], moment: TableInput) -> Iterator[Text]:
+def _heads(jobs: tuple[JobNews, ...], parse_time: TableInput) -> Iterator[Text]:
     for place, job in enumerate(jobs[:_JOBS]):
         text = Text.assemble((job.key.name, "bold"), "  ", (job.phase, _STYLES.get(job.phase, "")), "  ", progress(job))
-        text.append(f"  {age(job.took)}" + f"  {moment.runtime}" * (not place), "dim")
+        text.append(f"  {age(job.took)}" + f"  {parse_time.runtime}" * (not place), "dim")
         yield text
     if len(jobs) > _JOBS:
         phases = Counter(job.phase.lower() for job in jobs[_JOBS:])
@@ -108,7 +108,7 @@ def _table(rows: tuple[ReplicaNews, ...], now: Time) -> Table:
 
 
 def _age(one: ReplicaNews, now: Time) -> str:
-    since = moment(one.since) if one.since and one.phase not in OVER else None
+    since = parse_time(one.since) if one.since and one.phase not in OVER else None
     return age((now - since).total_seconds()) if since is not None else ""
 
 
@@ -136,11 +136,11 @@ class LiveView:
     """The view."""
 
     def __init__(
-        self, pen: BackgroundWriter, fd: int, moment: Callable[[], TableInput], *, with_logs: bool = True
+        self, pen: BackgroundWriter, fd: int, parse_time: Callable[[], TableInput], *, with_logs: bool = True
     ) -> None:
         self._pen = pen
         self._fd = fd
-        self._moment = moment
+        self._moment = parse_time
         self._with_logs = with_logs
         self._painter = TablePainter()
         self._pending: list[str] = []
@@ -180,10 +180,10 @@ class LiveView:
 
     def tick(self, frame: Frame) -> None:
         """Paint, if there is something new and the last time was long enough ago."""
-        moment = self._moment()
-        due = self._pending or self._dirty or int(moment.elapsed) != self._second
-        if due and moment.elapsed - self._painted >= _BETWEEN and self._pen.idle:
-            self._paint(frame, moment)
+        parse_time = self._moment()
+        due = self._pending or self._dirty or int(parse_time.elapsed) != self._second
+        if due and parse_time.elapsed - self._painted >= _BETWEEN and self._pen.idle:
+            self._paint(frame, parse_time)
 
     def end(self, endings: list[JobVerdict], folder: str) -> None:
         """The table makes room for the summary."""
@@ -195,10 +195,10 @@ class LiveView:
         """Write what is left; whether all of it is written."""
         return self._pen.close(patience)
 
-    def _paint(self, frame: Frame, moment: TableInput) -> None:
+    def _paint(self, frame: Frame, parse_time: TableInput) -> None:
         width, height = self._size()
-        lines = self._painter.paint(frame, moment, width - 1, height)
-        self._painted, self._second, self._dirty = moment.elapsed, int(moment.elapsed), False
+        lines = self._painter.paint(frame, parse_time, width - 1, height)
+        self._painted, self._second, self._dirty = parse_time.elapsed, int(parse_time.elapsed), False
         if not self._pending and lines == self._shown:
             return
         self._pen.write(self._erase(width) + _above(self._pending) + _above(lines))

@@ -31,7 +31,7 @@ from trainwright.model.event import (
     JobStep,
     Resized,
     Restarting,
-    plain,
+    default_emit,
     with_child_kind,
 )
 from trainwright.model.job import CleanPods, Job, RestartScope, Role
@@ -187,7 +187,7 @@ def trouble_text(status: Status) -> str:
 def _troubles(status: Status) -> Iterator[str]:
     yield from (f"pod {name} could not be created: {why}" for name, why in sorted(status.refused.items()))
     for group in status.roles:
-        if group.calm:
+        if group.all_running:
             continue
         for seen in group.replicas:
             if seen.state is State.STARTING and seen.pod is not None:
@@ -308,7 +308,7 @@ def _joined(*parts: str) -> str:
 
 def _leaving(status: Status) -> bool:
     """Pods of an older attempt are still there."""
-    return any(seen.old is not None for group in status.roles if not group.calm for seen in group.replicas)
+    return any(seen.old is not None for group in status.roles if not group.all_running for seen in group.replicas)
 
 
 def _scheduled(status: Status) -> bool:
@@ -316,7 +316,7 @@ def _scheduled(status: Status) -> bool:
     return all(
         seen.final or (seen.pod is not None and bool(seen.pod.spec.node_name))
         for group in status.roles
-        if not group.calm
+        if not group.all_running
         for seen in group.replicas
     )
 
@@ -326,7 +326,7 @@ def _creating(status: Status) -> bool:
     return any(
         seen.pod is not None and seen.pod.status.phase == "Pending" and not seen.final
         for group in status.roles
-        if not group.calm
+        if not group.all_running
         for seen in group.replicas
     )
 
@@ -336,8 +336,8 @@ SOURCE = "TrainingJobOperator"
 
 def worded(job: Job, status: Status, event: JobEvent) -> Emit:
     """An event in this kind's words; `job` still has the ledger from before."""
-    emit = plain(event, SOURCE)
-    word, message = str(emit.moment), emit.message
+    emit = default_emit(event, SOURCE)
+    word, message = str(emit.event_reason), emit.message
     match event:
         case JobStep(EventReason.RUNNING):
             message = RUNNING

@@ -138,7 +138,7 @@ def restart(one: ReplicaSpec, listed: Anything) -> Restart:
         scope=_SCOPES[one.restart_scope],
         shared=True,
         # Init containers and sidecars have no say: what ended without a code that counts is not on the list.
-        beside=not by_code,
+        retries_other_containers=not by_code,
     )
 
 
@@ -167,8 +167,8 @@ def role(name: str, one: ReplicaSpec, spec: AITrainingJobSpec) -> Role:
         # Everybody is told of everybody in the environment. Where a size may not be changed it is remembered all the
         # same: an edit may change it together with the policy.
         resize=RestartScope.ROLE,
-        mains=frozenset(str(container["name"]) for container in counting(one.template)),
-        recreates=True,
+        main_containers=frozenset(str(container["name"]) for container in counting(one.template)),
+        recreates_pods=True,
         service=True,
     )
 

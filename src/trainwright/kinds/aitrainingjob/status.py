@@ -100,7 +100,7 @@ def _shown(ledger: Ledger) -> int:
 
 
 def _count(group: RoleState, restarted: int) -> ReplicaStatus:
-    if group.calm:
+    if group.all_running:
         return ReplicaStatus(active=group.running)
     counts = Counter(word for seen in group.replicas if (word := _place(seen, restarted)))
     return ReplicaStatus(**counts)

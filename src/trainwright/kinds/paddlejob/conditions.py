@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from trainwright.kinds.paddlejob.dialect import CONTROLLER
 from trainwright.kinds.paddlejob.wire import SERVICE, WORKER, JobCondition, elastic, intranet, mode
 from trainwright.model.cause import Cause, CauseKind, brief
-from trainwright.model.event import ChildEvent, Emit, EventReason, JobEnded, JobEvent, JobStep, Resized, plain
+from trainwright.model.event import ChildEvent, Emit, EventReason, JobEnded, JobEvent, JobStep, Resized, default_emit
 from trainwright.model.job import Job
 from trainwright.model.ledger import LONGEST_TEXT, Outcome, Phase, Reason
 from trainwright.model.plan import ReplicaState, State, Status
@@ -47,7 +47,7 @@ def ended_text(job: Job, outcome: Outcome) -> tuple[str, str]:
 
 def worded(job: Job, status: Status, event: JobEvent) -> Emit:
     """An event under the original's name, with its words where it has some."""
-    emit = plain(event, CONTROLLER)
+    emit = default_emit(event, CONTROLLER)
     match event:
         case JobEnded(outcome):
             word = "Failed" if event.warning else "Completed"
@@ -154,7 +154,7 @@ def _trouble(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterat
 
 def _first(job: Job, status: Status) -> tuple[str, str] | None:
     for role in status.roles:
-        for seen in role.replicas if not role.calm else ():
+        for seen in role.replicas if not role.all_running else ():
             if (cause := _error(seen)) is not None:
                 # Without the message of what cannot be created: it counts retries, and each would be another write.
                 text = f"cannot be created: {cause.reason}" if cause.why is CauseKind.CREATE_ERROR else str(cause)

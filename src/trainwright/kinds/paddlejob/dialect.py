@@ -65,7 +65,7 @@ class PaddleDialect(Struct, frozen=True):
         gang = self.gang.at(site) if self.gang is not None else None
         if gang is not None:
             form, wish = gangs.FORMS[gang.api], self._wish(job)
-            spec["schedulerName"] = spec.get("schedulerName") or gang.called(site)
+            spec["schedulerName"] = spec.get("schedulerName") or gang.scheduler_at(site)
             labels |= form.labels(wish, role)
             annotations |= form.annotations(wish, role) | _noted(job, replica, wish, gang)
         return {"metadata": {**given, "labels": labels, "annotations": annotations}, "spec": spec}

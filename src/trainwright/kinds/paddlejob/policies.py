@@ -70,13 +70,13 @@ def role(name: str, one: ResourceSpec, spec: PaddleJobSpec, job: Key) -> Role:
         elastic=_bounds(one) if alone and name == WORKER else None,
         resize=None if alone else RestartScope.JOB,
         stage=ROLES.index(name),
-        mains=_mains(template),
+        main_containers=_mains(template),
         service=by_name,
         gate="" if alone else job.name,
         # Where Paddle before 2.3 looks for the number of its workers while it runs.
         size_key=f"/paddle/{job.namespace}-{job.name}/np" if alone and name == WORKER else "",
         ports=PORT_BLOCK,
-        hosted=intranet(spec) == HOST,
+        uses_host_ports=intranet(spec) == HOST,
     )
 
 

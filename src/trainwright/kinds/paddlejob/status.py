@@ -92,7 +92,7 @@ def _elastic(status: Status) -> str:
         return "DONE" if ledger.outcome.result is Result.SUCCEEDED else "ERROR"
     if ledger.times.running is None:
         return "NONE"
-    return "DONE" if all(role.calm for role in status.roles) else "DOING"
+    return "DONE" if all(role.all_running for role in status.roles) else "DOING"
 
 
 def _counts(group: RoleState, status: Status) -> RoleStatus | UnsetType:

@@ -28,7 +28,7 @@ from trainwright.model.event import (
     PodExited,
     PodWaiting,
     Restarting,
-    plain,
+    default_emit,
     with_child_kind,
 )
 from trainwright.model.job import Job
@@ -120,7 +120,7 @@ def restarted_text(before: Ledger, after: Ledger) -> str:
 
 def worded(job: Job, status: Status, event: JobEvent) -> Emit:
     """An event with the original's reason and message, under the original's name."""
-    emit = plain(event, CONTROLLER)
+    emit = default_emit(event, CONTROLLER)
     match event:
         case JobStep(moment):
             message = {
@@ -146,7 +146,7 @@ def worded(job: Job, status: Status, event: JobEvent) -> Emit:
             return replace(emit, reason="SetPodTemplateSchedulerName", message=_NOT_OURS)
         case _:
             return emit
-    return replace(emit, message=message, reason=f"TFJob{emit.moment}")
+    return replace(emit, message=message, reason=f"TFJob{emit.event_reason}")
 
 
 Conditions = tuple[JobCondition, ...]

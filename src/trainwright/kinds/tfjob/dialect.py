@@ -50,7 +50,7 @@ class TFDialect(Struct, frozen=True):
         gang = self.gang.at(site)
         if gang is not None:
             form, wish, role = gangs.FORMS[gang.api], self._wish(job), replica.role.name.lower()
-            spec["schedulerName"] = spec.get("schedulerName") or gang.called(site)
+            spec["schedulerName"] = spec.get("schedulerName") or gang.scheduler_at(site)
             labels |= form.labels(wish, role)
             annotations |= form.annotations(wish, role)
         return {"metadata": {**given, "labels": labels, "annotations": annotations}, "spec": spec}

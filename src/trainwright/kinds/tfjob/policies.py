@@ -63,7 +63,7 @@ def role(spec: TFJobSpec, name: str) -> Role:
         one.replicas,
         one.template,
         RESTARTS[restarts(spec, name)],
-        mains=frozenset({CONTAINER}),
+        main_containers=frozenset({CONTAINER}),
         service=True,
     )
 

@@ -101,7 +101,7 @@ def _ended_elsewhere(ledger: Ledger) -> bool:
 
 
 def _count(group: RoleState) -> ReplicaStatus:
-    if group.calm:
+    if group.all_running:
         return ReplicaStatus(active=group.running)
     return ReplicaStatus(group.running, group.count(State.SUCCEEDED), conditions.counted_text(group))
 
