@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-
+# ruff: noqa: E501 - texts as they are printed; the command line is what is under test
 """`trainwright validate`: what a newcomer reads when a manifest is wrong, and that nothing hostile hurts."""
 
 import io

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-
+# ruff: noqa: E501 - texts as they are printed; the command line is what is under test
 """`trainwright validate` on TFJobs that somebody got wrong: the line, the path, what was found, the nearest thing."""
 
 from pathlib import Path

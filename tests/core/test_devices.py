@@ -248,9 +248,7 @@ def test_a_container_that_failed_has_its_own_cause() -> None:
     given = job(role(gpus=1, restart=NODE, main_containers=frozenset({"main"})), ledger=lived(avoided=noted("node-1")))
     one = pod(containers=(container(exit_code=3, reason="Error"), container("sidecar")))
 
-    (replica,) = (
-        view(given, one, nodes={"node-1": node(sick=XID)}, site=SITE, now=later(10)).roles[0].replicas
-    )
+    (replica,) = view(given, one, nodes={"node-1": node(sick=XID)}, site=SITE, now=later(10)).roles[0].replicas
 
     assert replica.cause is not None
     assert replica.cause.why is CauseKind.EXIT

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-
+# ruff: noqa: E501 - tables, one case a line
 """All mistakes of a manifest's shape at once, in words; and the value, if there are none."""
 
 from datetime import UTC, datetime

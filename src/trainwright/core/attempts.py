@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bookkeeping of a role's durable state: attempts, holds, what has ended. Pure edits of `model.ledger.RoleLedger`.
+"""Edits of a role's entry in the ledger: attempts, holds (back-off), restart counts.
 
-A replica's attempt is its role's epoch plus the retries of its index. Both only ever grow, so a pod that carries less
-than its replica's attempt is stale whatever its phase. `observe` reads attempts; `restart` and `lifecycle` raise them.
+A replica's attempt is its role's epoch plus the retries of its index. Both numbers only grow, so a pod with a lower
+attempt than its replica is stale, whatever its phase.
 
-Counting restarts: what is decided, which replica it is charged to, and what people are shown of it.
-
-A restart is counted in `RoleLedger.restarts`, and charged to its budget, when it is decided: that is stored before
-anything is deleted, so a kill loses no count. People are shown a restart once it has happened: when the pod that
-follows exists, or for a restart of a whole scope the first of its pods. Until then, and for good if no pod ever
-follows because the job ended or was suspended first, the restart is in `RoleLedger.hidden`.
+A restart is counted in `RoleLedger.restarts`, and charged to its budget, when it is decided. The ledger is stored
+before any pod is deleted, so a kill loses no count. Status and command line show a restart only after it has happened:
+when the next pod exists, or the first of the next pods for a restart of a whole role or job. Until then the restart is
+also in `RoleLedger.hidden`. It stays there if the job ends or is suspended before a new pod exists.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,29 +30,29 @@ from trainwright.model.units import (
 
 FIRST_BACKOFF_SECONDS = 1.0
 LONGEST_BACKOFF_SECONDS = 60.0
-#: More groups of replicas in back-off than this are merged: the durable state stays bounded.
+#: If more groups of replicas than this are in back-off, groups are merged, so that the ledger stays small.
 MAX_HOLDS = 32
 
 
 def find_entry(ledger: Ledger, name: str) -> RoleLedger:
-    """What is remembered of a role; a new role has nothing behind it."""
+    """Return the ledger's entry for a role, or an empty entry for a new role."""
     return next((role for role in ledger.roles if role.name == name), RoleLedger(name))
 
 
 def current_attempt(role: RoleLedger, index: int) -> int:
-    """Which try at this replica is the current one."""
+    """Return the current attempt of a replica."""
     return role.epoch + parse_counts(role.retries).get(index, 0) if role.retries else role.epoch
 
 
 def next_epoch(role: RoleLedger) -> RoleLedger:
-    """Every replica of the role starts anew: above every attempt so far, with nothing finished or pending."""
+    """Restart every replica of the role with an attempt above all earlier ones; nothing is finished or pending."""
     highest = max(parse_counts(role.retries).values(), default=0)
     epoch = role.epoch + highest + 1
     return replace(role, epoch=epoch, retries="", succeeded="", failed="", reached=0, holds=(), pending=())
 
 
 def retry_replicas(role: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
-    """These replicas start anew."""
+    """Raise the attempt of these replicas and forget how they ended."""
     chosen = frozenset(indexes)
     tries = dict(parse_counts(role.retries))
     for index in chosen:
@@ -68,18 +66,18 @@ def retry_replicas(role: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
 
 
 def raise_attempts(role: RoleLedger, higher: Mapping[int, int]) -> RoleLedger:
-    """Pods carry attempts above what is stored (a status was lost): believe the pods."""
+    """Take over attempts of pods that are higher than the stored ones: the stored status was lost."""
     tries = dict(parse_counts(role.retries)) | {index: found - role.epoch for index, found in higher.items()}
     return replace(role, retries=format_counts(tries))
 
 
 def count_restarts(role: RoleLedger, why: CauseKind, times: int = 1) -> RoleLedger:
-    """One more restart for this cause."""
+    """Count restarts for a cause."""
     return replace(role, restarts=role.restarts | {why.value: role.restarts.get(why.value, 0) + times})
 
 
 def hold(role: RoleLedger, indexes: Iterable[int], until: Time) -> RoleLedger:
-    """Do not create these replicas before then."""
+    """Do not create these replicas before `until`."""
     chosen = frozenset(indexes)
     groups = {until: chosen}
     for old in role.holds:
@@ -93,24 +91,24 @@ def hold(role: RoleLedger, indexes: Iterable[int], until: Time) -> RoleLedger:
 
 
 def held_replicas(role: RoleLedger, now: Time) -> dict[int, Time]:
-    """The replicas that must wait, and until when."""
+    """Return the replicas that must wait, each with the end of its back-off."""
     return {index: one.until for one in role.holds if _is_active(one, now) for index in parse_indexes(one.indexes)}
 
 
 def drop_expired_holds(role: RoleLedger, now: Time) -> RoleLedger:
-    """Forget holds that are over."""
+    """Remove holds that are over."""
     if all(_is_active(one, now) for one in role.holds):
         return role
     return replace(role, holds=tuple(one for one in role.holds if _is_active(one, now)))
 
 
 def _is_active(one: Hold, now: Time) -> bool:
-    """Not over yet; one that lies much further ahead than any back-off was written by a clock that was wrong."""
+    """Return whether a hold is in force. A hold far beyond the longest back-off was written by a wrong clock."""
     return now < one.until <= after(now, 2 * LONGEST_BACKOFF_SECONDS)
 
 
 def forget_surplus(role: RoleLedger, replicas: int) -> RoleLedger:
-    """Forget what replicas that are no longer wanted had come to."""
+    """Forget the results of replicas that the role no longer has."""
     if role.reached <= replicas and not (role.succeeded or role.failed):
         return role
     return replace(
@@ -122,12 +120,12 @@ def forget_surplus(role: RoleLedger, replicas: int) -> RoleLedger:
 
 
 def budget_used(role: RoleLedger, free: frozenset[CauseKind]) -> int:
-    """How much of its budget the role has used."""
+    """Return how many restarts count against the role's budget."""
     return sum(times for why, times in role.restarts.items() if why not in free)
 
 
 def decide_restarts(entry: RoleLedger, why: CauseKind, indexes: Iterable[int]) -> RoleLedger:
-    """Each of these replicas is restarted by itself."""
+    """Count one restart for each of these replicas, pending until its next pod exists."""
     chosen = frozenset(indexes)
     same = [one for one in entry.pending if one.cause is why and not one.together]
     waiting = chosen.union(*(parse_indexes(one.indexes) for one in same))
@@ -137,23 +135,23 @@ def decide_restarts(entry: RoleLedger, why: CauseKind, indexes: Iterable[int]) -
 
 
 def decide_role_restart(entry: RoleLedger, why: CauseKind, replicas: int) -> RoleLedger:
-    """One restart of the whole role. Whatever was pending before is part of it, and never happens by itself."""
+    """Count one restart of the whole role. It replaces all pending restarts of single replicas."""
     entry = _hide(count_restarts(entry, why), why, 1)
     return replace(entry, pending=(PendingRestart(why, format_indexes(range(replicas)), together=True),))
 
 
 def count_shared_restart(entry: RoleLedger, why: CauseKind) -> RoleLedger:
-    """The role is restarted by another, and charged as well; people are shown it once, on the role that caused it."""
+    """Count a restart that another role caused. It is shown only once, on the role that caused it."""
     return _hide(count_restarts(entry, why), why, 1)
 
 
 def awaited(entry: RoleLedger) -> frozenset[int]:
-    """The replicas whose next pod makes a decided restart happen."""
+    """Return the replicas whose next pod completes a pending restart."""
     return frozenset[int]().union(*(parse_indexes(one.indexes) for one in entry.pending))
 
 
 def note_happened(entry: RoleLedger, present: frozenset[int]) -> RoleLedger:
-    """The book after pods of the current attempt were seen for these replicas."""
+    """Complete pending restarts of replicas that now have a pod of their current attempt."""
     pending: list[PendingRestart] = []
     for one in entry.pending:
         waiting = parse_indexes(one.indexes)
@@ -173,7 +171,7 @@ def _hide(entry: RoleLedger, why: CauseKind, times: int) -> RoleLedger:
 
 
 def charge_replicas(entry: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
-    """Each of these replicas has used one restart of its own budget."""
+    """Charge one restart to the own budget of each of these replicas."""
     charged = dict(parse_row(entry.charged))
     for index in indexes:
         charged[index] = charged.get(index, 0) + 1
@@ -181,11 +179,11 @@ def charge_replicas(entry: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
 
 
 def attribute_charges(role: Role, entry: RoleLedger) -> RoleLedger:
-    """The book with every restart that counts charged to a replica, where each replica has its own budget.
+    """Charge every counted restart to a replica, where each replica has its own budget.
 
-    A ledger of a version that knew only the sum of the role says nothing of its replicas. Their retries tell most of
-    it: in index order each replica is charged as many restarts as it has retries, until the sum is used up. What is
-    left was made before a suspension, which forgets the retries: all replicas share it evenly, the lowest first.
+    A ledger of an older version holds only the sum for the role. In index order, each replica is charged as many
+    restarts as it has retries, until the sum is used up. The rest happened before a suspension, which resets the
+    retries; it is divided evenly, with the remainder on the lowest indexes.
     """
     charged = dict(parse_row(entry.charged))
     missing = budget_used(entry, role.uncounted | {CauseKind.IN_PLACE}) - sum(charged.values())

@@ -1,23 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes: within their bounds, the first thing `reconcile` does; and what a change of size takes along, after restarts.
+"""Sizes of elastic roles: bounds, restarts after a resize, and roles that are sized automatically to what can run.
 
-A role that may be resized while it runs has bounds; a wanted size outside them counts as the nearer bound. Where peers
-are told of each other when they start, a change of size starts them anew: no failure, so nothing is counted for it.
-Where they look the size up while they run, it is announced to them.
+A wanted size outside a role's bounds counts as the nearer bound. If pods know the size only from their environment, a
+resize restarts them; this is not a failure and is not counted. If they can look the size up, it is announced instead.
 
-Spares: pods that hold places for a role that wants to grow. `fitting` counts them, `run` makes and removes them.
-
-A role that was made smaller must not be disturbed for a guess that there is room again: where peers are told of each
-other, growing starts all of them anew. So pods of the missing replicas are made first, with everything a scheduler
-looks at, but their containers wait for a ConfigMap that nobody makes. Once they have their places the role grows into
-them. They are no replicas: no rule, no count and no phase knows of them.
-
-Roles that resize themselves: fitted to what can run. A step of `reconcile`, after restarts are decided.
-
-Smaller: once every replica has a pod, and some of these have found no place for a while, the role does without so many,
-down to its least. Larger again: after a cool-down `spares` look for places; the role grows by as many as they found.
-What is decided is a ceiling in the ledger, which `elastic.bounded` heeds; a user's edit changes what is wanted, and is
-not undone. A role of which some have finished is left alone: a new size could mean to do their work again.
+An automatically sized role shrinks when pods have found no node for a while, down to its minimum. It grows again after
+a cool-down. Growing may restart every replica, so the operator first creates spares: pods with the same scheduling
+requirements whose containers wait for a ConfigMap that never exists. When spares have nodes, the role grows by their
+number. Spares are not replicas: rules, counts and phases ignore them. The decision is stored as a ceiling in the
+ledger; a later edit of the manifest changes only the wanted size. A role with finished replicas keeps its size, because
+a new size could repeat their work.
 """
 
 from collections.abc import Iterator
@@ -36,7 +28,7 @@ from trainwright.model.units import EARLIEST_TIME, Time, after
 
 
 def within_bounds(job: Job) -> Job:
-    """The job with every elastic role at the size that is in force."""
+    """Return the job with every elastic role at its current size."""
     if all([role.elastic is None for role in job.roles]):  # noqa: C419 - asked on every pass, and a list is cheaper
         return job
     ceilings = {entry.name: entry.ceiling for entry in job.ledger.roles}
@@ -44,7 +36,7 @@ def within_bounds(job: Job) -> Job:
 
 
 def at_largest_size(job: Job) -> Job:
-    """The job with every role at the largest size that a pass may decide on: as asked for, within the bounds."""
+    """Return the job with every elastic role at the wanted size within its bounds, the largest that a pass can choose."""
     return replace(job, roles=tuple(_bounded(role, None) for role in job.roles))
 
 
@@ -60,7 +52,7 @@ def _bounded(role: Role, ceiling: SizeCap | None) -> Role:
 
 
 def apply_resizes(view: Snapshot) -> Snapshot:
-    """The pass after its changes of size: whoever was told of the old world starts anew in the new one."""
+    """Record changed sizes and restart the replicas that know only the old size."""
     if not view.job.records_size:
         return view
     pairs = list(zip(view.job.roles, view.ledger.roles, strict=True))
@@ -86,18 +78,18 @@ def _entry_with_size(role: Role, entry: RoleLedger) -> RoleLedger:
 
 
 def announced_sizes(view: Snapshot) -> tuple[Announce, ...]:
-    """What replicas should find where they look up the size of their role."""
+    """Return the sizes to publish for replicas that look up the size of their role."""
     return tuple(Announce(role.size_key, str(role.replicas)) for role in view.job.roles if role.size_key)
 
 
-#: So many places are looked for at once.
+#: Maximum number of spares per role.
 MAX_SPARES = 64
-#: The pause between two tries is doubled so often at most.
+#: The cool-down between two searches for nodes is doubled at most this often.
 _MAX_DOUBLINGS = 4
 
 
 def active_cap(role: Role, entry: RoleLedger) -> SizeCap | None:
-    """What keeps the role below what is asked for, if anything does."""
+    """Return the ceiling that keeps the role below its wanted size, if there is one."""
     ceiling = entry.ceiling
     if not role.is_autosized or ceiling is None or role.wanted is None or not 0 <= ceiling.most < role.wanted:
         return None
@@ -105,7 +97,9 @@ def active_cap(role: Role, entry: RoleLedger) -> SizeCap | None:
 
 
 def next_search_at(view: Snapshot, ceiling: SizeCap) -> Time:
-    """When places may be looked for: ever more rarely where there were none, but soon if a node has come since."""
+    """Return when spares may be created: the cool-down doubles after each failed search, unless a new node became
+    ready.
+    """
     cooldown = view.site.sizing.cooldown
     if ceiling.tries and any(_became_ready_since(view, ceiling.at)):
         return after(ceiling.at, cooldown)
@@ -119,12 +113,12 @@ def _became_ready_since(view: Snapshot, since: Time) -> Iterator[bool]:
 
 
 def missing_replicas(role: Role) -> int:
-    """How many more are asked for, at once."""
+    """Return how many replicas are missing for the wanted size, at most `MAX_SPARES`."""
     return min((role.wanted or 0) - role.replicas, MAX_SPARES)
 
 
 def spares_of(view: Snapshot, role: Role) -> list[Pod]:
-    """The spares of a role that are not on their way out."""
+    """Return the spares of a role that are not being deleted."""
     pods = [one.pod for one in view.stale_pods if one.spare and one.role == role.name and _is_wanted_spare(role, one)]
     return [pod for pod in pods if pod.metadata.deletion_timestamp is None]
 
@@ -134,20 +128,20 @@ def _is_wanted_spare(role: Role, one: StalePod) -> bool:
 
 
 def has_usable_node(view: Snapshot, pod: Pod) -> bool:
-    """It has a place where it could run."""
+    """Return whether the pod is on a healthy node and has not ended."""
     ended = pod.status.phase in ("Succeeded", "Failed")
     return bool(pod.spec.node_name) and not ended and pod.spec.node_name not in view.unhealthy_nodes
 
 
 def kept_spares(view: Snapshot) -> frozenset[str]:
-    """The UIDs of those that go on holding their places."""
+    """Return the UIDs of the spares that stay."""
     if not any(one.spare for one in view.stale_pods):
         return frozenset()
     return frozenset(pod.metadata.uid for role in _searching_roles(view) for pod in spares_of(view, role))
 
 
 def missing_spares(view: Snapshot) -> list[Create]:
-    """Those that are to be made, while nothing is on its way: what does not run has ended for good."""
+    """Return the spares to create. Spares wait until all replicas of the job run or have finished."""
     looking = list(_searching_roles(view))
     if not looking or not all_up(view):
         return []
@@ -157,7 +151,7 @@ def missing_spares(view: Snapshot) -> list[Create]:
 
 
 def _searching_roles(view: Snapshot) -> Iterator[Role]:
-    """The roles for which places are looked for now."""
+    """Yield the roles that need spares now."""
     for role, group, entry in zip(view.job.roles, view.roles, view.ledger.roles, strict=True):
         ceiling = active_cap(role, entry) if role.is_autosized else None
         if (
@@ -169,12 +163,12 @@ def _searching_roles(view: Snapshot) -> Iterator[Role]:
 
 
 def all_up(view: Snapshot) -> bool:
-    """Whether every replica runs or has ended for good: no pod of any role is still to come."""
+    """Return whether every replica of the job runs or has finished."""
     return view.all_running or all(is_up(replica) for role in view.roles for replica in role.replicas)
 
 
 def growth_reruns_finished(view: Snapshot, role: Role, group: RoleState) -> bool:
-    """Whether growth would start a replica anew that has ended for good: then the role does not grow."""
+    """Return whether growth would restart a finished replica. Then the role does not grow."""
     restarted = view.roles if role.resize is RestartScope.JOB else (group,)
     return any(replica.final for one in restarted for replica in one.replicas)
 
@@ -188,7 +182,9 @@ def _spare_creates(view: Snapshot, role: Role) -> Iterator[Create]:
 
 
 def spare_wakes(view: Snapshot) -> list[Time]:
-    """When places may be looked for, or have been for long enough; and meanwhile now and then, should a node come."""
+    """Return when spares may be created or are given up; at the latest after one cool-down, because a node may have
+    come.
+    """
     times: list[Time] = []
     for role, entry in zip(view.job.roles, view.ledger.roles, strict=True):
         ceiling = active_cap(role, entry) if role.is_autosized else None
@@ -202,12 +198,12 @@ def spare_wakes(view: Snapshot) -> list[Time]:
     return times
 
 
-#: A size that lasted so many cool-downs was not a mistake.
+#: A size that lasted this many cool-downs was right: shrinking after it resets the doubling.
 STABLE_COOLDOWNS = 10.0
 
 
 def fit_sizes(view: Snapshot) -> Snapshot:
-    """The pass with every such role at the size that it should have now."""
+    """Shrink or grow every automatically sized role to what can run now."""
     if not view.job.has_autosized_role and all([entry.ceiling is None for entry in view.ledger.roles]):  # noqa: C419 - cheaper
         return view
     entries = tuple(
@@ -222,13 +218,13 @@ def fit_sizes(view: Snapshot) -> Snapshot:
 
 def _fitted_entry(view: Snapshot, role: Role, group: RoleState, entry: RoleLedger) -> RoleLedger:
     if not role.is_autosized or role.elastic is None:
-        # Its user sizes it. Should it do so itself again some day, that begins anew.
+        # The user sizes this role now. Forget the ceiling.
         return replace(entry, ceiling=None) if entry.ceiling is not None else entry
     if any(replica.final for replica in group.replicas):
         return entry
     ceiling = entry.ceiling
     if ceiling is not None and ceiling.most >= (role.wanted or 0):
-        # Less is asked for by now, so nothing is held back.
+        # The user now wants no more than the ceiling allows.
         return replace(entry, ceiling=replace(ceiling, most=-1, why=""))
     homeless = _unplaced_reasons(view, role, group)
     if homeless and role.replicas > role.elastic.least:
@@ -237,7 +233,7 @@ def _fitted_entry(view: Snapshot, role: Role, group: RoleState, entry: RoleLedge
 
 
 def _unplaced_reasons(view: Snapshot, role: Role, group: RoleState) -> list[str]:
-    """Why pods have no place, if all have had time enough to find one; else nothing."""
+    """Return why pods have no node, or nothing while one of them has not waited long enough."""
     if group.all_running:
         return []
     found: list[str] = []
@@ -252,7 +248,7 @@ def _unplaced_reasons(view: Snapshot, role: Role, group: RoleState) -> list[str]
 
 
 def _unplaced_since(view: Snapshot, replica: ReplicaState, refused: Refusal | None) -> tuple[Time | None, str]:
-    """Since when a replica has no place, and why; only since now, if it may still find one."""
+    """Return since when a replica has no node, and why. A replica that may still find a node returns the current time."""
     if replica.state is State.WAITING:
         return (view.now, "") if refused is None else (refused.since, f"{refused.reason}: {refused.message}")
     if replica.state is State.STOPPING:
@@ -266,7 +262,7 @@ def _unplaced_since(view: Snapshot, replica: ReplicaState, refused: Refusal | No
 
 
 def _quota_refusal(view: Snapshot, role: Role, group: RoleState) -> Refusal | None:
-    """The answer of an API server that will not have one of its pods, nor any other like it: a quota is used up."""
+    """Return the API server's refusal of one of the role's pods if the reason is an exhausted quota."""
     told = [one for one in view.observed.refusals if one.kind == "Pod" and one.quota]
     if not told:
         return None
@@ -279,7 +275,7 @@ def _quota_refusal(view: Snapshot, role: Role, group: RoleState) -> Refusal | No
 
 
 def size_wakes(view: Snapshot) -> list[Time]:
-    """When pods have been without a place for long enough, or spares."""
+    """Return when pods, or spares, will have waited long enough for a node."""
     times = spare_wakes(view)
     for role, group in zip(view.job.roles, view.roles, strict=True):
         if role.is_autosized and not group.all_running:
@@ -292,7 +288,7 @@ def size_wakes(view: Snapshot) -> list[Time]:
 
 
 def _unschedulable(pod: Pod) -> ObjectCondition | None:
-    """The scheduler's word that there is no node for it."""
+    """Return the scheduler's condition that no node fits the pod."""
     for condition in pod.status.conditions or ():
         if condition.type == "PodScheduled" and condition.status == "False" and condition.reason == "Unschedulable":
             return condition
@@ -316,7 +312,7 @@ def _shrunk(view: Snapshot, role: Role, entry: RoleLedger, homeless: list[str]) 
 
 
 def _grown(view: Snapshot, role: Role, entry: RoleLedger) -> RoleLedger:
-    """Larger by as many places as were found, once all were or they were looked for long enough."""
+    """Grow by the number of spares with a node, once all have one or the search has ended."""
     ceiling = active_cap(role, entry)
     waiting = spares_of(view, role) if ceiling is not None else []
     if ceiling is None or not waiting:
@@ -334,6 +330,6 @@ def _grown(view: Snapshot, role: Role, entry: RoleLedger) -> RoleLedger:
 
 
 def _search_ends_at(view: Snapshot, waiting: list[Pod]) -> Time:
-    """When places have been looked for long enough."""
+    """Return when the search for nodes ends."""
     begun = [pod.metadata.creation_timestamp or view.now for pod in waiting]
     return after(min(begun), view.site.sizing.patience)

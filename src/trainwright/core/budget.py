@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an ended replica may be tried again: by policy, exit code, its own or its role's budget, the job's.
+"""Whether an ended replica may be restarted: by policy, exit code, and the budgets of replica, role and job.
 
-Budgets are compared with the counts in the ledger, which are stored before anything is deleted: they survive a kill.
+Budgets are compared with counts in the ledger. The ledger is stored before any pod is deleted, so they survive a kill.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from trainwright.model.units import parse_row
 
 
 class EndedReplica(Struct, frozen=True, gc=False):
-    """A replica that has ended, and why; to be tried again, or not."""
+    """A replica that has ended, with its cause. It is restarted or final."""
 
     role: Role
     replica: ReplicaState
@@ -28,30 +28,32 @@ class EndedReplica(Struct, frozen=True, gc=False):
 
     @property
     def scope(self) -> RestartScope:
-        """What the restart takes along: the role's scope, except for a removal that its policy does not answer."""
+        """What is restarted with the replica. A deleted pod restarts alone unless the policy names that cause."""
         rule = self.role.restart
         return RestartScope.POD if self.cause.why is CauseKind.DELETED and not rule.answers_removal else rule.scope
 
     @property
     def counted_as(self) -> CauseKind:
-        """What it is counted as: of all that it is, what is free."""
+        """The cause that it is counted under. A cause that does not use the budget is preferred."""
         return next((why for why in self.cause.kinds if why in self.role.uncounted), self.cause.why)
 
     @property
     def is_free(self) -> bool:
-        """It does not use up any budget."""
+        """Whether the restart does not use any budget."""
         return self.counted_as in self.role.uncounted
 
 
 class RestartCascade:
-    """Which roles the restarts so far take along anyway: a scope that restarts costs once, however many have ended."""
+    """The roles that the restarts so far already include. A scope restarts once, however many of its replicas have
+    ended.
+    """
 
     def __init__(self) -> None:
         self.everything = False
         self.roles: set[str] = set()
 
     def add(self, retry: EndedReplica) -> None:
-        """This restart takes its scope along."""
+        """Include the scope of this restart."""
         self.everything |= retry.scope is RestartScope.JOB
         if retry.scope is RestartScope.ROLE:
             self.roles.add(retry.role.name)
@@ -61,17 +63,17 @@ class RestartCascade:
 
 
 class BudgetUse:
-    """What a role, or each of its replicas, has used of its budget, with the restarts of this pass."""
+    """How much of its budget a role, or each of its replicas, has used, with the restarts granted in this pass."""
 
     def __init__(self, role: Role, entry: RoleLedger) -> None:
         self._limit = role.restart.limit
         self._role = attempts.budget_used(entry, role.uncounted)
         self._replicas = parse_row(entry.charged) if role.restart.per_replica else None
-        #: Restarts of the role that this pass has granted so far.
+        #: Restarts of the role that were granted in this pass.
         self.more = 0
 
     def allows(self, one: EndedReplica) -> bool:
-        """Whether there is budget left for this restart; a replica ends once in a pass at most."""
+        """Return whether there is budget for this restart. A replica ends at most once in a pass."""
         if self._limit is None:
             return True
         used = self._role + self.more if self._replicas is None else self._replicas.get(one.replica.index, 0)
@@ -79,9 +81,9 @@ class BudgetUse:
 
 
 def split_ended(ledger: Ledger, ended: list[EndedReplica]) -> tuple[list[EndedReplica], list[EndedReplica]]:
-    """To be tried again, and over for good: in index order, for as long as the budget of the role or replica lasts.
+    """Split into replicas to restart and replicas that are final, in index order, while the role's budget lasts.
 
-    A pod that is only stuck has not ended: one that may not be replaced is left as it is.
+    A pod whose containers cannot be created has not ended: if it may not be replaced, it stays.
     """
     retries: list[EndedReplica] = []
     finals: list[EndedReplica] = []
@@ -102,7 +104,7 @@ def split_ended(ledger: Ledger, ended: list[EndedReplica]) -> tuple[list[EndedRe
 
 
 def _policy_allows(one: EndedReplica) -> bool:
-    """The policy answers this cause, and this exit code."""
+    """Return whether the policy restarts after this cause and exit code."""
     rule = one.role.restart
     if one.cause.why is CauseKind.DELETED or one.replica.state is State.STARTING:
         return True
@@ -111,7 +113,7 @@ def _policy_allows(one: EndedReplica) -> bool:
     if one.cause.why is not CauseKind.EXIT or rule.codes is None:
         return True
     if one.role.main_containers and one.cause.container not in one.role.main_containers:
-        # The codes are a language between user and controller, and only the containers that count speak it.
+        # The policy's exit codes apply only to the main containers.
         return rule.retries_other_containers
     code = one.cause.code
     return isinstance(code, int) and any(first <= code <= last for first, last in rule.codes)
@@ -120,7 +122,7 @@ def _policy_allows(one: EndedReplica) -> bool:
 def within_backoff_limit(
     view: Snapshot, retries: list[EndedReplica]
 ) -> tuple[tuple[EndedReplica, ...], EndedReplica | None]:
-    """The job's own budget, over all roles: those within it, and the first beyond it."""
+    """Apply the job's own restart budget: return the restarts within it and the first one beyond it."""
     limit = view.job.lifecycle.restarts_allowed
     if limit is None or not retries:
         return tuple(retries), None
@@ -136,13 +138,13 @@ def within_backoff_limit(
 
 
 def is_overspent(view: Snapshot) -> bool:
-    """Restarts inside pods alone can exceed the job's budget."""
+    """Return whether in-place restarts by kubelets have exceeded the job's budget."""
     limit = view.job.lifecycle.restarts_allowed
     return limit is not None and view.job.lifecycle.counts_in_place and restarts_used(view) > limit
 
 
 def most_restarted(view: Snapshot) -> EndedReplica | None:
-    """The replica whose kubelet has restarted it most often, and how it last ended; None where that is not known."""
+    """Return the replica with the most in-place restarts and its last end, if known."""
     pairs = zip(view.job.roles, view.roles, strict=True)
     replica = [(role, one, one.pod) for role, group in pairs for one in group.replicas if one.pod is not None]
     if not view.job.lifecycle.counts_in_place or not replica:
@@ -153,7 +155,7 @@ def most_restarted(view: Snapshot) -> EndedReplica | None:
 
 
 def restarts_used(view: Snapshot) -> int:
-    """Restarts of all roles together that count against the job's budget."""
+    """Return how many restarts of all roles count against the job's budget."""
     entries = {entry.name: entry for entry in view.ledger.roles}
     made = sum(attempts.budget_used(entries[role.name], role.uncounted) for role in view.job.roles)
     if not view.job.lifecycle.counts_in_place:
@@ -162,11 +164,11 @@ def restarts_used(view: Snapshot) -> int:
 
 
 def in_place_restarts(replicas: Iterable[ReplicaState]) -> int:
-    """How often kubelets have restarted containers of these replicas, in their pods of the current attempt."""
+    """Return how often kubelets restarted containers in the current pods of these replicas."""
     return sum(pod_in_place_restarts(replica.pod) for replica in replicas if replica.pod is not None)
 
 
 def pod_in_place_restarts(pod: Pod) -> int:
-    """How often the kubelet has restarted containers of this pod."""
+    """Return how often the kubelet restarted containers of this pod."""
     groups = (pod.status.init_container_statuses, pod.status.container_statuses)
     return sum(container.restart_count for group in groups for container in group or ())

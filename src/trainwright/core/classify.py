@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pod → what it means for its replica, and why. Called by `observe` for every pod, so the healthy path is short.
+"""Classify one pod: the state of its replica, and the cause of an end.
 
-Order matters. 1 A pod that ended keeps its end, wherever its node went, and so do containers that count and succeeded
-although others still run. 2 A pod that somebody is removing has not failed: a new one follows. 3 A lost node takes its
-pods with it. 4 The containers that count may have failed although others still run. 5 Failed GPUs take pods along that
-hold some and may be tried again. 6 The phase.
+The first match wins: 1. A pod that ended keeps its result, even if its node is lost; so do main containers that
+succeeded while others still run. 2. A pod that is being deleted has not failed: a new one follows. 3. Pods on a lost
+node are lost. 4. Main containers may have failed while others still run. 5. Pods that hold failed GPUs are lost, if
+their policy restarts them. 6. The pod's phase.
 
-Pods whose containers cannot be made (no such image, a missing Secret), in roles that replace such pods.
-
-For a while (`Creating.restart_period`) each is replaced when it has been stuck for so long (`duration_period`), since
-another node may have better luck; after that its replica fails, or is only waited for. The while begins with the
-replica's first such pod and goes on over its successors: the ledger knows since when. `observe` asks whether a
-replica is given up, `settle` whether its pod is replaced, `lifecycle` keeps the ledger, `run` asks when to look again.
+Some roles replace a pod whose containers cannot be created (no such image, a missing Secret), because another node may
+succeed. A stuck pod is replaced after `CreationRules.duration_period`, during `restart_period` from the replica's first
+stuck pod. After that the replica fails or waits. The ledger stores when a replica became stuck.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +30,7 @@ from trainwright.model.units import Time, after, due, format_indexes, parse_inde
 
 Conclusion = tuple[State, Cause | None]
 
-#: Waiting reasons that mean a container cannot be made, as opposed to not yet.
+#: Waiting reasons that mean a container cannot be created, not only that it is not created yet.
 CREATE_ERRORS = frozenset(
     {
         "CreateContainerConfigError",
@@ -46,7 +43,7 @@ CREATE_ERRORS = frozenset(
         "InvalidImageName",
     }
 )
-#: Pod reasons that say the node, not the pod, was the matter.
+#: Pod reasons that blame the node, not the pod.
 DISRUPTIONS = frozenset(
     {
         "NodeShutdown",
@@ -54,8 +51,8 @@ DISRUPTIONS = frozenset(
         "Shutdown",
         "Preempting",
         "NodeLost",
-        "SupervisorLost",  # what `trainwright` nodes say when the process that holds all containers has gone
-        # Its node would not admit it, and nothing ran:
+        "SupervisorLost",  # reported by `trainwright` nodes when the supervisor process has gone
+        # The node did not admit the pod, and nothing ran:
         "NodeAffinity",
         "NodePorts",
         "OutOfcpu",
@@ -66,7 +63,7 @@ DISRUPTIONS = frozenset(
     }
 )
 
-#: Seconds that a kubelet may take to clear away what is left of a pod, before it says so.
+#: Seconds that a kubelet may need to clean up a pod before it reports the end.
 KUBELET_CLEANUP_SECONDS = 10.0
 
 _RUNNING: Conclusion = (State.RUNNING, None)
@@ -76,7 +73,7 @@ _SUCCEEDED: Conclusion = (State.SUCCEEDED, Cause(CauseKind.COMPLETED))
 
 
 def classify_pod(pod: Pod, role: Role, health: NodeHealth | None, site: Site, now: Time) -> Conclusion:
-    """The state of the replica that this pod is, and the cause where there is one."""
+    """Return the state of the pod's replica, and the cause if there is one."""
     phase = pod.status.phase
     if phase in ("Succeeded", "Failed"):
         return _classify_ended(pod, role)
@@ -90,7 +87,7 @@ def classify_pod(pod: Pod, role: Role, health: NodeHealth | None, site: Site, no
     if end is not None:
         return end
     if health is not None and health.devices_have_failed(role.name, now) and role.may_retry(CauseKind.DEVICE):
-        # One that may not be tried again goes on for as long as it can: detectors have been wrong.
+        # A replica that may not be restarted goes on: detectors can be wrong.
         return State.LOST, Cause(CauseKind.DEVICE, message=brief(health.device_message), node=pod.spec.node_name)
     return _RUNNING if phase == "Running" else _starting(pod, role, create_error_timeout(role, site), now)
 
@@ -106,7 +103,7 @@ def _classify_ended(pod: Pod, role: Role) -> Conclusion:
     if _ended_by_deletion(pod, [end for _, end in _terminated(pod) if end.exit_code], failed=True):
         return _STOPPING
     cause = _cause(pod, role)
-    # What counts had ended well, and would have been seen to, had we looked while the rest still ran.
+    # The main containers had already succeeded before another container failed.
     return _SUCCEEDED if cause.why is CauseKind.EXIT and _mains_succeeded(pod, role) else (State.FAILED, cause)
 
 
@@ -118,28 +115,28 @@ def _mains_succeeded(pod: Pod, role: Role) -> bool:
 
 
 def _ended_by_deletion(pod: Pod, ends: list[Terminated], *, failed: bool) -> bool:
-    """Whether the pod ended because it was being deleted: its containers ended only once that had been asked for.
+    """Return whether the pod ended because of its deletion: its containers ended after the deletion request.
 
-    A program that saves its work on SIGTERM and exits with 0 has not done its work. `unsure`: what to say when no
-    container tells its time.
+    A program that saves its work on SIGTERM and exits with 0 has not finished. `failed` says whether the pod failed; a
+    failed pod without end times counts as ended by the deletion.
     """
     deletion = pod.metadata.deletion_timestamp
     if deletion is None:
         return False
     grace: float = pod.metadata.deletion_grace_period_seconds or 0
     if not grace and pod.spec.termination_grace_period_seconds:
-        # Its kubelet's last word: a deletion without grace, dated when that was said and not when it was asked to go.
+        # The kubelet's final deletion has no grace period and carries its own time, not the time of the request.
         grace = pod.spec.termination_grace_period_seconds + KUBELET_CLEANUP_SECONDS
     asked = deletion - timedelta(seconds=grace)
     times = [end.finished_at for end in ends if end.finished_at is not None]
     if not times:
         return failed
-    # A failed pod fell when its first container did, a successful one when its last did.
+    # A failed pod ended with its first failed container, a successful pod with its last container.
     return (min(times) if failed else max(times)) >= asked
 
 
 def _cause(pod: Pod, role: Role) -> Cause:
-    """Why a failed pod failed."""
+    """Return why a failed pod failed."""
     status, node = pod.status, pod.spec.node_name
     for condition in status.conditions or ():
         if condition.type == "DisruptionTarget" and condition.status == "True":
@@ -156,7 +153,7 @@ def _cause(pod: Pod, role: Role) -> Cause:
 
 
 def _first_failed_exit(pod: Pod, role: Role) -> Cause | None:
-    """The first container to end badly: what follows it is often only its echo."""
+    """Return the first failed container: later failures are often consequences."""
     bad = [(container, end) for container, end in _terminated(pod) if end.exit_code]
     bad = [pair for pair in bad if pair[0].name in role.main_containers] or bad
     if not bad:
@@ -166,15 +163,15 @@ def _first_failed_exit(pod: Pod, role: Role) -> Cause | None:
 
 
 def awaits_restart(pod: Pod) -> bool:
-    """Whether the kubelet will start a container of this pod again: it has ended, or waits out its back-off.
+    """Return whether the kubelet will restart a container of this pod: it has ended, or waits for its back-off.
 
-    A container that runs is not one of them, however often it was restarted before.
+    A running container does not count, however often it was restarted.
     """
     if pod.status.phase in ("Succeeded", "Failed"):
         return False
     policy = pod.spec.restart_policy
     init, main = pod.status.init_container_statuses or (), pod.status.container_statuses or ()
-    # An init container that succeeded is not run again, not even under Always.
+    # A kubelet never repeats an init container that succeeded.
     again = {one.name for one in main} if policy == "Always" else set()
     for container in (*init, *main):
         state = container.state or ContainerState()
@@ -191,7 +188,7 @@ def _ended_before(container: ContainerStatus) -> bool:
 
 
 def last_in_place_end(pod: Pod) -> Cause | None:
-    """How the container that its kubelet restarted most often last ended."""
+    """Return the last end of the container that its kubelet restarted most often."""
     groups = (pod.status.init_container_statuses, pod.status.container_statuses)
     often = max((one for group in groups for one in group or ()), key=lambda one: one.restart_count, default=None)
     for state in (often.state, often.last_state) if often is not None and often.restart_count else ():
@@ -213,14 +210,14 @@ def _exit_cause(pod: Pod, container: ContainerStatus, end: Terminated) -> Cause:
 
 
 def _signal(end: Terminated) -> int | UnsetType:
-    """The signal, where it is known. A kubelet never tells; our own supervisor always does."""
+    """Return the signal if it is known. Kubelets do not report it; our supervisor does."""
     if end.signal:
         return end.signal
     return 0 if implied_signal(end.exit_code) and end.container_id.startswith(CONTAINER_SCHEME) else UNSET
 
 
 def _terminated(pod: Pod) -> list[tuple[ContainerStatus, Terminated]]:
-    """The containers that have ended, init containers first: the order in which they ran."""
+    """Return the ended containers in the order in which they ran: init containers first."""
     status = pod.status
     return [
         (container, container.state.terminated)
@@ -231,9 +228,9 @@ def _terminated(pod: Pod) -> list[tuple[ContainerStatus, Terminated]]:
 
 
 def _mains_ended(pod: Pod, role: Role) -> Conclusion | None:
-    """The end of the containers that count, once all of them have ended; sidecars may go on for ever.
+    """Return the result of the main containers once all have ended; sidecars may still run.
 
-    An end that the kubelet answers with a restart in place is none.
+    An end after which the kubelet restarts the container does not count.
     """
     mains = [c for c in pod.status.container_statuses or () if c.name in role.main_containers]
     again = pod.spec.restart_policy
@@ -252,7 +249,7 @@ def _mains_ended(pod: Pod, role: Role) -> Conclusion | None:
 
 
 def _starting(pod: Pod, role: Role, most: float | None, now: Time) -> Conclusion:
-    """Not running yet; with a cause if it cannot run as things are, failed once patience with it is over."""
+    """Return Starting, with a cause if a container cannot be created, or Failed after the timeout."""
     cause = _create_error(pod, role)
     if cause is None:
         return _STARTING
@@ -272,41 +269,41 @@ def _create_error(pod: Pod, role: Role) -> Cause | None:
 
 
 def create_error_timeout(role: Role, site: Site) -> float | None:
-    """Seconds that containers which cannot be made are waited for: as the role says, else as the operator does.
+    """Return the seconds after which a container that cannot be created fails its replica, by role or by site.
 
-    Of roles that replace such pods `creation` decides, which knows how long it has been over all of them.
+    None for roles that replace such pods: they use the times in the ledger.
     """
     return None if role.recreates_pods else site.patience if role.patience is None else role.patience
 
 
 def given_up_at(pod: Pod, most: float | None) -> Time | None:
-    """When a pod whose containers cannot be made is given up, with that much patience."""
+    """Return when a pod whose containers cannot be created fails, with this timeout."""
     begun = pod.status.start_time or pod.metadata.creation_timestamp
     return None if most is None or begun is None else due(begun, most)
 
 
-#: More groups of stuck replicas than this are merged: the durable state stays bounded.
+#: If there are more groups of stuck replicas than this, groups are merged, so that the ledger stays small.
 MAX_STUCK_PERIODS = 32
 
 
 def is_stuck(role: Role, replica: ReplicaState) -> bool:
-    """Its containers cannot be made, and its role replaces such pods."""
+    """Return whether its containers cannot be created and its role replaces such pods."""
     return role.recreates_pods and replica.state is State.STARTING and replica.cause is not None
 
 
 def is_given_up(entry: RoleLedger, index: int, pod: Pod, creating: CreationRules, now: Time) -> bool:
-    """Whether a stuck replica has failed."""
+    """Return whether a stuck replica has failed."""
     return creating.fail and now >= _replacing_ends_at(entry, index, pod, creating, now)
 
 
 def is_replacement_due(entry: RoleLedger, replica: ReplicaState, creating: CreationRules, now: Time) -> bool:
-    """Whether a stuck pod is to be replaced."""
+    """Return whether a stuck pod must be replaced now."""
     time = _replaced_at(entry, replica, creating, now)
     return time is not None and now >= time
 
 
 def stuck_wakes(entry: RoleLedger, replica: ReplicaState, creating: CreationRules, now: Time) -> list[Time]:
-    """When something becomes of a stuck pod by time alone."""
+    """Return when a stuck pod is replaced or fails."""
     if replica.pod is None:
         return []
     time = _replaced_at(entry, replica, creating, now)
@@ -319,7 +316,7 @@ def _begun_at(pod: Pod, now: Time) -> Time:
 
 
 def _replacing_ends_at(entry: RoleLedger, index: int, pod: Pod, creating: CreationRules, now: Time) -> Time:
-    """When the while is over in which a replica's pods are replaced."""
+    """Return until when the pods of a stuck replica are replaced."""
     return due(stuck_since(entry).get(index, _begun_at(pod, now)), creating.restart_period)
 
 
@@ -331,12 +328,12 @@ def _replaced_at(entry: RoleLedger, replica: ReplicaState, creating: CreationRul
 
 
 def stuck_since(entry: RoleLedger) -> Mapping[int, Time]:
-    """By replica: since when its containers have not been made."""
+    """Return since when each stuck replica is stuck."""
     return {index: one.since for one in entry.stuck for index in parse_indexes(one.indexes)}
 
 
 def update_stuck(entry: RoleLedger, role: Role, replicas: Iterable[ReplicaState], now: Time) -> RoleLedger:
-    """The book with those that are stuck, and without those that have run or ended meanwhile."""
+    """Add replicas that are stuck; remove replicas that run or have ended."""
     known, kept = stuck_since(entry), dict[int, Time]()
     for replica in replicas:
         if is_stuck(role, replica) and replica.pod is not None:
@@ -351,7 +348,7 @@ def _stuck_periods(kept: Mapping[int, Time]) -> tuple[StuckPeriod, ...]:
     for index, time in kept.items():
         groups.setdefault(time, set()).add(index)
     while len(groups) > MAX_STUCK_PERIODS:
-        # Those whose time is over last are given less of it: nothing waits longer than it should.
+        # Merging the two newest groups shortens the period of the later one: no replica waits too long.
         second, last = sorted(groups)[-2:]
         groups[second] |= groups.pop(last)
     return tuple(StuckPeriod(time, format_indexes(groups[time])) for time in sorted(groups))

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Children of the whole job, a pod group or a ConfigMap: made, kept in step, removed. Called by `run` in every pass.
+"""Create what a live job lacks and delete what it no longer needs: pods, services, pod groups, ConfigMaps.
 
-Keeping a live job going: make what is missing, remove what is left over. The last step of `reconcile`.
-
-A replica is made when nothing bears its name, its back-off is over, the roles before it are up, its gang is admitted,
-and no ConfigMap is left that speaks of another attempt. A stale pod that has ended stays until its replica's back-off
-is over, for its log; one that still lives goes at once.
+A replica's pod is created when its name is free, its back-off is over, the roles that must run first are up, its gang
+is admitted, and no ConfigMap of another attempt is left. A stale pod that has ended stays until the back-off is over,
+so that its log can be read; a stale pod that still runs is deleted at once.
 """
 
 from msgspec.structs import replace
@@ -25,12 +23,12 @@ Address = tuple[str, str, str]
 
 
 def sync_extras(view: Snapshot) -> tuple[list[Create], list[Patch], list[Delete]]:
-    """What the dialect wants and is not there, what is out of step by its digest, what nobody wants any more."""
+    """Return creates, patches and deletes for the children of the whole job. The digest shows which are out of date."""
     bodies = view.job.dialect.extras(view.job, gate.visible_to_dialect(view.job, view.roles, view.observed), view.site)
     if not bodies and not view.observed.extras:
         return [], [], []
     gang = view.job.gang.at(view.site) if view.job.gang is not None else None
-    # The group of a gang may only be out of sight: what is there stays there.
+    # The gang's API may be unavailable for a moment: keep existing groups.
     unseen = "PodGroup" if view.job.gang is not None and gang is None else ""
     places = gate.address_hashes(view.job, view.roles)
     made = [render.extra(view.job, body, places) for body in bodies if body["kind"] != unseen]
@@ -74,7 +72,7 @@ def _surplus(view: Snapshot, wanted: dict[Address, Create], present: dict[Addres
 
 
 def _update(body: Body, keeps: frozenset[str]) -> Body:
-    """What a child of the whole job should be, without what is said only once."""
+    """Return the patch for a child of the whole job, without the fields that are set only at creation."""
     parts = {name: part for name, part in body.items() if name not in ("apiVersion", "kind", "metadata")}
     if keeps and "spec" in parts:
         parts["spec"] = {name: value for name, value in parts["spec"].items() if name not in keeps}
@@ -85,7 +83,7 @@ _ENDED = ("Succeeded", "Failed")
 
 
 def create_missing(view: Snapshot) -> StepActions:
-    """Everything that is missing or too much."""
+    """Return all creates, patches and deletes for a live job."""
     holds = _holds(view)
     creates, patches, deletes = sync_extras(view)
     if view.stale_pods or view.unhealthy_nodes:
@@ -99,7 +97,7 @@ def create_missing(view: Snapshot) -> StepActions:
 
 
 def _after_refusals(view: Snapshot, actions: StepActions) -> StepActions:
-    """What was refused is not asked for again before its time."""
+    """Remove creates that were refused and may not be retried yet."""
     refused = [one for one in view.observed.refusals if one.retry_at is not None and one.retry_at > view.now]
     later = {(one.kind, one.name): one.retry_at for one in refused}
     creates = tuple(create for create in actions.creates if (create.body["kind"], create.name) not in later)
@@ -108,7 +106,7 @@ def _after_refusals(view: Snapshot, actions: StepActions) -> StepActions:
 
 
 def _holds(view: Snapshot) -> dict[str, dict[int, Time]]:
-    """By role: which replicas must wait, and until when."""
+    """Return the replicas in back-off by role, each with the end of its back-off."""
     return {entry.name: attempts.held_replicas(entry, view.now) for entry in view.ledger.roles if entry.holds}
 
 
@@ -121,12 +119,12 @@ def _stale_deletes(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[De
 
 
 def _is_log_kept(one: StalePod, held: dict[int, Time]) -> bool:
-    """A failed pod whose replica waits anyway: its log may be read until then."""
+    """Return whether an ended pod stays for its log while its replica is in back-off."""
     return one.index in held and one.pod.status.phase in _ENDED
 
 
 def _forced_deletes(view: Snapshot) -> list[Delete]:
-    """Pods that somebody else deletes and that cannot go because their node is lost."""
+    """Return forced deletes for pods that another client deletes and that cannot end because their node is lost."""
     if not view.unhealthy_nodes:
         return []
     stopping = [seen.pod for role in view.roles for seen in role.replicas if seen.state is State.STOPPING]
@@ -162,12 +160,12 @@ def _pods(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[Create]:
 
 
 def _in_order(view: Snapshot) -> list[tuple[Role, RoleState]]:
-    """Roles with what is seen of them, lower stages first, else as the document has them."""
+    """Return roles with their state: lower stages first, then in document order."""
     return sorted(zip(view.job.roles, view.roles, strict=True), key=lambda pair: pair[0].stage)
 
 
 def _may_start(view: Snapshot, role: Role) -> bool:
-    """The roles before it are up, where it waits for that."""
+    """Return whether the roles that must run before this one are up."""
     if not role.awaits_running:
         return True
     before = [group for other, group in zip(view.job.roles, view.roles, strict=True) if other.stage < role.stage]
@@ -175,7 +173,7 @@ def _may_start(view: Snapshot, role: Role) -> bool:
 
 
 def _would_meet_old_pods(role: Role, leaving: set[str]) -> bool:
-    """A pod that is made now would meet one of an older attempt that has not ended, and take it for its peer."""
+    """Return whether a new pod could connect to a running pod of an older attempt."""
     return (
         bool(leaving)
         and role.barrier_scope is not RestartScope.POD
@@ -184,7 +182,7 @@ def _would_meet_old_pods(role: Role, leaving: set[str]) -> bool:
 
 
 def _is_admitted(view: Snapshot) -> bool:
-    """The gang's scheduler lets pods be made, where it is one that is asked first."""
+    """Return whether the gang's scheduler allows pods to be created."""
     gang = view.job.gang.at(view.site) if view.job.gang is not None else None
     if gang is None or not gang.admitting_phases:
         return True
@@ -197,7 +195,7 @@ def _replica(job: Job, role: Role, seen: ReplicaState) -> Replica:
 
 
 def _services(view: Snapshot) -> tuple[list[Create], list[Delete]]:
-    """One service per replica, where the role has them; none for what is no longer wanted."""
+    """Return creates and deletes so that each replica has its service, if its role has services."""
     present = {service.metadata.name: service for service in view.observed.services}
     wanted: set[str] = set()
     for role in view.job.roles:
@@ -220,7 +218,7 @@ def _services(view: Snapshot) -> tuple[list[Create], list[Delete]]:
 
 
 def _wake(view: Snapshot, holds: dict[str, dict[int, Time]]) -> Time | None:
-    """The next moment at which something changes by time alone."""
+    """Return the next time at which a decision changes without any event."""
     life = view.job.lifecycle
     growing = autosize.size_wakes(view) if view.job.has_autosized_role else []
     anxious = holds or growing or view.unhealthy_nodes or view.ledger.avoided
@@ -238,7 +236,7 @@ def _wake(view: Snapshot, holds: dict[str, dict[int, Time]]) -> Time | None:
 
 
 def _create_error_times(view: Snapshot) -> list[Time]:
-    """When pods that cannot start are given up."""
+    """Return when pods whose containers cannot be created fail or are replaced."""
     stuck = [
         given_up_at(seen.pod, create_error_timeout(role, view.site))
         for role, group in zip(view.job.roles, view.roles, strict=True)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ConfigMap that pods wait for before they start: which attempt it speaks of, and what follows from that.
+"""The gate: a ConfigMap with the addresses of all pods of one attempt, which the pods wait for.
 
-It holds the addresses of one attempt at the whole job. `run` makes it once the dialect can spell it, keeps it for as
-long as that attempt lasts, and makes no pod of another before it is gone; so nobody ever reads of peers that are no
-more. `conclude` asks whether a container merely waits for it, `observe` whether a pod is still where it says.
+It is created when the dialect can build it and stays for that attempt. No pod of the next attempt is created before it
+is gone, so a pod never reads addresses of old peers.
 """
 
 from functools import lru_cache
@@ -18,16 +17,16 @@ from trainwright.model.ledger import RoleLedger
 from trainwright.model.meta import ADDRESS_HASHES, WORLD
 from trainwright.model.plan import ReplicaState, RoleState, State
 
-#: Why a pod that is still there counts as lost.
+#: Why an existing pod counts as lost.
 _MOVED = Cause(
     CauseKind.DISRUPTED, reason="AddressChanged", message="its peers were told the address that it had before"
 )
-#: So long is the print of an address.
+#: Length of an address hash in characters.
 _HASH_LENGTH = 6
 
 
 def visible_to_dialect(job: Job, roles: tuple[RoleState, ...], observed: Observed) -> Observed:
-    """What a dialect may spell extras from: of pods only those that count."""
+    """Return what the dialect builds extras from. A job with a gate sees only current pods that are not being deleted."""
     if not job.has_gate:
         return observed
     pods = [replica.pod for role in roles for replica in role.replicas if replica.pod is not None]
@@ -35,14 +34,15 @@ def visible_to_dialect(job: Job, roles: tuple[RoleState, ...], observed: Observe
 
 
 def is_current(job: Job, extra: Extra) -> bool:
-    """It is the ConfigMap of the current attempt: it stays, also when the dialect could not spell it any more."""
+    """Return whether this is the gate of the current attempt. It stays even if the dialect can no longer build it."""
     return _is_gate(job, extra) and (extra.metadata.annotations or {}).get(WORLD) == job.world
 
 
 def is_obsolete(job: Job, extra: Extra, roles: tuple[RoleState, ...]) -> bool:
-    """It is of an older attempt, of which no pod is left that counts: it goes, whatever the next one will hold.
+    """Return whether this is the gate of an older attempt without pods. It is deleted, not overwritten.
 
-    Written over it would keep keys that the next one has not. Where pods count, a status was lost: they may ask for it.
+    Overwriting it would keep keys that the next one lacks. If current pods exist, the status was lost and they may need
+    it.
     """
     if not _is_gate(job, extra) or is_current(job, extra):
         return False
@@ -50,7 +50,7 @@ def is_obsolete(job: Job, extra: Extra, roles: tuple[RoleState, ...]) -> bool:
 
 
 def blocks_creation(job: Job, observed: Observed) -> bool:
-    """One of an older attempt is still there: a pod that is made now might read it."""
+    """Return whether a gate of an older attempt exists: a new pod might read it."""
     return any(
         _is_gate(job, extra) and (extra.metadata.deletion_timestamp is not None or not is_current(job, extra))
         for extra in observed.extras
@@ -58,19 +58,19 @@ def blocks_creation(job: Job, observed: Observed) -> bool:
 
 
 def is_open(job: Job, observed: Observed) -> bool:
-    """The ConfigMap of the current attempt is there."""
+    """Return whether the gate of the current attempt exists."""
     return job.has_gate and any(is_current(job, extra) for extra in observed.extras)
 
 
 def address_hashes(job: Job, roles: tuple[RoleState, ...]) -> str:
-    """Where the pods are of which it tells, as it is noted on it; nothing where addresses may change."""
+    """Return the hashes of all pod addresses, to store on the gate; empty if addresses may change."""
     if not any(_fixes_addresses(role) for role in job.roles):
         return ""
     return "".join([_address_hash(_pod_address(replica)) for role in roles for replica in role.replicas])
 
 
 def mark_moved(job: Job, observed: Observed, roles: tuple[RoleState, ...]) -> tuple[RoleState, ...]:
-    """The replicas; those whose pods have got other addresses since, as after a reboot of their node, are lost."""
+    """Mark replicas as lost if their pods have changed their address since, as after a reboot of the node."""
     told = next((extra.metadata.annotations or {} for extra in observed.extras if is_current(job, extra)), {}).get(
         ADDRESS_HASHES
     )
@@ -109,7 +109,7 @@ def _mark_if_moved(replica: ReplicaState, told: str) -> ReplicaState:
 
 
 def _fixes_addresses(role: Role) -> bool:
-    """Its peers hold addresses, and are made anew where one is another."""
+    """Return whether peers of this role hold addresses and must restart when one changes."""
     return bool(role.gate) and role.restart.answers_removal and role.restart.answers(CauseKind.DISRUPTED)
 
 
@@ -123,7 +123,7 @@ def _address_hash(address: str) -> str:
 
 
 def reached_at_gate(role: Role, entry: RoleLedger) -> RoleLedger:
-    """Past the gate: every replica has existed, where it takes all their addresses to open, whatever was stored."""
+    """Note that every replica has existed: the gate needed all their addresses, even if the status was lost."""
     known = min(entry.size, role.replicas)
     if not (role.gate and role.restart.answers_removal) or entry.reached >= known:
         return entry
@@ -131,7 +131,7 @@ def reached_at_gate(role: Role, entry: RoleLedger) -> RoleLedger:
 
 
 def is_waiting_for_gate(role: Role, waiting: Waiting) -> bool:
-    """The container waits for nothing but the gate; anything else that is missing is a mistake of somebody's."""
+    """Return whether the container waits only for the gate, so that this is no creation error."""
     return bool(role.gate) and role.gate in waiting.missing
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The edges of a job's life: accepted, suspended, resumed, ended and cleaned up, deleted. Steps of `reconcile`.
+"""The start and the end of a job: accepted, suspended, resumed, ended, cleaned up, deleted.
 
-Each step takes the pass and answers with a plan, or with None where it has nothing to say.
+Each step takes the snapshot of a pass and returns a plan, or None if it does not apply.
 """
 
 from msgspec.structs import replace
@@ -22,12 +22,12 @@ from trainwright.model.units import after, format_row, parse_row
 
 
 def unmanaged(view: Snapshot) -> Plan | None:
-    """Another controller looks after the job: its children and its status are not ours."""
+    """Leave a job alone that another controller manages."""
     return Plan(Status(view.stored, view.roles), untouched=True) if view.job.unmanaged else None
 
 
 def deleted(view: Snapshot) -> Plan | None:
-    """The job object is going: its children follow by their owner references, and nothing new is made."""
+    """Create nothing for a job that is being deleted. The garbage collector removes its children."""
     if not view.job.deleting:
         return None
     plan = report.make_plan(view.with_ledger(view.stored), StepActions(patches=_finalizer_patches(view.job)))
@@ -35,7 +35,7 @@ def deleted(view: Snapshot) -> Plan | None:
 
 
 def _finalizer_patches(job: Job) -> tuple[Patch, ...]:
-    """The job without finalizers that nobody answers for any more: it would stay for ever."""
+    """Remove finalizers whose controller no longer exists; the job could not be deleted otherwise."""
     if job.finalizers is None:
         return ()
     body: Body = {"metadata": {"finalizers": list(job.finalizers)}}
@@ -44,7 +44,7 @@ def _finalizer_patches(job: Job) -> tuple[Patch, ...]:
 
 
 def foreign(view: Snapshot) -> Plan | None:
-    """Another controller has begun the job and may still look after it: people are told how to hand it over."""
+    """Leave a job alone that another controller has started; an event says how to hand it over."""
     job = view.job
     if not _belongs_to_other(view):
         return None
@@ -60,13 +60,15 @@ def foreign(view: Snapshot) -> Plan | None:
 
 
 def _belongs_to_other(view: Snapshot) -> bool:
-    """A job that has children of ours is ours, although somebody has overwritten its status."""
+    """Return whether another controller started the job. A job with our children is ours even if its status was
+    overwritten.
+    """
     ours = _all_pods(view) or view.observed.services or view.observed.extras
     return bool(view.job.foreign) and not ours
 
 
 def begin(view: Snapshot) -> Snapshot:
-    """Accept a new job; resume one that is no longer suspended."""
+    """Accept a new job, or resume a job that is no longer suspended."""
     ledger = view.ledger
     if ledger.phase is Phase.NEW:
         times = Times(accepted=view.now, started=view.now)
@@ -78,7 +80,9 @@ def begin(view: Snapshot) -> Snapshot:
 
 
 def invalid(view: Snapshot) -> Plan | None:
-    """A manifest that cannot be run: a new job fails, any other is left as it is until the edit is mended."""
+    """Fail a new job whose manifest cannot be run. A job that was accepted before stays as it is until the edit is
+    fixed.
+    """
     before = view.stored.outcome
     if not view.job.invalid or (before is not None and before.reason is Reason.INVALID):
         return None
@@ -89,12 +93,12 @@ def invalid(view: Snapshot) -> Plan | None:
 
 
 def suspended(view: Snapshot) -> Plan | None:
-    """No pod of a suspended job exists, and what had finished is forgotten: it starts anew when it resumes."""
+    """Delete all pods of a suspended job and forget its results: it starts from the beginning when it resumes."""
     if not view.job.lifecycle.suspended:
         return None
     outcome = verdict.end_requested(view)
     if view.ledger.phase is not Phase.SUSPENDED:
-        # Work that is done is done, also when it is suspended a moment later.
+        # A job that has just succeeded does not lose its result to a suspension.
         settled = verdict.settle(view)
         outcome = verdict.success(settled) or outcome
         view = settled.view if outcome is not None else _suspend(view)
@@ -107,7 +111,7 @@ def suspended(view: Snapshot) -> Plan | None:
 
 
 def _suspend(view: Snapshot) -> Snapshot:
-    """Every replica starts anew some day; what the kubelet counted in its pods is kept."""
+    """Reset every replica; keep the kubelets' restart counts."""
     ledger = view.ledger
     pairs = zip(ledger.roles, view.roles, strict=True)
     entries = tuple(
@@ -127,7 +131,7 @@ def _suspend(view: Snapshot) -> Snapshot:
 
 
 def end(view: Snapshot, outcome: Outcome) -> Snapshot:
-    """The outcome is decided; from here on it never changes."""
+    """Store the outcome. It never changes afterwards."""
     phase = Phase.SUCCEEDED if outcome.result is Result.SUCCEEDED else Phase.FAILED
     times = replace(view.ledger.times, ended=outcome.at)
     pairs = zip(view.ledger.roles, view.roles, strict=True)
@@ -136,7 +140,7 @@ def end(view: Snapshot, outcome: Outcome) -> Snapshot:
 
 
 def _closed_entry(entry: RoleLedger, group: RoleState, outcome: Outcome) -> RoleLedger:
-    """What the kubelets counted is kept; of the charges, only those of the replica that decided the end matter now."""
+    """Keep the kubelets' restart counts, and only the charges of the replica that decided the outcome."""
     failure = outcome.failure
     index = failure.index if failure is not None and failure.role == entry.name else -1
     charged = format_row({index: parse_row(entry.charged).get(index, 0)}) if entry.charged else ""
@@ -144,7 +148,7 @@ def _closed_entry(entry: RoleLedger, group: RoleState, outcome: Outcome) -> Role
 
 
 def finished(view: Snapshot) -> Plan | None:
-    """The job has ended: remove what its policy says, live out the time to live."""
+    """Clean up after an ended job by its policy, and remove the job after its time to live."""
     outcome = view.ledger.outcome
     if outcome is None:
         return None
@@ -173,10 +177,10 @@ def _clean_up_policy(view: Snapshot, outcome: Outcome) -> CleanPods:
 
 
 def _is_removed(pod: Pod, level: CleanPods, stale: set[str]) -> bool:
-    """Whether the clean-up takes this pod, or somebody has deleted it already.
+    """Return whether the clean-up deletes this pod, or another client is deleting it.
 
-    No policy keeps a live pod of an old attempt, nor one that its kubelet would restart: it would hold its GPUs and
-    crash again and again for a job that has ended.
+    Every policy deletes running pods of old attempts and pods that a kubelet would restart: they would occupy GPUs for
+    a job that has ended.
     """
     ended = pod.status.phase in ("Succeeded", "Failed")
     if removal.is_terminating(pod) or (not ended and (pod.metadata.uid in stale or awaits_restart(pod))):
@@ -190,7 +194,7 @@ def _all_pods(view: Snapshot) -> list[Pod]:
 
 
 def _other_deletes(view: Snapshot, kept: set[str], why: str) -> list[Delete]:
-    """Services without their pod, and what the job as a whole no longer has."""
+    """Return deletes for services without a pod and for children that the job no longer needs."""
     services = [s for s in view.observed.services if s.metadata.name not in kept and not removal.is_terminating(s)]
     basis = gate.visible_to_dialect(view.job, view.roles, view.observed)
     bodies = view.job.dialect.extras(view.job, basis, view.site) if view.observed.extras else ()
@@ -206,7 +210,7 @@ def _other_deletes(view: Snapshot, kept: set[str], why: str) -> list[Delete]:
 
 
 def _with_ttl(view: Snapshot, outcome: Outcome, actions: StepActions, doomed: list[tuple[Pod, str]]) -> StepActions:
-    """With the time to live: remove the job once it is over, look again when it will be."""
+    """Remove the job when its time to live is over, or wake up at that time."""
     wake = removal.next_check_at(view, (pod for pod, _ in doomed))
     if view.job.lifecycle.ttl is None:
         return replace(actions, wake=wake)
@@ -217,7 +221,7 @@ def _with_ttl(view: Snapshot, outcome: Outcome, actions: StepActions, doomed: li
 
 
 def advance(view: Snapshot) -> Snapshot:
-    """The ledger of a live job moves on: its phase, what has been reached, holds that are over."""
+    """Update the ledger of a live job: phase, replicas reached, holds that are over."""
     view = _with_phase(view)
     ledger = view.ledger
     roles = view.job.roles

@@ -1,18 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose a child is. Called by `observe` first of all: nothing is concluded from, or done to, what is not ours.
+"""Classify everything that exists for a job, once per pass: replicas by role and index, stale pods, foreign pods.
 
-Ours: its controller is this job, by UID. A pod to adopt: it bears a replica's name and this job's UID as a label, and
-has no controller. A pod to release: we control and once labelled it, but somebody took its labels away; it is let go,
-not removed. All else is foreign, and where it bears a name that we need, `run` says so.
+A child is ours if this job is its controller, by UID. A pod without a controller that has a replica's name and this
+job's UID as a label is adopted. A pod that we control but whose labels were removed is released, not deleted. All other
+pods are foreign. Later steps work on the `Snapshot` and never look at raw pods again.
 
-What is there, classified once: children → replicas by role and index, leftovers, claims. The first step of a pass.
-
-Later steps never look at raw pods again. `reconcile` calls `observe`; every step takes and returns a `View`.
-
-Where a job is, and which moves there are. `lifecycle` asks for the phase; `docs/state-machine.md` prints MOVES.
-
-`Pending` and `Resuming` last until every replica has run; after that a replica that is missing means `Restarting`.
-The ends are final. A test drives random worlds and holds every move it sees against the table, both ways.
+The phase of a live job is also decided here. `Pending` and `Resuming` last until every replica has run; after that, a
+missing replica means `Restarting`. `Succeeded` and `Failed` are final.
 """
 
 from collections.abc import Mapping
@@ -34,7 +28,7 @@ from trainwright.model.units import Time, parse_indexes
 
 
 def is_ours(job: Job, pod: Pod) -> bool:
-    """Controlled by this very job, and labelled as we label."""
+    """Return whether this job controls the pod and our labels are on it."""
     labels = pod.metadata.labels
     if not labels or labels.get(JOB_UID) != job.uid or ROLE not in labels or INDEX not in labels:
         return False
@@ -42,7 +36,7 @@ def is_ours(job: Job, pod: Pod) -> bool:
 
 
 def ownership_patch(job: Job, pod: Pod) -> Patch | None:
-    """What to do about a pod that is not (yet, or any longer) ours; foreign pods and dying ones are left alone."""
+    """Return the patch that adopts or releases a pod, if one is needed. Pods that are being deleted are left alone."""
     if job.deleting or pod.metadata.deletion_timestamp is not None:
         return None
     labels = pod.metadata.labels or {}
@@ -58,7 +52,7 @@ def ownership_patch(job: Job, pod: Pod) -> Patch | None:
 
 
 def _has_replica_name(job: Job, name: str, labels: Mapping[str, str]) -> bool:
-    """It bears the very name of the replica that its labels speak of, and the job has such a role."""
+    """Return whether the pod has the name of the replica in its labels and the job has that role."""
     index = labels[INDEX]
     if not index.isdecimal() or len(index) > 7 or all(role.name != labels[ROLE] for role in job.roles):
         return False
@@ -66,7 +60,7 @@ def _has_replica_name(job: Job, name: str, labels: Mapping[str, str]) -> bool:
 
 
 def owned_by(job: Job, observed: Observed) -> Observed:
-    """The same without services and extras that somebody else controls."""
+    """Return the observed children without services and extras of other controllers."""
     uid = job.uid
     services = tuple([one for one in observed.services if _is_controlled_by(one.metadata, uid)])
     extras = tuple([one for one in observed.extras if _is_controlled_by(one.metadata, uid)]) if observed.extras else ()
@@ -79,7 +73,7 @@ def _is_controlled_by(meta: Meta, uid: str) -> bool:
     owners = meta.owner_references
     if not owners:
         return False
-    # Almost everything has its controller first; the property walks lists.
+    # The controller is nearly always the first owner; this is faster than the property.
     first = owners[0]
     if first.controller:
         return first.uid == uid
@@ -97,18 +91,18 @@ def _owner_patch(pod: Pod, owners: tuple[Owner, ...], why: str) -> Patch:
 
 
 class StalePod(Struct, frozen=True, gc=False):
-    """A pod of ours that is no wanted replica: of an old attempt, or of a role or index that is gone."""
+    """A pod of ours that is not a wanted replica: it has an old attempt, or its role or index is gone."""
 
     pod: Pod
     role: str
     index: int
     why: str
-    #: It holds a place for a replica that may come: `spares` says for how long.
+    #: The pod is a spare: it reserves a node for growth.
     spare: bool = False
 
 
 class Snapshot(Struct, frozen=True, gc=False):
-    """One pass over one job. `job.ledger` is the working copy, `stored` is what the job came with."""
+    """One pass over one job. `job.ledger` is the working copy, `stored` is the ledger that was read."""
 
     job: Job
     stored: Ledger
@@ -118,24 +112,24 @@ class Snapshot(Struct, frozen=True, gc=False):
     roles: tuple[RoleState, ...]
     stale_pods: tuple[StalePod, ...] = ()
     ownership_patches: tuple[Patch, ...] = ()
-    #: Nodes of its pods that are not as they should be, lost or not yet.
+    #: Unhealthy nodes that hold pods of the job.
     unhealthy_nodes: Mapping[str, NodeHealth] = {}
-    #: Every replica runs: nothing has ended, nothing is missing. Most passes over most jobs are like that.
+    #: Every replica runs. True for most passes, so steps check it first to save time.
     all_running: bool = False
-    #: Names of pods that are not ours, or not yet.
+    #: Names of pods that are not ours, including those that are adopted in this pass.
     foreign_pods: tuple[str, ...] = ()
 
     @property
     def ledger(self) -> Ledger:
-        """The working copy of the durable state."""
+        """The working copy of the ledger."""
         return self.job.ledger
 
     def with_ledger(self, ledger: Ledger) -> "Snapshot":
-        """The same pass with another working copy."""
+        """Return the snapshot with another working copy."""
         return self if ledger is self.job.ledger else replace(self, job=replace(self.job, ledger=ledger))
 
     def reobserve(self) -> "Snapshot":
-        """Look once more: attempts have been raised, so pods that counted a moment ago are stale."""
+        """Classify again after attempts were raised: pods that were current are stale now."""
         return replace(observe(self.job, self.observed, self.site, self.now), stored=self.stored)
 
 
@@ -144,7 +138,7 @@ RUNNING = State.RUNNING
 
 
 def observe(job: Job, observed: Observed, site: Site, now: Time) -> Snapshot:
-    """Classify every pod: replica, leftover, or not ours."""
+    """Classify every pod: replica, stale, or not ours."""
     observed = owned_by(job, observed)
     slots: dict[str, Slots] = {role.name: {} for role in job.roles}
     stale: list[StalePod] = []
@@ -182,7 +176,7 @@ def observe(job: Job, observed: Observed, site: Site, now: Time) -> Snapshot:
 
 
 def _assign_slot(pod: Pod, slots: dict[str, Slots], leftovers: list[StalePod]) -> None:
-    """Into its slot; of several in one slot the highest attempt stays."""
+    """Put the pod into its slot. If two pods have the same slot, the one with the lower attempt is stale."""
     labels = pod.metadata.labels or {}
     role, index, attempt = labels[ROLE], _number(labels[INDEX]), _number(labels.get(ATTEMPT, "0"))
     slot = slots.get(role)
@@ -191,7 +185,7 @@ def _assign_slot(pod: Pod, slots: dict[str, Slots], leftovers: list[StalePod]) -
         return
     other = slot.setdefault(index, (attempt, pod))
     if other[1] is not pod:
-        # By UID where nothing else tells them apart: the order in which they are listed must not decide.
+        # Equal attempts are ordered by UID, so that the order of the list does not matter.
         older, newer = sorted(((attempt, pod), other), key=lambda found: (found[0], found[1].metadata.uid))
         slot[index] = newer
         leftovers.append(StalePod(older[1], role, index, f"there is another pod for {role} {index}"))
@@ -199,30 +193,28 @@ def _assign_slot(pod: Pod, slots: dict[str, Slots], leftovers: list[StalePod]) -
 
 @lru_cache(maxsize=16384)
 def _number(text: str) -> int:
-    """A label's number; -1, which no replica has, for what is none."""
+    """Parse a label's number; -1 if it is not a number."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
 
 
 def _with_every_role(job: Job, entries: dict[str, RoleLedger]) -> Ledger:
-    """The ledger with one entry per role of the job, in the job's order."""
+    """Return the ledger with one entry per role, in the job's order."""
     wanted = tuple([entries[role.name] for role in job.roles])
     return job.ledger if wanted == job.ledger.roles else replace(job.ledger, roles=wanted)
 
 
 class _RoleObserver(Struct, frozen=True, gc=False):
-    """What every replica of a pass is looked at with."""
+    """What is needed to classify the replicas of each role."""
 
     site: Site
     now: Time
     unhealthy_nodes: Mapping[str, NodeHealth]
     stale_pods: list[StalePod]
-    #: The gate of this attempt is open.
     gate_is_open: bool = False
-    #: The job has not ended.
     job_is_live: bool = True
 
     def observe_role(self, role: Role, slot: Slots, entries: dict[str, RoleLedger]) -> RoleState:
-        """The replicas of one role; its book is opened, or corrected where pods know better."""
+        """Classify the replicas of one role, and correct its entry where pods show more than the ledger."""
         entry = entries.get(role.name) or RoleLedger(role.name)
         if slot and (higher := _attempts_above(slot, entry)):
             entry = attempts.raise_attempts(entry, higher)
@@ -241,7 +233,9 @@ class _RoleObserver(Struct, frozen=True, gc=False):
         return RoleState(role.name, tuple(replicas), sum([one.state is RUNNING for one in replicas]))
 
     def _drop_surplus(self, role: Role, slot: Slots, entry: RoleLedger) -> RoleLedger:
-        """Replicas that are no longer wanted go; should one come back, it is a new one, and its old pod is stale."""
+        """Make pods of surplus replicas stale. Their attempt is raised: a later replica with that index needs a new
+        pod.
+        """
         surplus = [(index, found) for index, found in sorted(slot.items()) if not 0 <= index < role.replicas]
         why = f"{role.name} has {role.replicas} replica{'s' * (role.replicas != 1)}"
         self.stale_pods.extend(StalePod(pod, role.name, index, why, _is_spare(pod)) for index, (_, pod) in surplus)
@@ -251,10 +245,10 @@ class _RoleObserver(Struct, frozen=True, gc=False):
         return attempts.retry_replicas(entry, current) if current else entry
 
     def _replica(self, role: Role, entry: RoleLedger, index: int, found: tuple[int, Pod] | None) -> ReplicaState:
-        """One replica: its pod if that is of the current attempt, else what is remembered of it."""
+        """Return one replica: its pod if it has the current attempt, otherwise what the ledger stores."""
         if found is not None and found[0] == entry.epoch and not (entry.retries or entry.succeeded or entry.failed):
             pod = found[1]
-            # The dull case, which `conclude` would find as well, only not as fast.
+            # The common case. `classify_pod` gives the same result, but is slower.
             if (
                 pod.status.phase == "Running"
                 and pod.metadata.deletion_timestamp is None
@@ -292,7 +286,7 @@ def _is_spare(pod: Pod) -> bool:
 
 
 def _any_ended(pod: Pod) -> bool:
-    """Whether any of its containers has ended, so that those which count may have."""
+    """Return whether any container of the pod has ended."""
     for container in pod.status.container_statuses or ():
         if container.state is not None and container.state.terminated is not None:
             return True
@@ -300,12 +294,12 @@ def _any_ended(pod: Pod) -> bool:
 
 
 def _current(slot: Slots, entry: RoleLedger) -> frozenset[int]:
-    """The replicas that have a pod of their current attempt."""
+    """Return the replicas that have a pod of their current attempt."""
     return frozenset(index for index, (found, _) in slot.items() if found >= attempts.current_attempt(entry, index))
 
 
 def _attempts_above(slot: Slots, entry: RoleLedger) -> dict[int, int]:
-    """Attempts on pods that are above what is stored: only after a status was lost."""
+    """Return attempts of pods that are higher than stored. This happens only after a status was lost."""
     epoch = entry.epoch
     return {
         index: found
@@ -350,36 +344,36 @@ FINAL_PHASES = frozenset(phase for phase, moves in TRANSITIONS.items() if not mo
 
 
 def is_up(replica: ReplicaState) -> bool:
-    """It runs, or has run to its end."""
+    """Return whether the replica runs or has finished."""
     return replica.state is State.RUNNING or replica.final
 
 
 def all_present(role: RoleState) -> bool:
-    """Every replica of the role has a pod, or has finished."""
+    """Return whether every replica of the role has a pod or has finished."""
     return all(replica.pod is not None or replica.final for replica in role.replicas)
 
 
 def all_reached(view: Snapshot, role: RoleState) -> bool:
-    """Every replica of the role has existed; those by which it grows while the job runs count once they are up.
+    """Return whether every replica of the role has existed. Replicas added while the job runs count once they are up.
 
-    Else they would be missed in the next pass, as if they had been up before.
+    Otherwise the next pass would treat them as replicas that were up and are missing.
     """
     return all(is_up(replica) for replica in role.replicas) if view.ledger.phase is Phase.RUNNING else all_present(role)
 
 
 def phase_of(view: Snapshot) -> Phase:
-    """The phase of a job that is neither suspended nor at its end."""
+    """Return the phase of a job that is neither suspended nor ended."""
     before = view.ledger.phase
     if view.all_running:
         return Phase.RUNNING
     if all(role.all_running or all(is_up(replica) for replica in role.replicas) for role in view.roles):
-        # All of them finished and no rule decided: nothing runs, so nothing has changed.
+        # All replicas have finished but no rule has decided: keep the phase.
         return Phase.RUNNING if any(role.running for role in view.roles) else before
     return Phase.RESTARTING if before is Phase.RUNNING and _is_replacing(view) else before
 
 
 def _is_replacing(view: Snapshot) -> bool:
-    """Whether a replica that once existed is not up: growth alone is not a restart."""
+    """Return whether a replica that once existed is not up. New replicas from growth do not count."""
     reached = {entry.name: entry.reached for entry in view.stored.roles}
     return any(
         not is_up(replica) and replica.index < reached.get(role.name, 0)

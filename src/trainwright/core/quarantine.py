@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that failed a replica get no other one for a while. `reconcile` keeps the list, `run` has pods rendered by it.
+"""Quarantine: a node that failed a replica gets no other replica of the job for a while.
 
-The list is in the ledger: suspects, whose GPUs do not look well, since when; and those that have failed, until they
-have been well again for long enough. A pod that waits for a place and was made to avoid one that is trusted again is
-made anew, for what it demands of its node cannot be taken back.
+The list is in the ledger: nodes whose GPUs look unhealthy, since when; and nodes that have failed, until they have been
+healthy for long enough. When a node leaves the list, pods without a node that must avoid it are created again, because
+the affinity of a pod cannot be changed.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ HOSTNAME = "kubernetes.io/hostname"
 
 
 def update(view: Snapshot) -> Snapshot:
-    """The pass with the list brought up to date: suspects noted, those that are well again forgotten in time."""
+    """Update the list: add nodes with unhealthy GPUs, remove nodes that have been healthy for long enough."""
     ledger = view.ledger
     if not (view.unhealthy_nodes or ledger.avoided):
         return view
@@ -41,21 +41,21 @@ def update(view: Snapshot) -> Snapshot:
 
 
 def _updated(one: Avoided, view: Snapshot, sick: set[str]) -> Avoided | None:
-    """What is to be remembered of it now; nothing once it has been well for long enough."""
+    """Return the updated entry, or None once the node has been healthy for long enough."""
     node = (view.observed.nodes or {}).get(one.node)
-    # One that nobody knows is no danger to pods either; should it come back, it may have been mended.
+    # A node that is not listed cannot get pods. If it returns, it may have been repaired.
     well = one.node not in sick and (node is None or (node.ready and not nodes.device_failure(node, {}, view.site)))
     if not well:
         return replace(one, until=None) if one.until is not None else one
     if not one.failed or (one.until is not None and view.now >= one.until):
         return None
     latest = after(view.now, view.site.node_quarantine)
-    # Further ahead than that it was written by a clock that was wrong.
+    # A later time was written by a wrong clock.
     return one if one.until is not None and one.until <= latest else replace(one, until=latest)
 
 
 def _added(kept: list[Avoided], new: Avoided) -> list[Avoided]:
-    """The list with this one; the oldest that failed makes room, a suspect never does: its time would begin anew."""
+    """Add an entry. If the list is full, the oldest failed node makes room; a suspect keeps the time it was first seen."""
     if len(kept) < KEPT_NODES:
         return [*kept, new]
     oldest = next((one for one in kept if one.failed), None)
@@ -63,7 +63,9 @@ def _added(kept: list[Avoided], new: Avoided) -> list[Avoided]:
 
 
 def _retry_unplaced(view: Snapshot) -> Snapshot:
-    """Pods that wait for a place start anew, without the terms they were made with; and there may be room again."""
+    """Retry pods without a node, so that they lose the old affinity; automatically sized roles may search for nodes
+    again.
+    """
     entries: list[RoleLedger] = []
     for entry, group in zip(view.ledger.roles, view.roles, strict=True):
         placeless = _unplaced_indexes(group)
@@ -83,7 +85,7 @@ def _unplaced_indexes(group: RoleState) -> list[int]:
 
 
 def add_failed_nodes(ledger: Ledger, causes: Iterable[Cause], now: Time) -> Ledger:
-    """The ledger with the nodes that these failures lie with."""
+    """Add the nodes that caused these failures."""
     blamed = {one.node: one for one in causes if one.why in (CauseKind.NODE_LOST, CauseKind.DEVICE) and one.node}
     if not blamed:
         return ledger
@@ -94,14 +96,15 @@ def add_failed_nodes(ledger: Ledger, causes: Iterable[Cause], now: Time) -> Ledg
 
 
 def wakes(view: Snapshot) -> list[Time]:
-    """When nodes are trusted again."""
+    """Return when nodes leave quarantine."""
     return [one.until for one in view.ledger.avoided if one.until is not None]
 
 
 def node_terms(view: Snapshot, role: Role) -> Body:
-    """What pods of this role should demand of, or wish for in, their node: a nodeAffinity, or nothing.
+    """Return the nodeAffinity terms for pods of this role, or nothing.
 
-    A demand is made only if another node is known that could take them: a job must not wait for ever for a better one.
+    Avoiding the nodes is required only if another node could take the pods; otherwise it is preferred, so that the job
+    does not wait forever.
     """
     names = [one.node for one in view.ledger.avoided if one.failed]
     if not names:

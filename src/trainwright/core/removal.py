@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Taking children away: which delete a pod needs now, if any. Used by `run` and `lifecycle` for whatever must go.
+"""Deletes: which delete a pod needs now, and which children of a missing job may be deleted.
 
-A pod whose node is lost cannot confirm its end, so it is removed by force: at once if we give it up, after a while
-if it was already being deleted. Any other pod is deleted once and then waited for.
+A pod on a lost node cannot confirm its end and is deleted by force: at once if we delete it, after a while if another
+client is deleting it. Any other pod is deleted once.
 
-What may be removed of children whose job is gone. `runtime.orphans` asks, about jobs that it cannot find.
-
-Kubernetes' garbage collector removes whatever has lost its owner, but it stands still while one API of the cluster does
-not answer, and pods of a job that nobody wants any more keep their GPUs. What is removed here is what it would remove:
-a child of ours whose only owner is that job. One without an owner was let go on purpose (`--cascade=orphan`), and
-one with another owner is that one's: both stay.
+Kubernetes' garbage collector stops while one API of the cluster does not answer; then pods of deleted jobs keep their
+GPUs. `orphan_owner` finds what the collector would delete: children of ours whose only owner is the missing job. A
+child without owner was kept on purpose (`--cascade=orphan`), and a child with another owner belongs to that owner.
 """
 
 from collections.abc import Collection, Iterable
@@ -22,7 +19,7 @@ from trainwright.model.units import Time, after
 
 
 def pod_delete(view: Snapshot, pod: Pod, why: str) -> Delete | None:
-    """The delete that this pod needs now."""
+    """Return the delete that this pod needs now, if any."""
     meta = pod.metadata
     health = view.unhealthy_nodes.get(pod.spec.node_name)
     lost = health is not None and health.is_lost(view.now)
@@ -34,33 +31,33 @@ def pod_delete(view: Snapshot, pod: Pod, why: str) -> Delete | None:
 
 
 def pod_deletes(view: Snapshot, doomed: Iterable[tuple[Pod, str]]) -> list[Delete]:
-    """The deletes that these pods need now."""
+    """Return the deletes that these pods need now."""
     found = (pod_delete(view, pod, why) for pod, why in doomed)
     return [delete for delete in found if delete is not None]
 
 
 def service_delete(service: Service, why: str) -> Delete:
-    """A service goes at once."""
+    """Return the delete of a service."""
     return Delete("Service", service.metadata.name, service.metadata.uid, why)
 
 
 def extra_delete(extra: Extra, why: str) -> Delete:
-    """So does a child of the whole job."""
+    """Return the delete of a child of the whole job."""
     return Delete(extra.kind, extra.metadata.name, extra.metadata.uid, why, api=extra.api_version)
 
 
 def extra_key(extra: Extra) -> tuple[str, str, str]:
-    """API, kind and name, as `render.address` has them of what should be."""
+    """Return API, kind and name of an existing child, as `render.extra_key` does for a wanted one."""
     return extra.api_version, extra.kind, extra.metadata.name
 
 
 def is_terminating(child: Pod | Service | Extra) -> bool:
-    """It is being deleted already."""
+    """Return whether the child is being deleted."""
     return child.metadata.deletion_timestamp is not None
 
 
 def next_check_at(view: Snapshot, pods: Iterable[Pod]) -> Time | None:
-    """When to look again for pods that linger, or whose node is in doubt."""
+    """Return when to check again pods on unhealthy nodes."""
     times: list[Time] = []
     for pod in pods if view.unhealthy_nodes else ():
         health = view.unhealthy_nodes.get(pod.spec.node_name)
@@ -72,12 +69,12 @@ def next_check_at(view: Snapshot, pods: Iterable[Pod]) -> Time | None:
     return min((moment for moment in times if moment > view.now), default=None)
 
 
-#: Seconds that the collector has first.
+#: Seconds that the garbage collector gets before us.
 ORPHAN_GRACE_SECONDS = 300.0
 
 
 def orphan_owner(child: Meta, kinds: Collection[tuple[str, str]], now: Time) -> Owner | None:
-    """The job of one of these kinds, by version and name, without which this child must not be there; None: it may."""
+    """Return the job (of one of these kinds) that must exist for this child to stay; None if the child stays anyway."""
     owners = child.owner_references or ()
     if len(owners) != 1 or child.deletion_timestamp is not None or child.creation_timestamp is None:
         return None

@@ -1,16 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Closing a pass: the conclusion, whether it must be stored at once, what to tell people, when to look again.
+"""Build the plan of a pass: the status, whether it must be stored at once, events, and the next wake-up.
 
-Every step of `reconcile` that answers ends here. Durable facts are stored at once; what the pods still show (a replica
-that succeeded) may ride along with the next write.
-
-Which replicas have ended since a ledger was stored, for those who want to be told of each. `publisher` asks.
-
-Nothing is decided by it: it reads two ledgers. Of failures, those that are kept word for word are told.
-
-What pods have been waiting for, for those who want to be told with their job. `publisher` asks now and then.
-
-Nothing is decided by it: it reads what kubelets and schedulers say of pods that do not run, or not for long.
+Facts that only the ledger holds are stored at once; facts that pods still show (a replica succeeded) may wait for the
+next write. `exit_events` and `waiting_events` build optional events and decide nothing.
 """
 
 from collections.abc import Iterator
@@ -40,7 +32,7 @@ from trainwright.model.units import EARLIEST_TIME, Time, after, parse_indexes
 
 
 class StepActions(Struct, frozen=True, gc=False):
-    """What a step wants done."""
+    """What a step wants to be done."""
 
     deletes: tuple[Delete, ...] = ()
     creates: tuple[Create, ...] = ()
@@ -52,7 +44,7 @@ class StepActions(Struct, frozen=True, gc=False):
 
 
 def make_plan(view: Snapshot, actions: StepActions) -> Plan:
-    """The plan of this pass."""
+    """Return the plan of this pass."""
     refused = _refused(view) if view.observed.refusals or view.foreign_pods else {}
     status = Status(view.ledger, view.roles, refused, actions.cleaning, view.job.invalid)
     write = _write(view.stored, view.ledger)
@@ -70,7 +62,7 @@ def make_plan(view: Snapshot, actions: StepActions) -> Plan:
 
 
 def _refused(view: Snapshot) -> dict[str, str]:
-    """What could not be made: what the engine was told, and names that somebody else's pods bear."""
+    """Return the children that could not be created: refusals, and names taken by pods that are not ours."""
     told = {refusal.name: f"{refusal.reason}: {refusal.message}" for refusal in view.observed.refusals}
     idle = view.job.deleting or view.job.lifecycle.suspended or view.ledger.outcome is not None
     if not view.foreign_pods or view.all_running or idle:
@@ -92,7 +84,7 @@ def _write(stored: Ledger, ledger: Ledger) -> Write:
 
 
 def _urgent_part(ledger: Ledger) -> Ledger:
-    """The ledger without what can wait: it is on the pods as well, or only saves a little work."""
+    """Return the ledger without the parts that may be stored later: pods show them too, or they only save work."""
     waiting_events = {
         "succeeded": "",
         "reached": 0,
@@ -129,7 +121,7 @@ def _events(view: Snapshot) -> list[JobEvent]:
 
 
 def _gang_notices(view: Snapshot) -> list[Notice]:
-    """What keeps a job that wants to be a gang from being one."""
+    """Return why a job that asks for gang scheduling does not get it."""
     job, gang, site = view.job, view.job.gang, view.site
     if gang is None or not gang.wanted(site):
         return []
@@ -146,7 +138,7 @@ def _gang_notices(view: Snapshot) -> list[Notice]:
 
 
 def _port_notices(view: Snapshot) -> list[Notice]:
-    """Replicas that may meet another job's on a machine where each should be alone."""
+    """Return a warning for replicas whose ports are also used by another job."""
     names = ports.shared_ports(view)
     low, high = view.site.host_ports
     text = f"every port from {low} to {high} belongs to a job; some of these may meet on one node: {', '.join(names)}"
@@ -154,14 +146,14 @@ def _port_notices(view: Snapshot) -> list[Notice]:
 
 
 def _restarting(before: Ledger, after: Ledger) -> Restarting:
-    """Names the first failure that is answered; a restart of what had succeeded has none."""
+    """Return the restart event with its first new failure; a restart after success has none."""
     over = {(role.name, index) for role in after.roles if role.failed for index in parse_indexes(role.failed)}
     new = (one for one in after.failures if one not in before.failures and (one.role, one.index) not in over)
     return Restarting(next(new, None))
 
 
 def _resized(before: Ledger, after: Ledger) -> list[Resized]:
-    """One event for each role whose size is another, with the reason where it was not the user's wish."""
+    """Return one event for each role with a new size, with the reason if the user did not ask for it."""
     known = {role.name: role for role in before.roles}
     return [_scaled(old, role) for role in after.roles if (old := known.get(role.name)) and _other_size(old, role)]
 
@@ -171,7 +163,7 @@ def _other_size(old: RoleLedger, new: RoleLedger) -> bool:
 
 
 def _size_decided(old: RoleLedger, new: RoleLedger) -> bool:
-    """Whether we chose another size ourselves."""
+    """Return whether the size was chosen automatically."""
     most = new.ceiling.most if new.ceiling is not None else -1
     return most != (old.ceiling.most if old.ceiling is not None else -1) and new.ceiling is not None
 
@@ -188,12 +180,12 @@ def _restarts(ledger: Ledger) -> int:
 
 
 def _announced_restarts(role: RoleLedger) -> int:
-    """What the kubelet restarted was never announced; it is only written down when its pod goes."""
+    """Return the restarts without those by kubelets, which have no event."""
     return sum(times for why, times in role.restarts.items() if why != CauseKind.IN_PLACE)
 
 
 def exit_events(job: Job, before: Ledger, after: Ledger, *, every: bool = True) -> tuple[PodExited, ...]:
-    """One event for each pod that has exited, with its code; or only for each that has failed."""
+    """Return one event for each pod that exited, with its code; only for failures unless `every`."""
     failures = [one for one in after.failures if one.cause.why is CauseKind.EXIT and one not in before.failures]
     ends = [PodExited(one.pod, one.cause.code) for one in failures]
     return (*ends, *(PodExited(pod, 0) for pod in _succeeded(job, before, after) if every))
@@ -207,12 +199,12 @@ def _succeeded(job: Job, before: Ledger, after: Ledger) -> Iterator[str]:
                 yield job.key.replica_name(entry.name, index)
 
 
-#: Seconds that a pod may take to start before that is worth a word: most images come within that time.
+#: Seconds that a pod may wait before an event reports it. Most images are pulled in that time.
 WAITING_NOTICE_SECONDS = 10.0
 
 
 def waiting_events(status: Status, now: Time) -> dict[tuple[str, str], PodWaiting]:
-    """By role and reason: one event, which names the first pod that has been waiting for that reason for long."""
+    """Return one event per role and reason, which names the first pod that has waited long for that reason."""
     found: dict[tuple[str, str], PodWaiting] = {}
     for role in status.roles if status.ledger.outcome is None else ():
         for replica in role.replicas:
@@ -223,7 +215,7 @@ def waiting_events(status: Status, now: Time) -> dict[tuple[str, str], PodWaitin
 
 
 def _waiting_event(pod: Pod, now: Time) -> PodWaiting | None:
-    """What keeps a pod."""
+    """Return what a pod waits for."""
     meta, status = pod.metadata, pod.status
     if meta.deletion_timestamp is not None or status.phase not in ("Pending", "Running"):
         return None
@@ -238,7 +230,7 @@ def _waiting_event(pod: Pod, now: Time) -> PodWaiting | None:
 
 
 def _condition_event(pod: Pod) -> PodWaiting | None:
-    """The newest condition, if that is not fulfilled; containers are not yet spoken of."""
+    """Return the newest condition if it is not true; used before container statuses exist."""
     newest = max(pod.status.conditions or (), key=lambda one: one.last_transition_time or EARLIEST_TIME, default=None)
     if newest is None or newest.status == "True" or not (newest.reason and newest.message):
         return None

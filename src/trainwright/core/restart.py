@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carrying restarts out: back-off → scope → new attempts. `reconcile` calls `again` with what `settle` handed over.
+"""Apply restarts: back-off, scope, new attempts.
 
-Only the ledger changes here. Raised attempts make the old pods stale, and `run` removes and replaces stale pods; since
-the status is stored first, a kill at any point loses neither the count nor the restart.
+Only the ledger changes here. A higher attempt makes the old pods stale, and stale pods are deleted and replaced. The
+status is stored first, so a kill loses neither the count nor the restart.
 """
 
 from collections.abc import Iterable
@@ -20,12 +20,12 @@ from trainwright.model.ledger import RoleLedger
 from trainwright.model.plan import ReplicaState
 from trainwright.model.units import Time, after
 
-#: A replica that lasted this long had a fresh start: its next delay is the first one again.
+#: After a replica has run for this many seconds, its back-off starts again from the first delay.
 BACKOFF_RESET_SECONDS = 600.0
 
 
 def apply_restarts(settled: SettledJob) -> Snapshot:
-    """The pass after its restarts were decided: attempts raised, counted, held back, and the world seen anew."""
+    """Raise, count and hold the attempts of all replicas that are restarted, then classify again."""
     view = settled.view
     if not settled.retries:
         return view
@@ -42,7 +42,9 @@ def apply_restarts(settled: SettledJob) -> Snapshot:
 
 
 def _by_scope(retries: tuple[EndedReplica, ...]) -> tuple[dict[str, list[EndedReplica]], list[EndedReplica]]:
-    """Those of single replicas, by role, and those of whole scopes; without what an earlier scope takes along."""
+    """Separate restarts of single replicas (by role) from restarts of roles or jobs; drop those that a wider one
+    includes.
+    """
     single: dict[str, list[EndedReplica]] = {}
     wide: list[EndedReplica] = []
     along = budget.RestartCascade()
@@ -57,7 +59,7 @@ def _by_scope(retries: tuple[EndedReplica, ...]) -> tuple[dict[str, list[EndedRe
 
 
 def _retry_replicas(view: Snapshot, entry: RoleLedger, group: list[EndedReplica]) -> RoleLedger:
-    """Single replicas of one role: all at once, for a thousand may fail together."""
+    """Restart single replicas of one role, all in one edit, because thousands may fail together."""
     holds: dict[float, list[int]] = {}
     for retry in group:
         holds.setdefault(backoff_seconds(entry, retry, view.now), []).append(retry.replica.index)
@@ -74,7 +76,7 @@ def _retry_replicas(view: Snapshot, entry: RoleLedger, group: list[EndedReplica]
 
 
 def _charged(entry: RoleLedger, group: Iterable[EndedReplica]) -> RoleLedger:
-    """Restarts of one role, charged to the replicas that caused them, where each has its own budget."""
+    """Charge the restarts to the replicas that caused them, where each has its own budget."""
     charged = [retry.replica.index for retry in group if retry.role.restart.per_replica and not retry.is_free]
     return attempts.charge_replicas(entry, charged) if charged else entry
 
@@ -82,7 +84,7 @@ def _charged(entry: RoleLedger, group: Iterable[EndedReplica]) -> RoleLedger:
 def _restart_scope(
     view: Snapshot, entries: dict[str, RoleLedger], cause: EndedReplica, counted: set[tuple[str, int]]
 ) -> None:
-    """A whole scope: counted on the role that caused it, or on all of them, where they share their budgets."""
+    """Restart a role or job. It counts on the role that caused it, or on all its roles if they share restarts."""
     until = after(view.now, backoff_seconds(entries[cause.role.name], cause, view.now))
     for role, group in zip(view.job.roles, view.roles, strict=True):
         if cause.scope is RestartScope.JOB or role.name == cause.role.name:
@@ -97,7 +99,7 @@ def _restart_scope(
 
 
 def keep_in_place_counts(view: Snapshot, entry: RoleLedger, going: Iterable[ReplicaState]) -> RoleLedger:
-    """Pods of the role go, and the kubelet's counts go with them: keep those, for the budget or only for people."""
+    """Keep the kubelets' restart counts of pods that are deleted: for the budget, or only for display."""
     lost = budget.in_place_restarts(going)
     if not lost:
         return entry
@@ -107,9 +109,9 @@ def keep_in_place_counts(view: Snapshot, entry: RoleLedger, going: Iterable[Repl
 
 
 def backoff_seconds(entry: RoleLedger, retry: EndedReplica, now: Time) -> float:
-    """1 s, doubling to 60 s with each restart of the same thing; forgiven after it ran well for a while."""
+    """Return the back-off: 1 s, doubled with each restart up to 60 s; 1 s again after the replica ran long enough."""
     if retry.cause.why is CauseKind.DELETED and retry.scope is RestartScope.POD:
-        # It did nothing wrong, and is made again as soon as its name is free.
+        # A deleted pod did not fail: replace it as soon as its name is free.
         return 0.0
     pod = retry.replica.pod
     born = pod.status.start_time if pod is not None else None

@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules in three values: fulfilled, out of reach for good, still open. `verdict` asks, with what has ended for good.
+"""Decide whether the job has ended, and why.
 
-A rule over nothing stays open: an AND over no replica must not fulfil, and an unknown role or rank can never be met.
+First, ended replicas are split: final ones are stored in the ledger, so that a deleted pod is not run again, and count
+for the rules; the others are restarted. A replica that may be restarted has not failed.
 
-What has ended, split in two: over for good, and to be tried again. Between `observe` and the rules.
+Rules have three values: fulfilled, impossible, open. A rule over no replicas stays open, so an empty AND is not
+fulfilled. An atom about an unknown role or rank is impossible.
 
-What is over for good is remembered in the ledger, so a collected pod is not run again, and counted for the rules;
-what will be tried again is handed to `restart`. A replica that may still be restarted has not failed.
-
-Whether the job has come to its end, and what decided it. Called by `reconcile` once what has ended is settled.
-
-The order is the meaning; the first that answers wins: 1 success, for work that is done is done; 2 somebody asked for
-the end; 3 the deadline; 4 the start deadline; 5 a failure rule; 6 success out of reach; 7 the restart budget.
+The first match decides the outcome: 1. success, so that finished work is never lost; 2. a requested end; 3. the
+deadline; 4. the start deadline; 5. a failure rule; 6. success is impossible; 7. the restart budget is used up.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -32,7 +29,7 @@ from trainwright.model.units import Time, after, format_indexes, parse_indexes, 
 
 
 class Truth(Enum):
-    """The three values."""
+    """The value of a rule."""
 
     YES = "yes"
     NO = "no"
@@ -40,7 +37,7 @@ class Truth(Enum):
 
 
 class RoleTally(Struct, frozen=True, gc=False):
-    """What has ended for good in one role."""
+    """The final replicas of one role."""
 
     replicas: int
     succeeded: Set[int] = frozenset()
@@ -48,7 +45,7 @@ class RoleTally(Struct, frozen=True, gc=False):
 
 
 class Judgement(Struct, frozen=True, gc=False):
-    """A truth, and what decided it: the rule as its user wrote it, and the first replica it rests on."""
+    """The value of a rule, the text that the user wrote, and the first replica that decided it."""
 
     truth: Truth
     text: str = ""
@@ -60,7 +57,7 @@ _OPEN = Judgement(Truth.OPEN)
 
 
 def evaluate(rule: Rule, tallies: Mapping[str, RoleTally]) -> Judgement:
-    """The truth of a rule, given what has ended."""
+    """Return the value of a rule for these final replicas."""
     match rule:
         case Atom():
             return _atom(rule, tallies.get(rule.role))
@@ -71,7 +68,7 @@ def evaluate(rule: Rule, tallies: Mapping[str, RoleTally]) -> Judgement:
 
 
 def _combine(parts: list[Judgement], text: str, *, decides: Truth) -> Judgement:
-    """One part can decide alone (a NO under All, a YES under Any); the other value needs every part."""
+    """One part can decide alone: a NO under All, a YES under Any. The other value needs every part."""
     first = next((part for part in parts if part.truth is decides), None)
     if first is None and parts and all(part.truth is not Truth.OPEN for part in parts):
         first = parts[0]
@@ -114,18 +111,18 @@ _ENDED = (State.FAILED, State.LOST, State.SUCCEEDED)
 
 
 class SettledJob(Struct, frozen=True, gc=False):
-    """The pass with what is over remembered, the tallies for the rules, and the retries."""
+    """The pass with final replicas stored, their tallies for the rules, and the replicas to restart."""
 
     view: Snapshot
     tallies: dict[str, RoleTally]
     retries: tuple[EndedReplica, ...] = ()
-    #: The restart that the job's own budget does not allow; where kubelets have overspent it, the worst of theirs.
+    #: The first restart beyond the job's budget; or the replica with the most in-place restarts, if those exceed it.
     refused: EndedReplica | None = None
     overspent: bool = False
 
 
 def settle(view: Snapshot) -> SettledJob:
-    """Split what has ended."""
+    """Split the ended replicas into final ones and restarts."""
     if view.all_running:
         overspent = budget.is_overspent(view)
         return SettledJob(view, {}, refused=budget.most_restarted(view) if overspent else None, overspent=overspent)
@@ -145,7 +142,7 @@ def settle(view: Snapshot) -> SettledJob:
 
 
 def _ended(view: Snapshot, role: Role, group: RoleState) -> Iterator[tuple[ReplicaState, Cause]]:
-    """Replicas that have ended and are not yet remembered, each with its cause."""
+    """Yield ended replicas that are not yet stored as final, each with its cause."""
     for replica in group.replicas:
         if replica.state in _ENDED:
             if not replica.final and replica.cause is not None:
@@ -157,7 +154,7 @@ def _ended(view: Snapshot, role: Role, group: RoleState) -> Iterator[tuple[Repli
 
 
 def _is_replacement_due(view: Snapshot, role: Role, replica: ReplicaState) -> bool:
-    """Its containers cannot be made, and it is time for another try."""
+    """Return whether a stuck pod must be replaced now."""
     entry = attempts.find_entry(view.ledger, role.name)
     return classify.is_stuck(role, replica) and classify.is_replacement_due(
         entry, replica, view.site.creating, view.now
@@ -165,10 +162,9 @@ def _is_replacement_due(view: Snapshot, role: Role, replica: ReplicaState) -> bo
 
 
 def _was_removed(view: Snapshot, role: Role, replica: ReplicaState) -> bool:
-    """Somebody removed its pod, and that means more than making it again.
+    """Return whether a deleted pod needs more than a new pod.
 
-    Its scope restarts with it, since its peers hold its old address; or the kubelet's count goes with the pod, and must
-    be kept.
+    Either its scope restarts, because peers hold its old address, or the kubelet's restart count must be kept.
     """
     if replica.state is State.STOPPING:
         return (
@@ -182,7 +178,7 @@ def _was_removed(view: Snapshot, role: Role, replica: ReplicaState) -> bool:
 
 
 def _remember(view: Snapshot, finals: list[EndedReplica]) -> Snapshot:
-    """Note what is over for good, on the ledger and on the replicas of this pass."""
+    """Store final replicas in the ledger and mark them in the snapshot."""
     if not finals:
         return view
     done: dict[str, list[EndedReplica]] = {}
@@ -220,13 +216,13 @@ def _mark_final(group: RoleState, done: set[int]) -> RoleState:
 
 
 def with_failures(ledger: Ledger, job: Job, ended: list[EndedReplica], now: Time) -> Ledger:
-    """The ledger with these failures among the latest ones."""
+    """Add failures to the list of the latest ones."""
     new = [failure(job, retry, now) for retry in ended if retry.cause.why is not CauseKind.COMPLETED]
     return replace(ledger, failures=(*ledger.failures, *new)[-KEPT_FAILURES:]) if new else ledger
 
 
 def failure(job: Job, retry: EndedReplica, now: Time) -> Failure:
-    """One failure in full."""
+    """Return the record of one failure."""
     role, replica = retry.role.name, retry.replica
     return Failure(
         role, replica.index, job.key.replica_name(role, replica.index), replica.attempt, whole(now), retry.cause
@@ -234,7 +230,7 @@ def failure(job: Job, retry: EndedReplica, now: Time) -> Failure:
 
 
 def tallies(job: Job) -> dict[str, RoleTally]:
-    """What is over for good, by role."""
+    """Return the final replicas by role."""
     entries = {entry.name: entry for entry in job.ledger.roles}
     return {role.name: _tally(role, entries.get(role.name)) for role in job.roles}
 
@@ -246,13 +242,13 @@ def _tally(role: Role, entry: RoleLedger | None) -> RoleTally:
 
 
 def success(settled: SettledJob) -> Outcome | None:
-    """Success alone; a suspension asks for it before it puts a job down."""
+    """Return the outcome if the job has succeeded; also checked before a job is suspended."""
     judged = evaluate(settled.view.job.success, settled.tallies)
     return _outcome(settled.view, Result.SUCCEEDED, Reason.RULE, judged) if judged.truth is Truth.YES else None
 
 
 def decide(settled: SettledJob) -> Outcome | None:
-    """The outcome, if there is one now."""
+    """Return the outcome if there is one now."""
     view, life = settled.view, settled.view.job.lifecycle
     if view.all_running and not (life.ending or life.deadline or life.start_deadline is not None or settled.overspent):
         return None
@@ -270,7 +266,7 @@ def decide(settled: SettledJob) -> Outcome | None:
 
 
 def _failed(settled: SettledJob, hope: Judgement) -> Outcome | None:
-    """A failure rule first, since a user wrote it; then that there is no hope of success."""
+    """Check the failure rule first, because the user wrote it, then whether success is impossible."""
     view = settled.view
     judged = evaluate(view.job.failure, settled.tallies)
     if judged.truth is Truth.YES:
@@ -289,14 +285,14 @@ def _outcome(view: Snapshot, result: Result, reason: Reason, judged: Judgement) 
 
 
 def _rule_message(text: str, who: str, result: Result) -> str:
-    """In the user's own words, where there are any."""
+    """Return the message of an outcome, with the user's rule text if there is one."""
     if text:
         return f"rule {text} fulfilled by {who}"
     return f"{who} failed for good" if result is Result.FAILED else "every replica that counts has succeeded"
 
 
 def _failure(view: Snapshot, name: str, index: int) -> Failure | None:
-    """The failure of that replica: from its pod, or from memory if the pod is gone."""
+    """Return the failure of a replica, from the ledger or from its pod."""
     with_failures = [one for one in view.ledger.failures if (one.role, one.index) == (name, index)]
     if with_failures:
         return with_failures[-1]
@@ -310,7 +306,7 @@ def _failure(view: Snapshot, name: str, index: int) -> Failure | None:
 
 
 def end_requested(view: Snapshot) -> Outcome | None:
-    """The end that somebody asked for, also of a suspended job."""
+    """Return the outcome that was requested from outside, also for a suspended job."""
     ending = view.job.lifecycle.ending
     if ending is None:
         return None
@@ -319,7 +315,7 @@ def end_requested(view: Snapshot) -> Outcome | None:
 
 
 def deadline(view: Snapshot) -> Time | None:
-    """When the job's time is up."""
+    """Return when the job's deadline passes."""
     limit = view.job.lifecycle.deadline
     if limit is None:
         return None
@@ -329,7 +325,7 @@ def deadline(view: Snapshot) -> Time | None:
 
 
 def start_deadline(view: Snapshot) -> Time | None:
-    """By when every replica must have run once; no longer asked once they have."""
+    """Return when every replica must have run once; None once they have."""
     seconds = view.job.lifecycle.start_deadline
     if seconds is None or view.ledger.phase not in (Phase.PENDING, Phase.RESUMING):
         return None
@@ -358,7 +354,7 @@ def _budget_outcome(settled: SettledJob) -> Outcome | None:
 
 
 def _budget_message(view: Snapshot) -> str:
-    """What a limit on the restarts of all roles together has come to."""
+    """Explain why the restart limit is reached."""
     limit, made = view.job.lifecycle.backoff_limit or 0, restarts_used(view)
     counted = "1 restart counts against it" if made == 1 else f"{made} restarts count against it"
     if not limit and not made:
