@@ -145,7 +145,7 @@ def count_shared_restart(entry: RoleLedger, why: CauseKind) -> RoleLedger:
     return _hide(count_restarts(entry, why), why, 1)
 
 
-def awaited(entry: RoleLedger) -> frozenset[int]:
+def pending_replicas(entry: RoleLedger) -> frozenset[int]:
     """Return the replicas whose next pod completes a pending restart."""
     return frozenset[int]().union(*(parse_indexes(one.indexes) for one in entry.pending))
 

@@ -36,7 +36,7 @@ def within_bounds(job: Job) -> Job:
 
 
 def at_largest_size(job: Job) -> Job:
-    """Return the job with every elastic role at the wanted size within its bounds, the largest that a pass can choose."""
+    """Return the job with every elastic role at the wanted size within its bounds. A pass never chooses more."""
     return replace(job, roles=tuple(_bounded(role, None) for role in job.roles))
 
 
@@ -248,7 +248,7 @@ def _unplaced_reasons(view: Snapshot, role: Role, group: RoleState) -> list[str]
 
 
 def _unplaced_since(view: Snapshot, replica: ReplicaState, refused: Refusal | None) -> tuple[Time | None, str]:
-    """Return since when a replica has no node, and why. A replica that may still find a node returns the current time."""
+    """Return since when a replica has no node, and why. For a replica that may still find one: since now."""
     if replica.state is State.WAITING:
         return (view.now, "") if refused is None else (refused.since, f"{refused.reason}: {refused.message}")
     if replica.state is State.STOPPING:

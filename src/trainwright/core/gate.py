@@ -26,7 +26,7 @@ _HASH_LENGTH = 6
 
 
 def visible_to_dialect(job: Job, roles: tuple[RoleState, ...], observed: Observed) -> Observed:
-    """Return what the dialect builds extras from. A job with a gate sees only current pods that are not being deleted."""
+    """Return what the dialect builds extras from. With a gate: only current pods that are not being deleted."""
     if not job.has_gate:
         return observed
     pods = [replica.pod for role in roles for replica in role.replicas if replica.pod is not None]

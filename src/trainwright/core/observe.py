@@ -324,11 +324,7 @@ TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = {
         Phase.FAILED: "the manifest cannot be run, or its end was asked for before it began",
     },
     Phase.PENDING: {**_RUN, **_SUSPEND, **_ENDS},
-    Phase.RUNNING: {
-        Phase.RESTARTING: "a replica that ran is being replaced",
-        **_SUSPEND,
-        **_ENDS,
-    },
+    Phase.RUNNING: {Phase.RESTARTING: "a replica that ran is being replaced", **_SUSPEND, **_ENDS},
     Phase.RESTARTING: {**_RUN, **_SUSPEND, **_ENDS},
     Phase.SUSPENDED: {
         Phase.RESUMING: "suspension is lifted: every replica is made anew",

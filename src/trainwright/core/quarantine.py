@@ -55,7 +55,7 @@ def _updated(one: Avoided, view: Snapshot, sick: set[str]) -> Avoided | None:
 
 
 def _added(kept: list[Avoided], new: Avoided) -> list[Avoided]:
-    """Add an entry. If the list is full, the oldest failed node makes room; a suspect keeps the time it was first seen."""
+    """Add an entry. If the list is full, the oldest failed node makes room, never a suspect."""
     if len(kept) < KEPT_NODES:
         return [*kept, new]
     oldest = next((one for one in kept if one.failed), None)

@@ -344,13 +344,7 @@ def _budget_outcome(settled: SettledJob) -> Outcome | None:
         return None
     view, refused = settled.view, settled.refused
     failed = failure(view.job, refused, view.now) if refused is not None else None
-    return Outcome(
-        Result.FAILED,
-        Reason.BACKOFF_LIMIT,
-        view.now,
-        message=_budget_message(view),
-        failure=failed,
-    )
+    return Outcome(Result.FAILED, Reason.BACKOFF_LIMIT, view.now, message=_budget_message(view), failure=failed)
 
 
 def _budget_message(view: Snapshot) -> str:

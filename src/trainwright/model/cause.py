@@ -41,40 +41,12 @@ class CauseKind(StrEnum):
 
 #: Reasons of containers whose program never ran.
 NOT_STARTED = frozenset({"ContainerCannotRun", "StartError"})
+_SIGNAL_NAMES = (
+    "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU URG"
+    " XCPU XFSZ VTALRM PROF WINCH IO PWR SYS"
+)
 #: Linux signal numbers. Fixed here because nodes run Linux whatever this machine runs.
-SIGNALS = {
-    1: "SIGHUP",
-    2: "SIGINT",
-    3: "SIGQUIT",
-    4: "SIGILL",
-    5: "SIGTRAP",
-    6: "SIGABRT",
-    7: "SIGBUS",
-    8: "SIGFPE",
-    9: "SIGKILL",
-    10: "SIGUSR1",
-    11: "SIGSEGV",
-    12: "SIGUSR2",
-    13: "SIGPIPE",
-    14: "SIGALRM",
-    15: "SIGTERM",
-    16: "SIGSTKFLT",
-    17: "SIGCHLD",
-    18: "SIGCONT",
-    19: "SIGSTOP",
-    20: "SIGTSTP",
-    21: "SIGTTIN",
-    22: "SIGTTOU",
-    23: "SIGURG",
-    24: "SIGXCPU",
-    25: "SIGXFSZ",
-    26: "SIGVTALRM",
-    27: "SIGPROF",
-    28: "SIGWINCH",
-    29: "SIGIO",
-    30: "SIGPWR",
-    31: "SIGSYS",
-}
+SIGNALS = {number: f"SIG{name}" for number, name in enumerate(_SIGNAL_NAMES.split(), start=1)}
 
 
 def signal_name(number: int) -> str:
@@ -83,7 +55,7 @@ def signal_name(number: int) -> str:
 
 
 def implied_signal(code: int) -> int:
-    """Return the signal that an exit code above 128 usually means, or 0. A program may also choose such a code itself."""
+    """Return the signal that an exit code above 128 usually means, else 0. A program may choose such a code itself."""
     return code - 128 if code - 128 in SIGNALS else 0
 
 
@@ -101,7 +73,7 @@ class Cause(Wire, frozen=True, gc=False):
 
     @property
     def kinds(self) -> tuple[CauseKind, ...]:
-        """The kinds that policies see. A pod that was shut down with its node is disrupted and has also lost its node."""
+        """The kinds that policies see. A pod that was shut down with its node has also lost its node."""
         down = self.why is CauseKind.DISRUPTED and self.reason in _NODE_DOWN_REASONS
         return (self.why, CauseKind.NODE_LOST) if down else (self.why,)
 

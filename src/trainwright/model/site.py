@@ -49,12 +49,7 @@ class DeviceRules(Struct, frozen=True, gc=False):
     )
     #: Keys of taints that mean a failure.
     taints: frozenset[str] = frozenset(
-        {
-            "nvidia.com/gpu-health",
-            "nvidia.com/gpu-error",
-            "nvidia.com/gpu-nvlink-error",
-            "nvidia.com/syslog-xid-error",
-        }
+        {"nvidia.com/gpu-health", "nvidia.com/gpu-error", "nvidia.com/gpu-nvlink-error", "nvidia.com/syslog-xid-error"}
     )
     #: Seconds that the failure must last. A restarting device plugin reports no GPUs for a moment.
     grace: float = 60.0

@@ -163,7 +163,7 @@ class RunModel:
 
     def counted(self, key: Key) -> list[PodCount]:
         """The pods of a job that tell of restarts beyond what its ledger says."""
-        pending = [(book.name, i) for book in self._sheets[key].ledger.roles for i in attempts.awaited(book)]
+        pending = [(book.name, i) for book in self._sheets[key].ledger.roles for i in attempts.pending_replicas(book)]
         known = [(self._replicas.get((key, *one)), one) for one in pending]
         made = [PodCount(*one, replica.attempt) for replica, one in known if replica is not None and replica.pod]
         return made + [count for at, count in self._inside.items() if at[0] == key]
