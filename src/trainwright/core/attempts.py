@@ -39,67 +39,67 @@ def find_entry(ledger: Ledger, name: str) -> RoleLedger:
     return next((role for role in ledger.roles if role.name == name), RoleLedger(name))
 
 
-def current_attempt(role: RoleLedger, index: int) -> int:
+def current_attempt(entry: RoleLedger, index: int) -> int:
     """Return the current attempt of a replica."""
-    return role.epoch + parse_counts(role.retries).get(index, 0) if role.retries else role.epoch
+    return entry.epoch + parse_counts(entry.retries).get(index, 0) if entry.retries else entry.epoch
 
 
-def next_epoch(role: RoleLedger) -> RoleLedger:
+def next_epoch(entry: RoleLedger) -> RoleLedger:
     """Restart every replica of the role with an attempt above all earlier ones; nothing is finished or pending."""
-    highest = max(parse_counts(role.retries).values(), default=0)
-    epoch = role.epoch + highest + 1
-    return replace(role, epoch=epoch, retries="", succeeded="", failed="", reached=0, holds=(), pending=())
+    highest = max(parse_counts(entry.retries).values(), default=0)
+    epoch = entry.epoch + highest + 1
+    return replace(entry, epoch=epoch, retries="", succeeded="", failed="", reached=0, holds=(), pending=())
 
 
-def retry_replicas(role: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
+def retry_replicas(entry: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
     """Raise the attempt of these replicas and forget how they ended."""
     chosen = frozenset(indexes)
-    tries = dict(parse_counts(role.retries))
+    tries = dict(parse_counts(entry.retries))
     for index in chosen:
         tries[index] = tries.get(index, 0) + 1
     return replace(
-        role,
+        entry,
         retries=format_counts(tries),
-        succeeded=format_indexes(parse_indexes(role.succeeded) - chosen),
-        failed=format_indexes(parse_indexes(role.failed) - chosen),
+        succeeded=format_indexes(parse_indexes(entry.succeeded) - chosen),
+        failed=format_indexes(parse_indexes(entry.failed) - chosen),
     )
 
 
-def raise_attempts(role: RoleLedger, higher: Mapping[int, int]) -> RoleLedger:
+def raise_attempts(entry: RoleLedger, higher: Mapping[int, int]) -> RoleLedger:
     """Take over attempts of pods that are higher than the stored ones: the stored status was lost."""
-    tries = dict(parse_counts(role.retries)) | {index: found - role.epoch for index, found in higher.items()}
-    return replace(role, retries=format_counts(tries))
+    tries = dict(parse_counts(entry.retries)) | {index: found - entry.epoch for index, found in higher.items()}
+    return replace(entry, retries=format_counts(tries))
 
 
-def count_restarts(role: RoleLedger, why: CauseKind, times: int = 1) -> RoleLedger:
+def count_restarts(entry: RoleLedger, why: CauseKind, times: int = 1) -> RoleLedger:
     """Count restarts for a cause."""
-    return replace(role, restarts=role.restarts | {why.value: role.restarts.get(why.value, 0) + times})
+    return replace(entry, restarts=entry.restarts | {why.value: entry.restarts.get(why.value, 0) + times})
 
 
-def hold(role: RoleLedger, indexes: Iterable[int], until: Time) -> RoleLedger:
+def hold(entry: RoleLedger, indexes: Iterable[int], until: Time) -> RoleLedger:
     """Do not create these replicas before `until`."""
     chosen = frozenset(indexes)
     groups = {until: chosen}
-    for old in role.holds:
+    for old in entry.holds:
         groups[old.until] = groups.get(old.until, frozenset()) | (parse_indexes(old.indexes) - chosen)
     while len(groups) > MAX_HOLDS:
         earliest, second = sorted(groups)[:2]
         groups[second] |= groups.pop(earliest)
     return replace(
-        role, holds=tuple(Hold(when, format_indexes(groups[when])) for when in sorted(groups) if groups[when])
+        entry, holds=tuple(Hold(when, format_indexes(groups[when])) for when in sorted(groups) if groups[when])
     )
 
 
-def held_replicas(role: RoleLedger, now: Time) -> dict[int, Time]:
+def held_replicas(entry: RoleLedger, now: Time) -> dict[int, Time]:
     """Return the replicas that must wait, each with the end of its back-off."""
-    return {index: one.until for one in role.holds if _is_active(one, now) for index in parse_indexes(one.indexes)}
+    return {index: one.until for one in entry.holds if _is_active(one, now) for index in parse_indexes(one.indexes)}
 
 
-def drop_expired_holds(role: RoleLedger, now: Time) -> RoleLedger:
+def drop_expired_holds(entry: RoleLedger, now: Time) -> RoleLedger:
     """Remove holds that are over."""
-    if all(_is_active(one, now) for one in role.holds):
-        return role
-    return replace(role, holds=tuple(one for one in role.holds if _is_active(one, now)))
+    if all(_is_active(one, now) for one in entry.holds):
+        return entry
+    return replace(entry, holds=tuple(one for one in entry.holds if _is_active(one, now)))
 
 
 def _is_active(one: Hold, now: Time) -> bool:
@@ -107,21 +107,21 @@ def _is_active(one: Hold, now: Time) -> bool:
     return now < one.until <= after(now, 2 * LONGEST_BACKOFF_SECONDS)
 
 
-def forget_surplus(role: RoleLedger, replicas: int) -> RoleLedger:
+def forget_surplus(entry: RoleLedger, replicas: int) -> RoleLedger:
     """Forget the results of replicas that the role no longer has."""
-    if role.reached <= replicas and not (role.succeeded or role.failed):
-        return role
+    if entry.reached <= replicas and not (entry.succeeded or entry.failed):
+        return entry
     return replace(
-        role,
-        reached=min(role.reached, replicas),
-        succeeded=format_indexes(index for index in parse_indexes(role.succeeded) if index < replicas),
-        failed=format_indexes(index for index in parse_indexes(role.failed) if index < replicas),
+        entry,
+        reached=min(entry.reached, replicas),
+        succeeded=format_indexes(index for index in parse_indexes(entry.succeeded) if index < replicas),
+        failed=format_indexes(index for index in parse_indexes(entry.failed) if index < replicas),
     )
 
 
-def budget_used(role: RoleLedger, free: frozenset[CauseKind]) -> int:
+def budget_used(entry: RoleLedger, free: frozenset[CauseKind]) -> int:
     """Return how many restarts count against the role's budget."""
-    return sum(times for why, times in role.restarts.items() if why not in free)
+    return sum(times for why, times in entry.restarts.items() if why not in free)
 
 
 def decide_restarts(entry: RoleLedger, why: CauseKind, indexes: Iterable[int]) -> RoleLedger:

@@ -97,9 +97,7 @@ def active_cap(role: Role, entry: RoleLedger) -> SizeCap | None:
 
 
 def next_search_at(view: Snapshot, ceiling: SizeCap) -> Time:
-    """Return when spares may be created: the cool-down doubles after each failed search, unless a new node became
-    ready.
-    """
+    """Return when spares may be created: the cool-down doubles after each failed search, but not after a new node."""
     cooldown = view.site.sizing.cooldown
     if ceiling.tries and any(_became_ready_since(view, ceiling.at)):
         return after(ceiling.at, cooldown)
@@ -154,11 +152,7 @@ def _searching_roles(view: Snapshot) -> Iterator[Role]:
     """Yield the roles that need spares now."""
     for role, group, entry in zip(view.job.roles, view.roles, view.ledger.roles, strict=True):
         ceiling = active_cap(role, entry) if role.is_autosized else None
-        if (
-            ceiling is not None
-            and view.now >= next_search_at(view, ceiling)
-            and not growth_reruns_finished(view, role, group)
-        ):
+        if ceiling is not None and view.now >= next_search_at(view, ceiling) and not is_size_fixed(view, role, group):
             yield role
 
 
@@ -167,7 +161,7 @@ def all_up(view: Snapshot) -> bool:
     return view.all_running or all(is_up(replica) for role in view.roles for replica in role.replicas)
 
 
-def growth_reruns_finished(view: Snapshot, role: Role, group: RoleState) -> bool:
+def is_size_fixed(view: Snapshot, role: Role, group: RoleState) -> bool:
     """Return whether growth would restart a finished replica. Then the role does not grow."""
     restarted = view.roles if role.resize is RestartScope.JOB else (group,)
     return any(replica.final for one in restarted for replica in one.replicas)
@@ -182,9 +176,7 @@ def _spare_creates(view: Snapshot, role: Role) -> Iterator[Create]:
 
 
 def spare_wakes(view: Snapshot) -> list[Time]:
-    """Return when spares may be created or are given up; at the latest after one cool-down, because a node may have
-    come.
-    """
+    """Return when spares may be created or are given up; at the latest after one cool-down: a node may come."""
     times: list[Time] = []
     for role, entry in zip(view.job.roles, view.ledger.roles, strict=True):
         ceiling = active_cap(role, entry) if role.is_autosized else None
@@ -229,7 +221,7 @@ def _fitted_entry(view: Snapshot, role: Role, group: RoleState, entry: RoleLedge
     homeless = _unplaced_reasons(view, role, group)
     if homeless and role.replicas > role.elastic.least:
         return _shrunk(view, role, entry, homeless)
-    return entry if growth_reruns_finished(view, role, group) else _grown(view, role, entry)
+    return entry if is_size_fixed(view, role, group) else _grown(view, role, entry)
 
 
 def _unplaced_reasons(view: Snapshot, role: Role, group: RoleState) -> list[str]:

@@ -44,9 +44,7 @@ class EndedReplica(Struct, frozen=True, gc=False):
 
 
 class RestartCascade:
-    """The roles that the restarts so far already include. A scope restarts once, however many of its replicas have
-    ended.
-    """
+    """The roles that the restarts so far already include. A scope restarts once, however many replicas ended."""
 
     def __init__(self) -> None:
         self.everything = False

@@ -47,16 +47,13 @@ def _patches(wanted: dict[Address, Create], present: dict[Address, Extra], keeps
     patches = []
     for key, create in wanted.items():
         extra, noted = present.get(key), create.body["metadata"]["annotations"]
-        if (
-            extra is None
-            or removal.is_terminating(extra)
-            or (extra.metadata.annotations or {}).get(DIGEST) == noted[DIGEST]
-        ):
+        if extra is None or removal.is_terminating(extra):
+            continue
+        if (extra.metadata.annotations or {}).get(DIGEST) == noted[DIGEST]:
             continue
         body = _update(create.body, keeps)
-        body["metadata"] = {
-            "annotations": {name: noted[name] for name in (DIGEST, WORLD, ADDRESS_HASHES) if name in noted}
-        }
+        kept = {name: noted[name] for name in (DIGEST, WORLD, ADDRESS_HASHES) if name in noted}
+        body["metadata"] = {"annotations": kept}
         meta, why = extra.metadata, "kept in step with the job"
         patches.append(Patch(extra.kind, meta.name, meta.uid, body, why, api=extra.api_version))
     return patches
@@ -113,9 +110,8 @@ def _holds(view: Snapshot) -> dict[str, dict[int, Time]]:
 def _stale_deletes(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[Delete]:
     stay = autosize.kept_spares(view)
     gone = [one for one in view.stale_pods if one.pod.metadata.uid not in stay]
-    return removal.pod_deletes(
-        view, ((one.pod, one.why) for one in gone if not _is_log_kept(one, holds.get(one.role, {})))
-    )
+    gone = [one for one in gone if not _is_log_kept(one, holds.get(one.role, {}))]
+    return removal.pod_deletes(view, ((one.pod, one.why) for one in gone))
 
 
 def _is_log_kept(one: StalePod, held: dict[int, Time]) -> bool:
@@ -147,9 +143,7 @@ def _pods(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[Create]:
         return []
     taken = {pod.metadata.name for pod in view.observed.pods}
     leaving = {one.role for one in view.stale_pods if not one.spare and one.pod.status.phase not in _ENDED}
-    startable = [
-        role.name for role in view.job.roles if _may_start(view, role) and not _would_meet_old_pods(role, leaving)
-    ]
+    startable = [role.name for role in view.job.roles if _may_start(view, role, leaving)]
     replicas = [_replica(view.job, role, seen) for role, seen in missing if role.name in startable]
     terms = {role.name: quarantine.node_terms(view, role) for role in view.job.roles} if view.ledger.avoided else {}
     return [
@@ -164,8 +158,10 @@ def _in_order(view: Snapshot) -> list[tuple[Role, RoleState]]:
     return sorted(zip(view.job.roles, view.roles, strict=True), key=lambda pair: pair[0].stage)
 
 
-def _may_start(view: Snapshot, role: Role) -> bool:
-    """Return whether the roles that must run before this one are up."""
+def _may_start(view: Snapshot, role: Role, leaving: set[str]) -> bool:
+    """Return whether no old peer still runs and the roles that must run before this one are up."""
+    if _would_meet_old_pods(role, leaving):
+        return False
     if not role.awaits_running:
         return True
     before = [group for other, group in zip(view.job.roles, view.roles, strict=True) if other.stage < role.stage]
@@ -174,11 +170,9 @@ def _may_start(view: Snapshot, role: Role) -> bool:
 
 def _would_meet_old_pods(role: Role, leaving: set[str]) -> bool:
     """Return whether a new pod could connect to a running pod of an older attempt."""
-    return (
-        bool(leaving)
-        and role.barrier_scope is not RestartScope.POD
-        and (role.barrier_scope is RestartScope.JOB or role.name in leaving)
-    )
+    if role.barrier_scope is RestartScope.POD:
+        return False
+    return role.name in leaving or (bool(leaving) and role.barrier_scope is RestartScope.JOB)
 
 
 def _is_admitted(view: Snapshot) -> bool:
@@ -221,8 +215,8 @@ def _wake(view: Snapshot, holds: dict[str, dict[int, Time]]) -> Time | None:
     """Return the next time at which a decision changes without any event."""
     life = view.job.lifecycle
     growing = autosize.size_wakes(view) if view.job.has_autosized_role else []
-    anxious = holds or growing or view.unhealthy_nodes or view.ledger.avoided
-    if view.all_running and not (anxious or life.deadline or life.start_deadline is not None):
+    pending = holds or growing or view.unhealthy_nodes or view.ledger.avoided
+    if view.all_running and not (pending or life.deadline or life.start_deadline is not None):
         return None
     times = growing + [moment for held in holds.values() for moment in held.values()]
     times += [due for due in (deadline(view), start_deadline(view)) if due is not None] + quarantine.wakes(view)
@@ -230,8 +224,8 @@ def _wake(view: Snapshot, holds: dict[str, dict[int, Time]]) -> Time | None:
         times += _create_error_times(view)
     if view.unhealthy_nodes:
         pods = [seen.pod for role in view.roles for seen in role.replicas if seen.pod is not None and not seen.final]
-        health = removal.next_check_at(view, pods + [one.pod for one in view.stale_pods])
-        times += [health] if health is not None else []
+        check = removal.next_check_at(view, pods + [one.pod for one in view.stale_pods])
+        times += [check] if check is not None else []
     return min((moment for moment in times if moment > view.now), default=None) if times else None
 
 

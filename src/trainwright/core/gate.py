@@ -41,8 +41,7 @@ def is_current(job: Job, extra: Extra) -> bool:
 def is_obsolete(job: Job, extra: Extra, roles: tuple[RoleState, ...]) -> bool:
     """Return whether this is the gate of an older attempt without pods. It is deleted, not overwritten.
 
-    Overwriting it would keep keys that the next one lacks. If current pods exist, the status was lost and they may need
-    it.
+    Overwriting it would keep keys that the next one lacks. If current pods exist, the status was lost: keep it.
     """
     if not _is_gate(job, extra) or is_current(job, extra):
         return False
@@ -71,39 +70,27 @@ def address_hashes(job: Job, roles: tuple[RoleState, ...]) -> str:
 
 def mark_moved(job: Job, observed: Observed, roles: tuple[RoleState, ...]) -> tuple[RoleState, ...]:
     """Mark replicas as lost if their pods have changed their address since, as after a reboot of the node."""
-    told = next((extra.metadata.annotations or {} for extra in observed.extras if is_current(job, extra)), {}).get(
-        ADDRESS_HASHES
-    )
-    if (
-        not told
-        or len(told) != _HASH_LENGTH * sum(len(role.replicas) for role in roles)
-        or told == address_hashes(job, roles)
-    ):
+    annotations = next((extra.metadata.annotations or {} for extra in observed.extras if is_current(job, extra)), {})
+    stored, length = annotations.get(ADDRESS_HASHES, ""), _HASH_LENGTH * sum(len(role.replicas) for role in roles)
+    if not stored or len(stored) != length or stored == address_hashes(job, roles):
         return roles
     found, at = [], 0
     for role, group in zip(job.roles, roles, strict=True):
-        hashes = told[at : at + _HASH_LENGTH * len(group.replicas)]
+        hashes = stored[at : at + _HASH_LENGTH * len(group.replicas)]
         found.append(_mark_moved_in_role(group, hashes) if _fixes_addresses(role) else group)
         at += len(hashes)
     return tuple(found)
 
 
 def _mark_moved_in_role(group: RoleState, hashes: str) -> RoleState:
-    replicas = tuple(
-        [
-            _mark_if_moved(replica, hashes[_HASH_LENGTH * replica.index : _HASH_LENGTH * (replica.index + 1)])
-            for replica in group.replicas
-        ]
-    )
+    stored = [hashes[at : at + _HASH_LENGTH] for at in range(0, len(hashes), _HASH_LENGTH)]
+    replicas = tuple([_mark_if_moved(replica, stored[replica.index]) for replica in group.replicas])
     return replace(group, replicas=replicas, running=sum(replica.state is State.RUNNING for replica in replicas))
 
 
-def _mark_if_moved(replica: ReplicaState, told: str) -> ReplicaState:
-    if (
-        replica.final
-        or replica.state not in (State.RUNNING, State.STARTING)
-        or _address_hash(_pod_address(replica)) in ("", told)
-    ):
+def _mark_if_moved(replica: ReplicaState, stored: str) -> ReplicaState:
+    live = not replica.final and replica.state in (State.RUNNING, State.STARTING)
+    if not live or _address_hash(_pod_address(replica)) in ("", stored):
         return replica
     return replace(replica, state=State.LOST, cause=_MOVED)
 

@@ -60,9 +60,7 @@ def foreign(view: Snapshot) -> Plan | None:
 
 
 def _belongs_to_other(view: Snapshot) -> bool:
-    """Return whether another controller started the job. A job with our children is ours even if its status was
-    overwritten.
-    """
+    """Return whether another controller started the job. A job with our children is ours, whatever its status."""
     ours = _all_pods(view) or view.observed.services or view.observed.extras
     return bool(view.job.foreign) and not ours
 
@@ -80,9 +78,7 @@ def begin(view: Snapshot) -> Snapshot:
 
 
 def invalid(view: Snapshot) -> Plan | None:
-    """Fail a new job whose manifest cannot be run. A job that was accepted before stays as it is until the edit is
-    fixed.
-    """
+    """Fail a new job whose manifest cannot be run. An accepted job stays as it is until the edit is fixed."""
     before = view.stored.outcome
     if not view.job.invalid or (before is not None and before.reason is Reason.INVALID):
         return None
@@ -115,19 +111,14 @@ def _suspend(view: Snapshot) -> Snapshot:
     ledger = view.ledger
     pairs = zip(ledger.roles, view.roles, strict=True)
     entries = tuple(
-        replace(
-            attempts.next_epoch(restart.keep_in_place_counts(view, entry, group.replicas)),
-            size=-1,
-            stuck=(),
-            ceiling=None,
+        attempts.next_epoch(
+            restart.keep_in_place_counts(view, replace(entry, size=-1, stuck=(), ceiling=None), group.replicas)
         )
         for entry, group in pairs
     )
     times = Times(accepted=ledger.times.accepted or view.now)
-    generation = view.job.generation
-    return view.with_ledger(
-        replace(ledger, phase=Phase.SUSPENDED, generation=generation, roles=entries, times=times)
-    ).reobserve()
+    ledger = replace(ledger, phase=Phase.SUSPENDED, generation=view.job.generation, roles=entries, times=times)
+    return view.with_ledger(ledger).reobserve()
 
 
 def end(view: Snapshot, outcome: Outcome) -> Snapshot:
@@ -152,17 +143,15 @@ def finished(view: Snapshot) -> Plan | None:
     outcome = view.ledger.outcome
     if outcome is None:
         return None
-    level = _clean_up_policy(view, outcome)
+    level, why = _clean_up_policy(view, outcome), f"the job has {outcome.result.lower()}"
     stale = {one.pod.metadata.uid for one in view.stale_pods}
-    doomed = [
-        (pod, f"the job has {outcome.result.lower()}") for pod in _all_pods(view) if _is_removed(pod, level, stale)
-    ]
+    doomed = [(pod, why) for pod in _all_pods(view) if _is_removed(pod, level, stale)]
     deletes = removal.pod_deletes(view, doomed)
     gone = {pod.metadata.name for pod, _ in doomed}
     kept = {pod.metadata.name for pod in _all_pods(view)} - gone if level is not CleanPods.ALL else set()
     if level is CleanPods.NONE:
         kept = {service.metadata.name for service in view.observed.services}
-    deletes += _other_deletes(view, kept, f"the job has {outcome.result.lower()}")
+    deletes += _other_deletes(view, kept, why)
     return report.make_plan(view, _with_ttl(view, outcome, StepActions(tuple(deletes), cleaning=bool(doomed)), doomed))
 
 

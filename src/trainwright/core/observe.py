@@ -233,9 +233,7 @@ class _RoleObserver(Struct, frozen=True, gc=False):
         return RoleState(role.name, tuple(replicas), sum([one.state is RUNNING for one in replicas]))
 
     def _drop_surplus(self, role: Role, slot: Slots, entry: RoleLedger) -> RoleLedger:
-        """Make pods of surplus replicas stale. Their attempt is raised: a later replica with that index needs a new
-        pod.
-        """
+        """Make pods of surplus replicas stale. Their attempt is raised, so that a later replica gets a new pod."""
         surplus = [(index, found) for index, found in sorted(slot.items()) if not 0 <= index < role.replicas]
         why = f"{role.name} has {role.replicas} replica{'s' * (role.replicas != 1)}"
         self.stale_pods.extend(StalePod(pod, role.name, index, why, _is_spare(pod)) for index, (_, pod) in surplus)

@@ -63,9 +63,7 @@ def _added(kept: list[Avoided], new: Avoided) -> list[Avoided]:
 
 
 def _retry_unplaced(view: Snapshot) -> Snapshot:
-    """Retry pods without a node, so that they lose the old affinity; automatically sized roles may search for nodes
-    again.
-    """
+    """Retry pods without a node, so that they lose the old affinity; roles may search for nodes again."""
     entries: list[RoleLedger] = []
     for entry, group in zip(view.ledger.roles, view.roles, strict=True):
         placeless = _unplaced_indexes(group)

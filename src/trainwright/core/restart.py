@@ -42,9 +42,7 @@ def apply_restarts(settled: SettledJob) -> Snapshot:
 
 
 def _by_scope(retries: tuple[EndedReplica, ...]) -> tuple[dict[str, list[EndedReplica]], list[EndedReplica]]:
-    """Separate restarts of single replicas (by role) from restarts of roles or jobs; drop those that a wider one
-    includes.
-    """
+    """Separate restarts of single replicas (by role) from wider ones; drop those that a wider one includes."""
     single: dict[str, list[EndedReplica]] = {}
     wide: list[EndedReplica] = []
     along = budget.RestartCascade()

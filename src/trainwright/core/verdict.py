@@ -156,9 +156,8 @@ def _ended(view: Snapshot, role: Role, group: RoleState) -> Iterator[tuple[Repli
 def _is_replacement_due(view: Snapshot, role: Role, replica: ReplicaState) -> bool:
     """Return whether a stuck pod must be replaced now."""
     entry = attempts.find_entry(view.ledger, role.name)
-    return classify.is_stuck(role, replica) and classify.is_replacement_due(
-        entry, replica, view.site.creating, view.now
-    )
+    due = classify.is_replacement_due(entry, replica, view.site.creating, view.now)
+    return due and classify.is_stuck(role, replica)
 
 
 def _was_removed(view: Snapshot, role: Role, replica: ReplicaState) -> bool:
@@ -167,11 +166,7 @@ def _was_removed(view: Snapshot, role: Role, replica: ReplicaState) -> bool:
     Either its scope restarts, because peers hold its old address, or the kubelet's restart count must be kept.
     """
     if replica.state is State.STOPPING:
-        return (
-            view.job.lifecycle.counts_in_place
-            and replica.pod is not None
-            and budget.pod_in_place_restarts(replica.pod) > 0
-        )
+        return view.job.lifecycle.counts_in_place and budget.in_place_restarts([replica]) > 0
     if replica.state is not State.WAITING or not role.restart.answers_removal:
         return False
     return replica.index < attempts.find_entry(view.ledger, role.name).reached
@@ -224,9 +219,8 @@ def with_failures(ledger: Ledger, job: Job, ended: list[EndedReplica], now: Time
 def failure(job: Job, retry: EndedReplica, now: Time) -> Failure:
     """Return the record of one failure."""
     role, replica = retry.role.name, retry.replica
-    return Failure(
-        role, replica.index, job.key.replica_name(role, replica.index), replica.attempt, whole(now), retry.cause
-    )
+    name = job.key.replica_name(role, replica.index)
+    return Failure(role, replica.index, name, replica.attempt, whole(now), retry.cause)
 
 
 def tallies(job: Job) -> dict[str, RoleTally]:
@@ -299,9 +293,8 @@ def _failure(view: Snapshot, name: str, index: int) -> Failure | None:
     for role, group in zip(view.job.roles, view.roles, strict=True):
         for replica in group.replicas:
             if (role.name, replica.index) == (name, index):
-                return failure(
-                    view.job, EndedReplica(role, replica, replica.cause or Cause(CauseKind.REJECTED)), view.now
-                )
+                cause = replica.cause or Cause(CauseKind.REJECTED)
+                return failure(view.job, EndedReplica(role, replica, cause), view.now)
     return None
 
 

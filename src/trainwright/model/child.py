@@ -193,9 +193,7 @@ class Node(Wire, frozen=True, gc=True, dict=True):
 
     @cached_property
     def is_healthy(self) -> bool:
-        """Whether the node is ready, with no unusual condition and no taint. Cached, because most nodes stay so for
-        days.
-        """
+        """Whether the node is ready, with no unusual condition and no taint. Cached: most nodes stay so for days."""
         told = {condition.type: condition.status for condition in self.status.conditions or ()}
         well = told.pop("Ready", "") == "True" and all(told[word] == "False" for word in told)
         return well and told.keys() <= _STANDARD_CONDITIONS and not self.spec.taints

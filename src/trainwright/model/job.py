@@ -117,8 +117,7 @@ class Role(Struct, frozen=True, dict=True):
     #: Each replica has a service with its own name.
     service: bool = False
     #: The ConfigMap that its containers wait for. It is an extra of one attempt of the whole job, and is deleted before
-    #: pods of the next attempt are created. While it does not exist, a container that waits for it has no creation
-    #: error.
+    #: pods of the next attempt are created. A container that waits for it has no creation error.
     gate: str = ""
     #: Number of consecutive ports for each replica, where replicas share a machine's ports: if `uses_host_ports` is
     #: set, or if pods have no network of their own.
@@ -297,9 +296,7 @@ class Dialect(Protocol):
         ...
 
     def endpoints(self, job: "Job") -> Mapping[str, tuple[int, ...]]:
-        """Return the roles whose addresses pods contain, each with its ports: the arguments for `Site.host` and
-        `Site.port`.
-        """
+        """Return the roles whose addresses pods contain, each with its ports, for `Site.host` and `Site.port`."""
         ...
 
 

@@ -112,8 +112,7 @@ class RoleLedger(Wire, frozen=True, gc=False):
     pending: Annotated[tuple[PendingRestart, ...], Limits(max_length=64)] = ()
     #: The part of `restarts`, by cause, that is not shown: no pod was created for them, or another role shows them.
     hidden: dict[str, int] = field(default_factory=dict)
-    #: Restarts by the kubelet that are not in `restarts`: those of replaced pods, and of all pods once the job has
-    #: ended.
+    #: Restarts by the kubelet that are not in `restarts`: of replaced pods, and of all pods after the job's end.
     inside: int = 0
 
     def made(self, free: frozenset[CauseKind] = frozenset()) -> int:

@@ -32,8 +32,7 @@ ADOPT = f"{PREFIX}/adopt"
 class Wire(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Base of all structs that are decoded from or sent to an API server.
 
-    Not tracked by Python's garbage collector: decoded objects hold no cycles, and 40,000 of them must not cause a
-    pause.
+    Not tracked by Python's garbage collector: decoded objects hold no cycles, and 40,000 must not cause a pause.
     """
 
 

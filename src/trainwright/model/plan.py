@@ -154,8 +154,7 @@ class Plan(Struct, frozen=True, gc=False):
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do and no ledger to write. The rendered status may still differ from the stored
-        one.
+        """Whether there is nothing to do and no ledger to write. The rendered status may still differ.
 
         Announces do not count: usually the value is already published.
         """
