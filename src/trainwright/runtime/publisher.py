@@ -41,7 +41,7 @@ class Publisher:
             track.untold += tuple(plain(event) for event in plan.events if track.is_news(FOREIGN, event))
             return None
         every = self._child_events
-        ends = exits(job, job.ledger, plan.status.ledger, every=every) if every or track.kind.tells_pods else ()
+        ends = exits(job, job.ledger, plan.status.ledger, every=every) if every or track.kind.reports_pods else ()
         events = tuple(track.kind.event(job, plan.status, event) for event in (*ends, *plan.events))
         said = document.get("status")
         stored = said if isinstance(said, dict) else {}  # a definition that is not ours may let anything pass
@@ -53,7 +53,7 @@ class Publisher:
             return None
         waits = self._waits(track, now)
         cleared = track.cleaning and not plan.status.cleaning
-        urgent = cleared or _urgent(stored, change, track.kind.patient)
+        urgent = cleared or _urgent(stored, change, track.kind.deferrable)
         if plan.write is not Write.NOW and waits > 0 and not urgent:
             track.cleaning = plan.status.cleaning
             track.pending = plan.status.ledger
@@ -73,7 +73,7 @@ class Publisher:
 
     def notice(self, job: Job, status: Status, track: JobState, now: datetime) -> None:
         """What pods wait for, where people want to hear of it: each reason once, and not looked for all the time."""
-        if not track.kind.tells_pods or job.unmanaged or job.foreign or not track.may_look(now):
+        if not track.kind.reports_pods or job.unmanaged or job.foreign or not track.may_look(now):
             return
         for about, event in waits(status, now).items():
             if about not in track.waited:
