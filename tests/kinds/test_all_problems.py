@@ -399,7 +399,7 @@ AITJ_FAULTS = (
     warning(
         put(f"{_TRAINER}.template.spec.containers[0].ports[0].name", "x"),
         f"{_TRAINER}.template.spec.containers[0].ports",
-        "no peer is told",
+        "its peers learn none",
         "ports",
     ),
     error(
