@@ -143,7 +143,7 @@ def stored_ledger(kind: Kind, status: Any, meta: ObjectMeta) -> Ledger:
 
 
 def ended_elsewhere(result: str, ended_at: str, meta: ObjectMeta, phase: str = "") -> Ledger:
-    """The ledger of a job that ended under another controller: it stays ended, in the `phase` that its kind has."""
+    """The ledger of a job that ended under another controller; `phase` is its final phase, if its kind has several."""
     at = moment(ended_at) or meta.creation_timestamp or BEGINNING
     outcome = Outcome(Result(result), Reason.EXTERNAL, at, message="ended under another controller", word=phase)
     return Ledger(Phase(result), outcome=outcome, times=Times(ended=at))

@@ -25,7 +25,7 @@ from trainwright.model.problem import Problem, nearest
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-#: At most this many errors, and as many warnings, are listed: nobody reads more, and finding near spellings takes time.
+#: At most this many errors, and as many warnings, are listed: more do not help, and finding near spellings takes time.
 MAX_PROBLEMS = 100
 #: Metadata that API servers and tools write and we do not read.
 _IGNORED_METADATA = frozenset({"generateName", "managedFields", "selfLink", "clusterName"})

@@ -66,7 +66,7 @@ def _time_text(time: Time | None, otherwise: str | UnsetType = UNSET) -> str | U
 
 
 def _ended(old: AITrainingJobStatus, history: ConditionHistory, ledger: Ledger, now: Time) -> str | UnsetType:
-    """When the last pod was gone; if pods are kept, when the job was decided."""
+    """When the last pod was gone; if pods are kept, when the outcome was decided."""
     if history.phase not in FINAL_PHASES:
         return UNSET
     decided = ledger.outcome.at if ledger.outcome is not None else now

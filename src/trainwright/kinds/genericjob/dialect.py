@@ -118,9 +118,9 @@ def _filled(container: Body, values: ReplicaVariables) -> Body:
     """The container with its variables filled in; not copied if it has none."""
     changed: Body = {}
     for key in ("command", "args"):
-        words = container.get(key)
-        if words and any("$(" in word for word in words):
-            changed[key] = [fill(word, values) for word in words]
+        texts = container.get(key)
+        if texts and any("$(" in text for text in texts):
+            changed[key] = [fill(text, values) for text in texts]
     env = container.get("env")
     if env and any("$(" in (entry.get("value") or "") for entry in env):
         changed["env"] = [
