@@ -101,7 +101,7 @@ def clean_up(policy: str) -> CleanUp:
 
 
 def compiled(job: AITrainingJob) -> Job:
-    """The job in the one model."""
+    """The job in the internal model."""
     loaded = load(AITRAININGJOB, manifest(job))
     assert loaded.errors == ()
     return loaded.job

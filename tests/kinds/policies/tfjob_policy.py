@@ -79,7 +79,7 @@ def clean_up(policy: str) -> CleanUp:
 
 
 def compiled(job: TFJob) -> Job:
-    """The job in the one model."""
+    """The job in the internal model."""
     loaded = load(TFJOB, manifest(job))
     assert loaded.errors == ()
     return loaded.job
