@@ -265,7 +265,8 @@ CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
             "tfjob": ("TFJobFailed", "Job job has failed because it has reached the specified backoff limit"),
             "paddlejob": (
                 "Failed",
-                "PaddleJob job has failed: too bad; the last was of job-worker-0: container main exited with code 1",
+                "PaddleJob job has failed: too bad; the last failure is of job-worker-0: container main exited"
+                " with code 1",
             ),
             "aitrainingjob": (
                 "TrainingJobFailed",

@@ -92,7 +92,7 @@ def resume_job(job: str, namespace: str, wait: float) -> None:
 
 def _edited(reached: LiveJob, *, on: bool) -> LiveJob:
     if step(reached) in _OVER:
-        raise UsageError(f"{reached.run.key} is over: {reached.kind.word(reached.body['status'])}")
+        raise UsageError(f"{reached.run.key} is over: {reached.kind.phase_of(reached.body['status'])}")
     try:
         reached.patch(reached.kind.suspend(reached.body, on))
     except InvalidError as error:

@@ -225,7 +225,7 @@ def _endings(run: Run) -> list[JobVerdict]:
 
 def _state(body: Body, status: Body) -> str:
     kind = kind_of(body.get("apiVersion", ""), body.get("kind", ""))
-    return (kind.word(status) if kind is not None else "") or "Pending"
+    return (kind.phase_of(status) if kind is not None else "") or "Pending"
 
 
 def _word(run: Run) -> str:

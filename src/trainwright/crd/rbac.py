@@ -75,7 +75,7 @@ def _on_jobs(kinds: Sequence[Kind]) -> list[Body]:
         *(rule for kind in kinds for rule in _of_kind(kind)),
         _rule("", ["pods"], ["get", *_SEEN, "create", "patch", "delete"]),
         _rule("", ["services"], ["get", *_SEEN, "create", "delete"]),
-        _rule("", ["configmaps"], [*_SEEN, *_MADE * any(kind.configures for kind in kinds)]),
+        _rule("", ["configmaps"], [*_SEEN, *_MADE * any(kind.has_config_map for kind in kinds)]),
         _rule("", ["events"], ["create"]),
         *(_rule(group, ["podgroups"], ["get", *_SEEN, "create", "patch", "delete"]) for group in _gangs(kinds)),
     ]
@@ -89,7 +89,9 @@ def _gangs(kinds: Sequence[Kind]) -> list[str]:
 def _of_kind(kind: Kind) -> tuple[Body, Body, Body]:
     """`finalizers` is what blockOwnerDeletion on its children asks of whoever makes them."""
     return (
-        _rule(kind.group, [kind.plural], [*_SEEN, *["delete"] * kind.removes, *["patch"] * bool(kind.outlived)]),
+        _rule(
+            kind.group, [kind.plural], [*_SEEN, *["delete"] * kind.has_ttl, *["patch"] * bool(kind.obsolete_finalizers)]
+        ),
         _rule(kind.group, [f"{kind.plural}/status"], ["patch"]),
         _rule(kind.group, [f"{kind.plural}/finalizers"], ["update"]),
     )

@@ -79,7 +79,7 @@ def _deployments(
         if _is_ours(one):
             continue
         words = " ".join((one["metadata"]["name"], *_images(one), *_commands(one))).lower()
-        named = [kind.name for kind in kinds if any(word in words for word in kind.originals)]
+        named = [kind.name for kind in kinds if any(word in words for word in kind.controller_names)]
         account = (one["metadata"].get("namespace", ""), _pod(one).get("serviceAccountName") or "default")
         whose = tuple(dict.fromkeys((*named, *accounts.get(account, ()))))
         if whose:
@@ -158,7 +158,7 @@ def _leases(kinds: Sequence[Kind], leases: Iterable[Body], now: datetime) -> lis
         whose = tuple(
             kind.name
             for kind in kinds
-            if any(word in name for word in kind.originals) or name.endswith(f".{kind.group}")
+            if any(word in name for word in kind.controller_names) or name.endswith(f".{kind.group}")
         )
         if whose and spec.get("holderIdentity"):
             renewed = parse_time(spec.get("renewTime") or "")
@@ -337,7 +337,7 @@ def _counts(kind: Kind, bodies: Sequence[Body]) -> JobCounts:
         if job.ledger.outcome is not None:
             continue
         # Another controller may have written anything: only what can be read of it is asked.
-        running += kind.word(msgspec.to_builtins(loaded.status or {})) == "Running"
+        running += kind.phase_of(msgspec.to_builtins(loaded.status or {})) == "Running"
         if job.foreign:
             foreign.append(str(job.key))
         by[_whose(job.foreign, job.ledger.phase, managed=not job.unmanaged)] += 1

@@ -73,7 +73,7 @@ class Publisher:
 
     def notice(self, job: Job, status: Status, track: JobState, now: datetime) -> None:
         """What pods wait for, where people want to hear of it: each reason once, and not looked for all the time."""
-        if not track.kind.tells_pods or job.unmanaged or job.foreign or not track.may_look(now):
+        if not track.kind.reports_pods or job.unmanaged or job.foreign or not track.may_look(now):
             return
         for about, event in waiting_events(status, now).items():
             if about not in track.waited:

@@ -19,7 +19,7 @@ from driving import LARGEST_STATUS
 from trainwright.core.reconcile import reconcile
 from trainwright.kinds.base import load
 from trainwright.kinds.genericjob import GENERICJOB, wire
-from trainwright.kinds.genericjob.status import MOST_CONTAINERS, MOST_LISTED, _chosen
+from trainwright.kinds.genericjob.status import MAX_LISTED_CONTAINERS, MAX_LISTED_REPLICAS, _listed
 from trainwright.model.cause import LONGEST_MESSAGE, Cause, CauseKind, brief
 from trainwright.model.child import ContainerStatus, Observed, Pod, PodSpec, PodStatus
 from trainwright.model.job import Body
@@ -252,7 +252,7 @@ def test_trouble_is_listed_before_what_runs_well(worst: str) -> None:
     better = words[words.index(worst) - 1]
     lines = {"worker": [(ReplicaState(rank, 0, State.RUNNING), better if rank < 256 else worst) for rank in range(258)]}
 
-    assert _chosen(lines) == {("worker", rank) for rank in (*range(254), 256, 257)}
+    assert _listed(lines) == {("worker", rank) for rank in (*range(254), 256, 257)}
 
 
 # -- ten thousand replicas in the worst state there is -----------------------------------------------------------------
@@ -335,9 +335,9 @@ def test_ten_thousand_replicas_in_the_worst_state_keep_a_small_status(letter: st
     assert status["phase"] == "Running"
     assert status["aggregate"] == aggregate(succeeded=3334, failed=3333, creating=3333)
     assert restart_count(status, TYPE) == 70_000
-    assert len(status["tasks"][0]["replicas"]) == MOST_LISTED == 256
+    assert len(status["tasks"][0]["replicas"]) == MAX_LISTED_REPLICAS == 256
     assert {one["phase"] for one in status["tasks"][0]["replicas"]} == {"Failed"}
-    assert sum(len(one["containers"]) for one in status["tasks"][0]["replicas"]) == MOST_CONTAINERS == 256
+    assert sum(len(one["containers"]) for one in status["tasks"][0]["replicas"]) == MAX_LISTED_CONTAINERS == 256
     assert msgspec.json.decode(encoded, type=wire.GenericJobStatus).trainwright == plan.status.ledger
     assert load(GENERICJOB, document | {"status": status}).errors == ()
     assert len(encoded) < LARGEST_STATUS

@@ -8,7 +8,7 @@ from paddlejob_driver import Driver, container, manifest, role
 
 from trainwright.kinds.base import load
 from trainwright.kinds.paddlejob import PADDLEJOB
-from trainwright.kinds.paddlejob.wire import MOST_REFS
+from trainwright.kinds.paddlejob.wire import MAX_REFS
 from trainwright.model.event import EventReason
 from trainwright.model.ledger import Phase
 from trainwright.model.meta import ADOPT
@@ -83,7 +83,7 @@ def test_a_huge_job_lists_some_of_its_pods_and_counts_all() -> None:
     world = Driver(manifest(worker=600))
     world.run()
 
-    assert (world.status["worker"]["running"], len(world.status["worker"]["refs"])) == (600, MOST_REFS)
+    assert (world.status["worker"]["running"], len(world.status["worker"]["refs"])) == (600, MAX_REFS)
 
 
 def test_counts_outlive_the_pods_that_are_cleaned_up() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFJob in the one model: what each policy compiles to, and the verdict when it is driven through the world."""
+"""TFJob in the internal model: what each policy compiles to, and the verdict when it is driven through the world."""
 
 import pytest
 from msgspec.structs import replace

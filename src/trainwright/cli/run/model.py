@@ -314,7 +314,7 @@ class RunModel:
         return JobNews(
             sheet.key,
             sheet.kind.name,
-            sheet.kind.word(status) or "Pending",
+            sheet.kind.phase_of(status) or "Pending",
             ledger.phase or Phase.PENDING,
             sum(sheet.roles.values()),
             {phase: number for phase, number in self._counts[sheet.key].items() if number},
