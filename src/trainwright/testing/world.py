@@ -80,13 +80,13 @@ class World:
     def _begin(self) -> None:
         """A new operator: it has seen nothing yet."""
         telemetry = Telemetry()
-        self._view = ClusterCache(self.server, self, _SETTINGS, telemetry)
+        self._cluster_cache = ClusterCache(self.server, self, _SETTINGS, telemetry)
         owner = self.job.owner
         group, _, version = owner.api_version.rpartition("/")
         kind = Resource(group, version, f"{owner.kind.lower()}s", owner.kind)
-        self._view.jobs.setdefault(self.job.kind, Cache(kind))
-        self._executor = Executor(self.server, self._view, _SETTINGS, telemetry)
-        self._track = JobState(KINDS[0], self.job.uid)  # its kind is for reading documents, and the world has none
+        self._cluster_cache.jobs.setdefault(self.job.kind, Cache(kind))
+        self._executor = Executor(self.server, self._cluster_cache, _SETTINGS, telemetry)
+        self._state = JobState(KINDS[0], self.job.uid)  # its kind is for reading documents, and the world has none
 
     def now(self) -> datetime:
         """The time; the world is the `Clock` of its operator."""
@@ -110,13 +110,13 @@ class World:
     @property
     def refusals(self) -> dict[Address, Refusal]:
         """What the operator could not make."""
-        return self._track.refusals
+        return self._state.refusals
 
     # -- the operator --------------------------------------------------------------------------------------------
 
     def observed(self) -> Observed:
         """The job's children as the operator sees them."""
-        seen = self._view.observe(self.seen_job, tuple(self.refusals.values()))
+        seen = self._cluster_cache.observe(self.seen_job, tuple(self.refusals.values()))
         return replace(seen, nodes=self.nodes)
 
     def look(self) -> Plan:
@@ -125,10 +125,10 @@ class World:
 
     def step(self, *, dies_after: int | None = None) -> Plan:
         """One pass, carried out in the order of `model.action`; killed after so many writes if told so."""
-        self._track.begin(self.clock)
+        self._state.begin_pass(self.clock)
         plan = self.look()
         self.plans.append(plan)
-        self._track.expire(self.clock, {(create.body["kind"], create.name) for create in plan.creates})
+        self._state.expire(self.clock, {(create.body["kind"], create.name) for create in plan.creates})
         try:
             self.carry_out(plan, dies_after)
         except DiedError:
@@ -145,13 +145,13 @@ class World:
             self.seen_job = replace(self.seen_job, ledger=self.pending)
         elif plan.write is not Write.NOT:
             self._store(plan.status.ledger)
-        _finished(self._executor.carry_out(self.seen_job, plan, self._track, self.clock))
+        _finished(self._executor.carry_out(self.seen_job, plan, self._state, self.clock))
 
     def restart_operator(self) -> None:
         """A new operator lists everything."""
         self.notes.clear()
         self._begin()
-        for cache in self._view.children.values():
+        for cache in self._cluster_cache.children.values():
             cache.replace(self.server.page(cache.resource))
         self.pending = None
         self._see_job()
@@ -165,7 +165,7 @@ class World:
             # A watch tells that an object is gone when it has lost the labels that informers select by.
             what = note.what if selected(note.child) else WatchEventType.DELETED
             api = note.child.api_version if isinstance(note.child, Extra) else "v1"
-            self._view.children[api, note.address[0]].apply(WatchEvent(what, str(note.version), note.child))
+            self._cluster_cache.children[api, note.address[0]].apply(WatchEvent(what, str(note.version), note.child))
 
     def catch_up(self) -> None:
         """Every watch event arrives, and so does the job."""
