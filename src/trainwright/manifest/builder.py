@@ -18,7 +18,7 @@ from trainwright.errors import ManifestError
 
 #: Maximum size of a file in bytes: twice the limit of an API server. A job has a few kilobytes.
 LARGEST = 3 * 1024 * 1024
-#: libyaml compares each %TAG line with all previous ones, so many of them would be slow.
+#: libyaml compares each %TAG line with all previous ones, so a large number of them would be slow.
 _MAX_DIRECTIVES = 16
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

@@ -231,7 +231,7 @@ class ElasticSizePublisher:
         self._first_pause, self._max_pause = settings.refused, settings.refused_most
 
     async def publish(self, job: Job, announces: Sequence[Announce], state: JobState, now: datetime) -> None:
-        """Write the values that differ, unless the pause after a failed request is not over."""
+        """Write the values that differ. After a failed request, wait until the pause is over."""
         if self._registry is None or not announces:
             return
         if state.registry_retry_at is not None and now < state.registry_retry_at:
