@@ -43,7 +43,7 @@ MESSAGES = {
     "spec.replicaSpecs[0].template.spec.containers[0].command: expected a list, found the text 'python train.py'; "
     "a list is written [a, b] or with one `- ` per entry",
     "duplicate-key": ":9: error: document 1: key 'replicas' is given twice, on lines 8 and 9",
-    "empty": ": error: no documents in it",
+    "empty": ": error: the file has no documents",
     "env-number": ":17: error: document 1 (GenericJob default/broken): "
     "spec.replicaSpecs[0].template.spec.containers[0].env[0].value: expected text, found the number 3; put it in quotes",
     "limit-below-request": "resources.limits.cpu: limits may not be below requests: the limit is 2, the request 4",
@@ -69,7 +69,7 @@ MESSAGES = {
     "number from 1 to 65535, found the number 70000",
     "tab": ":8: error: document 1: not valid YAML: indent with spaces, not tabs",
     "unclosed-quote": ":8: error: document 1: not valid YAML: the quotes that are opened here are never closed",
-    "unfilled-template": ":8: error: document 1: a key must be text, not a list or a mapping; `{{ }}` of an unfilled",
+    "unfilled-template": ":8: error: document 1: a key must be text, not a list or a mapping; is this a template",
     "unknown-role-in-rule": "there is no replica type 'wroker'; the job has worker; did you mean `worker`?",
     "upper-case-name": "metadata.name: 'My_Job' becomes part of object names: use lower-case letters, digits and dashes",
     "variable-without-service": "command[2]: $(service.worker[0].host) needs spec.service, which is not set",

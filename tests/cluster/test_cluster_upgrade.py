@@ -186,5 +186,5 @@ def test_the_new_operator_does_not_start_with_the_old_definitions(stage: Stage) 
     assert done.returncode == 2
     assert "would drop or refuse parts of the durable state: status.trainwright.roles[]." in done.stderr
     assert told.returncode == 1
-    assert "of another Trainwright (it does not say which)" in told.stdout
+    assert "from another version of Trainwright (unknown)" in told.stdout
     assert "the operator would refuse to start: genericjobs.batch.tensorstack.dev would drop" in told.stdout

@@ -304,7 +304,7 @@ def test_a_foreign_pod_of_our_name_is_reported_and_never_touched() -> None:
 @pytest.mark.parametrize(
     ("owners", "whose"),
     [
-        (None, "nobody controls it; remove it, or give the job another name"),
+        (None, "no controller owns it; remove it, or give the job another name"),
         ((STRANGER,), "ReplicaSet other controls it; give the job another name"),
     ],
     ids=["nobody's", "somebody else's"],

@@ -73,7 +73,7 @@ async def test_a_cluster_with_our_own_definitions_has_nothing_in_the_way(tmp_pat
 
     assert (done.code, done.err) == (0, "")
     assert "Nothing that could be seen is in the way of an install." in done.out
-    assert "TFJob           3      2            1         this version's (" in done.out
+    assert "TFJob           3      2            1         from this version (" in done.out
     assert "Unfinished TFJobs: 1 of nobody yet, 1 of trainwright" in done.out
     (one,) = as_json.found["kinds"]
     assert (one["kind"], one["definition"]["origin"], one["jobs"]["running"]) == ("TFJob", "current", 1)
@@ -200,7 +200,7 @@ async def test_nothing_may_be_read_at_all(tmp_path: Path) -> None:
         done = await preflight(tmp_path, server.address)
 
     assert (done.code, done.err) == (0, "")
-    assert "TFJob           ?      ?            ?         not permitted to look" in done.out
+    assert "TFJob           ?      ?            ?         no permission to read it" in done.out
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from trainwright.runtime.telemetry import LogMessage, word
+from trainwright.runtime.telemetry import LogMessage, quoted
 
 #: So many warnings of one text are let through at once, and one more every so many seconds.
 _BURST, _EVERY = 10, 10.0
@@ -46,7 +46,7 @@ class LogfmtFormatter(_Fields):
 
     def format(self, record: logging.LogRecord) -> str:
         """One record."""
-        line = " ".join(f"{key}={word(value)}" for key, value in self.fields(record))
+        line = " ".join(f"{key}={quoted(value)}" for key, value in self.fields(record))
         return line + ("\n" + _traceback(record) if record.exc_info else "")
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents: the objects of a manifest file, each with the line of every field. The command line's way in.
+"""The objects of a manifest file, each with the line of every field.
 
-A `v1 List` is taken apart into its items, as kubectl does; whatever is left must be a mapping.
+A `v1 List` is replaced by its items, as in kubectl. Every object must be a mapping.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from trainwright.model.problem import shown
 
 
 class Document(Struct, frozen=True):
-    """One object of a file; `number` counts from 1 and skips empty documents."""
+    """One object of a file. `number` counts from 1 without empty documents."""
 
     file: str
     number: int
@@ -23,7 +23,7 @@ class Document(Struct, frozen=True):
     mark: Mark
 
     def line(self, path: str) -> int | None:
-        """The line of the field at a path such as `spec.replicaSpecs[0].type`, or of the nearest one around it."""
+        """The line of the field at a path like `spec.replicaSpecs[0].type`, or of the nearest field around it."""
         line, inner = self.mark
         for part in parts(path):
             if not _has(inner, part):
@@ -33,20 +33,20 @@ class Document(Struct, frozen=True):
 
 
 def read(file: str, text: bytes) -> tuple[Document, ...]:
-    """All documents of a file. Raises ManifestError, with one complete line of text."""
+    """All documents of a file. Raises a MalformedError with a text of one line."""
     builder = Builder(file, decoded(file, text))
     objects: list[tuple[dict[str, Any], Mark]] = []
     for body, mark in builder.documents():
-        for each in _objects(builder, body, mark):
-            objects.append(each)
+        for found in _objects(builder, body, mark):
+            objects.append(found)
             builder.number = len(objects) + 1
     if not objects:
-        raise MalformedError(file, "no documents in it; a manifest begins with `apiVersion:` and `kind:`")
+        raise MalformedError(file, "the file has no documents; a manifest begins with `apiVersion:` and `kind:`")
     return tuple(Document(file, number, body, mark) for number, (body, mark) in enumerate(objects, 1))
 
 
 def _objects(builder: Builder, body: Any, mark: Mark) -> Iterator[tuple[dict[str, Any], Mark]]:
-    """The object itself, or the items of a list of objects."""
+    """The object itself, or the items of a List."""
     line, inner = mark
     if not isinstance(body, dict):
         what = f"expected a mapping that begins with `apiVersion:`, found {shown(body)}"
@@ -58,8 +58,8 @@ def _objects(builder: Builder, body: Any, mark: Mark) -> Iterator[tuple[dict[str
     if not isinstance(items, list):
         what = "`items` of a List must be a list"
         raise MalformedError(builder.file, what, inner["items"][0], document=builder.number)
-    for item, place in zip(items, inner["items"][1] if items else (), strict=True):
-        yield from _objects(builder, item, place)
+    for item, item_mark in zip(items, inner["items"][1] if items else (), strict=True):
+        yield from _objects(builder, item, item_mark)
 
 
 def _has(inner: Any, part: str | int) -> bool:
