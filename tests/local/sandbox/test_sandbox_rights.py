@@ -32,4 +32,4 @@ def test_root_without_the_right_to_make_namespaces_gets_them_by_a_user_namespace
 def test_root_that_may_not_have_a_user_namespace_either_is_told_what_is_missing(limited: Sandboxed) -> None:
     limited.until(lambda: bool(limited.events), "the supervisor")
     failed = limited.event("failed")["text"]
-    assert "this machine does not let us make namespaces (root without CAP_SETFCAP cannot be root in" in failed
+    assert "this machine does not allow trainwright to create namespaces (root without CAP_SETFCAP cannot be root in" in failed

@@ -141,10 +141,10 @@ def test_a_group_that_is_still_busy_is_removed_later(tmp_path: Path) -> None:
     cgroups = Cgroups(str(proc))
     group = cgroups.group({"cpu": 1})
     cgroups.remove(group)
-    assert cgroups.tidy()
+    assert cgroups.remove_leftovers()
     for file in Path(group.folders[0]).iterdir():
         file.unlink()
-    assert not cgroups.tidy()
+    assert not cgroups.remove_leftovers()
     assert not Path(group.folders[0]).exists()
 
 

@@ -140,7 +140,7 @@ def test_a_full_disk_cuts_the_log_and_nothing_else(tmp_path: Path, small: Path) 
         name = _chatty(one, small, 200000, "echo more; exit 5")
         assert one.ended(name)["code"] == 5
         notices = [event["text"] for event in one.events if event["event"] == "notice"]
-        assert notices == [f"the log of {name} is cut short: no space left on device ({small}/pod/x.log)"]
+        assert notices == [f"the log of {name} is incomplete: no space left on device ({small}/pod/x.log)"]
         assert 0 < (small / "pod" / "x.log").stat().st_size <= 65536
 
 

@@ -63,7 +63,7 @@ def test_notices_wait_for_an_agent_that_comes_back(tmp_path: Path) -> None:
         one.sock.close()
         back = Talk(terminal.connect(str(tmp_path)))
         back.take_over()
-        assert "is cut short" in back.event("ready")["notices"][0]
+        assert "is incomplete" in back.event("ready")["notices"][0]
         back.sock.close()
 
 

@@ -22,7 +22,7 @@ from trainwright.model.meta import INDEX, JOB_UID, ROLE
 from trainwright.model.units import rfc3339
 from trainwright.node.devices.inventory import DeviceSet, LeasedDevices
 from trainwright.node.devices.leases import DeviceLease, LeaseFolder, LeaseHolder, own_description
-from trainwright.node.supervisor.protocol import Lease
+from trainwright.node.supervisor.protocol import LeaseMessage
 from trainwright.runtime.ports import Clock
 
 LINGER = 5.0
@@ -310,7 +310,7 @@ def _order(device: str) -> tuple[int, str]:
 
 
 def _message(what: Literal["hold", "drop"], lease: DeviceLease) -> bytes:
-    message: Lease = {"do": what, "device": lease_name(lease.resource, lease.device)}
+    message: LeaseMessage = {"do": what, "device": lease_name(lease.resource, lease.device)}
     return encode(message)
 
 
