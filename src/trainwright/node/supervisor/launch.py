@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MARKER = "TRAINWRIGHT_CONTAINER"
 NOT_FOUND, NOT_EXECUTABLE, NOT_POSSIBLE = 127, 126, 128
 _MAX_DESCRIPTORS = 65536
-# A shell can write only to its standard descriptors in every sh, so the cgroup files are its stdin and stdout.
+# Some shells can write only to their standard descriptors, so the cgroup files are stdin and stdout.
 _ENTER_CGROUPS = {
     1: 'echo 0 >&0; exec "$0" "$@" </dev/null',
     2: 'echo 0 >&0; echo 0 >&1; exec "$0" "$@" </dev/null >&2',
