@@ -25,14 +25,14 @@ from trainwright.jsonlines import END, SUPERVISOR_PROTOCOL, LineSplitter, mismat
 from trainwright.node.supervisor import journal
 from trainwright.node.supervisor.protocol import (
     Config,
+    ContainerRequest,
     Done,
     Ended,
     Exec,
     Executed,
     Leased,
-    OneContainer,
-    OnePod,
     OpenPod,
+    PodRequest,
     Ready,
     SignalContainer,
     StartContainer,
@@ -155,7 +155,7 @@ class SupervisorLink(asyncio.Protocol):
         """Make what the containers of a pod share."""
         return self._ask("open", pod, _done)
 
-    def close_pod(self, pod: OnePod) -> None:
+    def close_pod(self, pod: PodRequest) -> None:
         """Kill what is left of a pod and drop what its containers shared."""
         self._tell("close", pod)
 
@@ -175,11 +175,11 @@ class SupervisorLink(asyncio.Protocol):
         """Signal the main process of a container."""
         self._tell("signal", container)
 
-    def kill(self, container: OneContainer) -> None:
+    def kill(self, container: ContainerRequest) -> None:
         """SIGKILL a container."""
         self._tell("kill", container)
 
-    def forget(self, container: OneContainer) -> None:
+    def forget(self, container: ContainerRequest) -> None:
         """The end of a container is stored: the supervisor need not remember it."""
         self._tell("forget", container)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from trainwright.node.silence import Liveness, Look, Silence, SilenceLimits, judge
 from trainwright.node.supervisor import journal, tree
 from trainwright.node.supervisor.launch import Process
-from trainwright.node.supervisor.protocol import Entry
+from trainwright.node.supervisor.protocol import JournalEntry
 
 _WORDS = {
     Liveness.BLOCKED: "waits for a disk or a network file system",
@@ -140,7 +140,7 @@ async def _sweep(folder: Path, stuck: Stuck) -> None:
         await _emptied(lambda: tree.kill_marked(containers), stuck)
 
 
-def _running(folder: Path) -> dict[str, Entry]:
+def _running(folder: Path) -> dict[str, JournalEntry]:
     return {name: one for name, one in journal.read(str(folder / "journal")).items() if not one.get("ended")}
 
 
