@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainwright.node.status import CREATING, INITIALIZING, ContainerView, PodEnd, StatusFacts, compose, phase
+from trainwright.node.status import CREATING, INITIALIZING, ContainerView, PodFailure, StatusFacts, compose, phase
 
 NOW = "2026-11-15T12:00:00Z"
 RUNNING = {"running": {"startedAt": NOW}}
@@ -23,7 +23,7 @@ def facts(policy: str = "Never", **more: Any) -> StatusFacts:
     return StatusFacts(policy, NOW, **more)
 
 
-OVER = PodEnd("DeadlineExceeded", "too long")
+OVER = PodFailure("DeadlineExceeded", "too long")
 PHASES: dict[str, tuple[StatusFacts, list[ContainerView], list[ContainerView], str]] = {
     "nothing has begun": (facts(), [], [seen(CREATING)], "Pending"),
     "cannot be configured": (facts(), [], [seen(REFUSED)], "Pending"),
