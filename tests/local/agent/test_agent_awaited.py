@@ -142,7 +142,7 @@ async def test_on_a_cluster_each_map_is_watched_by_its_name(tmp_path: Path) -> N
 
 
 async def test_the_watch_of_a_name_ends_some_time_after_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watches, "_LINGER", 0.05)
+    monkeypatch.setattr(watches, "_IDLE_WATCH_SECONDS", 0.05)
     one = watches.ConfigMapWaiter(LocalCluster(Store(WallClock())), PACE, by_name=True)
     key = Key("space", "peers")
     await one.wait_changed({key: 0}, 0.1)

@@ -203,7 +203,7 @@ def test_what_is_given_replaces_what_the_pod_says_and_can_be_referred_to() -> No
         {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "absent", "key": "x"}}},
     ]
     one = replace(
-        subject(env=env, envFrom=[{"configMapRef": {"name": "config"}}]), given={"A": "1$(B)", "KEY": "k", "a": "9"}
+        subject(env=env, envFrom=[{"configMapRef": {"name": "config"}}]), overrides={"A": "1$(B)", "KEY": "k", "a": "9"}
     )
 
     assert variables(one) == {"A": "1$(B)", "a": "9", "b": "2", "KEY": "k", "B": "1$(B)-9-k"}
