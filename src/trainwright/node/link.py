@@ -74,12 +74,8 @@ class ContainerEnd(Struct, frozen=True, gc=False):
 
 def read_ends(folder: Path) -> dict[str, ContainerEnd]:
     """The ends in the journal of the supervisor of that folder, by container ID. The agent may not know them yet."""
-    entries = journal.read(str(folder / "journal"))
-    return {
-        name: msgspec.convert({**end, "container": name}, ContainerEnd)
-        for name, entry in entries.items()
-        if (end := entry["ended"])
-    }
+    known = {name: entry["ended"] for name, entry in journal.read(str(folder / "journal")).items()}
+    return {name: msgspec.convert({**end, "container": name}, ContainerEnd) for name, end in known.items() if end}
 
 
 class _Envelope(Struct, gc=False):

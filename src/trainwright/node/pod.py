@@ -269,16 +269,9 @@ class PodState:
         settings = self.context.settings
         failure = self.failure if self.ended else None  # a pod fails only after its containers have ended
         # A kubelet's pod has no address before it is assigned one; elsewhere the address was reserved before.
-        known = self.assigned_address or not self.has_own_network or not settings.kubelet
-        facts = StatusFacts(
-            self.restart_policy,
-            rfc3339(self.start_time),
-            self.address if known else "",
-            settings.address,
-            failure,
-            self.stopped,
-            settings.kubelet,
-        )
+        address = self.address if self.assigned_address or not self.has_own_network or not settings.kubelet else ""
+        policy, start, host = self.restart_policy, rfc3339(self.start_time), settings.address
+        facts = StatusFacts(policy, start, address, host, failure, self.stopped, settings.kubelet)
         conditions = [*((self.body.get("status") or {}).get("conditions") or ()), *_own_conditions(self.report.stored)]
         now = rfc3339(self.context.clock.now())
         return compose(facts, [one.view for one in self.inits], [one.view for one in self.mains], conditions, now)
