@@ -359,7 +359,7 @@ async def test_fields_that_have_no_effect_are_named_once(node: Place) -> None:
     for index in range(2):
         node.run(name=f"pod-{index}", securityContext={"runAsUser": 1}, hostAliases=[{"ip": "1.2.3.4"}])
     await node.phase("Succeeded", "pod-1")
-    told = [notice for notice in node.notices if "heeded" in notice]
+    told = [notice for notice in node.notices if "ignored" in notice]
     assert told[0] == "spec.hostAliases, spec.securityContext: ignored on this node"
 
 
