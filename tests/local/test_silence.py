@@ -26,7 +26,7 @@ def looks(count: int, state: str, elapsed: float = 1.0, cpu: float = 0.0) -> lis
 
 def after(*given: list[Look], begun: bool = True, limits: SilenceLimits = LIMITS) -> Silence:
     """What all these looks lead to."""
-    silence = Silence(begun=begun)
+    silence = Silence(has_answered=begun)
     for look in [look for some in given for look in some]:
         silence = judge(silence, look, limits)
     return silence

@@ -15,8 +15,8 @@ from trainwright.kinds.scalars import item
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
 from trainwright.node import environment, volumes
-from trainwright.node.sources import IN_ENVIRONMENT, IN_PROJECTED, IN_VARIABLE, IN_VOLUME, Unconfigured
-from trainwright.node.volumes import GIVEN, KINDS, SUPPORTED, same_path, target_of, unsupported
+from trainwright.node.sources import IN_ENVIRONMENT, IN_PROJECTED, IN_VARIABLE, IN_VOLUME, ContainerConfigError
+from trainwright.node.volumes import HOST_PATH_TYPES, PRESENT_PATHS, SUPPORTED, same_path, target_of, unsupported
 
 
 class KnownObjects:
@@ -98,7 +98,7 @@ def check(spec: Body, path: str, known: KnownObjects, *, sandboxed: bool) -> Ite
         name = str(mount.get("name"))
         if name in volumes and not sandboxed and not _there_anyway(mount, volumes[name][1]):
             yield _unmountable(place, mount)
-        elif name in volumes and (sandboxed or target_of(mount) not in GIVEN):
+        elif name in volumes and (sandboxed or target_of(mount) not in PRESENT_PATHS):
             used[name] = None
     for name in used:
         yield from _volume(*volumes[name], known)
@@ -118,7 +118,7 @@ def _mounts(spec: Body, path: str) -> Iterator[tuple[str, Body]]:
 def _there_anyway(mount: Body, volume: Body) -> bool:
     """Whether the path is what it should be without a mount."""
     target = target_of(mount)
-    return target in GIVEN or same_path(volume, str(mount.get("subPath") or ""), target)
+    return target in PRESENT_PATHS or same_path(volume, str(mount.get("subPath") or ""), target)
 
 
 def _unmountable(path: str, mount: Body) -> Problem:
@@ -147,7 +147,7 @@ def _written(spec: Body, path: str, volume: Body) -> Iterator[Problem]:
         elif kind == "downwardAPI":
             try:
                 volumes.downward_files(pod, body, _FACTS, 0, f"{place}.{kind}")
-            except Unconfigured as refusal:
+            except ContainerConfigError as refusal:
                 yield refusal.problem
         elif kind not in volumes.PROJECTED_SOURCES:
             message = f"{kind} is not supported here; expected one of {', '.join(volumes.PROJECTED_SOURCES)}"
@@ -166,15 +166,15 @@ def _host_path(host: Mapping[str, object], path: str) -> Iterator[Problem]:
     where, kind = str(host.get("path", "")), str(host.get("type") or "")
     if not where.startswith("/"):
         yield Problem(f"{path}.path", f"expected an absolute path, found {where!r}")
-    elif kind and kind not in KINDS:
-        message = f"{kind!r} is not known; expected {', '.join(KINDS)}"
-        yield Problem(f"{path}.type", message, nearest(kind, KINDS))
+    elif kind and kind not in HOST_PATH_TYPES:
+        message = f"{kind!r} is not known; expected {', '.join(HOST_PATH_TYPES)}"
+        yield Problem(f"{path}.type", message, nearest(kind, HOST_PATH_TYPES))
     elif not Path(where).exists():
         if not kind.endswith("OrCreate"):
             hint = "" if kind else "; `type: DirectoryOrCreate` makes it"
             yield Problem(f"{path}.path", f"there is no {where} on this machine{hint}", _beside(Path(where)))
-    elif kind and not KINDS[kind][0](Path(where).stat().st_mode):
-        yield Problem(f"{path}.path", f"{where} is not {KINDS[kind][1]}, as its type {kind} asks")
+    elif kind and not HOST_PATH_TYPES[kind][0](Path(where).stat().st_mode):
+        yield Problem(f"{path}.path", f"{where} is not {HOST_PATH_TYPES[kind][1]}, as its type {kind} asks")
 
 
 def _beside(place: Path) -> str:
