@@ -144,7 +144,7 @@ def test_a_node_waits_for_the_same_approval_again_and_needs_no_bootstrap_file_la
     with ready(plane, "patient", without):
         assert requests(plane, "patient") == [name]
     assert who(plane, node_folder(plane, "patient") / "kubeconfig") == "system:node:patient"
-    assert "to the API server, and whoever can read its kubeconfig" not in without.tail(200)
+    assert "and everyone who can read its kubeconfig" not in without.tail(200)
     plane.call("DELETE", "/api/v1/nodes/patient")
 
 
