@@ -234,14 +234,16 @@ def switch(*names: str, default: bool = False, **more: Any) -> Decorator:
 
 
 duration_option = partial(click.option, type=Duration(), metavar="TIME", show_default=True)
+text_option = partial(click.option, default="")
 
 
 def kubeconfig_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose a cluster."""
     text = "Use this context of the kubeconfig.  [default: its current context]"
-    function = click.option("--context", metavar="NAME", default="", help=text)(function)
-    text = "Use FILE instead of $KUBECONFIG or ~/.kube/config."
-    return click.option("--kubeconfig", metavar="FILE", default="", help=text)(function)
+    function = text_option("--context", metavar="NAME", help=text)(function)
+    return text_option("--kubeconfig", metavar="FILE", help="Use FILE instead of $KUBECONFIG or ~/.kube/config.")(
+        function
+    )
 
 
 _CAMEL_CASE = re.compile(r"(?<=[a-z0-9])[A-Z]")

@@ -26,7 +26,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.cli.devices import declared, device_options
-from trainwright.cli.flags import Duration, duration_option, kubeconfig_options
+from trainwright.cli.flags import Duration, duration_option, kubeconfig_options, text_option
 from trainwright.cli.state import home
 from trainwright.errors import EngineError, ForbiddenError, UsageError
 from trainwright.kube.config import Access, ConnectionOptions, load
@@ -62,15 +62,14 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 @click.command("node", context_settings={"auto_envvar_prefix": "TRAINWRIGHT_NODE"})
-@click.option("--name", metavar="NAME", default="", help="Give the node this name.  [default: the host name]")
+@text_option("--name", metavar="NAME", help="Give the node this name.  [default: the host name]")
 @kubeconfig_options
-@click.option("--master", metavar="HOST:PORT", default="", help="Use this API server instead of the kubeconfig's.")
+@text_option("--master", metavar="HOST:PORT", help="Use this API server instead of the kubeconfig's.")
 @click.option("--run-in-cluster", is_flag=True, help="Use only the service account of the pod.")
-@click.option(
+@text_option(
     "--bootstrap-kubeconfig",
     "bootstrap",
     metavar="FILE",
-    default="",
     help="Request a client certificate for this node with the user of FILE, and renew it from then on.",
 )
 @duration_option(
@@ -88,17 +87,15 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
     "auto takes sandbox if it works here.",
 )
 @click.option("--cpus", type=click.FloatRange(0.001), metavar="N", help="Offer N CPUs to pods.  [default: all]")
-@click.option("--memory", metavar="SIZE", default="", help="Offer SIZE to pods, such as 8Gi.  [default: all]")
+@text_option("--memory", metavar="SIZE", help="Offer SIZE to pods, such as 8Gi.  [default: all]")
 @device_options
 @click.option(
     "--label", "labels", metavar="KEY=VALUE", multiple=True, help="Label the node. Repeat it for more labels."
 )
 @click.option(
-    "--taint", "taints", metavar="KEY=VALUE:EFFECT", multiple=True, help="Taint the node when it is created. Repeat it."
+    "--taint", "taints", metavar="KEY=VALUE:EFFECT", multiple=True, help="Taint a new node. Repeat it for more taints."
 )
-@click.option(
-    "--address", metavar="IP", default="", help="The address of this machine.  [default: that of its outgoing traffic]"
-)
+@text_option("--address", metavar="IP", help="The address of this machine.  [default: that of its outgoing traffic]")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -106,35 +103,26 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
     show_default=True,
     help="Serve logs there; 0 takes any port.",
 )
-@click.option(
-    "--tls-cert-file",
-    "certificate",
-    metavar="FILE",
-    default="",
-    help="Use this certificate for the port.  [default: self-signed]",
+@text_option(
+    "--tls-cert-file", "certificate", metavar="FILE", help="Use this certificate for the port.  [default: self-signed]"
 )
-@click.option("--tls-private-key-file", "key", metavar="FILE", default="", help="The key of that certificate.")
-@click.option(
+@text_option("--tls-private-key-file", "key", metavar="FILE", help="The key of that certificate.")
+@text_option(
     "--client-ca-file",
     "authority",
     metavar="FILE",
-    default="",
     help="Accept clients with a certificate of this CA.  [default: the CA of the cluster]",
 )
-@click.option(
-    "--folder", metavar="DIR", default="", help="Keep logs and volumes in DIR.  [default: in the state folder]"
-)
-@click.option(
+@text_option("--folder", metavar="DIR", help="Keep logs and volumes in DIR.  [default: in the state folder]")
+@text_option(
     "--working-dir",
     "working",
     metavar="DIR",
-    default="",
     help="Run containers without a workingDir in DIR.  [default: the current folder]",
 )
-@click.option(
+@text_option(
     "--network",
     metavar="NAME",
-    default="",
     help="Share one pod network with the agents that use the same NAME.  [default: one per cluster]",
 )
 @duration_option("--heartbeat", default="10s", help="Renew the node's lease every TIME.")

@@ -23,6 +23,7 @@ from trainwright.cli.flags import (
     from_file,
     kubeconfig_options,
     switch,
+    text_option,
 )
 from trainwright.cli.logformat import configure_logging
 from trainwright.errors import UsageError
@@ -46,23 +47,22 @@ _IGNORED: dict[str, Any] = {"hidden": True, "expose_value": False}
 
 
 @click.command("operator", cls=GoCommand, context_settings={"auto_envvar_prefix": _ENV})
-@click.option(
+@text_option(
     "--config",
     metavar="FILE",
-    default="",
     is_eager=True,
     callback=from_file,
     help="Read options from FILE, in YAML with one key per option.",
 )
 @kubeconfig_options
-@click.option("--master", metavar="HOST:PORT", default="", help="Use this API server instead of the kubeconfig's.")
+@text_option("--master", metavar="HOST:PORT", help="Use this API server instead of the kubeconfig's.")
 @switch("--run-in-cluster", help="Use only the service account of the pod.")
 @duration_option(
     "--connect-timeout",
     default="0",
     help="Give up if the API server does not answer within TIME at the start; 0 waits for ever.",
 )
-@click.option("-n", "--namespace", metavar="NS", default="", help="Manage the jobs of one namespace.  [default: all]")
+@text_option("-n", "--namespace", metavar="NS", help="Manage the jobs of one namespace.  [default: all]")
 @click.option(
     "--kinds",
     "--enable-scheme",
@@ -123,14 +123,10 @@ _IGNORED: dict[str, Any] = {"hidden": True, "expose_value": False}
     default=0,
     help="Send up to N requests at once after a pause.  [default: as --qps]",
 )
-@click.option("--address", metavar="HOST:PORT", default="", help="Serve /healthz, /readyz and /metrics there.")
-@click.option("--metrics-bind-address", "metrics", metavar="HOST:PORT", default="", help="Serve only /metrics there.")
-@click.option(
-    "--health-probe-bind-address",
-    "probes",
-    metavar="HOST:PORT",
-    default="",
-    help="Serve only /healthz and /readyz there.",
+@text_option("--address", metavar="HOST:PORT", help="Serve /healthz, /readyz and /metrics there.")
+@text_option("--metrics-bind-address", "metrics", metavar="HOST:PORT", help="Serve only /metrics there.")
+@text_option(
+    "--health-probe-bind-address", "probes", metavar="HOST:PORT", help="Serve only /healthz and /readyz there."
 )
 @switch("--child-events", help="Record an event for each child that the operator creates or deletes.")
 @duration_option(
@@ -171,11 +167,10 @@ _IGNORED: dict[str, Any] = {"hidden": True, "expose_value": False}
 @duration_option(
     "--elastic-cooldown", default="60s", help="Let an elastic role grow again TIME after its last change of size."
 )
-@click.option(
+@text_option(
     "--cluster-domain",
     "domain",
     metavar="NAME",
-    default="",
     envvar="CUSTOM_CLUSTER_DOMAIN",
     help="Append NAME to host names where a kind writes full ones.",
 )
@@ -188,14 +183,10 @@ _IGNORED: dict[str, Any] = {"hidden": True, "expose_value": False}
 @duration_option(
     "--creating-duration-period", default="15m", help="Replace a pod whose containers cannot be created after TIME."
 )
-@click.option(
-    "--gang-scheduler-name",
-    "gang",
-    metavar="NAME",
-    default="",
-    help="Use this scheduler for jobs that ask for gang scheduling.",
+@text_option(
+    "--gang-scheduler-name", "gang", metavar="NAME", help="Use this scheduler for jobs that ask for gang scheduling."
 )
-@click.option("--scheduling", metavar="NAME", default="", help="The same as --gang-scheduler-name.")
+@text_option("--scheduling", metavar="NAME", help="The same as --gang-scheduler-name.")
 @click.option(
     "--etcd-server",
     type=Servers(),
