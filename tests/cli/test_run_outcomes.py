@@ -206,7 +206,7 @@ def test_what_cannot_be_right_is_refused_before_anything_starts(place: Place, ch
     ("args", "told"),
     [
         (("run", "nowhere.yaml"), "trainwright: nowhere.yaml: no such file"),
-        (("run", "--timeout", "soon", "x"), "'soon' is not a span of time"),
+        (("run", "--timeout", "soon", "x"), "'soon' is not a duration"),
         (("run", "--set", "nonsense", "x"), "expected PATH=VALUE"),
         (("run", "-n", "Bad_", "x"), "cannot be a namespace"),
         (("get", "demo"), "there is no run called 'demo'"),

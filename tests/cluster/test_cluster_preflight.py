@@ -154,7 +154,7 @@ def test_preflight_shows_what_an_install_would_meet(stage: Stage) -> None:
         " spec.theirs."
     ) in told.stdout
     assert "2. 1 unfinished TFJob of another controller: kubeflow/theirs." in told.stdout
-    assert "3. Deployment kubeflow/training-operator tells of another controller for TFJob" in told.stdout
+    assert "3. Deployment kubeflow/training-operator is a sign of another controller for TFJob" in told.stdout
     (one,) = [kind for kind in json.loads(found.stdout)["kinds"] if kind["kind"] == "TFJob"]
     assert (one["jobs"]["running"], one["jobs"]["unfinishedBy"]) == (1, {"training-operator.v1": 1})
 

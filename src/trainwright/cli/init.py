@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from trainwright.cli.install import named
+from trainwright.cli.install import kinds_named
 from trainwright.errors import UsageError
 
 _DEFAULT = "GenericJob"
@@ -52,5 +52,5 @@ def command(kind: str, output: str, force: bool) -> None:
 
 def starter(word: str) -> str:
     """The manifest of the kind that a word means. Raises UsageError with the nearest kind."""
-    (kind,) = named([word])
+    (kind,) = kinds_named([word])
     return files("trainwright.cli").joinpath("starters", f"{kind.singular}.yaml").read_text(encoding="utf-8")
