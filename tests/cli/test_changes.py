@@ -51,7 +51,7 @@ def test_values_are_yaml(text: str, value: object) -> None:
     ],
 )
 def test_paths_are_written_as_problems_write_them(path: str, way: tuple[object, ...]) -> None:
-    assert parse(f"{path}=1").way == way
+    assert parse(f"{path}=1").steps == way
 
 
 @pytest.mark.parametrize("text", ["", "a", "=1", "a.b", "a[0", "a]=1", '["a=1'])

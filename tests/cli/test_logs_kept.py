@@ -29,7 +29,7 @@ class Past:
         """A pod with logs, one for each start of a container."""
         uid = f"{attempt:08d}-{replica}"
         names = (also, container) if also else (container,)
-        self.record.note(REPLICAS, RecordedPod(str(DEMO), replica, f"demo-{replica}", uid, names, attempt))
+        self.record.append(REPLICAS, RecordedPod(str(DEMO), replica, f"demo-{replica}", uid, names, attempt))
         self.record.flush()
         for number, text in enumerate(texts):
             self.write(replica, f"{uid[:8]}-{container}-{number}.log", text)

@@ -174,7 +174,7 @@ GenericJob lab/full  (job.yaml)
       ports    http 2222, web 80
   Rules
     succeeds         when master 0 and worker 0-2,4 succeed, or master 0 succeeds
-    fails            when worker 1 fails, or success is out of reach
+    fails            when worker 1 fails, or success is impossible
     restarts master  never, except after preemption or a lost node
     restarts worker  after a failure, at most 3 of each replica; preemption and lost nodes do not count
     clean-up         removes unfinished pods, keeps finished ones for their logs
@@ -338,7 +338,7 @@ def test_many_rules_are_abbreviated(plan: Any) -> None:
     rules = ", ".join(f'{{"worker": [{rank}]}}' for rank in range(100))
     _, out, _ = plan(manifest(f"failureRules: [{rules}]", workers="replicas: 100"))
 
-    assert "worker 5 fails, or 94 other rules are fulfilled, or success is out of reach\n" in out
+    assert "worker 5 fails, or 94 other rules are fulfilled, or success is impossible\n" in out
 
 
 def test_what_a_terminal_should_not_be_sent_is_escaped(plan: Any) -> None:
@@ -618,4 +618,4 @@ def test_a_job_that_never_succeeds_says_what_happens(plan: Any) -> None:
 
     assert code == 0
     assert "when never" not in out
-    assert "succeeds     never by itself: no replica can fulfil its success rule, so it goes on until" in out
+    assert "succeeds     never: no replica can fulfil its success rule, so it runs until" in out

@@ -8,7 +8,7 @@ import pytest
 from run_objects import STARTED, job, role, status
 
 from trainwright.cli.run.model import RunModel
-from trainwright.cli.run.verdict import Evidence, RunEnd, VerdictInput, ending, hint
+from trainwright.cli.run.verdict import Evidence, RunEnd, VerdictInput, find_verdict, hint
 from trainwright.cli.show.news import JobVerdict, ReplicaNews
 from trainwright.kinds.aitrainingjob import AITRAININGJOB
 from trainwright.kinds.genericjob import GENERICJOB
@@ -44,14 +44,14 @@ def verdict(
     times = {"accepted": STARTED}
     body = job(roles=roles, spec=spec or {}, status=status(phase, times=times, **ledger))
     board = RunModel([(GENERICJOB, body)])
-    board.job(body)
+    board.update_job(body)
     asked: list[tuple[str, int, str]] = []
 
     def last(pod: str, attempt: int, container: str) -> tuple[str, ...]:
         asked.append((pod, attempt, container))
         return words
 
-    found = ending(board.sheet(DEMO), VerdictInput(end, runtime, 7.5, replicas or [], last))
+    found = find_verdict(board.row(DEMO), VerdictInput(end, runtime, 7.5, replicas or [], last))
     assert asked in ([], [("demo-worker-1", 2, "main")], [("demo-worker-1", 2, "")])
     return found
 
@@ -125,9 +125,9 @@ def test_a_deadline_is_told_with_its_length(seconds: int, told: str) -> None:
     body = FAILED | {"spec": spec, "status": stored}
     body["metadata"] = {"name": "demo", "namespace": "default", "uid": "u"}
     board = RunModel([(TFJOB, body)])
-    board.job(body)
+    board.update_job(body)
 
-    found = ending(board.sheet(DEMO), VerdictInput(RunEnd.DONE, "sandbox", 7.5, [], lambda *_: ()))
+    found = find_verdict(board.row(DEMO), VerdictInput(RunEnd.DONE, "sandbox", 7.5, [], lambda *_: ()))
 
     assert found.because == f"{message} of {told}"
 
@@ -210,9 +210,9 @@ def test_the_annotation_that_ended_a_job_is_named(result: str, word: str) -> Non
         "status": {"trainwright": {"phase": result, "outcome": outcome(result, "External", message="we need it")}},
     }
     board = RunModel([(AITRAININGJOB, body)])
-    board.job(body)
+    board.update_job(body)
 
-    found = ending(board.sheet(DEMO), VerdictInput(RunEnd.DONE, "sandbox", 1.0, [], lambda *_: ()))
+    found = find_verdict(board.row(DEMO), VerdictInput(RunEnd.DONE, "sandbox", 1.0, [], lambda *_: ()))
 
     assert found.because == f"annotation {word.lower()} asked for this end: we need it"
 
