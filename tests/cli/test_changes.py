@@ -102,7 +102,7 @@ def test_entries_are_taken_away() -> None:
         ),
         (
             "spec.replicaSpecs[wroker].replicas=1",
-            "--set spec.replicaSpecs[wroker].replicas=1: spec.replicaSpecs has no entry called 'wroker'; it has ps, "
+            "--set spec.replicaSpecs[wroker].replicas=1: spec.replicaSpecs has no entry with the name 'wroker'; it has ps, "
             "worker; did you mean `worker`?",
         ),
         (

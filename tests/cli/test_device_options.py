@@ -127,4 +127,4 @@ def test_devices_of_which_containers_learn_nothing_are_told_of() -> None:
     (told,) = missing_variable_notices(
         {"huawei.com/ascend910": DeviceSet(("0",)), GPU: DeviceSet(("0",), CUDA), "x.com/a": DeviceSet()}
     )
-    assert told.startswith("huawei.com/ascend910 (did you mean huawei.com/Ascend910?): containers are not told which")
+    assert told.startswith("huawei.com/ascend910 (did you mean huawei.com/Ascend910?): a container cannot know which")

@@ -186,7 +186,7 @@ GenericJob lab/full  (job.yaml)
   If it fails instead
     worker 1 exits with 1  → Running
     1 s later              → Running  restart: removes 1 pod, creates 1 pod
-  This is for a cluster that has scheduler.tensorstack.dev/v1beta1; on others pods start one by one.
+  This plan is for a cluster with scheduler.tensorstack.dev/v1beta1; on other clusters the pods start one by one.
 
 """
 
@@ -297,7 +297,7 @@ def test_debug_mode_says_that_nothing_ends_by_itself(plan: Any) -> None:
     _, out, _ = plan(manifest("runMode: {debug: {enabled: true}}"))
 
     assert "command  sleep inf\n" in out
-    assert out.endswith("  Debug mode replaces the commands, so nothing ends by itself.\n\n")
+    assert out.endswith("  Debug mode replaces the commands, so the job does not end until you end it.\n\n")
     assert "If it fails" not in out
 
 
@@ -311,7 +311,7 @@ def test_a_paused_job_shows_what_it_creates_once_it_is_resumed(plan: Any) -> Non
 def test_restarting_success_without_end_is_said(plan: Any) -> None:
     _, out, _ = plan(manifest(workers="restartPolicy: {policy: Always, limit: 9}"))
 
-    assert "Restarted even after success: the job does not end before its restarts are used up." in out
+    assert "Replicas are restarted even after success: the job ends only when its restarts are used up." in out
 
 
 def test_a_thousand_replicas_are_abbreviated(plan: Any) -> None:
@@ -466,13 +466,13 @@ def test_namespace(plan: Any, text: str, options: list[str], expected: str) -> N
         pytest.param(
             manifest(),
             ["-n", "Not One"],
-            "trainwright: 'Not One' cannot be a namespace: use lower-case letters, digits and dashes\n",
+            "trainwright: 'Not One' is not a valid namespace: use lower-case letters, digits and dashes\n",
             id="no namespace",
         ),
         pytest.param(
             "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\n",
             [],
-            "job.yaml:1: skipped: v1 Secret default/a\ntrainwright: there is no job in what was given\n",
+            "job.yaml:1: skipped: v1 Secret default/a\ntrainwright: the files contain no job; expected at least one\n",
             id="no job",
         ),
         pytest.param("a: b: c", [], "trainwright: job.yaml:1:5: document 1: not valid YAML: ", id="no yaml"),

@@ -196,7 +196,7 @@ def test_a_pod_that_is_gone_is_news_only_if_more_was_to_come() -> None:
     assert one.update_pod(pod("worker-0", phase="Failed"), deleted=True) is None
     told = one.update_pod(pod("worker-1"), deleted=True)
     assert told is not None
-    assert (told.phase, told.reason) == ("Waiting", "its pod is gone")
+    assert (told.phase, told.reason) == ("Waiting", "its pod was deleted")
 
 
 def test_a_pod_that_goes_with_its_job_has_stopped() -> None:

@@ -116,7 +116,7 @@ async def test_an_engine_that_breaks(tmp_path: Path) -> None:
         stage.engine.broken.set_exception(EngineError("the roof fell in"))
 
     assert await stage.session.run(breaking) == 3
-    assert stage.view.notices[-1] == "the engine broke: the roof fell in"
+    assert stage.view.notices[-1] == "the engine failed: the roof fell in"
     assert [(one.outcome, one.exit_code) for one in stage.view.endings] == [("Broken", 3)]
 
 

@@ -60,7 +60,7 @@ def test_a_name_is_held_for_as_long_as_the_run_lives(state: Path) -> None:
         with pytest.raises(UsageError) as refused, NameLocks(state, [DEMO], NOW + timedelta(seconds=90)):
             pass
     assert str(refused.value) == (
-        f"default/demo is already being run by process {os.getpid()}, since 2026-11-15T20:00:00Z (1m30s ago); to see, "
+        f"default/demo already runs in process {os.getpid()} since 2026-11-15T20:00:00Z (1m30s ago); to see, "
         "follow or end it: `trainwright get demo`, `trainwright logs -f demo`, `trainwright delete demo`"
     )
 
@@ -97,7 +97,7 @@ def test_a_killed_run_holds_nothing(state: Path) -> None:
     assert holder.stdout is not None
     try:
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(UsageError, match=f"by process {holder.pid}"), NameLocks(state, [DEMO], NOW):
+        with pytest.raises(UsageError, match=f"in process {holder.pid}"), NameLocks(state, [DEMO], NOW):
             pass
     finally:
         holder.kill()
@@ -112,7 +112,7 @@ def test_several_jobs_share_one_folder(state: Path) -> None:
     with NameLocks(state, [DEMO, other], NOW) as claim:
         found = [latest(state, key) for key in (DEMO, other)]
         assert [run.folder for run in found if run is not None] == [claim.folder, claim.folder]
-        with pytest.raises(UsageError, match="default/other is already"), NameLocks(state, [other], NOW):
+        with pytest.raises(UsageError, match="default/other already runs"), NameLocks(state, [other], NOW):
             pass
     assert (job_folder(state, other) / claim.folder.name).resolve() == claim.folder
 
@@ -220,7 +220,7 @@ def test_a_name_in_two_namespaces(state: Path) -> None:
     with NameLocks(state, [Key("lab", "demo")], NOW):
         assert str(find("demo").key) == "lab/demo"  # the live one is meant
 
-    with pytest.raises(UsageError, match="'demo' may be default/demo or lab/demo; say which"):
+    with pytest.raises(UsageError, match="'demo' can mean default/demo or lab/demo; give the namespace too"):
         find("demo")
     assert str(find("demo", "lab").key) == "lab/demo"
 
@@ -228,9 +228,9 @@ def test_a_name_in_two_namespaces(state: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "namespace", "text"),
     [
-        ("dmeo", "", "there is no run called 'dmeo'; did you mean `default/demo`?"),
-        ("xyz", "", "there is no run called 'xyz'; known are default/demo"),
-        ("demo", "lab", "there is no run called 'demo' in namespace 'lab'; did you mean `default/demo`?"),
+        ("dmeo", "", "there is no job 'dmeo'; did you mean `default/demo`?"),
+        ("xyz", "", "there is no job 'xyz'; known jobs: default/demo"),
+        ("demo", "lab", "there is no job 'demo' in namespace 'lab'; did you mean `default/demo`?"),
     ],
 )
 def test_a_name_that_is_not_there(state: Path, word: str, namespace: str, text: str) -> None:
@@ -242,7 +242,7 @@ def test_a_name_that_is_not_there(state: Path, word: str, namespace: str, text: 
 
 
 def test_nothing_was_ever_run(state: Path) -> None:
-    with pytest.raises(UsageError, match="nothing was run here yet; start one with `trainwright run FILE`"):
+    with pytest.raises(UsageError, match="no job has run here yet; start one with `trainwright run FILE`"):
         find("demo")
 
 

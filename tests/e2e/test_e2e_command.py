@@ -205,7 +205,9 @@ def test_a_second_run_of_the_script_needs_a_name(process: Stage) -> None:
     first.signal(signal.SIGINT)
 
     assert (second.code, second.out) == (2, "")
-    assert re.search(r"default/sleep is already being run by .*; or give this one another --name$", second.err, re.M)
+    assert re.search(
+        r"default/sleep already runs in process .*; or give this job another name with --name$", second.err, re.M
+    )
     assert first.end().code == 130
 
 
@@ -226,10 +228,10 @@ WRONG = {
     "a script": (["train.py"], r"train.py is a program, not a manifest; .* -- python3 train.py$"),
     "both": (["job.yaml", "--", "true"], r"give files or a command after `--`, not both: found job.yaml before it"),
     "no command": (["--"], r"there is no command after `--`"),
-    "nothing": ([], r"there is nothing to run; give a FILE, or a command: trainwright run -- python3 train.py"),
-    "for a command": (["--replicas", "2", "job.yaml"], r"--replicas is for a command after `--`; --set PATH=VALUE"),
+    "nothing": ([], r"give a FILE or a command to run, such as: trainwright run -- python3 train.py"),
+    "for a command": (["--replicas", "2", "job.yaml"], r"--replicas works only with a command after `--`; to change a field of a manifest, give --set PATH=VALUE"),
     "python with torchrun": (["--torchrun", "--", "python3.11", "train.py"], r"run --torchrun -- train.py$"),
-    "processes without torchrun": (["--nproc-per-node", "2", "--", "true"], r"--nproc-per-node is for --torchrun"),
+    "processes without torchrun": (["--nproc-per-node", "2", "--", "true"], r"--nproc-per-node works only with --torchrun"),
     "a name": (["--name", "A_b", "--", "true"], r"^trainwright: error: --name: 'A_b' becomes part of object names"),
     "an amount": (["--memory-per-replica", "8GB", "--", "true"], r"^\S+ error: --memory-per-replica: expected .*'8GB'"),
     "more than there is": (
