@@ -102,8 +102,8 @@ def test_entries_are_taken_away() -> None:
         ),
         (
             "spec.replicaSpecs[wroker].replicas=1",
-            "--set spec.replicaSpecs[wroker].replicas=1: spec.replicaSpecs has no entry with the name 'wroker'; it has ps, "
-            "worker; did you mean `worker`?",
+            "--set spec.replicaSpecs[wroker].replicas=1: spec.replicaSpecs has no entry with the name 'wroker'; "
+            "it has ps, worker; did you mean `worker`?",
         ),
         (
             "spec.replicaSpecs[2].replicas=1",

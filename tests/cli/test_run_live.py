@@ -61,7 +61,7 @@ def test_a_second_signal_ends_it_at_once(place: Place, word: str) -> None:
     with place.live(demo(role)) as run:
         run.until("worker-0 | ready")
         run.process.send_signal(signal.SIGINT)
-        run.until("Ctrl-C again kills at once")
+        run.until("a second Ctrl-C kills at once")
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
 
@@ -113,7 +113,7 @@ def test_a_killed_run_leaves_nothing_and_says_nothing(place: Place, word: str) -
     assert place.call("logs", "demo").stdout.startswith("ready\n")
     refused = place.call("exec", "demo", "worker-0", "--", "true")
     assert refused.returncode == 2
-    assert "there is no live run of default/demo; the last one was killed" in refused.stderr
+    assert "default/demo is not running; its last run was killed" in refused.stderr
 
 
 def test_a_replica_that_is_killed_is_restarted(place: Place, word: str) -> None:
@@ -168,7 +168,10 @@ def test_logs(place: Place, live: Live) -> None:
     assert place.call("logs", "demo").stdout == "worker-0 | ready 0\nworker-1 | ready 1\n"
     assert place.call("logs", "demo", "--tail", "0").stdout == ""
     assert "did you mean `worker-1`?" in place.call("logs", "demo", "wroker-1").stderr
-    assert "has no container 'mian' there; did you mean `main`?" in place.call("logs", "-c", "mian", "demo").stderr
+    assert (
+        "has no container 'mian' in these replicas; did you mean `main`?"
+        in place.call("logs", "-c", "mian", "demo").stderr
+    )
 
 
 def test_following_logs_until_the_end(place: Place, word: str) -> None:
@@ -255,7 +258,7 @@ def test_an_engine_that_does_not_answer(place: Place) -> None:
         for args in (("get", "demo"), ("exec", "demo", "worker-0", "--", "ls"), ("suspend", "demo")):
             done = place.call(*args)
             assert (done.returncode, done.stdout) == (3, "")
-            assert f"default/demo is being run by process {os.getpid()}, but no engine answers at " in done.stderr
+            assert f"process {os.getpid()} runs default/demo, but no engine answers at " in done.stderr
 
 
 @pytest.fixture
