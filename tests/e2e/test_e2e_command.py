@@ -229,7 +229,7 @@ WRONG = {
     "both": (["job.yaml", "--", "true"], r"give either files or a command after `--`, not both; found job.yaml before"),
     "no command": (["--"], r"there is no command after `--`"),
     "nothing": ([], r"give a FILE or a command to run, such as: trainwright run -- python3 train.py"),
-    "for a command": (["--replicas", "2", "job.yaml"], r"--replicas works only with a command after `--`; .*--set PATH="),
+    "for a command": (["--replicas", "2", "job.yaml"], r"--replicas works only with a command after `--`; .*--set"),
     "python with torchrun": (["--torchrun", "--", "python3.11", "train.py"], r"run --torchrun -- train.py$"),
     "processes without torchrun": (["--nproc-per-node", "2", "--", "true"], r"--nproc-per-node works only with"),
     "a name": (["--name", "A_b", "--", "true"], r"^trainwright: error: --name: 'A_b' becomes part of object names"),
