@@ -75,7 +75,7 @@ MESSAGES = {
     "variable-without-service": "command[2]: $(service.worker[0].host) needs spec.service, which is not set",
     "wrong-apiversion": ":1: error: document 1: apiVersion: expected batch.tensorstack.dev/v1beta1 for a GenericJob, "
     "found the text 'batch.tensorstack.dev/v1'; did you mean `batch.tensorstack.dev/v1beta1`?",
-    "wrong-kind": ":2: error: document 1: kind: 'GenericJobs' of 'batch.tensorstack.dev/v1beta1' is not known here; "
+    "wrong-kind": ":2: error: document 1: kind: 'GenericJobs' of 'batch.tensorstack.dev/v1beta1' is not a kind that Trainwright knows; "
     f"expected {', '.join(f'{kind.name} ({kind.api_version})' for kind in KINDS)}; did you mean `GenericJob`?",
 }
 
@@ -133,7 +133,11 @@ def test_what_stands_beside_a_job_is_skipped(folder: Path, capsys: pytest.Captur
         pytest.param(
             b"apiVersion: v1\nkind: GenericJob", "apiVersion: expected batch.tensorstack.dev/v1beta1", id="version"
         ),
-        pytest.param(b"apiVersion: x.io/v1\nkind: Quux", "kind: 'Quux' of 'x.io/v1' is not known here", id="foreign"),
+        pytest.param(
+            b"apiVersion: x.io/v1\nkind: Quux",
+            "kind: 'Quux' of 'x.io/v1' is not a kind that Trainwright knows",
+            id="foreign",
+        ),
         pytest.param(
             b"apiVersion: 1\nkind: GenericJob", "apiVersion: expected batch.tensorstack.dev/v1beta1, found", id="n"
         ),
@@ -308,7 +312,7 @@ def test_a_file_that_cannot_be_read_does_not_keep_the_others_from_it(
     assert run(["validate", "none.yaml", ".", "image.png", "loop.yaml", "job.yaml"]) == 2
     assert capsys.readouterr().out.splitlines() == [
         "none.yaml: error: no such file",
-        ".: error: this is a directory; name the files in it",
+        ".: error: this is a directory; give the files in it instead",
         "image.png:1: error: not UTF-8 text (byte 0x89); is this a manifest?",
         "loop.yaml: error: cannot be read: Too many levels of symbolic links",
         "job.yaml: GenericJob default/fine is valid",
@@ -321,7 +325,7 @@ def test_a_file_one_may_not_read(folder: Path, capsys: pytest.CaptureFixture[str
     (folder / "job.yaml").touch(mode=0)
 
     assert run(["validate", "job.yaml"]) == 2
-    assert "job.yaml: error: not allowed to read it" in capsys.readouterr().out
+    assert "job.yaml: error: you have no permission to read this file" in capsys.readouterr().out
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

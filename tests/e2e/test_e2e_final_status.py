@@ -76,7 +76,7 @@ def test_a_genericjob_is_left_as_its_clean_up_policy_says(stage: Stage, policy: 
 
 
 def test_people_are_told_what_the_end_of_the_run_terminates(process: Stage) -> None:
-    line = "run ended 1 replica that the job's clean-up policy keeps: other-0"
+    line = "the end of the run ended 1 replica that the job's clean-up policy keeps: other-0"
     done = process.run("run", generic("None"))
 
     assert done.code == 0, done.said

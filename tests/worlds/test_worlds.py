@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from trainwright.cli.record import PodCount, shown
+from trainwright.cli.record import PodCount, count_restarts
 from trainwright.core import attempts
 from trainwright.core.classify import awaits_restart
 from trainwright.core.observe import FINAL_PHASES, TRANSITIONS
@@ -653,7 +653,9 @@ class Worlds(RuleBasedStateMachine):
         pods = [PodCount(*one) for one in self.note_pods()]
         for book in self.world.job.ledger.roles:
             made = book.made(frozenset({CauseKind.IN_PLACE}))
-            seen = shown(Ledger(roles=(replace(book, inside=0),)), pods) - book.restarts.get(CauseKind.IN_PLACE, 0)
+            seen = count_restarts(Ledger(roles=(replace(book, inside=0),)), pods) - book.restarts.get(
+                CauseKind.IN_PLACE, 0
+            )
             assert made >= self.told.get(book.name, 0), "a restart that was shown is not shown any more"
             assert made <= seen <= self.began_anew(book.name), "a restart is shown that did not happen"
             self.told[book.name] = made
