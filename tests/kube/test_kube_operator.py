@@ -251,7 +251,7 @@ async def test_a_leader_whose_renewals_hang_is_ill_and_one_that_stands_by_withou
     assert one._elector is not None
 
     assert (one._healthy(), one._ready()) == ("", "it has just been started")
-    one._not_prepared, one._elector._looked = "", now - 5
+    one._not_prepared, one._elector._last_contact = "", now - 5
     assert (one._healthy(), one._ready()) == ("", "")
     one._elector._last_contact = now - 13
     assert one._ready() == "it stands by, and cannot reach the lease"

@@ -378,7 +378,7 @@ async def test_people_are_told_once_whatever_the_numbers_in_it() -> None:
         stand.state.blocked_until = {}
         await stand.carry_out(stand.pod(f"a{used}"))
     (told,) = stand.state.unsent_events
-    assert (told.moment, told.warning) == ("FailedCreate", True)
+    assert (told.event_reason, told.warning) == ("FailedCreate", True)
     assert str(told) == "Pod a0 could not be created: Forbidden: exceeded quota, used: 0"
 
 

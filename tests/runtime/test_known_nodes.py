@@ -131,7 +131,7 @@ def test_a_node_of_pods_that_is_in_no_list_is_gone_since_it_was_missed(stand: St
     assert not_ready_since(stand.known()["a"]) is None
     stand.clock.time = later(40)
     stand.nodes.add_missing({"b"})
-    assert silent_since(stand.known()["b"]) == later(30)
+    assert not_ready_since(stand.known()["b"]) == later(30)
 
 
 def test_a_node_that_was_only_late_is_as_it_is(stand: Stand) -> None:

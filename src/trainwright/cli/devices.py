@@ -243,7 +243,7 @@ def _table(held: list[HeldDevice]) -> Iterator[str]:
 
 def _row(one: HeldDevice, now: Time) -> list[str]:
     holder = one.holder
-    since = moment(holder.since)
+    since = parse_time(holder.since)
     old = age((now - since).total_seconds()) if since is not None else ""
     pid = str(holder.pid) if holder.pid else ""
     who = [holder.user or "unknown", holder.job, holder.pod, holder.run, pid]

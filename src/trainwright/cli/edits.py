@@ -110,7 +110,7 @@ def resume_command(job: str, namespace: str, wait: float) -> None:
 
 def _set_suspended(reached: LiveJob, *, on: bool) -> LiveJob:
     if _phase(reached) in _ENDED:
-        raise UsageError(f"{reached.run.key} has ended: {reached.kind.word(reached.body['status'])}")
+        raise UsageError(f"{reached.run.key} has ended: {reached.kind.phase_of(reached.body['status'])}")
     try:
         reached.patch(reached.kind.suspend(reached.body, on))
     except InvalidError as error:

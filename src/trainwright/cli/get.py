@@ -161,7 +161,7 @@ def _row(one: ListedJob, now: Time, *, wide: bool) -> list[str]:
 
 def _phase(body: Body) -> str:
     kind = kind_of(body.get("apiVersion", ""), body.get("kind", ""))
-    return (kind.word(body.get("status") or {}) if kind is not None else "") or "Pending"
+    return (kind.phase_of(body.get("status") or {}) if kind is not None else "") or "Pending"
 
 
 def _run_outcome(run: Run) -> str:
@@ -177,7 +177,7 @@ def _replica_counts(one: ListedJob, ledger: Ledger) -> str:
         return f"?/{total or '?'}"
     if one.pods is not None and ledger.outcome is None:
         return f"{sum(condition(pod).phase == 'Running' for pod in one.pods)}/{total}"
-    return f"{sum(len(members(role.succeeded)) for role in ledger.roles)}/{total}"
+    return f"{sum(len(parse_indexes(role.succeeded)) for role in ledger.roles)}/{total}"
 
 
 def _restarts(one: ListedJob, ledger: Ledger) -> int:
@@ -203,7 +203,7 @@ def _verdicts(run: Run) -> list[JobVerdict]:
 
 
 def _age(source: Body, now: Time) -> str:
-    since = moment(str(source.get("creationTimestamp") or source.get("startTime") or ""))
+    since = parse_time(str(source.get("creationTimestamp") or source.get("startTime") or ""))
     return age((now - since).total_seconds()) if since is not None else ""
 
 

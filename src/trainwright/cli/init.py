@@ -54,5 +54,5 @@ def command(kind: str, output: str, force: bool) -> None:
 
 def starter(word: str) -> str:
     """The manifest for the kind that the user names. Raises UsageError with the nearest kind."""
-    (kind,) = named([word])
+    (kind,) = kinds_named([word])
     return files("trainwright.cli").joinpath("starters", f"{kind.singular}.yaml").read_text(encoding="utf-8")

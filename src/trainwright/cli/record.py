@@ -199,8 +199,8 @@ def count_restarts(ledger: Ledger, pods: Iterable[PodCount] = ()) -> int:
 
 
 def _of_role(book: RoleLedger, pods: list[PodCount], ledger: Ledger) -> int:
-    current = [pod for pod in pods if pod.attempt >= attempts.attempt(book, pod.index)]
-    book = attempts.happened(book, frozenset(pod.index for pod in current)) if book.pending else book
+    current = [pod for pod in pods if pod.attempt >= attempts.current_attempt(book, pod.index)]
+    book = attempts.note_happened(book, frozenset(pod.index for pod in current)) if book.pending else book
     # The ledger counts restarts inside a pod when the pod is replaced, and those of all pods when the job ends.
     inside = sum(pod.inside for pod in current) if ledger.outcome is None else 0
     return book.made() + book.inside + inside

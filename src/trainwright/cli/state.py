@@ -247,7 +247,7 @@ def is_live(lock: Path) -> bool:
 
 def _in_use(key: Key, lock: RunLock | None, now: Time) -> str:
     """The error for a second run, with the commands that reach the first run."""
-    since = moment(lock.since) if lock is not None else None
+    since = parse_time(lock.since) if lock is not None else None
     process = f" in process {lock.pid}" if lock is not None else ""
     when = f" since {lock.since} ({age((now - since).total_seconds())} ago)" if lock is not None and since else ""
     word = key.name if key.namespace == "default" else str(key)

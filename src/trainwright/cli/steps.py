@@ -117,7 +117,7 @@ class StepsOfJob:
         plans = self._reconcile()
         status = self.kind.render(self._status, self.world.job, plans[-1].status, self.world.clock)
         self._status = msgspec.convert(status, self.kind.status)
-        phase = self.kind.word(status) or str(self.world.job.ledger.phase)
+        phase = self.kind.phase_of(status) or str(self.world.job.ledger.phase)
         bodies = [create.body for plan in plans for create in plan.creates]
         self.objects += bodies
         creates = tuple(f"{body['kind']} {body['metadata']['name']}" for body in bodies)

@@ -70,7 +70,7 @@ def _namespaced_rules(kinds: Sequence[Kind]) -> list[Body]:
         *(rule for kind in kinds for rule in _job_rules(kind)),
         _rule("", ["pods"], ["get", *_WATCH, "create", "patch", "delete"]),
         _rule("", ["services"], ["get", *_WATCH, "create", "delete"]),
-        _rule("", ["configmaps"], [*_WATCH, *_MANAGE * any(kind.configures for kind in kinds)]),
+        _rule("", ["configmaps"], [*_WATCH, *_MANAGE * any(kind.has_config_map for kind in kinds)]),
         _rule("", ["events"], ["create"]),
         *(_rule(group, ["podgroups"], ["get", *_WATCH, "create", "patch", "delete"]) for group in _gang_groups(kinds)),
     ]
@@ -84,7 +84,11 @@ def _gang_groups(kinds: Sequence[Kind]) -> list[str]:
 def _job_rules(kind: Kind) -> tuple[Body, Body, Body]:
     """The rules for one kind. Children with blockOwnerDeletion require the right to update the job's `finalizers`."""
     return (
-        _rule(kind.group, [kind.plural], [*_WATCH, *["delete"] * kind.removes, *["patch"] * bool(kind.outlived)]),
+        _rule(
+            kind.group,
+            [kind.plural],
+            [*_WATCH, *["delete"] * kind.has_ttl, *["patch"] * bool(kind.obsolete_finalizers)],
+        ),
         _rule(kind.group, [f"{kind.plural}/status"], ["patch"]),
         _rule(kind.group, [f"{kind.plural}/finalizers"], ["update"]),
     )

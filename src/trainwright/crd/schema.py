@@ -70,7 +70,7 @@ def _version(kind: Kind, version: Version) -> Body:
         "storage": version.name == kind.version,
         "subresources": {"status": {}},
         "additionalPrinterColumns": [_column(column) for column in kind.columns],
-        "schema": {"openAPIV3Schema": _with_rules(schema(kind.wire, version.stamps), kind.cel)},
+        "schema": {"openAPIV3Schema": _with_rules(schema(kind.wire, version.defaults), kind.cel)},
     }
 
 

@@ -81,7 +81,7 @@ class Kind(Struct, frozen=True, kw_only=True):
     #: Phases and conditions whose write may be delayed as the writes of counts are: a more important one follows soon.
     deferrable: tuple[str, ...] = ()
     #: An event with this kind's reason and text: (job with the previous ledger, conclusion, event) -> event to send.
-    event: Callable[[Job, Status, JobEvent], Emit] = lambda _job, _status, event: plain(event)
+    event: Callable[[Job, Status, JobEvent], Emit] = lambda _job, _status, event: default_emit(event)
     #: Every gang that its jobs may use on any cluster.
     gangs: tuple[Gang, ...] = ()
     #: Events report how a single pod failed and what it waits for, because the kind's conditions do not.
@@ -144,7 +144,7 @@ def stored_ledger(kind: Kind, status: Any, meta: ObjectMeta) -> Ledger:
 
 def ended_elsewhere(result: str, ended_at: str, meta: ObjectMeta, phase: str = "") -> Ledger:
     """The ledger of a job that ended under another controller; `phase` is its final phase, if its kind has several."""
-    at = moment(ended_at) or meta.creation_timestamp or BEGINNING
+    at = parse_time(ended_at) or meta.creation_timestamp or EARLIEST_TIME
     outcome = Outcome(Result(result), Reason.EXTERNAL, at, message="ended under another controller", word=phase)
     return Ledger(Phase(result), outcome=outcome, times=Times(ended=at))
 

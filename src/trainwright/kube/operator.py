@@ -255,7 +255,7 @@ def check_gang_scheduler(kinds: Iterable[Kind], scheduler: str, gang_apis: Colle
     """Refuse a gang scheduler whose API is not installed: jobs that need it would start pod by pod."""
     for kind in kinds:
         named = [gang for gang in kind.gangs if gang.word]
-        for gang in meant(tuple(named), scheduler) if scheduler else ():
+        for gang in selected_gangs(tuple(named), scheduler) if scheduler else ():
             if gang.api not in gang_apis:
                 usable = [f"{one.word} ({one.api})" for one in named if one.api in gang_apis and one.word != "*"]
                 raise UsageError(

@@ -197,7 +197,7 @@ def _counts(kind: Kind, bodies: Sequence[Body]) -> JobCounts:
         if job.ledger.outcome is not None:
             continue
         # Another controller may have written a status of any shape, so only its readable part is used.
-        running += kind.word(msgspec.to_builtins(loaded.status or {})) == "Running"
+        running += kind.phase_of(msgspec.to_builtins(loaded.status or {})) == "Running"
         if job.foreign:
             foreign.append(str(job.key))
         by_manager[_manager(job.foreign, job.ledger.phase, managed=not job.unmanaged)] += 1
@@ -238,7 +238,7 @@ def _deployments(
         if _is_ours(one):
             continue
         text = " ".join((one["metadata"]["name"], *_images(one), *_commands(one))).lower()
-        named = [kind.name for kind in kinds if any(word in text for word in kind.originals)]
+        named = [kind.name for kind in kinds if any(word in text for word in kind.controller_names)]
         account = (one["metadata"].get("namespace", ""), _pod(one).get("serviceAccountName") or "default")
         names = tuple(dict.fromkeys((*named, *accounts.get(account, ()))))
         if names:
@@ -322,7 +322,7 @@ def _leases(kinds: Sequence[Kind], leases: Iterable[Body], now: datetime) -> lis
             if any(word in name for word in kind.controller_names) or name.endswith(f".{kind.group}")
         )
         if names and spec.get("holderIdentity"):
-            renewed = moment(spec.get("renewTime") or "")
+            renewed = parse_time(spec.get("renewTime") or "")
             fresh = renewed is not None and now - renewed < _LEASE_FRESHNESS
             detail = f"objects by {spec['holderIdentity']}, renewed {spec.get('renewTime') or 'never'}"
             found.append(ControllerSign(f"Lease {_name(one)}", names, detail, active=fresh))

@@ -159,7 +159,7 @@ class SupervisorLink(asyncio.Protocol):
         """Create what the containers of a pod share: its network and its folders."""
         return self._request("open", pod, _done)
 
-    def close_pod(self, pod: OnePod) -> None:
+    def close_pod(self, pod: PodRequest) -> None:
         """Kill the remaining processes of a pod and remove what its containers shared."""
         self._send_request("close", pod)
 
@@ -179,11 +179,11 @@ class SupervisorLink(asyncio.Protocol):
         """Send a signal to the main process of a container."""
         self._send_request("signal", container)
 
-    def kill(self, container: OneContainer) -> None:
+    def kill(self, container: ContainerRequest) -> None:
         """Send SIGKILL to all processes of a container."""
         self._send_request("kill", container)
 
-    def forget(self, container: OneContainer) -> None:
+    def forget(self, container: ContainerRequest) -> None:
         """Allow the supervisor to forget the end of a container, since the API has it."""
         self._send_request("forget", container)
 

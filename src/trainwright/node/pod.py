@@ -203,7 +203,7 @@ class PodState:
         self.report = StatusReport(self.key, self.uid, self._status)
         status: Body = body.get("status") or {}
         self.ended = status.get("phase") in ("Succeeded", "Failed")
-        self.start_time = moment(status.get("startTime") or "") or context.clock.now()
+        self.start_time = parse_time(status.get("startTime") or "") or context.clock.now()
         if status.get("containerStatuses"):
             self._restore(status)
 

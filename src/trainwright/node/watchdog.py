@@ -140,7 +140,7 @@ async def _kill_remaining(folder: Path, on_stuck: OnStuck) -> None:
         await _kill_until_none(lambda: tree.kill_marked(containers), on_stuck)
 
 
-def _running_containers(folder: Path) -> dict[str, Entry]:
+def _running_containers(folder: Path) -> dict[str, JournalEntry]:
     return {name: one for name, one in journal.read(str(folder / "journal")).items() if not one.get("ended")}
 
 

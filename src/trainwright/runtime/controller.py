@@ -197,7 +197,7 @@ class Controller:
         job = state.current_job(loaded)
         began = thread_time()
         site = self._site(job)
-        taken_ports = self._host_ports.others(job.uid) if ports.lacking(job, site) else frozenset[int]()
+        taken_ports = self._host_ports.others(job.uid) if ports.needs_ports(job, site) else frozenset[int]()
         observed = self._cache.observe(job, tuple(state.refusals.values()), taken_ports)
         plan = reconcile(job, observed, site, now)
         self._host_ports.note(job.uid, plan.status.ledger)
@@ -212,7 +212,7 @@ class Controller:
         self._publisher.add_wait_events(job, plan.status, state, now)
         await self._publisher.send_events(job, state)
         state.pass_succeeded()
-        done = plan.status.ledger.outcome is not None and not plan.acts and not plan.status.cleaning
+        done = plan.status.ledger.outcome is not None and not plan.changes_objects and not plan.status.cleaning
         state.cleaned_up = done and status_delay is None and state.requeue_seconds is None
         self._schedule_next(job_key, state, plan, status_delay, now)
 

@@ -197,7 +197,7 @@ class NodeIndex:
                 self._known[name] = self._mark_removed(name, Node(Meta(name)))
 
     def _mark_removed(self, name: str, before: Node) -> Node:
-        condition = ObjectCondition("Ready", "False", GONE, "the node was removed", self._clock.now())
+        condition = ObjectCondition("Ready", "False", NODE_GONE, "the node was removed", self._clock.now())
         node = replace(before, status=replace(before.status, conditions=(condition,)))
         self._removed[name] = node
         while len(self._removed) > _MAX_REMOVED_NODES:

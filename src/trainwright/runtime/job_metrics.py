@@ -13,7 +13,7 @@ from msgspec import Struct
 from trainwright.core.observe import FINAL_PHASES, TRANSITIONS
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger, Phase
-from trainwright.model.units import moment
+from trainwright.model.units import parse_time
 from trainwright.runtime.informer import JobKey
 from trainwright.runtime.telemetry import LONG, Histogram, LogMessage, Occupancy, Telemetry
 
@@ -54,7 +54,7 @@ class JobMetrics:
         if known.phase is not ledger.phase:
             self._move(job_key[0], known, ledger.phase)
         # The ledgers of thousands of finished jobs would use too much memory.
-        known.ledger = None if ledger.phase in FINAL else ledger
+        known.ledger = None if ledger.phase in FINAL_PHASES else ledger
 
     def set_foreign(self, job_key: JobKey, *, foreign: bool) -> None:
         """Set whether another controller manages this job."""
@@ -113,5 +113,5 @@ def _log(job_key: JobKey, document: Body, before: Ledger, after: Ledger) -> None
         if outcome is not None:
             why = {"reason": outcome.reason.value, "why": outcome.message}
         else:
-            why = {"why": MOVES[before.phase].get(after.phase, "")}
+            why = {"why": TRANSITIONS[before.phase].get(after.phase, "")}
         _LOG.info(LogMessage("phase", **fields, before=before.phase.value or "New", now=after.phase.value, **why))

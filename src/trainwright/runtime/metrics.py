@@ -74,7 +74,7 @@ class _Collector:
         seconds = CounterMetricFamily("trainwright_job_seconds", text, labels=("kind", "phase"))
         for (kind, phase), occupancy in sorted(telemetry.jobs.items()):
             jobs.add_metric((kind, phase), occupancy.count)
-            if Phase(phase) not in FINAL:
+            if Phase(phase) not in FINAL_PHASES:
                 seconds.add_metric((kind, phase), occupancy.seconds(at))
         yield jobs
         text = "Unfinished jobs that the operator ignores because another controller wrote their status."

@@ -60,7 +60,7 @@ class OrphanCollector:
             for job_owner in cache.owners():
                 for child in cache.children_of(job_owner) if job_owner[1] not in alive else ():
                     meta: Meta = cache.resource.meta(child)
-                    job = owner(meta, self._job_resources, now)
+                    job = orphan_owner(meta, self._job_resources, now)
                     if job is not None:
                         yield cache, meta, job
 

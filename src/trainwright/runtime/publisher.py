@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from trainwright.core.report import exits
-from trainwright.core.report import waits as wait_events
+from trainwright.core.report import exit_events
+from trainwright.core.report import waiting_events as wait_events
 from trainwright.errors import ApiError, TooManyRequestsError, UnavailableError
 from trainwright.kinds.base import Kind, Loaded
 from trainwright.kinds.registry import KINDS
@@ -40,11 +40,13 @@ class Publisher:
         job = state.current_job(loaded)
         if plan.untouched:
             state.unsent_events += tuple(
-                plain(event) for event in plan.events if state.is_new_warning(FOREIGN_TOPIC, event)
+                default_emit(event) for event in plan.events if state.is_new_warning(FOREIGN_TOPIC, event)
             )
             return None
         every = self._child_events
-        pod_exits = exits(job, job.ledger, plan.status.ledger, every=every) if every or state.kind.tells_pods else ()
+        pod_exits = (
+            exit_events(job, job.ledger, plan.status.ledger, every=every) if every or state.kind.reports_pods else ()
+        )
         events = tuple(state.kind.event(job, plan.status, event) for event in (*pod_exits, *plan.events))
         status = document.get("status")
         stored = status if isinstance(status, dict) else {}  # a CRD that is not ours may allow any value here
@@ -56,7 +58,7 @@ class Publisher:
             return None
         delay = self._remaining_delay(state, now)
         cleanup_done = state.cleaning and not plan.status.cleaning
-        urgent = cleanup_done or _is_urgent(stored, change, state.kind.patient)
+        urgent = cleanup_done or _is_urgent(stored, change, state.kind.deferrable)
         if plan.write is not Write.NOW and delay > 0 and not urgent:
             state.cleaning = plan.status.cleaning
             state.pending = plan.status.ledger
@@ -76,7 +78,7 @@ class Publisher:
 
     def add_wait_events(self, job: Job, status: Status, state: JobState, now: datetime) -> None:
         """Add an event for each new reason why pods wait, for kinds that report it. Checks only every few seconds."""
-        if not state.kind.tells_pods or job.unmanaged or job.foreign or not state.is_wait_check_due(now):
+        if not state.kind.reports_pods or job.unmanaged or job.foreign or not state.is_wait_check_due(now):
             return
         for role_and_reason, event in wait_events(status, now).items():
             if role_and_reason not in state.reported_waits:
@@ -103,7 +105,7 @@ class Publisher:
         event = Notice(EventReason.STUCK, text)
         transient = isinstance(error, UnavailableError | TooManyRequestsError)
         if not transient and state.is_new_warning(STUCK_TOPIC, event):
-            await self._recorder.record(job, plain(event))
+            await self._recorder.record(job, default_emit(event))
 
 
 def _status_fields(kind: Kind) -> frozenset[str]:

@@ -72,7 +72,7 @@ class Recorder:
     async def record(self, job: Job, emit: Emit) -> None:
         """Send one event at once, unless the last request failed a moment ago."""
         now = self._clock.now()
-        if emit.moment in _LOGGED:
+        if emit.event_reason in _LOGGED:
             _LOG.warning(
                 LogMessage("trouble", job=str(job.key), kind=job.kind, reason=emit.event_reason.value, why=emit.message)
             )
@@ -80,7 +80,7 @@ class Recorder:
         body = event(job, emit, now, _stable_suffix(job, emit) if emit.once else suffix)
         if asyncio.get_running_loop().time() >= self._suspended_until and await self._send(body):
             return
-        if emit.moment in _TERMINAL:
+        if emit.event_reason in _TERMINAL:
             self._unsent.append(body)
             self._has_unsent.set()
 
@@ -105,7 +105,7 @@ class Recorder:
 
 def _stable_suffix(job: Job, emit: Emit) -> str:
     """A name suffix that is the same in every operator, so that the event is stored only once."""
-    return blake2b(f"{job.uid} {emit.moment}".encode(), digest_size=8).hexdigest()
+    return blake2b(f"{job.uid} {emit.event_reason}".encode(), digest_size=8).hexdigest()
 
 
 def event(job: Job, emit: Emit, now: Time, suffix: str) -> Body:

@@ -309,7 +309,7 @@ class World:
     @property
     def main(self) -> str:
         """The name of the main container."""
-        return next((name for role in self.job.roles for name in sorted(role.mains)), "main")
+        return next((name for role in self.job.roles for name in sorted(role.main_containers)), "main")
 
     def admit(self) -> None:
         """The gang scheduler admits all groups, if it is one that must admit a group before its pods are created."""

@@ -164,7 +164,7 @@ class RunModel:
 
     def restart_counts(self, key: Key) -> list[PodCount]:
         """The pods of a job with restarts that its ledger does not count yet."""
-        pending = [(book.name, i) for book in self._rows[key].ledger.roles for i in attempts.awaited(book)]
+        pending = [(book.name, i) for book in self._rows[key].ledger.roles for i in attempts.pending_replicas(book)]
         known = [(self._replicas.get((key, *one)), one) for one in pending]
         replaced = [PodCount(*one, replica.attempt) for replica, one in known if replica is not None and replica.pod]
         return replaced + [count for replica_key, count in self._inside.items() if replica_key[0] == key]
@@ -316,7 +316,7 @@ class RunModel:
         return JobNews(
             row.key,
             row.kind.name,
-            row.kind.word(status) or "Pending",
+            row.kind.phase_of(status) or "Pending",
             ledger.phase or Phase.PENDING,
             sum(row.roles.values()),
             {phase: number for phase, number in self._counts[row.key].items() if number},

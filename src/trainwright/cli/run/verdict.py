@@ -106,7 +106,7 @@ def _unsettled(replicas: list[ReplicaNews]) -> Iterator[str]:
 def _requested_end(job_row: JobRow, outcome: Outcome) -> str:
     """Who requested an end that no rule decided."""
     ending = load(job_row.kind, job_row.body).job.lifecycle.ending
-    return outcome.message if ending is None else ending.told(outcome.message)
+    return outcome.message if ending is None else ending.describe(outcome.message)
 
 
 def _failed(job_row: JobRow, outcome: Outcome, context: VerdictInput, blank: JobVerdict) -> JobVerdict:
@@ -172,7 +172,7 @@ def _budget(job_row: JobRow, failure: Failure, roles: tuple[Role, ...]) -> str:
     role = next((role for role in roles if role.name == failure.role), None)
     if role is None or not role.restart.limit:
         return ""
-    book = attempts.of_role(job_row.ledger, role.name)
+    book = attempts.find_entry(job_row.ledger, role.name)
     if role.restart.per_replica:
         used = parse_row(book.charged or attempts.attribute_charges(role, book).charged).get(failure.index, 0)
     else:

@@ -147,7 +147,7 @@ def _joined(*parts: str) -> str:
 
 def _replicas(status: Status) -> Iterator[ReplicaState]:
     """The replicas of all roles that are not calm."""
-    return (replica for role in status.roles if not role.calm for replica in role.replicas)
+    return (replica for role in status.roles if not role.all_running for replica in role.replicas)
 
 
 def _has_old_pods(status: Status) -> bool:
@@ -319,8 +319,8 @@ def _pod_waiting_reasons(replica: ReplicaState, pod: Pod) -> Iterator[str]:
 
 def event(job: Job, status: Status, event: JobEvent) -> Emit:
     """An event with the original's reason, message and source; `job` has the ledger from before this pass."""
-    emit = plain(event, SOURCE)
-    reason, message = str(emit.moment), emit.message
+    emit = default_emit(event, SOURCE)
+    reason, message = str(emit.event_reason), emit.message
     match event:
         case JobStep(EventReason.RUNNING):
             message = RUNNING

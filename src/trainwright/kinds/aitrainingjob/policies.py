@@ -95,7 +95,7 @@ def restart(one: ReplicaSpec, codes: Any) -> Restart:
         scope=_SCOPES[one.restart_scope],
         shared=True,
         # Only exit codes of main containers can be in the list; those of init containers and sidecars do not count.
-        beside=not by_code,
+        retries_other_containers=not by_code,
     )
 
 
@@ -128,8 +128,8 @@ def _role(name: str, one: ReplicaSpec, spec: AITrainingJobSpec) -> Role:
         # The environment of each replica lists all replicas, so a new size restarts them. This also applies with
         # edlPolicy Never: an edit may change the size together with the policy.
         resize=RestartScope.ROLE,
-        mains=frozenset(str(container["name"]) for container in main_containers(one.template)),
-        recreates=True,
+        main_containers=frozenset(str(container["name"]) for container in main_containers(one.template)),
+        recreates_pods=True,
         service=True,
     )
 

@@ -98,7 +98,7 @@ def _counted_once(ledger: Ledger) -> int:
 
 
 def _count(role: RoleState, restarted: int) -> ReplicaStatus:
-    if role.calm:
+    if role.all_running:
         return ReplicaStatus(active=role.running)
     counts = Counter(field for replica in role.replicas if (field := _count_field(replica, restarted)))
     return ReplicaStatus(**counts)

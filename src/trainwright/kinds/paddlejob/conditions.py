@@ -45,7 +45,7 @@ def ended_text(job: Job, outcome: Outcome) -> tuple[str, str]:
 
 def event(job: Job, status: Status, event: JobEvent) -> Emit:
     """An event with the original's source, and with its reason and text if the original has that event."""
-    emit = plain(event, CONTROLLER)
+    emit = default_emit(event, CONTROLLER)
     match event:
         case JobEnded(outcome):
             reason = "Failed" if event.warning else "Completed"
@@ -151,7 +151,7 @@ def _replica_failure(job: Job, status: Status, known: dict[str, JobCondition]) -
 
 def _first_error(job: Job, status: Status) -> tuple[str, str] | None:
     for role in status.roles:
-        for replica in role.replicas if not role.calm else ():
+        for replica in role.replicas if not role.all_running else ():
             if (cause := _error(replica)) is not None:
                 reason, text = "PodFailed", str(cause)
                 if cause.why is CauseKind.CREATE_ERROR:

@@ -66,7 +66,7 @@ class PaddleDialect(Struct, frozen=True):
         gang = self.gang.at(site) if self.gang is not None else None
         if gang is not None:
             scheduler, request = gangs.SCHEDULERS[gang.api], self._request(job)
-            spec["schedulerName"] = spec.get("schedulerName") or gang.called(site)
+            spec["schedulerName"] = spec.get("schedulerName") or gang.scheduler_at(site)
             labels |= scheduler.labels(request, role)
             annotations |= scheduler.annotations(request, role) | _volcano_annotations(job, replica, request, gang)
         return {"metadata": {**given, "labels": labels, "annotations": annotations}, "spec": spec}

@@ -207,7 +207,7 @@ def _is_permanent(job: Job, failure: Failure) -> bool:
 
 def event(job: Job, status: Status, event: JobEvent) -> Emit:
     """An event with the original's reason, message and source."""
-    emit = plain(event, CONTROLLER)
+    emit = default_emit(event, CONTROLLER)
     match event:
         case JobStep(moment):
             message = {
@@ -233,4 +233,4 @@ def event(job: Job, status: Status, event: JobEvent) -> Emit:
             return replace(emit, reason="SetPodTemplateSchedulerName", message=_OTHER_SCHEDULER)
         case _:
             return emit
-    return replace(emit, message=message, reason=f"TFJob{emit.moment}")
+    return replace(emit, message=message, reason=f"TFJob{emit.event_reason}")

@@ -49,7 +49,7 @@ class TFDialect(Struct, frozen=True):
         gang = self.gang.at(site)
         if gang is not None:
             scheduler, request, role = gangs.SCHEDULERS[gang.api], self._request(job), replica.role.name.lower()
-            spec["schedulerName"] = spec.get("schedulerName") or gang.called(site)
+            spec["schedulerName"] = spec.get("schedulerName") or gang.scheduler_at(site)
             labels |= scheduler.labels(request, role)
             annotations |= scheduler.annotations(request, role)
         return {"metadata": {**given, "labels": labels, "annotations": annotations}, "spec": spec}

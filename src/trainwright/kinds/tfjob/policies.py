@@ -72,7 +72,7 @@ def roles(spec: TFJobSpec, _meta: ObjectMeta) -> tuple[Role, ...]:
             one.replicas,
             one.template,
             RESTARTS[restart_policy(spec, name)],
-            mains=frozenset({CONTAINER}),
+            main_containers=frozenset({CONTAINER}),
             service=True,
         )
         for name, one in replica_specs(spec).items()

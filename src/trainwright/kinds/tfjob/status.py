@@ -96,7 +96,7 @@ def _counts(old: TFJobStatus, status: Status) -> Counts:
 
 
 def _count(role: RoleState) -> ReplicaStatus:
-    if role.calm:
+    if role.all_running:
         return ReplicaStatus(active=role.running)
     return ReplicaStatus(role.running, role.count(State.SUCCEEDED), failed_count(role))
 
