@@ -95,7 +95,7 @@ def test_a_change_of_size_starts_the_role_anew(replicas: int, epoch: int) -> Non
     assert names(plan)["creates"] == []  # the old ones may still answer
     assert (plan.status.ledger.phase, plan.write) == (Phase.RESTARTING, Write.NOW)
     assert [(one.moment, one.message) for one in emitted(plan)] == [
-        (EventReason.RESIZED, f"worker is scaled from 2 to {replicas} replicas")
+        (EventReason.RESIZED, f"worker is scaled from 2 to {replicas} replica{'s' * (replicas != 1)}")
     ]
 
 

@@ -20,8 +20,10 @@ from typing import Any, ClassVar
 import click
 
 from trainwright.errors import UsageError
-from trainwright.manifest import Document, read
 from trainwright.model.problem import nearest, shown
+
+if TYPE_CHECKING:
+    from trainwright.manifest import Document
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
@@ -249,7 +251,9 @@ def from_file(ctx: click.Context, param: click.Parameter, name: str) -> str:
     return name
 
 
-def _read(name: str) -> Document:
+def _read(name: str) -> "Document":
+    from trainwright.manifest import read  # noqa: PLC0415 - YAML, which most commands do not need
+
     try:
         text = Path(name).expanduser().read_bytes()
     except OSError as error:
@@ -260,7 +264,7 @@ def _read(name: str) -> Document:
     return documents[0]
 
 
-def _defaults(ctx: click.Context, itself: click.Parameter, document: Document) -> dict[str, Any]:
+def _defaults(ctx: click.Context, itself: click.Parameter, document: "Document") -> dict[str, Any]:
     known = {
         option.removeprefix("--"): param
         for param in ctx.command.params
