@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from trainwright.crd.rbac import LEASE, NAME, RBAC, people, rights
+from trainwright.crd.rbac import LEASE, NAME, RBAC, lease_namespace, people, rights
 from trainwright.crd.schema import crds
 from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
@@ -110,7 +110,7 @@ def _container(image: str, arguments: Sequence[str]) -> Body:
         "name": "operator",
         "image": image,
         # The pod's own word for its namespace, so that the manifest may be moved to another one.
-        "args": ["operator", "--run-in-cluster", f"--lease=$(NAMESPACE)/{LEASE}", f"--address=:{_PORT}", *arguments],
+        "args": ["operator", "--run-in-cluster", *arguments, f"--address=:{_PORT}"],
         "env": [{"name": "NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}],
         "ports": [{"name": "http", "containerPort": _PORT}],
         # It answers from its start on: a minute without an answer is what nothing explains.
@@ -229,10 +229,15 @@ def manifests(choice: InstallOptions) -> tuple[Body, ...]:
 
 
 def _namespace(choice: InstallOptions) -> tuple[Body, ...]:
-    """One for the operator alone. Where it lives with its jobs the namespace is theirs, and its rules are not ours."""
-    if choice.namespace == choice.watch:
-        return ()
-    return ({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": choice.namespace, "labels": _RESTRICTED}},)
+    """The operator's own namespace, and that of the lease which all operators of a cluster share.
+
+    An operator that runs in the namespace of its jobs makes no namespace: that one belongs to the users.
+    """
+    lease = lease_namespace(choice.namespace, choice.watch)
+    names = dict.fromkeys([choice.namespace, lease] if choice.namespace != choice.watch else [])
+    return tuple(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": _RESTRICTED}} for name in names
+    )
 
 
 def _account(namespace: str) -> Body:
@@ -246,9 +251,11 @@ def _account(namespace: str) -> Body:
 
 
 def _arguments(choice: InstallOptions) -> list[str]:
-    """What this operator is told beyond what all are."""
+    """What this operator is told beyond what all are. `$(NAMESPACE)` lets a manifest be moved to another namespace."""
+    lease = lease_namespace(choice.namespace, choice.watch)
     some = [kind.singular for kind in choice.kinds] if len(choice.kinds) < len(KINDS) else []
     return [
+        f"--lease={'$(NAMESPACE)' if lease == choice.namespace else lease}/{LEASE}",
         *([f"--namespace={choice.watch}"] if choice.watch else []),
         *([f"--kinds={','.join(some)}"] if some else []),
     ]

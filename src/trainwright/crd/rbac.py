@@ -12,8 +12,9 @@ from trainwright.model.job import Body
 
 RBAC = "rbac.authorization.k8s.io"
 NAME = "trainwright-operator"
-#: The one lease that operators of one namespace compete for.
+#: The lease that all operators of a cluster compete for. An operator that serves one namespace has its own lease there.
 LEASE = "operator"
+LEASE_NAMESPACE = "trainwright"
 _LEASE_ROLE = f"{NAME}-lease"
 _SEEN = ["list", "watch"]
 _MADE = ["get", "create", "patch", "delete"]
@@ -27,15 +28,20 @@ def cluster_role(kinds: Iterable[Kind]) -> Body:
 
 
 def lease_role(namespace: str) -> Body:
-    """In the operator's own namespace: its lease. Whoever creates something cannot be held to a name."""
+    """In the namespace of the lease. Whoever creates something cannot be held to a name."""
     leases = _rule("coordination.k8s.io", ["leases"], ["create"])
     ours = _rule("coordination.k8s.io", ["leases"], ["get", "patch"]) | {"resourceNames": [LEASE]}
     return _role("Role", _LEASE_ROLE, namespace, [leases, ours])
 
 
+def lease_namespace(namespace: str, watch: str) -> str:
+    """Where the lease of an operator is that runs in one namespace and serves another, or all of them."""
+    return namespace if watch else LEASE_NAMESPACE
+
+
 def rights(kinds: Sequence[Kind], namespace: str, watch: str, subject: Body) -> tuple[Body, ...]:
     """Roles and bindings of an operator: for all namespaces, or for one and what no namespace has."""
-    lease = lease_role(namespace)
+    lease = lease_role(lease_namespace(namespace, watch))
     if not watch:
         roles = [cluster_role(kinds), lease]
     else:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from trainwright.crd.compare import CrdOrigin, InstalledCrd, installed, listed
-from trainwright.crd.rbac import NAME
+from trainwright.crd.rbac import LEASE, LEASE_NAMESPACE, NAME
 from trainwright.errors import ForbiddenError, NotFoundError
 from trainwright.kinds.base import Kind, load
 from trainwright.kube.cluster import KubeCluster
@@ -168,6 +168,19 @@ def _leases(kinds: Sequence[Kind], leases: Iterable[Body], now: datetime) -> lis
     return found
 
 
+def leading(leases: Iterable[Body], deployments: Iterable[Body], now: datetime) -> tuple[str, ...]:
+    """The leases by which operators of Trainwright lead now, also one that runs on a laptop and has no Deployment."""
+    namespaces = {one["metadata"].get("namespace") for one in deployments if _is_ours(one)} | {LEASE_NAMESPACE}
+    found = []
+    for one in leases:
+        meta, spec = one["metadata"], one.get("spec") or {}
+        renewed = moment(spec.get("renewTime") or "")
+        fresh = renewed is not None and now - renewed < _FRESH
+        if meta["name"] == LEASE and meta.get("namespace") in namespaces and spec.get("holderIdentity") and fresh:
+            found.append(f"Lease {_name(one)}, held by {spec['holderIdentity']}")
+    return tuple(found)
+
+
 def _is_ours(deployment: Body) -> bool:
     meta = deployment["metadata"]
     return (meta.get("labels") or {}).get(_OURS[0]) == _OURS[1] or meta["name"] == NAME
@@ -235,7 +248,7 @@ class Survey(Struct, frozen=True, rename="camel"):
     server: str
     kinds: tuple[KindSurvey, ...]
     controllers: tuple[ControllerSign, ...]
-    #: Operators of Trainwright that are installed.
+    #: Operators of Trainwright that are installed, and the leases by which one leads now.
     operators: tuple[str, ...]
     not_permitted: tuple[str, ...]
 
@@ -259,7 +272,8 @@ async def survey(cluster: KubeCluster, server: str, namespace: str, kinds: Seque
         leases=await reader.every(_LEASES),
     )
     told = signs(kinds, held, now)
-    return Survey(server, tuple(found), told, ours(held.deployments), tuple(dict.fromkeys(reader.refused)))
+    operators = (*ours(held.deployments), *leading(held.leases, held.deployments, now))
+    return Survey(server, tuple(found), told, operators, tuple(dict.fromkeys(reader.refused)))
 
 
 class _Reader:
