@@ -27,7 +27,16 @@ def service_address(plane: ControlPlane, node: str = "node-0") -> Iterator[None]
     _route(plane.layout.data / node / "net" / "bridge.conflist")
     _ip("address", "replace", f"{ADDRESS}/32", "dev", "lo")
     path = f"PYTHONPATH={Path(__file__).parents[1]}"  # where the helpers of all tests are
-    words = ["env", path, sys.executable, __file__, ADDRESS, str(_PORT), "127.0.0.1", str(plane.layout.server_port)]
+    words = [
+        "/usr/bin/env",
+        path,
+        sys.executable,
+        __file__,
+        ADDRESS,
+        str(_PORT),
+        "127.0.0.1",
+        str(plane.layout.server_port),
+    ]
     process = Process("forwarder", words, plane.layout.logs / "forwarder.log")
     process.start()
     try:

@@ -215,12 +215,13 @@ class InstallOptions(Struct, frozen=True, kw_only=True):
 def manifests(choice: InstallOptions) -> tuple[Body, ...]:
     """CRDs, namespace, rights, two operators of which one leads, their metrics and their disruption budget."""
     account: Body = {"kind": "ServiceAccount", "name": NAME, "namespace": choice.namespace}
+    lease_in = lease_namespace(choice.namespace, choice.watch)
     return (
         *(crds(choice.kinds) if choice.definitions else ()),
         *_namespace(choice),
         _account(choice.namespace),
         *people(choice.kinds, choice.namespace if choice.watch else ""),
-        *rights(choice.kinds, choice.namespace, choice.watch, account),
+        *rights(choice.kinds, choice.namespace, choice.watch, account, lease_in),
         service(choice.namespace),
         deployment(choice.image, choice.namespace, _arguments(choice)),
         budget(choice.namespace),

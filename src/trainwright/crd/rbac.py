@@ -39,9 +39,12 @@ def lease_namespace(namespace: str, watch: str) -> str:
     return namespace if watch else LEASE_NAMESPACE
 
 
-def rights(kinds: Sequence[Kind], namespace: str, watch: str, subject: Body) -> tuple[Body, ...]:
-    """Roles and bindings of an operator: for all namespaces, or for one and what no namespace has."""
-    lease = lease_role(lease_namespace(namespace, watch))
+def rights(kinds: Sequence[Kind], namespace: str, watch: str, subject: Body, lease_in: str = "") -> tuple[Body, ...]:
+    """Roles and bindings of an operator: for all namespaces, or for one and what no namespace has.
+
+    `lease_in` is the namespace of its lease, by default that of the operator.
+    """
+    lease = lease_role(lease_in or namespace)
     if not watch:
         roles = [cluster_role(kinds), lease]
     else:
