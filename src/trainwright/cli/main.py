@@ -131,7 +131,7 @@ def run(args: list[str]) -> int:
         if sys.stdout is not None:  # closed by the caller
             sys.stdout.flush()  # not `print`: to write nothing fails as well on a full disk
     except click.ClickException as error:
-        error.show()
+        _with_numbers(error).show()
         return error.exit_code
     except TrainwrightError as error:
         return _say(str(error), error.exit_code)
@@ -144,6 +144,20 @@ def run(args: list[str]) -> int:
     except Exception as error:  # the last line of defence
         return _broken(error)
     return code if isinstance(code, int) else 0
+
+
+def _with_numbers(error: click.ClickException) -> click.ClickException:
+    """Say which numbers an option takes, in place of click's `not a valid integer range` and `1<=x<=9`."""
+    kind = error.param.type if isinstance(error, click.BadParameter) and error.param is not None else None
+    if not isinstance(error, click.BadParameter) or not isinstance(kind, click.IntRange | click.FloatRange):
+        return error
+    word = "a whole number" if isinstance(kind, click.IntRange) else "a number"
+    if kind.min is not None and kind.max is not None:
+        limits = f" from {kind.min} to {kind.max}"
+    else:
+        limits = f" {'above' if kind.min_open else 'of at least'} {kind.min}" if kind.min is not None else ""
+    message = f"expected {word}{limits}, found {error.message.partition(' is not ')[0]}"
+    return click.BadParameter(message, error.ctx, error.param, error.param_hint)
 
 
 def _broken(error: Exception) -> int:

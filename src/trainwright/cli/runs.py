@@ -78,6 +78,17 @@ def find(word: str, namespace: str = "") -> Run:
     raise UsageError(_unknown(word, namespace, known))
 
 
+def near_replica(word: str, known: Iterable[str]) -> str:
+    """What to say of a replica that a job has not: the replicas of that role, or the name that was probably meant."""
+    names = sorted(known, key=lambda name: (len(name), name))
+    role, dash, index = word.lower().rpartition("-")
+    same = [name for name in names if name.lower().rpartition("-")[0] == role]
+    if dash and index.isdigit() and same:
+        return f"it has {' … '.join((same[0], same[-1])) if len(same) > 2 else ' and '.join(same)}"
+    meant = nearest(word, names)
+    return f"did you mean `{meant}`?" if meant else ""
+
+
 def _means(word: str, namespace: str, key: Key) -> bool:
     return word in (key.name, str(key)) and namespace in ("", key.namespace)
 

@@ -116,6 +116,38 @@ _SCALARS: dict[str, inspect.Type] = {
     "str": inspect.StrType(),
     "time": inspect.DateTimeType(),
 }
+_PULL = ("Always", "IfNotPresent", "Never")
+_MESSAGES = ("File", "FallbackToLogsOnError")
+_SELECTS = ("In", "NotIn", "Exists", "DoesNotExist")
+#: The words that an API server takes in a field of a type; it takes "" for a field that is not set.
+_ENUMERATIONS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("Container", "imagePullPolicy"): _PULL,
+    ("Container", "terminationMessagePolicy"): _MESSAGES,
+    ("ContainerPort", "protocol"): ("TCP", "UDP", "SCTP"),
+    ("EphemeralContainer", "imagePullPolicy"): _PULL,
+    ("EphemeralContainer", "terminationMessagePolicy"): _MESSAGES,
+    ("HTTPGetAction", "scheme"): ("HTTP", "HTTPS"),
+    ("HostPathVolumeSource", "type"): (
+        "DirectoryOrCreate",
+        "Directory",
+        "FileOrCreate",
+        "File",
+        "Socket",
+        "CharDevice",
+        "BlockDevice",
+    ),
+    ("ImageVolumeSource", "pullPolicy"): _PULL,
+    ("LabelSelectorRequirement", "operator"): _SELECTS,
+    ("NodeSelectorRequirement", "operator"): (*_SELECTS, "Gt", "Lt"),
+    ("PodSecurityContext", "fsGroupChangePolicy"): ("OnRootMismatch", "Always"),
+    ("PodSpec", "dnsPolicy"): ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
+    ("PodSpec", "preemptionPolicy"): ("PreemptLowerPriority", "Never"),
+    ("SeccompProfile", "type"): ("RuntimeDefault", "Localhost", "Unconfined"),
+    ("Toleration", "effect"): ("NoSchedule", "PreferNoSchedule", "NoExecute"),
+    ("Toleration", "operator"): ("Exists", "Equal", "Gt", "Lt"),
+    ("TopologySpreadConstraint", "whenUnsatisfiable"): ("DoNotSchedule", "ScheduleAnyway"),
+    ("VolumeMount", "mountPropagation"): ("None", "HostToContainer", "Bidirectional"),
+}
 _SHARED = "/dev/shm"  # noqa: S108 - a path inside the pod
 #: So many known names are listed and searched for a near one: absurd templates must not cost minutes.
 _LISTED = 32
@@ -174,10 +206,15 @@ def _type(spelling: str) -> inspect.Type:
     if spelling.startswith("{"):
         return inspect.DictType(inspect.StrType(), _type(spelling[1:-1]))
     fields = (
-        inspect.Field(name, name, _type(word.removesuffix("!")), required=word.endswith("!"))
+        inspect.Field(name, name, _field_type(spelling, name, word), required=word.endswith("!"))
         for name, word in TYPES[spelling].items()
     )
     return inspect.StructType(Struct, tuple(fields))
+
+
+def _field_type(spelling: str, name: str, word: str) -> inspect.Type:
+    known = _ENUMERATIONS.get((spelling, name))
+    return _type(word.removesuffix("!")) if known is None else inspect.LiteralType((*known, ""))
 
 
 def _mapping(value: Any) -> Body:

@@ -7,6 +7,6 @@ line says where and why.
 """
 
 from trainwright.manifest.builder import LARGEST, MalformedError
-from trainwright.manifest.documents import Document, read
+from trainwright.manifest.documents import Document, errors_of, examine, read
 
-__all__ = ["LARGEST", "Document", "MalformedError", "read"]
+__all__ = ["LARGEST", "Document", "MalformedError", "errors_of", "examine", "read"]

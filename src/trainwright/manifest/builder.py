@@ -207,6 +207,8 @@ def _fraction(text: str, value: float) -> Scalar:
 
 
 DEEPEST = 64
+#: Duplicate keys in one file that are reported one by one; the next one ends the reading.
+_MOST_REPEATED = 100
 #: Values in one file, each alias counted with all it stands for.
 MOST = 50_000
 
@@ -227,6 +229,8 @@ class Builder:
         self.file = file
         #: Of the object that is being read; `documents.read` counts, since a List holds several.
         self.number = 1
+        #: Keys that are given again in their mapping: the mark and the message of each. The last value counts.
+        self.repeated: list[tuple[Any, str]] = []
         self._left = MOST
         self._anchors: dict[str, Node] = {}
         self._events: Iterator[Event] = iter(yaml.parse(text, Loader=_LOADER))
@@ -245,8 +249,12 @@ class Builder:
 
     def fail(self, mark: Any, what: str) -> NoReturn:
         """Refuse the file."""
+        raise self.error(mark, what, self.number)
+
+    def error(self, mark: Any, what: str, number: int) -> MalformedError:
+        """What to say about this place in document `number`."""
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (None, None)
-        raise MalformedError(self.file, what, line, column, document=self.number)
+        return MalformedError(self.file, what, line, column, document=number)
 
     def _node(self, event: Any, depth: int) -> Node:
         self._spend(event, depth)
@@ -309,8 +317,13 @@ class Builder:
             self.fail(event.start_mark, str(error))
         if key in marks:
             both = f"on lines {marks[key][0]} and {_line(event)}"
-            self.fail(event.start_mark, f"key {key[:60]!r} is given twice, {both}")
+            self._repeat(event.start_mark, f"key {key[:60]!r} is given twice, {both}")
         return key
+
+    def _repeat(self, mark: Any, what: str) -> None:
+        if len(self.repeated) == _MOST_REPEATED:
+            self.fail(mark, what)
+        self.repeated.append((mark, what))
 
     def _sources(self, node: Node, event: Event) -> list[Node]:
         """The mappings that `<<` takes keys from; of several, the first that has a key gives it."""

@@ -5,12 +5,13 @@ Judges like `validate`, in the same words and with the same lines; whatever is w
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 import click
 from msgspec import Struct
 
 from trainwright.cli import output
-from trainwright.cli.documents import documents, placed, subject_of
+from trainwright.cli.documents import examined, placed, subject_of
 from trainwright.cli.output import Finding, State
 from trainwright.cli.run import from_command
 from trainwright.cli.run.changes import FieldEdit, apply, where
@@ -19,7 +20,7 @@ from trainwright.errors import UsageError
 from trainwright.kinds.base import Kind, Loaded, load
 from trainwright.kinds.scalars import parts
 from trainwright.local.checks.admission import content_problems, misnamed
-from trainwright.manifest import Document
+from trainwright.manifest import Document, errors_of
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.problem import Problem
@@ -57,7 +58,16 @@ class InputRefused(UsageError):  # noqa: N818 - it ends a command, it is no mist
 
 def take(files: Iterable[str], namespace: str, changes: Iterable[FieldEdit]) -> RunInput:
     """Read and judge everything in these files. Raises Refused once all problems are told."""
-    return judge((each for file in files for each in documents(file)), namespace, changes)
+    found = [each for file in files for each in examined(file)]
+    documents = [each for each in found if isinstance(each, Document)]
+    malformed = [error for each in found for error in errors_of(each)]
+    if not malformed:
+        return judge(documents, namespace, changes)
+    with suppress(UsageError):  # `judge` has told the problems of the documents that can be read
+        judge(documents, namespace, changes)
+    for error in malformed[:-1]:
+        click.echo(f"trainwright: {error}", err=True)
+    raise malformed[-1]
 
 
 def judge(given: Iterable[Document], namespace: str, changes: Iterable[FieldEdit]) -> RunInput:

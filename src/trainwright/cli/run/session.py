@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from trainwright.cli.condition import condition
 from trainwright.cli.record import RunInfo, RunRecord
 from trainwright.cli.run.follow import RunFollower, watch
+from trainwright.cli.run.from_command import FILE as COMMAND
 from trainwright.cli.run.intake import RunInput
 from trainwright.cli.run.model import RunModel
 from trainwright.cli.run.verdict import CODES, RunEnd, VerdictInput, ending
@@ -338,7 +339,9 @@ class RunSession:
     def _ending(self, key: Key, why: RunEnd) -> JobVerdict:
         replicas = self._last.get(key, [])
         pods = tuple(self._board.counted(key))
-        scene = VerdictInput(why, self._engine.runtime, self._board.took(key), replicas, self._follower.words, pods)
+        by_command = any(task.key == key and task.document.file == COMMAND for task in self._order.intake.tasks)
+        took, words = self._board.took(key), self._follower.words
+        scene = VerdictInput(why, self._engine.runtime, took, replicas, words, pods, by_command)
         found = ending(self._board.sheet(key), scene)
         return replace(found, terminated=tuple(self._terminated.get(key, ())))
 

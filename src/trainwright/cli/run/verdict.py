@@ -54,6 +54,8 @@ class Evidence(Struct, frozen=True):
     message: str = ""
     #: The node has said itself why it ended the container.
     told: bool = False
+    #: The job was made from a command, so its limits come from options.
+    by_command: bool = False
 
     @property
     def text(self) -> str:
@@ -90,7 +92,8 @@ def _module(one: Evidence) -> str:
 
 
 def _memory(one: Evidence) -> str:
-    return "it used more memory than its limit: raise resources.limits.memory" if one.reason == "OOMKilled" else ""
+    limit = "--memory-per-replica" if one.by_command else "resources.limits.memory"
+    return f"it used more memory than its limit: raise {limit}" if one.reason == "OOMKilled" else ""
 
 
 def _missing(one: Evidence) -> str:
@@ -205,6 +208,8 @@ class VerdictInput(Struct, frozen=True):
     words: Callable[[str, int, str], tuple[str, ...]]
     #: The pods that tell of restarts beyond what the ledger says.
     pods: tuple[PodCount, ...] = ()
+    #: The job was made from a command.
+    by_command: bool = False
 
 
 def ending(sheet: JobRow, scene: VerdictInput) -> JobVerdict:
@@ -265,7 +270,7 @@ def _failed(sheet: JobRow, outcome: Outcome, scene: VerdictInput, blank: JobVerd
     code, signal = (None if value is UNSET else value for value in (cause.code, cause.signal))
     lines = (scene.words(failure.pod, failure.attempt, cause.container) or _last(cause)) if cause.started else ()
     told = bool(_said(cause, lines)) and cause.started
-    evidence = Evidence(code, signal, cause.reason, lines, scene.runtime, cause.message, told)
+    evidence = Evidence(code, signal, cause.reason, lines, scene.runtime, cause.message, told, scene.by_command)
     return replace(
         blank,
         because=_decided(outcome, failure, job),

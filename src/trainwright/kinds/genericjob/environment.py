@@ -6,7 +6,7 @@ is not one of the five: the kubelet expands those.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 
 from msgspec import Struct
@@ -19,6 +19,11 @@ _VARIABLE = re.compile(
     r"|\$\(service\.port\[(?P<port>[^\[\]()]+)\]\)"
     r"|(?P<odd>\$\((?:service\.|replicas\[)(?:[^()]|\$\([^()]*\))*\))"
 )
+
+#: Any `$(NAME)`, of this language or of Kubernetes', with what may follow the name in one of ours.
+_NAME = re.compile(r"\$\$|\$\((?P<name>[A-Za-z_][A-Za-z0-9_-]*)(?P<rest>[.\[][^()\s]*)?\)")
+#: What a shell puts in place of `$(…)` without arguments: no misspelling of a variable.
+_COMMANDS = frozenset({"arch", "date", "hostname", "id", "ls", "nproc", "pwd", "tty", "uname", "whoami"})
 
 
 class Reference(Struct, frozen=True):
@@ -33,6 +38,18 @@ class Reference(Struct, frozen=True):
 def scan(text: str) -> Iterator[Reference]:
     """Every variable of ours in a text; `odd` ones look like ours but follow none of the five forms."""
     return (part for part in _parts(text) if isinstance(part, Reference))
+
+
+def unknown(text: str, variables: Collection[str]) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """Every `$(NAME)` that nobody fills in: the name, the names that could be meant, and what follows the name.
+
+    `variables` are the environment variables of the container, which the kubelet fills in.
+    """
+    for match in _NAME.finditer(text):
+        name, rest = match["name"], match["rest"] or ""
+        known = ("replicas", "service") if rest else ("type", "rank", *variables)
+        if name is not None and name not in known and name not in _COMMANDS and f"{name}{rest}" not in variables:
+            yield name, known, rest
 
 
 @lru_cache(maxsize=256)

@@ -40,7 +40,7 @@ from trainwright.kinds.paddlejob.wire import (
 )
 from trainwright.kinds.scalars import LONGEST_NAME, MOST_REPLICAS, check_name, check_replica_names, check_total, item
 from trainwright.model.job import Body
-from trainwright.model.problem import Problem, nearest
+from trainwright.model.problem import Problem, nearest, shown
 
 #: Written on each pod, after whatever the user says.
 WRITTEN = (
@@ -76,12 +76,21 @@ def template(body: Body, path: str, *, hosted: bool) -> Iterator[Problem]:
     listed = spec.get("containers")
     containers = [one if isinstance(one, dict) else {} for one in listed] if isinstance(listed, list) else []
     yield from _containers(containers, f"{path}.spec.containers")
+    yield from _restart_policy(spec.get("restartPolicy"), f"{path}.spec.restartPolicy")
     if spec.get("restartPolicy") == "Always":
         message = "Always starts containers again also after success, so the job never succeeds by itself"
         yield Problem(f"{path}.spec.restartPolicy", message, "OnFailure", warning=True)
     if spec.get("hostNetwork") and not hosted:
         message = "pods of one node share their ports then; `intranet: Host` gives each its own"
         yield Problem(f"{path}.spec.hostNetwork", message, warning=True)
+
+
+def _restart_policy(given: Any, path: str) -> Iterator[Problem]:
+    """The pods get the word as it is, and an API server takes these alone."""
+    known = ("Always", "Never", "OnFailure")
+    if given not in (None, "", *known):
+        near = nearest(given, known) if isinstance(given, str) else ""
+        yield Problem(path, f"expected one of {', '.join(known)}, found {shown(given)}", near)
 
 
 def _containers(containers: list[Body], path: str) -> Iterator[Problem]:

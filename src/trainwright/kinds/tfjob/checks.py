@@ -159,6 +159,8 @@ def _policies(spec: TFJobSpec) -> Iterator[Problem]:
     decider = types.get(decides)
     if not any(one.replicas for one in types.values()):
         return  # which has been said
+    if None in types and (decider is None or not decider.replicas):
+        return  # the type that is not known, and which is told, may be the one
     if decider is None or not decider.replicas:
         message = "there is neither a chief nor a worker, so the job can never succeed"
         yield Problem(_SPECS, message, warning=True)
