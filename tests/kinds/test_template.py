@@ -288,6 +288,7 @@ def test_absurd_templates_take_no_time() -> None:
         (pod({"terminationMessagePolicy": "file"}), "containers[0].terminationMessagePolicy: expected one of File, FallbackToLogsOnError, found the text 'file'; did you mean `File`?"),
         (pod({"ports": [{"containerPort": 80, "protocol": "tcp"}]}), "containers[0].ports[0].protocol: expected one of TCP, UDP, SCTP, found the text 'tcp'; did you mean `TCP`?"),
         (pod({}, dnsPolicy="ClusterFrist"), "dnsPolicy: expected one of ClusterFirst, ClusterFirstWithHostNet, Default, None, found the text 'ClusterFrist'; did you mean `ClusterFirst`?"),
+        (pod({}, volumes=[{"name": "v", "hostPath": {"path": "/", "type": "Fil"}}]), "volumes[0].hostPath.type: expected one of DirectoryOrCreate, Directory, FileOrCreate, File, Socket, CharDevice, BlockDevice, found the text 'Fil'; did you mean `File`?"),
         (pod({}, tolerations=[{"operator": "exists"}]), "tolerations[0].operator: expected one of Exists, Equal, Gt, Lt, found the text 'exists'; did you mean `Exists`?"),
     ],
 )  # fmt: skip

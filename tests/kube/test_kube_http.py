@@ -129,7 +129,7 @@ async def test_patience_ends(server: Server, cluster: KubeCluster) -> None:
     server.says = [refuses(503, "ServiceUnavailable", "not today")]
     with pytest.raises(UnavailableError, match="not today"):
         await cluster.get(SECRETS, HERE)
-    assert server.asked[-1].at - server.asked[0].at < BRISK.retry_seconds
+    assert server.asked[-1].at - server.asked[0].at < 2 * BRISK.retry_seconds  # a request may reach the server late
     assert 3 <= len(server.asked) <= 8
 
 

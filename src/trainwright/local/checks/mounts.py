@@ -166,9 +166,6 @@ def _host_path(host: Mapping[str, object], path: str) -> Iterator[Problem]:
     where, kind = str(host.get("path", "")), str(host.get("type") or "")
     if not where.startswith("/"):
         yield Problem(f"{path}.path", f"expected an absolute path, found {where!r}")
-    elif kind and kind not in HOST_PATH_TYPES:
-        message = f"{kind!r} is not known; expected {', '.join(HOST_PATH_TYPES)}"
-        yield Problem(f"{path}.type", message, nearest(kind, HOST_PATH_TYPES))
     elif not Path(where).exists():
         if not kind.endswith("OrCreate"):
             hint = "" if kind else "; `type: DirectoryOrCreate` makes it"
