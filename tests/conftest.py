@@ -30,7 +30,8 @@ def pytest_configure() -> None:
     A shell starts what it puts into the background (`make test &`) deaf to Ctrl-C, and every process below inherits it.
     """
     asyncio.set_event_loop(None)
-    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    defaults = {signal.SIGQUIT: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}  # `nohup make test` ignores SIGHUP
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), *defaults.items()):
         if signal.getsignal(number) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
             signal.signal(number, handler)
     os.environ[LEASES] = tempfile.mkdtemp(prefix="trainwright-leases-")

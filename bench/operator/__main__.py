@@ -12,7 +12,7 @@ are also run by the Go original, in turn with the other two.
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "cluster"))
+sys.path += [str(Path(__file__).resolve().parents[2] / name) for name in ("tests/cluster", "tests")]
 
 from compare import main
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "cluster"))
+sys.path += [str(Path(__file__).resolve().parents[2] / name) for name in ("tests/cluster", "tests")]
 
 from msgspec import Struct
 from shapes import SHAPES, TIME, Shape

@@ -158,3 +158,19 @@ def test_a_full_disk(unbuffered: str) -> None:
 
     assert done.returncode == 3
     assert done.stderr == "trainwright: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--replicas", "two"), "Invalid value for '--replicas': expected a whole number from 1 to 10000, found 'two'"),
+        (("--replicas", "0"), "expected a whole number from 1 to 10000, found 0"),
+        (("--max-restarts", "x"), "expected a whole number of at least 0, found 'x'"),
+        (("--cpus-per-replica", "0"), "expected a number above 0, found 0"),
+    ],
+)
+def test_an_option_says_which_numbers_it_takes(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], expected: str
+) -> None:
+    assert run(["run", *words, "--", "true"]) == 2
+    assert expected in capsys.readouterr().err

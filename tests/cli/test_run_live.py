@@ -168,6 +168,7 @@ def test_logs(place: Place, live: Live) -> None:
     assert place.call("logs", "demo").stdout == "worker-0 | ready 0\nworker-1 | ready 1\n"
     assert place.call("logs", "demo", "--tail", "0").stdout == ""
     assert "did you mean `worker-1`?" in place.call("logs", "demo", "wroker-1").stderr
+    assert "no replica 'worker-7'; it has worker-0 and worker-1\n" in place.call("logs", "demo", "worker-7").stderr
     assert (
         "has no container 'mian' in these replicas; did you mean `main`?"
         in place.call("logs", "-c", "mian", "demo").stderr
@@ -199,7 +200,7 @@ def test_exec(place: Place, live: Live) -> None:
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (("demo", "worker-7", "--", "ls"), "default/demo has no replica 'worker-7'; did you mean `worker-"),
+        (("demo", "worker-7", "--", "ls"), "default/demo has no replica 'worker-7'; it has worker-0 and worker-1\n"),
         (("demo", "worker-0", "-c", "mian", "--", "ls"), "worker-0 has no container 'mian'; did you mean `main`?"),
         (("demo", "worker-0", "--", "no-such-command"), '"no-such-command": executable file not found in PATH'),
         (("demo", "worker-0", "-t", "--", "ls"), "-t needs a terminal, but standard input is not a terminal"),

@@ -314,3 +314,9 @@ def test_hints(code: int | None, signal: int | None, reason: str, line: str, run
 @pytest.mark.parametrize("message", ["/etc is a directory", "the interpreter /no of x is not there"])
 def test_no_hint_where_the_node_has_said_it_all(message: str) -> None:
     assert hint(Evidence(126, None, "ContainerCannotRun", (), "sandbox", message)) == ""
+
+
+def test_a_command_is_told_of_its_option() -> None:
+    evidence = Evidence(137, 9, "OOMKilled", (), "sandbox", by_command=True)
+
+    assert hint(evidence) == "it used more memory than its limit: raise --memory-per-replica"

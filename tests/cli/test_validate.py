@@ -42,7 +42,7 @@ MESSAGES = {
     "command-text": ":14: error: document 1 (GenericJob default/broken): "
     "spec.replicaSpecs[0].template.spec.containers[0].command: expected a list, found the text 'python train.py'; "
     "a list is written [a, b] or with one `- ` per entry",
-    "duplicate-key": ":9: error: document 1: key 'replicas' is given twice, on lines 8 and 9",
+    "duplicate-key": ":9: error: document 1 (GenericJob default/broken): key 'replicas' is given twice, on lines 8 and 9",
     "empty": ": error: the file has no documents",
     "env-number": ":17: error: document 1 (GenericJob default/broken): "
     "spec.replicaSpecs[0].template.spec.containers[0].env[0].value: expected text, found the number 3; put it in quotes",
@@ -297,9 +297,9 @@ def test_a_document_has_one_number_in_text_and_json(
     assert run(["validate", "job.yaml"]) == 2
     assert f"document {number}: key 'a' is given twice" in capsys.readouterr().out
     assert run(["validate", "-o", "json", "job.yaml"]) == 2
-    (finding,) = msgspec.json.decode(capsys.readouterr().out)["documents"]
+    finding = msgspec.json.decode(capsys.readouterr().out)["documents"][-1]
     assert finding["document"] == number
-    assert finding["problems"][0]["message"].startswith("key 'a' is given twice")
+    assert finding["problems"][-1]["message"].startswith("key 'a' is given twice")
 
 
 def test_a_file_that_cannot_be_read_does_not_keep_the_others_from_it(

@@ -14,6 +14,8 @@ from cluster_nodes import fake_nodes
 from cluster_plane import ControlPlane
 from cluster_process import Process
 
+from trainwright.crd.rbac import LEASE_NAMESPACE
+
 _numbers = count()
 
 
@@ -40,3 +42,10 @@ def namespace(plane: ControlPlane) -> Iterator[str]:
     until(lambda: plane.find(account), f"{account} is there")
     yield name
     plane.call("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def lease_namespace(plane: ControlPlane) -> None:
+    """The namespace of the lease that operators share. A dry run makes no namespace for the objects that follow it."""
+    if plane.find(f"/api/v1/namespaces/{LEASE_NAMESPACE}") is None:
+        plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": LEASE_NAMESPACE}})

@@ -26,7 +26,17 @@ def service_address(plane: ControlPlane, node: str = "node-0") -> Iterator[None]
     """Pods that start on that real node from now on reach the API server as `kubernetes.default` says."""
     _route(plane.layout.data / node / "net" / "bridge.conflist")
     _ip("address", "replace", f"{ADDRESS}/32", "dev", "lo")
-    words = [sys.executable, __file__, ADDRESS, str(_PORT), "127.0.0.1", str(plane.layout.server_port)]
+    path = f"PYTHONPATH={Path(__file__).parents[1]}"  # where the helpers of all tests are
+    words = [
+        "/usr/bin/env",
+        path,
+        sys.executable,
+        __file__,
+        ADDRESS,
+        str(_PORT),
+        "127.0.0.1",
+        str(plane.layout.server_port),
+    ]
     process = Process("forwarder", words, plane.layout.logs / "forwarder.log")
     process.start()
     try:

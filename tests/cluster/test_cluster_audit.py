@@ -108,7 +108,8 @@ def test_a_part_that_does_not_come_up_is_named_with_its_last_words(tmp_path: Pat
 
 
 def test_nothing_outlives_the_process_that_started_it() -> None:
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    here = Path(__file__).parent
+    env = os.environ | {"PYTHONPATH": f"{here}:{here.parent}"}
     with subprocess.Popen([sys.executable, "-c", _HOLD], stdout=subprocess.PIPE, text=True, env=env) as holder:
         assert holder.stdout
         folder, *_ = holder.stdout.readline().split()

@@ -74,7 +74,7 @@ def test_describe_shows_what_was_asked_for(plane: ControlPlane, namespace: str) 
     [
         ("gj", "GenericJob"),
         ("gj.spec.service", "each replica has a headless service of its own name"),
-        ("gj.spec.replicaSpecs.type", "Part of object names: lower-case letters, digits and dashes."),
+        ("gj.spec.replicaSpecs.type", "Lower-case letters, digits and `-`, with a letter or digit at both ends."),
         ("gj.spec.replicaSpecs.restartPolicy", "When, and how often in all, replicas of a type are restarted."),
     ],
 )

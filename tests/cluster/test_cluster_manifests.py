@@ -69,6 +69,7 @@ def test_examples_are_taken_without_a_warning_and_stay_as_they_are(
     assert plane.call("GET", jobs)["items"] == before
 
 
+@pytest.mark.usefixtures("lease_namespace")
 def test_the_server_takes_everything_that_is_to_be_installed(plane: ControlPlane, namespace: str) -> None:
     printed = trainwright("manifests", "-n", namespace).stdout
 

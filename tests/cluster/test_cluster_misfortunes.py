@@ -189,11 +189,11 @@ def _refused(jobs: Jobs) -> bool:
 
 def test_a_template_that_the_server_refuses(jobs: Jobs) -> None:
     wrong = role(replicas=2)
-    wrong["template"]["spec"]["containers"][0]["imagePullPolicy"] = "Sometimes"
+    wrong["template"]["spec"]["hostname"] = "No_Host"
     mark = jobs.plane.mark()
     jobs.make(job("wrong", wrong))
 
-    jobs.until_told("wrong", 'spec.containers[0].imagePullPolicy: Unsupported value: "Sometimes"')
+    jobs.until_told("wrong", 'spec.hostname: Invalid value: "No_Host"')
     time.sleep(4)
     assert _asked(jobs, mark) <= 4
     assert len(jobs.events("wrong")) == 1

@@ -55,6 +55,7 @@ def test_a_hundred_jobs_at_once_all_end(plane: ControlPlane, jobs: Jobs) -> None
         jobs.until(name, "Succeeded")
 
 
+@pytest.mark.usefixtures("lease_namespace")
 def test_the_api_server_takes_the_manifests(plane: ControlPlane, namespace: str) -> None:
     argv = [sys.executable, "-m", "trainwright", "manifests", "--image", "example/trainwright:1", "-n", namespace]
     text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout

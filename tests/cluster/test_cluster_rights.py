@@ -31,7 +31,7 @@ from cluster_process import Process
 from cluster_tfjobs import TFJobs, replicas, tfjob
 from cluster_users import User
 
-from trainwright.crd.rbac import NAME
+from trainwright.crd.rbac import LEASE, LEASE_NAMESPACE, NAME
 from trainwright.kinds.gangs import PLUGINS_API, T9K_API, VOLCANO_API
 from trainwright.kinds.genericjob import GENERICJOB
 from trainwright.model.meta import DIGEST
@@ -61,7 +61,9 @@ def installed(plane: ControlPlane, *words: str) -> Iterator[list[Body]]:
     plane.kubectl("apply", "--server-side", "-f", "-", given=text)
     try:
         yield bodies
-    finally:
+    finally:  # the namespace of the lease stays for the next installation: one that is ending takes no objects
+        ours = [body for body in bodies if body["metadata"]["name"] != LEASE_NAMESPACE]
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": ours})
         plane.kubectl("delete", "--wait=false", "--ignore-not-found", "-f", "-", given=text)
 
 
@@ -70,7 +72,9 @@ def operator(plane: ControlPlane, folder: Path, namespace: str, *words: str) -> 
     """As the service account of that namespace."""
     kubeconfig = plane.service_account(namespace, NAME)
     argv = [sys.executable, "-m", "trainwright", "operator", f"--kubeconfig={kubeconfig}"]
-    process = Process("operator", [*argv, f"--lease={namespace}/operator", *words], folder / "operator.log")
+    # An operator for one namespace has a lease of its own, all others share one: as `manifests` prints it.
+    lease_in = namespace if any("--namespace" in word for word in words) else LEASE_NAMESPACE
+    process = Process("operator", [*argv, f"--lease={lease_in}/{LEASE}", *words], folder / "operator.log")
     process.start()
     try:
         yield process

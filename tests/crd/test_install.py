@@ -43,7 +43,7 @@ def test_everything_is_there_before_it_is_needed() -> None:
 
     assert kinds == [
         *["CustomResourceDefinition"] * len(KINDS),
-        "Namespace",
+        *["Namespace"] * 2,
         "ServiceAccount",
         *["ClusterRole"] * 3,
         "Role",
@@ -54,7 +54,17 @@ def test_everything_is_there_before_it_is_needed() -> None:
         "PodDisruptionBudget",
     ]
     placed = {body["metadata"]["namespace"] for body in ALL if "namespace" in body["metadata"]}
-    assert placed == {"tools"}
+    assert placed == {"tools", "trainwright"}
+
+
+def test_operators_of_a_cluster_share_one_lease_wherever_they_run() -> None:
+    shared = [body for body in ALL if body["metadata"].get("namespace") == "trainwright"]
+    names = [body["metadata"]["name"] for body in ALL if body["kind"] == "Namespace"]
+
+    assert names == ["tools", "trainwright"]
+    assert [body["kind"] for body in shared] == ["Role", "RoleBinding"]
+    assert shared[0] == lease_role("trainwright")
+    assert shared[1]["subjects"][0]["namespace"] == "tools"
 
 
 def test_without_definitions_the_rest_is_the_same() -> None:
@@ -157,16 +167,21 @@ def test_two_operators_run_as_nobody_in_particular() -> None:
 
 @pytest.mark.parametrize(
     ("bodies", "expected"),
-    [(ALL, ""), (SCOPED, "research"), (BESIDE, "research")],
+    [
+        (ALL, ("trainwright/operator", "")),
+        (SCOPED, ("tools/operator", "research")),
+        (BESIDE, ("tools/operator", "research")),
+    ],
     ids=["all", "scoped", "beside its jobs"],
 )
-def test_the_operator_understands_what_it_is_told(bodies: tuple[Body, ...], expected: str) -> None:
+def test_the_operator_understands_what_it_is_told(bodies: tuple[Body, ...], expected: tuple[str, str]) -> None:
     container = one("Deployment", bodies)["spec"]["template"]["spec"]["containers"][0]
     name, *words = container["args"]
 
     given = operator.make_context(name, [word.replace("$(NAMESPACE)", "tools") for word in words]).params
 
-    assert (given["run_in_cluster"], given["lease"], given["namespace"]) == (True, "tools/operator", expected)
+    assert given["run_in_cluster"]
+    assert (given["lease"], given["namespace"]) == expected
     assert given["address"] == f":{container['ports'][0]['containerPort']}"
     assert [entry["name"] for entry in container["env"]] == ["NAMESPACE"]
 

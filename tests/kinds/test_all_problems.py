@@ -177,7 +177,7 @@ GENERIC_FAULTS = (
         "policy",
     ),
     error(drop("spec.replicaSpecs[1].type"), "spec.replicaSpecs[1].type", "missing; expected text", "ps's name"),
-    error(put("spec.replicaSpecs[1].type", "P_S"), "spec.replicaSpecs[1].type", "does not match", "ps's name"),
+    error(put("spec.replicaSpecs[1].type", "P_S"), "spec.replicaSpecs[1].type", "is not allowed here", "ps's name"),
     error(
         rename("spec.replicaSpecs", "replicaSpec"),
         "spec.replicaSpec",

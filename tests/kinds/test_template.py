@@ -279,3 +279,21 @@ def test_absurd_templates_take_no_time() -> None:
     assert len(problems) == 100
     assert max(len(str(problem)) for problem in problems) < 1000
     assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        (pod({"imagePullPolicy": "always"}), "containers[0].imagePullPolicy: expected one of Always, IfNotPresent, Never, found the text 'always'; did you mean `Always`?"),
+        (pod({"terminationMessagePolicy": "file"}), "containers[0].terminationMessagePolicy: expected one of File, FallbackToLogsOnError, found the text 'file'; did you mean `File`?"),
+        (pod({"ports": [{"containerPort": 80, "protocol": "tcp"}]}), "containers[0].ports[0].protocol: expected one of TCP, UDP, SCTP, found the text 'tcp'; did you mean `TCP`?"),
+        (pod({}, dnsPolicy="ClusterFrist"), "dnsPolicy: expected one of ClusterFirst, ClusterFirstWithHostNet, Default, None, found the text 'ClusterFrist'; did you mean `ClusterFirst`?"),
+        (pod({}, tolerations=[{"operator": "exists"}]), "tolerations[0].operator: expected one of Exists, Equal, Gt, Lt, found the text 'exists'; did you mean `Exists`?"),
+    ],
+)  # fmt: skip
+def test_words_that_an_api_server_does_not_take(template: dict[str, Any], problem: str) -> None:
+    assert said(template) == [f"t.spec.{problem}"]
+
+
+def test_an_empty_word_is_one_that_is_not_set() -> None:
+    assert said(pod({"imagePullPolicy": "", "ports": [{"containerPort": 80, "protocol": ""}]}, dnsPolicy="")) == []

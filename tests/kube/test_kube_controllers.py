@@ -8,7 +8,7 @@ import pytest
 
 from trainwright.crd.install import InstallOptions, manifests
 from trainwright.kinds.registry import KINDS
-from trainwright.kube.survey import ControllerObjects, ControllerSign, other_controllers, own_operators
+from trainwright.kube.survey import ControllerObjects, ControllerSign, held_leases, other_controllers, own_operators
 from trainwright.model.job import Body
 
 NOW = datetime(2026, 11, 16, 12, 0, 0, tzinfo=UTC)
@@ -135,3 +135,23 @@ def test_a_webhook_that_is_asked_about_our_jobs(policy: str) -> None:
 )
 def test_a_lease_that_somebody_holds(one: Body, active: list[bool]) -> None:
     assert [sign.active for sign in found(leases=[one])] == active
+
+
+@pytest.mark.parametrize(
+    ("namespace", "renewed", "holder", "leads"),
+    [
+        pytest.param("trainwright", "2026-11-16T11:59:50.000000Z", "laptop_1", True, id="on a laptop"),
+        pytest.param("ml-system", "2026-11-16T11:59:50.000000Z", "pod_1", True, id="beside an installed operator"),
+        pytest.param("ml", "2026-11-16T11:59:50.000000Z", "pod_1", False, id="of somebody else"),
+        pytest.param("trainwright", "2026-11-16T11:00:00.000000Z", "laptop_1", False, id="that is not renewed"),
+        pytest.param("trainwright", "2026-11-16T11:59:50.000000Z", "", False, id="that was given back"),
+    ],
+)
+def test_an_operator_of_ours_that_leads(namespace: str, renewed: str, holder: str, leads: bool) -> None:
+    one = lease("operator", renewed, holder)
+    one["metadata"]["namespace"] = namespace
+    installed = manifests(InstallOptions(image="x", namespace="ml-system", definitions=False))
+    deployments = [body for body in installed if body["kind"] == "Deployment"]
+
+    expected = (f"Lease {namespace}/operator, held by {holder}",) if leads else ()
+    assert held_leases([one], deployments, NOW) == expected

@@ -14,7 +14,7 @@ from msgspec import Struct
 from trainwright.errors import UsageError
 from trainwright.kinds.base import Kind, load
 from trainwright.kinds.registry import KINDS, find
-from trainwright.manifest import LARGEST, Document, MalformedError, read
+from trainwright.manifest import LARGEST, Document, MalformedError, examine, read
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest, shown
 
@@ -26,6 +26,15 @@ def documents(file: str) -> tuple[Document, ...]:
         return read(name, _bytes(file))
     except OSError as error:
         raise MalformedError(name, _reason(error)) from None
+
+
+def examined(file: str) -> tuple[Document | MalformedError, ...]:
+    """All documents of one file, and an error for each part of it that is not a document."""
+    name = "stdin" if file == "-" else click.format_filename(file)
+    try:
+        return tuple(examine(name, _bytes(file)))
+    except OSError as error:
+        return (MalformedError(name, _reason(error)),)
 
 
 def _bytes(file: str) -> bytes:

@@ -25,6 +25,7 @@ import click
 from trainwright import __version__
 from trainwright.cli.condition import condition
 from trainwright.cli.live_job import LiveJob, namespaced, reach
+from trainwright.cli.runs import near_replica
 from trainwright.errors import EngineError, UsageError
 from trainwright.jsonlines import SUPERVISOR_PROTOCOL, LineSplitter, decode, encode
 from trainwright.model.child import BACKING_OFF
@@ -231,9 +232,9 @@ def _pod(reached: LiveJob, word: str) -> Body:
     names = {_name(pod): pod for pod in pods} | {pod["metadata"]["name"]: pod for pod in pods}
     found: Body | None = {name.lower(): pod for name, pod in names.items()}.get(word.lower())
     if found is None:
-        meant = nearest(word, names)
+        meant = near_replica(word, names)
         known = ", ".join(_name(pod) for pod in pods[:8]) + ", …" * (len(pods) > 8)
-        hint = f"; did you mean `{meant}`?" if meant else f"; it has {known}" if pods else "; it has no replicas now"
+        hint = f"; {meant}" if meant else f"; it has {known}" if pods else "; it has no replicas now"
         raise UsageError(f"{reached.run.key} has no replica {word!r}{hint}")
     state = condition(found)
     if state.phase not in ("Running", BACKING_OFF):  # another container of the pod may still run

@@ -12,13 +12,15 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from trainwright.errors import UsageError
-from trainwright.manifest import Document, read
 from trainwright.model.problem import nearest, shown
+
+if TYPE_CHECKING:
+    from trainwright.manifest import Document
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
@@ -256,7 +258,9 @@ def from_file(ctx: click.Context, param: click.Parameter, name: str) -> str:
     return name
 
 
-def _read(name: str) -> Document:
+def _read(name: str) -> "Document":
+    from trainwright.manifest import read  # noqa: PLC0415 - it imports a YAML parser, which most commands do not need
+
     try:
         text = Path(name).expanduser().read_bytes()
     except OSError as error:
@@ -267,7 +271,7 @@ def _read(name: str) -> Document:
     return documents[0]
 
 
-def _defaults(ctx: click.Context, file_option: click.Parameter, document: Document) -> dict[str, Any]:
+def _defaults(ctx: click.Context, file_option: click.Parameter, document: "Document") -> dict[str, Any]:
     known = {
         option.removeprefix("--"): param
         for param in ctx.command.params

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from trainwright.cli.live_job import namespaced
 from trainwright.cli.record import RecordedPod, read_pods
-from trainwright.cli.runs import Run, find, latest
+from trainwright.cli.runs import Run, find, latest, near_replica
 from trainwright.cli.show.text import coloured, prefix
 from trainwright.cli.show.text import line as clean
 from trainwright.cli.state import home, job_folder, runs_in
@@ -170,10 +170,7 @@ def _nothing_found(run: Run, wanted: LogSelection) -> str:
     known = {one.replica for one in every} | {one.pod for one in every}
     for word in wanted.replicas:
         if word.lower() not in {name.lower() for name in known}:
-            meant = nearest(word, known)
-            hint = (
-                f"did you mean `{meant}`?" if meant else f"it has {', '.join(sorted({o.replica for o in every})[:8])}"
-            )
+            hint = near_replica(word, known) or f"it has {', '.join(sorted({o.replica for o in every})[:8])}"
             return f"{run.key} has no replica {word!r}; {hint}"
     names = sorted({name for one in every for name in one.containers})
     meant = nearest(wanted.container, names)

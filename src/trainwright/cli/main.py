@@ -134,7 +134,7 @@ def run(args: list[str]) -> int:
         if sys.stdout is not None:  # closed by the caller
             sys.stdout.flush()  # not `print`: it would fail on a full disk although there is nothing to write
     except click.ClickException as error:
-        error.show()
+        _with_numbers(error).show()
         return error.exit_code
     except TrainwrightError as error:
         return _report(str(error), error.exit_code)
@@ -147,6 +147,20 @@ def run(args: list[str]) -> int:
     except Exception as error:  # a defect in Trainwright
         return _report_defect(error)
     return code if isinstance(code, int) else 0
+
+
+def _with_numbers(error: click.ClickException) -> click.ClickException:
+    """Say which numbers an option accepts, instead of click's `not a valid integer range` and `1<=x<=9`."""
+    kind = error.param.type if isinstance(error, click.BadParameter) and error.param is not None else None
+    if not isinstance(error, click.BadParameter) or not isinstance(kind, click.IntRange | click.FloatRange):
+        return error
+    number = "a whole number" if isinstance(kind, click.IntRange) else "a number"
+    if kind.min is not None and kind.max is not None:
+        limits = f" from {kind.min} to {kind.max}"
+    else:
+        limits = f" {'above' if kind.min_open else 'of at least'} {kind.min}" if kind.min is not None else ""
+    message = f"expected {number}{limits}, found {error.message.partition(' is not ')[0]}"
+    return click.BadParameter(message, error.ctx, error.param, error.param_hint)
 
 
 def _report_defect(error: Exception) -> int:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find live and past runs by the name of their job."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec import Struct
@@ -76,6 +77,17 @@ def find(word: str, namespace: str = "") -> Run:
         keys = " or ".join(str(run.key) for run in found)
         raise UsageError(f"{word!r} can mean {keys}; give the namespace too")
     raise UsageError(_unknown(word, namespace, known))
+
+
+def near_replica(word: str, known: Iterable[str]) -> str:
+    """The hint for a replica that does not exist: the replicas of the same role, or the name that is probably meant."""
+    names = sorted(known, key=lambda name: (len(name), name))
+    role, dash, index = word.lower().rpartition("-")
+    same = [name for name in names if name.lower().rpartition("-")[0] == role]
+    if dash and index.isdigit() and same:
+        return f"it has {' … '.join((same[0], same[-1])) if len(same) > 2 else ' and '.join(same)}"
+    meant = nearest(word, names)
+    return f"did you mean `{meant}`?" if meant else ""
 
 
 def _matches(word: str, namespace: str, key: Key) -> bool:

@@ -7,7 +7,7 @@ from typing import Literal
 import click
 
 from trainwright.cli import output
-from trainwright.cli.documents import documents, subject_of
+from trainwright.cli.documents import examined, subject_of
 from trainwright.cli.output import Finding, LocatedProblem
 from trainwright.manifest import Document, MalformedError
 
@@ -47,19 +47,24 @@ def command(files: tuple[str, ...], strict: bool, form: Literal["text", "json"])
 
 
 def _examine(file: str, *, strict: bool) -> Iterator[Finding]:
-    """One finding per document, or one finding for a file that cannot be read."""
-    try:
-        found = documents(file)
-    except MalformedError as error:
-        remark = LocatedProblem("error", "", error.what, line=error.line)
-        yield Finding(error.file, error.document, "invalid", line=error.line, problems=(remark,))
-        return
-    yield from (_judge(document, strict=strict) for document in found)
+    """One finding per document, and one per part of the file that is not a document."""
+    for found in examined(file):
+        yield _judge(found, strict=strict) if isinstance(found, Document) else _malformed(found)
+
+
+def _malformed(error: MalformedError) -> Finding:
+    return Finding(error.file, error.document, "invalid", line=error.line, problems=(_located(error),))
+
+
+def _located(error: MalformedError) -> LocatedProblem:
+    return LocatedProblem("error", "", error.what, line=error.line)
 
 
 def _judge(document: Document, *, strict: bool) -> Finding:
     subject = subject_of(document.body)
-    remarks = output.remarks(document, subject.judge(document.body), strict=strict)
+    found = output.remarks(document, subject.judge(document.body), strict=strict)
+    repeated = (_located(error) for error in document.repeated)
+    remarks = tuple(sorted((*repeated, *found), key=lambda remark: remark.line or 0))
     bad = any(remark.severity == "error" for remark in remarks)
     state: output.State = "invalid" if bad else "skipped" if subject.beside else "valid"
     return Finding(document.file, document.number, state, subject.name, document.line(""), remarks)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from trainwright.crd.rbac import LEASE, NAME, RBAC, people, rights
+from trainwright.crd.rbac import LEASE, NAME, RBAC, lease_namespace, people, rights
 from trainwright.crd.schema import crds
 from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
@@ -55,12 +55,13 @@ class InstallOptions(Struct, frozen=True, kw_only=True):
 def manifests(options: InstallOptions) -> tuple[Body, ...]:
     """CRDs, namespace, roles, the Service for metrics, the Deployment of the operator and its disruption budget."""
     account: Body = {"kind": "ServiceAccount", "name": NAME, "namespace": options.namespace}
+    lease_in = lease_namespace(options.namespace, options.watch)
     return (
         *(crds(options.kinds) if options.definitions else ()),
         *_namespace(options),
         _account(NAME, options.namespace),
         *people(options.kinds, options.namespace if options.watch else ""),
-        *rights(options.kinds, options.namespace, options.watch, account),
+        *rights(options.kinds, options.namespace, options.watch, account, lease_in),
         _service(options.namespace),
         _deployment(options.image, options.namespace, _arguments(options)),
         _disruption_budget(options.namespace),
@@ -69,10 +70,15 @@ def manifests(options: InstallOptions) -> tuple[Body, ...]:
 
 
 def _namespace(options: InstallOptions) -> tuple[Body, ...]:
-    """The namespace of the operator. If its jobs run in the same namespace, we neither create nor restrict it."""
-    if options.namespace == options.watch:
-        return ()
-    return ({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": options.namespace, "labels": _RESTRICTED}},)
+    """The namespace of the operator, and the namespace of the lease.
+
+    If the jobs of the operator run in its own namespace, we neither create nor restrict it: it belongs to the users.
+    """
+    lease_in = lease_namespace(options.namespace, options.watch)
+    names = dict.fromkeys([options.namespace, lease_in] if options.namespace != options.watch else [])
+    return tuple(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": _RESTRICTED}} for name in names
+    )
 
 
 def _account(name: str, namespace: str) -> Body:
@@ -86,9 +92,14 @@ def _account(name: str, namespace: str) -> Body:
 
 
 def _arguments(options: InstallOptions) -> list[str]:
-    """The arguments of the operator that depend on the options."""
+    """The arguments of the operator that depend on the options.
+
+    `$(NAMESPACE)` is the namespace of the pod, so that users can change the namespace of the manifest.
+    """
+    lease_in = lease_namespace(options.namespace, options.watch)
     kinds = [kind.singular for kind in options.kinds] if len(options.kinds) < len(KINDS) else []
     return [
+        f"--lease={'$(NAMESPACE)' if lease_in == options.namespace else lease_in}/{LEASE}",
         *([f"--namespace={options.watch}"] if options.watch else []),
         *([f"--kinds={','.join(kinds)}"] if kinds else []),
     ]
@@ -173,8 +184,7 @@ def _container(image: str, arguments: Sequence[str]) -> Body:
     return {
         "name": "operator",
         "image": image,
-        # The pod reads its namespace from its metadata, so that users can change the namespace of the manifest.
-        "args": ["operator", "--run-in-cluster", f"--lease=$(NAMESPACE)/{LEASE}", f"--address=:{_PORT}", *arguments],
+        "args": ["operator", "--run-in-cluster", *arguments, f"--address=:{_PORT}"],
         "env": [{"name": "NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}],
         "ports": [{"name": "http", "containerPort": _PORT}],
         # The operator answers as soon as it has started. One minute without an answer means that it hangs.

@@ -12,8 +12,9 @@ from trainwright.model.job import Body
 
 RBAC = "rbac.authorization.k8s.io"
 NAME = "trainwright-operator"
-#: The lease for leader election between the operators of one namespace.
+#: The lease for leader election between all operators of a cluster. An operator for one namespace has its own lease.
 LEASE = "operator"
+LEASE_NAMESPACE = "trainwright"
 _LEASE_ROLE = f"{NAME}-lease"
 _WATCH = ["list", "watch"]
 _MANAGE = ["get", "create", "patch", "delete"]
@@ -26,15 +27,23 @@ def cluster_role(kinds: Sequence[Kind]) -> Body:
 
 
 def lease_role(namespace: str) -> Body:
-    """The role for the lease in the operator's namespace. RBAC cannot restrict `create` to a name."""
+    """The role for the lease, in the namespace of the lease. RBAC cannot restrict `create` to a name."""
     leases = _rule("coordination.k8s.io", ["leases"], ["create"])
     ours = _rule("coordination.k8s.io", ["leases"], ["get", "patch"]) | {"resourceNames": [LEASE]}
     return _role("Role", _LEASE_ROLE, namespace, [leases, ours])
 
 
-def rights(kinds: Sequence[Kind], namespace: str, watch: str, subject: Body) -> tuple[Body, ...]:
-    """The roles and bindings of an operator for all namespaces, or for the one namespace `watch`."""
-    lease = lease_role(namespace)
+def lease_namespace(namespace: str, watch: str) -> str:
+    """The namespace of the lease, for an operator in `namespace` that manages the jobs of `watch` (empty: all)."""
+    return namespace if watch else LEASE_NAMESPACE
+
+
+def rights(kinds: Sequence[Kind], namespace: str, watch: str, subject: Body, lease_in: str = "") -> tuple[Body, ...]:
+    """The roles and bindings of an operator for all namespaces, or for the one namespace `watch`.
+
+    `lease_in` is the namespace of the lease, by default the namespace of the operator.
+    """
+    lease = lease_role(lease_in or namespace)
     if not watch:
         roles = [cluster_role(kinds), lease]
     else:

@@ -155,7 +155,16 @@ def walk(kind: inspect.Type, value: Any, path: str, found: DecodeProblems) -> An
 
 
 def _near(kind: inspect.Type, value: object) -> str:
+    if isinstance(value, str) and isinstance(kind, inspect.StructType):
+        return _in_a_field(kind, value)
     return nearest(value, [str(choice) for choice in choices(kind)]) if isinstance(value, str) else ""
+
+
+def _in_a_field(kind: inspect.StructType, value: str) -> str:
+    """The mapping that the user probably means by a text: the only field that accepts the text, with the text."""
+    near = {field.encode_name: nearest(value, [str(one) for one in choices(field.type)]) for field in kind.fields}
+    found = [f"{{{name}: {word}}}" for name, word in near.items() if word]
+    return found[0] if len(found) == 1 else ""
 
 
 def _union(kind: inspect.UnionType, value: Any, path: str, found: DecodeProblems) -> Any:

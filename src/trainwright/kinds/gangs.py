@@ -36,7 +36,7 @@ VOLCANO = Gang(
 )
 #: Any installed gang scheduler, unless the operator's settings name one.
 ALL = (VOLCANO, PLUGINS, T9K)
-ANY = replace(ALL[0], instead=ALL[1:])
+ANY = replace(ALL[0], alternatives=ALL[1:])
 #: The same for a job that does not ask for a gang: it gets one only if the operator's settings name a gang scheduler.
 ANY_UNASKED = replace(ANY, asked=False)
 

@@ -136,7 +136,8 @@ def _text(kind: inspect.StrType, value: str, note: str) -> str:
     if kind.max_length is not None and len(value) > kind.max_length:
         return f"expected at most {kind.max_length} characters, found {len(value)}"
     if kind.pattern is not None and not _pattern(kind.pattern).search(value):
-        return f"{shown(value)} does not match {kind.pattern}" + (f" ({note.rstrip('.')})" if note else "")
+        allowed = f"; expected: {note.rstrip('.')}" if note else f"; it must match {kind.pattern}"
+        return f"{shown(value)} is not allowed here{allowed}"
     return ""
 
 

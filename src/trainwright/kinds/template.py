@@ -32,6 +32,38 @@ _SCALARS: dict[str, inspect.Type] = {
     "str": inspect.StrType(),
     "time": inspect.DateTimeType(),
 }
+_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+_MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
+_SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
+#: The values that an API server accepts in a field of a type. It also accepts "", which means that it is not set.
+_ALLOWED_VALUES: dict[tuple[str, str], tuple[str, ...]] = {
+    ("Container", "imagePullPolicy"): _PULL_POLICIES,
+    ("Container", "terminationMessagePolicy"): _MESSAGE_POLICIES,
+    ("ContainerPort", "protocol"): ("TCP", "UDP", "SCTP"),
+    ("EphemeralContainer", "imagePullPolicy"): _PULL_POLICIES,
+    ("EphemeralContainer", "terminationMessagePolicy"): _MESSAGE_POLICIES,
+    ("HTTPGetAction", "scheme"): ("HTTP", "HTTPS"),
+    ("HostPathVolumeSource", "type"): (
+        "DirectoryOrCreate",
+        "Directory",
+        "FileOrCreate",
+        "File",
+        "Socket",
+        "CharDevice",
+        "BlockDevice",
+    ),
+    ("ImageVolumeSource", "pullPolicy"): _PULL_POLICIES,
+    ("LabelSelectorRequirement", "operator"): _SELECTOR_OPERATORS,
+    ("NodeSelectorRequirement", "operator"): (*_SELECTOR_OPERATORS, "Gt", "Lt"),
+    ("PodSecurityContext", "fsGroupChangePolicy"): ("OnRootMismatch", "Always"),
+    ("PodSpec", "dnsPolicy"): ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
+    ("PodSpec", "preemptionPolicy"): ("PreemptLowerPriority", "Never"),
+    ("SeccompProfile", "type"): ("RuntimeDefault", "Localhost", "Unconfined"),
+    ("Toleration", "effect"): ("NoSchedule", "PreferNoSchedule", "NoExecute"),
+    ("Toleration", "operator"): ("Exists", "Equal", "Gt", "Lt"),
+    ("TopologySpreadConstraint", "whenUnsatisfiable"): ("DoNotSchedule", "ScheduleAnyway"),
+    ("VolumeMount", "mountPropagation"): ("None", "HostToContainer", "Bidirectional"),
+}
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _MAX_PORT = 65535
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a path inside the pod
@@ -92,10 +124,15 @@ def _type(spelling: str) -> inspect.Type:
     if spelling.startswith("{"):
         return inspect.DictType(inspect.StrType(), _type(spelling[1:-1]))
     fields = (
-        inspect.Field(name, name, _type(inner.removesuffix("!")), required=inner.endswith("!"))
+        inspect.Field(name, name, _field_type(spelling, name, inner), required=inner.endswith("!"))
         for name, inner in TYPES[spelling].items()
     )
     return inspect.StructType(Struct, tuple(fields))
+
+
+def _field_type(struct: str, name: str, spelling: str) -> inspect.Type:
+    allowed = _ALLOWED_VALUES.get((struct, name))
+    return _type(spelling.removesuffix("!")) if allowed is None else inspect.LiteralType((*allowed, ""))
 
 
 # -- the checks ------------------------------------------------------------------------------------------------------

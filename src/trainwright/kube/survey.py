@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from trainwright.crd.compare import CrdOrigin, InstalledCrd, installed, listed
-from trainwright.crd.rbac import NAME
+from trainwright.crd.rbac import LEASE, LEASE_NAMESPACE, NAME
 from trainwright.errors import ForbiddenError, NotFoundError
 from trainwright.kinds.base import Kind, load
 from trainwright.kube.cluster import KubeCluster
@@ -93,7 +93,7 @@ class Survey(Struct, frozen=True, rename="camel"):
     server: str
     kinds: tuple[KindSurvey, ...]
     controllers: tuple[ControllerSign, ...]
-    #: The installed operators of Trainwright.
+    #: The installed operators of Trainwright, and the leases that an operator holds now.
     operators: tuple[str, ...]
     not_permitted: tuple[str, ...]
 
@@ -117,9 +117,8 @@ async def survey(cluster: KubeCluster, server: str, namespace: str, kinds: Seque
         leases=await reader.every(_LEASES),
     )
     controllers = other_controllers(kinds, objects, now)
-    return Survey(
-        server, tuple(surveys), controllers, own_operators(objects.deployments), tuple(dict.fromkeys(reader.forbidden))
-    )
+    operators = (*own_operators(objects.deployments), *held_leases(objects.leases, objects.deployments, now))
+    return Survey(server, tuple(surveys), controllers, operators, tuple(dict.fromkeys(reader.forbidden)))
 
 
 class _Reader:
@@ -230,6 +229,18 @@ def own_operators(deployments: Iterable[Body]) -> tuple[str, ...]:
     return tuple(f"{_name(one)} ({', '.join(_images(one))})" for one in found)
 
 
+def held_leases(leases: Iterable[Body], deployments: Iterable[Body], now: datetime) -> tuple[str, ...]:
+    """The leases that operators of Trainwright hold now. An operator on a laptop has no Deployment, only a lease."""
+    namespaces = {one["metadata"].get("namespace") for one in deployments if _is_ours(one)} | {LEASE_NAMESPACE}
+    found = []
+    for one in leases:
+        meta, spec = one["metadata"], one.get("spec") or {}
+        is_ours = meta["name"] == LEASE and meta.get("namespace") in namespaces
+        if is_ours and spec.get("holderIdentity") and _is_fresh(spec, now):
+            found.append(f"Lease {_name(one)}, held by {spec['holderIdentity']}")
+    return tuple(found)
+
+
 def _deployments(
     kinds: Sequence[Kind], deployments: Iterable[Body], accounts: dict[tuple[str, str], tuple[str, ...]]
 ) -> list[ControllerSign]:
@@ -322,11 +333,14 @@ def _leases(kinds: Sequence[Kind], leases: Iterable[Body], now: datetime) -> lis
             if any(word in name for word in kind.controller_names) or name.endswith(f".{kind.group}")
         )
         if names and spec.get("holderIdentity"):
-            renewed = parse_time(spec.get("renewTime") or "")
-            fresh = renewed is not None and now - renewed < _LEASE_FRESHNESS
-            detail = f"objects by {spec['holderIdentity']}, renewed {spec.get('renewTime') or 'never'}"
-            found.append(ControllerSign(f"Lease {_name(one)}", names, detail, active=fresh))
+            detail = f"held by {spec['holderIdentity']}, renewed {spec.get('renewTime') or 'never'}"
+            found.append(ControllerSign(f"Lease {_name(one)}", names, detail, active=_is_fresh(spec, now)))
     return found
+
+
+def _is_fresh(lease_spec: Body, now: datetime) -> bool:
+    renewed = parse_time(lease_spec.get("renewTime") or "")
+    return renewed is not None and now - renewed < _LEASE_FRESHNESS
 
 
 def _is_ours(deployment: Body) -> bool:

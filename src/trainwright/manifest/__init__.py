@@ -6,6 +6,6 @@ not a manifest raises a `ManifestError` with one line that names the position an
 """
 
 from trainwright.manifest.builder import LARGEST, MalformedError
-from trainwright.manifest.documents import Document, read
+from trainwright.manifest.documents import Document, errors_of, examine, read
 
-__all__ = ["LARGEST", "Document", "MalformedError", "read"]
+__all__ = ["LARGEST", "Document", "MalformedError", "errors_of", "examine", "read"]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parses the bytes of a file into plain objects in one pass, with limits on size, depth and the number of values.
 
-The builder reads the events of the YAML parser instead of using PyYAML's constructor. So it can refuse duplicate keys,
-foreign tags and expanding aliases as soon as they occur, and keep the line of every field: it builds a tree of marks
-beside the tree of values. Scalars follow the rules of kubectl: YAML 1.1 booleans, no base-60 numbers, times stay text.
+The builder reads the events of the YAML parser instead of using PyYAML's constructor. So it can report duplicate keys,
+refuse foreign tags and expanding aliases as soon as they occur, and keep the line of every field: it builds a tree of
+marks beside the tree of values. Scalars follow the rules of kubectl: YAML 1.1 booleans, no base-60 numbers, times stay
+text.
 """
 
 import re
@@ -69,6 +70,8 @@ def _checked(file: str, text: str) -> str:
 
 #: Maximum nesting of values.
 DEEPEST = 64
+#: Maximum number of duplicate keys in one file that are reported. The reader stops at the next one.
+_MAX_REPEATED = 100
 #: Maximum number of values in one file. An alias counts as many values as its anchor contains.
 MOST = 50_000
 
@@ -88,8 +91,10 @@ class Builder:
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
-        #: The number of the current object, for errors. `documents.read` sets it: a List contains several objects.
+        #: The number of the current object, for errors. `documents.examine` sets it: a List contains several objects.
         self.number = 1
+        #: The duplicate keys, each with its mark and message. The last value of such a key counts.
+        self.repeated: list[tuple[Any, str]] = []
         self._remaining = MOST
         self._anchors: dict[str, Node] = {}
         self._events: Iterator[Event] = iter(yaml.parse(text, Loader=_LOADER))
@@ -108,8 +113,12 @@ class Builder:
 
     def fail(self, mark: Any, what: str) -> NoReturn:
         """Raise MalformedError for the position of the mark."""
+        raise self.error(mark, what, self.number)
+
+    def error(self, mark: Any, what: str, number: int) -> MalformedError:
+        """The error for the position of the mark, in the object with this number."""
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (None, None)
-        raise MalformedError(self.file, what, line, column, document=self.number)
+        return MalformedError(self.file, what, line, column, document=number)
 
     def _node(self, event: Any, depth: int) -> Node:
         self._check_limits(event, depth)
@@ -172,8 +181,13 @@ class Builder:
             self.fail(event.start_mark, str(error))
         if key in marks:
             both = f"on lines {marks[key][0]} and {_line(event)}"
-            self.fail(event.start_mark, f"key {key[:60]!r} is given twice, {both}")
+            self._repeat(event.start_mark, f"key {key[:60]!r} is given twice, {both}")
         return key
+
+    def _repeat(self, mark: Any, what: str) -> None:
+        if len(self.repeated) == _MAX_REPEATED:
+            self.fail(mark, what)
+        self.repeated.append((mark, what))
 
     def _sources(self, node: Node, event: Event) -> list[Node]:
         """The mappings from which `<<` takes keys. If several have a key, the first one wins."""

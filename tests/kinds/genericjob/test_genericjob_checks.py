@@ -38,6 +38,26 @@ def with_text(text: str, **spec: Any) -> Body:
 LONG = "j" * 55
 CASES: dict[str, tuple[Body, list[Problem]]] = {
     "nothing is wrong": (manifest(), []),
+    "a type that is no part of a name": (
+        manifest(replicas("Worker_1")),
+        [
+            error(
+                "spec.replicaSpecs[0].type",
+                "the text 'Worker_1' is not allowed here; expected: Lower-case letters, digits and `-`, with a letter "
+                "or digit at both ends",
+            )
+        ],
+    ),
+    "a restart policy as a word": (
+        manifest(replicas(restartPolicy="OnFailure")),
+        [
+            error(
+                "spec.replicaSpecs[0].restartPolicy",
+                "expected a mapping, found the text 'OnFailure'",
+                "{policy: OnFailure}",
+            )
+        ],
+    ),
     "no name": (manifest(name=""), [error("metadata.name", "a job needs a name")]),
     "a name with dots": (
         manifest(name="my.job"),

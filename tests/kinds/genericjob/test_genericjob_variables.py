@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from genericjob_driver import Driver, container, manifest, replicas
 
+from trainwright.kinds.base import load
+from trainwright.kinds.genericjob import GENERICJOB
 from trainwright.kinds.genericjob.environment import ReplicaVariables, fill
 from trainwright.model.meta import Key
 from trainwright.model.site import Site
@@ -148,3 +150,27 @@ def test_without_services_there_are_no_hosts() -> None:
     text = "$(service.worker[0].host)"
 
     assert fill(text, ReplicaVariables("worker", 0, {"worker": 2}, {}, None)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "near"),
+    [
+        pytest.param("--rank=$(rnk)", {}, "$(rank)", id="a misspelt variable"),
+        pytest.param("$(RANK)", {}, "$(rank)", id="another case"),
+        pytest.param("$(replica[worker])", {}, "$(replicas[worker])", id="a misspelt variable with a type"),
+        pytest.param("$(servce.port[a])", {}, "$(service.port[a])", id="a misspelt service"),
+        pytest.param("$(DATA_DRI)", {"env": [{"name": "DATA_DIR", "value": "a"}]}, "$(DATA_DIR)", id="environment"),
+        pytest.param("$(RANK)", {"env": [{"name": "RANK", "value": "a"}]}, "", id="the container has it"),
+        pytest.param("$(rnk)", {"envFrom": [{"configMapRef": {"name": "a"}}]}, "", id="a ConfigMap may have it"),
+        pytest.param("$$(rnk)", {}, "", id="an escape"),
+        pytest.param("$(A99)", {"env": [{"name": f"A{i}", "value": "a"} for i in range(100)]}, "", id="many"),
+        pytest.param("$(LOGDIR)", {}, "", id="nothing is near"),
+        pytest.param("echo $(nproc) $(cat rank)", {"env": [{"name": "NPROC", "value": "a"}]}, "", id="a shell's"),
+    ],
+)
+def test_a_reference_that_nobody_fills_in(text: str, more: dict[str, Any], near: str) -> None:
+    pod = {"containers": [container(command=["sh", "-c", text], **more)]}
+    problems = load(GENERICJOB, manifest(replicas(pod=pod))).problems
+
+    assert [one.nearest for one in problems] == ([near] if near else [])
+    assert all(one.warning and one.path.endswith("containers[0].command[2]") for one in problems)

@@ -31,6 +31,11 @@ def env(*names: str) -> dict[str, Any]:
             "spec.worker.template.spec.containers[0].image",
             "missing; expected the name of an image",
         ),
+        (
+            {"worker": role(1, pod={"restartPolicy": "onfailure"})},
+            "spec.worker.template.spec.restartPolicy",
+            "expected one of Always, Never, OnFailure, found the text 'onfailure'; did you mean `OnFailure`?",
+        ),
     ],
     ids=str,
 )

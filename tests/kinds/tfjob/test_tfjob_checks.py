@@ -39,6 +39,10 @@ def bad_name(name: str) -> list[Problem]:
 
 CASES: dict[str, tuple[Body, list[Problem]]] = {
     "nothing is wrong": (manifest(Worker=2, PS=1), []),
+    "a misspelt worker is told once": (
+        manifest(Wroker=2, PS=1),
+        [error(f"{SPECS}.Wroker", f"'Wroker' is not a type of replica; expected {KNOWN}", "Worker")],
+    ),
     # -- what the original's webhook refuses
     "a name that begins with a digit": (manifest("00test", Worker=1), bad_name("00test")),
     "a name with upper-case letters": (manifest("Test", Worker=1), bad_name("Test")),
@@ -206,7 +210,6 @@ CASES: dict[str, tuple[Body, list[Problem]]] = {
                 "no container is called 'tensorflow', which is the one that trains; found ps",
             ),
             error(f"{SPECS}.PS.template.spec.containers[0].image", "missing; expected the name of an image"),
-            warning(SPECS, NOBODY),
         ],
     ),
     # -- what looks wrong

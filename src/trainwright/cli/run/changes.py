@@ -68,7 +68,10 @@ def _value(whole: str, text: str) -> Any:
     if not text:
         return ""
     try:
-        values = [value for value, _ in Builder("VALUE", text).documents()]
+        builder = Builder("VALUE", text)
+        values = [value for value, _ in builder.documents()]
+        for mark, what in builder.repeated:
+            builder.fail(mark, what)
     except MalformedError as error:
         raise UsageError(f"--set {whole}: the value is {error.what}") from None
     if len(values) > 1:

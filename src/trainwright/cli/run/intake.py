@@ -5,12 +5,13 @@ The problems have the texts and lines of `trainwright validate`. One error anywh
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 import click
 from msgspec import Struct
 
 from trainwright.cli import output
-from trainwright.cli.documents import documents, placed, subject_of
+from trainwright.cli.documents import examined, placed, subject_of
 from trainwright.cli.output import Finding
 from trainwright.cli.run import from_command
 from trainwright.cli.run.changes import FieldEdit, apply, where
@@ -19,7 +20,7 @@ from trainwright.errors import UsageError
 from trainwright.kinds.base import Kind, Loaded, load
 from trainwright.kinds.scalars import parts
 from trainwright.local.checks.admission import content_problems, misnamed
-from trainwright.manifest import Document
+from trainwright.manifest import Document, errors_of
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.problem import Problem
@@ -56,8 +57,17 @@ class InputRefused(UsageError):  # noqa: N818 - the name says what happened
 
 
 def take(files: Iterable[str], namespace: str, changes: Iterable[FieldEdit]) -> RunInput:
-    """Read and check these files. Raises InputRefused after all problems are printed."""
-    return judge((each for file in files for each in documents(file)), namespace, changes)
+    """Read and check these files. Raises InputRefused or MalformedError after all other problems are printed."""
+    found = [part for file in files for part in examined(file)]
+    documents = [part for part in found if isinstance(part, Document)]
+    malformed = [error for part in found for error in errors_of(part)]
+    if not malformed:
+        return judge(documents, namespace, changes)
+    with suppress(UsageError):  # `judge` prints the problems of the documents that can be read
+        judge(documents, namespace, changes)
+    for error in malformed[:-1]:
+        click.echo(f"trainwright: {error}", err=True)
+    raise malformed[-1]
 
 
 def judge(given: Iterable[Document], namespace: str, changes: Iterable[FieldEdit]) -> RunInput:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from trainwright.cli.condition import condition
 from trainwright.cli.record import RunInfo, RunRecord
 from trainwright.cli.run.follow import Changes, RunFollower, watch
+from trainwright.cli.run.from_command import FILE as COMMAND
 from trainwright.cli.run.intake import RunInput
 from trainwright.cli.run.model import RunModel
 from trainwright.cli.run.verdict import CODES, RunEnd, VerdictInput, find_verdict
@@ -345,6 +346,7 @@ class RunSession:
             replicas=self._last_replicas.get(key, []),
             last_lines=self._follower.last_lines,
             pods=tuple(self._model.restart_counts(key)),
+            by_command=any(task.key == key and task.document.file == COMMAND for task in self._config.intake.tasks),
         )
         return replace(find_verdict(self._model.row(key), context), terminated=tuple(self._terminated.get(key, ())))
 

@@ -62,6 +62,8 @@ class VerdictInput(Struct, frozen=True):
     last_lines: Callable[[str, int, str], tuple[str, ...]]
     #: The pods with restarts that the ledger does not count yet.
     pods: tuple[PodCount, ...] = ()
+    #: Whether the job was made from a command.
+    by_command: bool = False
 
 
 def find_verdict(job_row: JobRow, context: VerdictInput) -> JobVerdict:
@@ -124,7 +126,9 @@ def _failed(job_row: JobRow, outcome: Outcome, context: VerdictInput, blank: Job
     if cause.started:
         lines = context.last_lines(failure.pod, failure.attempt, cause.container) or _message_lines(cause)
     explained = bool(_node_message(cause, lines)) and cause.started
-    evidence = Evidence(code, signal, cause.reason, lines, context.runtime, cause.message, explained)
+    evidence = Evidence(
+        code, signal, cause.reason, lines, context.runtime, cause.message, explained, context.by_command
+    )
     return replace(
         blank,
         because=_because(outcome, failure, job),
@@ -214,6 +218,8 @@ class Evidence(Struct, frozen=True):
     message: str = ""
     #: Whether this message says why the node ended the container.
     explained: bool = False
+    #: Whether the job was made from a command, so that its limits come from options.
+    by_command: bool = False
 
     @property
     def text(self) -> str:
@@ -250,7 +256,8 @@ def _module_hint(one: Evidence) -> str:
 
 
 def _memory_hint(one: Evidence) -> str:
-    return "it used more memory than its limit: raise resources.limits.memory" if one.reason == "OOMKilled" else ""
+    limit = "--memory-per-replica" if one.by_command else "resources.limits.memory"
+    return f"it used more memory than its limit: raise {limit}" if one.reason == "OOMKilled" else ""
 
 
 def _not_found_hint(one: Evidence) -> str:

@@ -9,13 +9,17 @@ has. The server multiplies the limits in `wire` to estimate the cost of a rule, 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
-from trainwright.kinds.genericjob.environment import Reference, scan
+from trainwright.kinds.genericjob.environment import Reference, scan, unknown
 from trainwright.kinds.genericjob.policies import RESTART_SCOPE, SCOPES, number
 from trainwright.kinds.genericjob.wire import FinishRule, GenericJob, GenericJobSpec, ReplicaSpec, ResumeSpec
 from trainwright.kinds.scalars import LABEL, MAX_REPLICAS, check_replica_names, check_total, under
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
+
+#: At most this many unknown references and variable names are compared: absurd templates must not cost minutes.
+_MAX_NAMES_COMPARED = 32
 
 
 def check(job: GenericJob) -> tuple[Problem, ...]:
@@ -73,6 +77,7 @@ def _replica_specs(job: GenericJob) -> Iterator[Problem]:
         yield from check_replica_names(job.metadata.name, one.type, one.replicas, f"{path}.type", " or the type")
         yield from _restart(one, path)
         yield from _bad_references(_texts(one.template, f"{path}.template"), job.spec)
+        yield from _misspelt_references(one.template, f"{path}.template")
 
 
 def _restart(one: ReplicaSpec, path: str) -> Iterator[Problem]:
@@ -163,12 +168,38 @@ def _bad_references(texts: Iterable[tuple[str, str]], spec: GenericJobSpec) -> I
 
 def _texts(body: Body, path: str) -> Iterator[tuple[str, str]]:
     """Every text in which variables are filled in. The template may have any shape."""
+    for place, container in _containers(body, path):
+        yield from _container_texts(container, place)
+
+
+def _containers(body: Body, path: str) -> Iterator[tuple[str, Body]]:
+    """Every container of a template, with its path."""
     spec = body.get("spec")
     for group in ("initContainers", "containers"):
         containers = spec.get(group) if isinstance(spec, dict) else None
         for position, container in enumerate(containers if isinstance(containers, list) else ()):
             if isinstance(container, dict):
-                yield from _container_texts(container, f"{path}.spec.{group}[{position}]")
+                yield f"{path}.spec.{group}[{position}]", container
+
+
+def _misspelt_references(body: Body, path: str) -> Iterator[Problem]:
+    """References without a value that look like misspellings."""
+    for where, (name, known, rest) in islice(_unknown_references(body, path), _MAX_NAMES_COMPARED):
+        if near := nearest(name, known[:_MAX_NAMES_COMPARED]):
+            message = f"$({name}{rest}) is neither a variable of this job nor of the container, and is left as it is"
+            yield Problem(where, message, f"$({near}{rest})", warning=True)
+
+
+def _unknown_references(body: Body, path: str) -> Iterator[tuple[str, tuple[str, tuple[str, ...], str]]]:
+    """References without a value. `envFrom` can add a variable of any name, so containers with it are not checked."""
+    for place, container in _containers(body, path):
+        if container.get("envFrom"):
+            continue
+        env = container.get("env")
+        entries = env if isinstance(env, list) else ()
+        names = dict.fromkeys(str(entry.get("name")) for entry in entries if isinstance(entry, dict))
+        for where, text in _container_texts(container, place):
+            yield from ((where, found) for found in unknown(text, names))
 
 
 def _container_texts(container: Body, path: str) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ every other `$(NAME)`: the kubelet expands those.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 
 from msgspec import Struct
@@ -23,6 +23,11 @@ _VARIABLE = re.compile(
     r"|\$\(service\.port\[(?P<port>[^\[\]()]+)\]\)"
     r"|(?P<malformed>\$\((?:service\.|replicas\[)(?:[^()]|\$\([^()]*\))*\))"
 )
+
+#: Any `$(NAME)`, of a GenericJob or of Kubernetes, with the text after the name, which only our variables have.
+_NAME = re.compile(r"\$\$|\$\((?P<name>[A-Za-z_][A-Za-z0-9_-]*)(?P<rest>[.\[][^()\s]*)?\)")
+#: Commands that a script may call as `$(COMMAND)` in a shell: these are not misspelt variables.
+_COMMANDS = frozenset({"arch", "date", "hostname", "id", "ls", "nproc", "pwd", "tty", "uname", "whoami"})
 
 
 class ReplicaVariables(Struct, frozen=True):
@@ -84,6 +89,18 @@ class Reference(Struct, frozen=True):
 def scan(text: str) -> Iterator[Reference]:
     """Every variable of ours in a text."""
     return (part for part in _parts(text) if isinstance(part, Reference))
+
+
+def unknown(text: str, variables: Collection[str]) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """Every `$(NAME)` without a value: the name, the valid names, and the text after the name.
+
+    `variables` are the environment variables of the container, whose values the kubelet fills in.
+    """
+    for match in _NAME.finditer(text):
+        name, rest = match["name"], match["rest"] or ""
+        known = ("replicas", "service") if rest else ("type", "rank", *variables)
+        if name is not None and name not in known and name not in _COMMANDS and f"{name}{rest}" not in variables:
+            yield name, known, rest
 
 
 @lru_cache(maxsize=256)

@@ -28,7 +28,7 @@ TypeName = Annotated[
         min_length=1,
         max_length=63,
         pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?\Z",
-        description="Part of object names: lower-case letters, digits and dashes.",
+        description="Lower-case letters, digits and `-`, with a letter or digit at both ends.",
     ),
 ]
 Words = Annotated[tuple[Annotated[str, Meta(max_length=8192)], ...], Meta(max_length=128)]

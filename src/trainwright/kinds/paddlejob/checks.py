@@ -30,7 +30,7 @@ from trainwright.kinds.paddlejob.wire import (
 )
 from trainwright.kinds.scalars import MAX_NAME_LENGTH, MAX_REPLICAS, check_name, check_replica_names, check_total, item
 from trainwright.model.job import Body
-from trainwright.model.problem import Problem, nearest
+from trainwright.model.problem import Problem, nearest, shown
 
 #: Variables that the controller writes on each pod, after the user's own.
 WRITTEN = (
@@ -66,12 +66,21 @@ def _template(body: Body, path: str, *, host_network: bool) -> Iterator[Problem]
     listed = spec.get("containers")
     containers = [one if isinstance(one, dict) else {} for one in listed] if isinstance(listed, list) else []
     yield from _containers(containers, f"{path}.spec.containers")
+    yield from _restart_policy(spec.get("restartPolicy"), f"{path}.spec.restartPolicy")
     if spec.get("restartPolicy") == "Always":
         message = "Always restarts containers also after success, so the job never succeeds"
         yield Problem(f"{path}.spec.restartPolicy", message, "OnFailure", warning=True)
     if spec.get("hostNetwork") and not host_network:
         message = "pods on the same node would share ports; `intranet: Host` gives each pod its own ports"
         yield Problem(f"{path}.spec.hostNetwork", message, warning=True)
+
+
+def _restart_policy(given: Any, path: str) -> Iterator[Problem]:
+    """The pods get the value unchanged, and an API server accepts only these values."""
+    known = ("Always", "Never", "OnFailure")
+    if given not in (None, "", *known):
+        near = nearest(given, known) if isinstance(given, str) else ""
+        yield Problem(path, f"expected one of {', '.join(known)}, found {shown(given)}", near)
 
 
 def _containers(containers: list[Body], path: str) -> Iterator[Problem]:

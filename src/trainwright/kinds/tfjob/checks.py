@@ -154,6 +154,8 @@ def _policies(spec: TFJobSpec) -> Iterator[Problem]:
     decider = types.get(leading)
     if not any(one.replicas for one in types.values()):
         return  # a job without replicas has its own error
+    if None in types and (decider is None or not decider.replicas):
+        return  # an unknown type has its own error, and may be a misspelt chief or worker
     if decider is None or not decider.replicas:
         message = "there is neither a chief nor a worker, so the job can never succeed"
         yield Problem(_SPECS, message, warning=True)
