@@ -147,7 +147,7 @@ def test_a_secret_can_be_changed_by_plain_text_too() -> None:
 @pytest.mark.parametrize(
     ("resource", "parts", "expected"),
     [
-        (SECRETS, {"data": {"a": "plain!"}}, "data.a: expected text in base64; `stringData` takes it as it is"),
+        (SECRETS, {"data": {"a": "plain!"}}, "data.a: expected text in base64; `stringData` takes plain text"),
         (SECRETS, {"data": {"a": 1}}, "data.a: expected text, found the number 1; put it in quotes"),
         (SECRETS, {"stringData": {"a": True}}, "stringData.a: expected text, found true; put it in quotes"),
         (SECRETS, {"data": ["a"]}, "data: expected a mapping, found a list of 1"),

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 import trainwright
 from trainwright.errors import ApiError, EngineError
 from trainwright.local.agent_main import AgentConfig
-from trainwright.local.scheduling.scheduler import node_lost
+from trainwright.local.scheduling.scheduler import mark_node_lost
 from trainwright.local.settings import SOCKET, EngineSettings
 from trainwright.local.sockets.protocol import HeartbeatRequest
 from trainwright.model.meta import Key
@@ -181,7 +181,7 @@ class AgentProcesses:
         if not self._stopping.is_set():
             why = agent.verdict or f"{agent.title} {_ended(code)}"
             notify(f"{name} is lost: {why}")
-            await node_lost(self._cluster, name, self._clock, why)
+            await mark_node_lost(self._cluster, name, self._clock, why)
 
     async def stop(self, grace: float) -> None:
         """Every agent down, with all its pods; those that do not end in time are killed."""
