@@ -227,13 +227,6 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
         mounting("/x", hostPath={"path": "data"}),
         ["….volumes[0].hostPath.path: expected an absolute path, found 'data'"],
     ),
-    "type of path": (
-        mounting("/x", hostPath={"path": "/", "type": "Fil"}),
-        [
-            "….volumes[0].hostPath.type: 'Fil' is not known; expected Directory, DirectoryOrCreate, File,"
-            " FileOrCreate, Socket, CharDevice, BlockDevice; did you mean `File`?"
-        ],
-    ),
     "too much": (
         job({"resources": {"requests": {"cpu": 64}}}),
         [

@@ -155,9 +155,6 @@ def _host_path_problems(host: Mapping[str, object], path: str) -> Iterator[Probl
     text, kind = str(host.get("path", "")), str(host.get("type") or "")
     if not text.startswith("/"):
         yield Problem(f"{path}.path", f"expected an absolute path, found {text!r}")
-    elif kind and kind not in HOST_PATH_TYPES:
-        message = f"{kind!r} is not known; expected {', '.join(HOST_PATH_TYPES)}"
-        yield Problem(f"{path}.type", message, nearest(kind, HOST_PATH_TYPES))
     elif not Path(text).exists():
         if not kind.endswith("OrCreate"):
             hint = "" if kind else "; `type: DirectoryOrCreate` makes it"
