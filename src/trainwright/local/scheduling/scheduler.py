@@ -18,9 +18,9 @@ from trainwright.errors import ApiError, ConflictError, GoneError, NotFoundError
 from trainwright.local.scheduling.affinity import ready_condition
 from trainwright.local.scheduling.cache import Leased, PodInfo, SchedulerCache, finished
 from trainwright.local.scheduling.placement import Placements, place
-from trainwright.model.gangs import rfc3339
 from trainwright.model.job import Body
 from trainwright.model.meta import DEVICES, Key
+from trainwright.model.units import rfc3339
 from trainwright.node.devices.pool import DevicePool, DeviceRequest, Granted, counts
 from trainwright.runtime.informer import ListWatch
 from trainwright.runtime.ports import (
