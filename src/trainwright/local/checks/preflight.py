@@ -153,7 +153,7 @@ def _requests_path(pods: RolePods) -> str:
 
 
 def _capacity_problems(job: Job, all_pods: Sequence[RolePods], node_infos: Sequence[NodeInfo]) -> Iterator[Problem]:
-    """Report a gang that does not fit on all nodes together; of another job, that some replicas run after others."""
+    """Report a gang that does not fit on all nodes together; warn if the replicas of another job cannot run at once."""
     if not node_infos:
         return
     # A resource of which one pod requests more than any node has is reported for that pod.

@@ -125,7 +125,7 @@ def _taint(given: Any) -> NodeTaint:
 
 
 def refusal(pod: NodeTerms, node: NodeTraits) -> str:
-    """Why the node refuses such a pod, in a few words that can be counted; empty if it does not."""
+    """Why the node refuses such a pod, in a few words by which nodes can be counted; empty if it accepts the pod."""
     if not node.ready:
         return "not ready"
     if node.unschedulable:

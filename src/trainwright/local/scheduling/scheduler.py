@@ -49,7 +49,7 @@ _BINDS_PER_ITERATION = 64
 _RETRY_SECONDS = 1.0
 #: Seconds between two checks of the leases of other runs while a pod waits for a device.
 _LEASE_CHECK_SECONDS = 0.5
-#: Another run holds the mutex for some milliseconds while it takes leases: the number of tries, and seconds between.
+#: Another run holds the mutex for some milliseconds while it takes leases: number of tries, and seconds between them.
 _MUTEX_TRIES = 50
 _MUTEX_PAUSE_SECONDS = 0.01
 
@@ -127,7 +127,7 @@ class Scheduler:
     async def _place_pods(self) -> None:
         while True:
             await self._wake.wait()
-            # Passes may use a quarter of the time: with longer passes the bursts become larger.
+            # Wait for three times the duration of the last pass, so that passes use at most a quarter of the time.
             await asyncio.sleep(max(_COALESCE_SECONDS, 3 * self._pass_seconds))
             self._wake.clear()
             decisions, granted = await self._decide()

@@ -232,7 +232,7 @@ class _AsyncConnection:
                 for line in lines.feed(data):
                     self._deliver(_decode_reply(line))
         except (OSError, LineTooLongError, msgspec.DecodeError):
-            pass  # No error leaves a connection that could still be used.
+            pass  # After such an error the connection cannot be used any longer.
         finally:
             self._set_lost()
 

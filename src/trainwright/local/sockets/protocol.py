@@ -77,7 +77,7 @@ def connect(path: Path) -> socket.socket:
 
 @contextmanager
 def socket_address(path: Path) -> Iterator[str]:
-    """The path as a socket address. A path that is too long is replaced by one through a descriptor of its folder."""
+    """The path as a socket address. A path that is too long goes through a descriptor of its folder."""
     if len(os.fsencode(path)) <= _MAX_ADDRESS_BYTES:
         yield str(path)
     elif Path(_OWN_DESCRIPTORS).is_dir():

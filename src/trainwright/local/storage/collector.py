@@ -69,7 +69,7 @@ def _finalizers(metadata: Body, propagation: Propagation) -> list[str]:
 
 
 def _deletion_times(metadata: Body, now: datetime, seconds: int) -> Body:
-    """The fields that announce the removal. The first deletion raises the generation; a new grace counts from it."""
+    """The fields with the time of the removal. Only the first deletion raises the generation and starts the time."""
     changed: Body = {"deletionGracePeriodSeconds": seconds}
     if "deletionTimestamp" in metadata:
         due = datetime.fromisoformat(metadata["deletionTimestamp"])
@@ -213,7 +213,7 @@ class Collector:
         return Propagation.FOREGROUND if in_foreground or FOREGROUND in finalizers else Propagation.BACKGROUND
 
     def _has_dependents(self, uid: str) -> bool:
-        """Whether it has dependents, none of which waits for its own: in a circle of owners that would never end."""
+        """Whether it has dependents, and none of them waits for its own: in a circle of owners all would wait for ever."""
         dependents = self._dependents.get(uid)
         bodies = [self._objects.find(ref) for ref in dependents.refs] if dependents is not None else []
         return bool(bodies) and not any(body is not None and waits_for_dependents(body["metadata"]) for body in bodies)
