@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: S108 - paths inside of pods
-"""What can never work here, said before anything runs."""
+"""Problems that preflight reports before a run starts."""
 
 import socket
 from pathlib import Path

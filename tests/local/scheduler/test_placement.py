@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement: who goes where, who waits, and what they are told. Tables, then properties."""
+"""Placement: which pods get which node, which wait, and their reasons. Tables, then properties."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -316,7 +316,7 @@ def test_what_waits_would_not_fit_even_alone_in_what_is_left(
         taken.take(one, where)
         taken.join(one)
     second = place([one for one, _ in first.waiting], node_infos, taken, gangs(min_members))
-    # Which pods of different sizes fit beside each other is not searched exhaustively: less room can help by chance.
+    # Placement does not try all combinations of pods with different sizes, so less free room can help by chance.
     sizes: dict[Key, set[object]] = {}
     for one in pod_infos:
         sizes.setdefault(one.group or one.key, set()).add(one.requests)
@@ -371,7 +371,7 @@ def test_pods_go_where_other_runs_leave_room() -> None:
 
 
 def test_pods_are_spread_by_the_share_of_any_device() -> None:
-    """Node-0 has two pods more, node-1 has fewer devices left."""
+    """Node-0 runs two more pods, but node-1 has fewer free devices."""
     nodes = [node(amd=4), node("node-1", amd=4)]
     bound = [(pod("a"), "node-0"), (pod("b"), "node-0"), (pod("c", amd=3), "node-1")]
     assert placed(decide([pod(amd=1)], nodes, bound)) == {"p": "node-0"}

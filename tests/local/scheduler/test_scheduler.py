@@ -22,7 +22,7 @@ pytestmark = pytest.mark.looptime
 
 
 class LoopClock:
-    """The time of the loop, which the tests turn."""
+    """The time of the event loop, which the tests advance."""
 
     def now(self) -> datetime:
         return NOW + timedelta(seconds=asyncio.get_running_loop().time())

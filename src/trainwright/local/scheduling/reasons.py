@@ -112,7 +112,7 @@ def never_fits(requests: Requests, nodes: Mapping[str, Amounts]) -> str:
 
 
 def _current_reason(pod: PodInfo, room: FreeRoom) -> str:
-    """The full reason of a single node; with several, the nodes counted by reason and the full reason of the nearest."""
+    """The full reason of one node; with several, the nodes counted by reason and the full reason of the nearest."""
     missing = {name: _missing(pod.requests, room.free[name]) for name in room.accepting(pod.terms)}
     refusals = {name: refusal(pod.terms, node.traits) for name, node in room.nodes.items() if name not in missing}
     nearest = ""

@@ -213,7 +213,7 @@ class Collector:
         return Propagation.FOREGROUND if in_foreground or FOREGROUND in finalizers else Propagation.BACKGROUND
 
     def _has_dependents(self, uid: str) -> bool:
-        """Whether it has dependents, and none of them waits for its own: in a circle of owners all would wait for ever."""
+        """Whether it has dependents, and none of them waits for others: a circle of owners would wait for ever."""
         dependents = self._dependents.get(uid)
         bodies = [self._objects.find(ref) for ref in dependents.refs] if dependents is not None else []
         return bool(bodies) and not any(body is not None and waits_for_dependents(body["metadata"]) for body in bodies)
