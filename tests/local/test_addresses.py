@@ -108,7 +108,7 @@ def test_a_decision_finds_everything_reserved() -> None:
     body = store.create(JOBS["tfjob"], {"metadata": {"name": "job", "namespace": "default"}, "spec": spec})
     tfjob = load(TFJOB, body).job
 
-    site = addresses.placed(Site(names_resolve=False), tfjob)
+    site = addresses.with_reservations(Site(names_resolve=False), tfjob)
     version = store.version
     plan = reconcile(tfjob, Observed(), site, factories.NOW)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reserves an address and ports for each pod name, at the first use; they are kept over restarts of the pod.
 
-The controller calls `placed` before it reconciles a job whose names do not resolve (process runtime). The store calls
+The controller calls `with_reservations` before it reconciles a job whose names do not resolve (process runtime). The store calls
 `admit` to write the address into each new pod. Both use the same name, so a pod listens where its peers connect. The
 reservations of a job are stored in one Address object that the job owns, so they are released with the job.
 """
@@ -87,7 +87,7 @@ class Addresses:
         name = meta["name"] if pool is None else f"{meta['name']}{_HOST_NETWORK_SUFFIX}"
         return self._host_for((meta["namespace"], name), owner, pool or self._pool)
 
-    def placed(self, site: Site, job: Job) -> Site:
+    def with_reservations(self, site: Site, job: Job) -> Site:
         """The site for one reconciliation of this job, with all hosts and ports that it may need."""
         hosts, ports = self.reserve(job, endpoints_of(job))
         return replace(site, hosts=hosts, ports=ports)

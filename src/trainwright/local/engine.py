@@ -88,7 +88,7 @@ class Engine:
         site = self._site()
         settings = runtime.ControllerSettings(resync=self._settings.resync, count_delay=_COUNT_DELAY_SECONDS)
         registry = self._settings.registry
-        site_for = (lambda _job: site) if site.names_resolve else partial(addresses.placed, site)
+        site_for = (lambda _job: site) if site.names_resolve else partial(addresses.with_reservations, site)
         self._controller = Controller(self.cluster, self._clock, site_for, settings, registry=registry)
         self._controller_task = self._start_task(self._controller.run())
         self._start_task(Scheduler(self.cluster, self.store.bind, self._clock, self._nodes.devices).run())

@@ -155,5 +155,5 @@ def _agent_settings(settings: EngineSettings, name: str, share: machine.NodeCapa
 
 def _visible_folders(settings: EngineSettings) -> tuple[str, ...]:
     """Folders that pods see even if they are in /tmp: the working directory, our Python and the user's environment."""
-    theirs = [path for path in [os.environ.get("VIRTUAL_ENV", "")] if Path(path).is_absolute()]
-    return tuple(dict.fromkeys(str(path) for path in (settings.working, sys.prefix, sys.base_prefix, *theirs)))
+    venv = [path for path in [os.environ.get("VIRTUAL_ENV", "")] if Path(path).is_absolute()]
+    return tuple(dict.fromkeys(str(path) for path in (settings.working, sys.prefix, sys.base_prefix, *venv)))

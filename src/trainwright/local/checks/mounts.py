@@ -114,8 +114,8 @@ def _present_without_mount(mount: Body, volume: Body) -> bool:
 
 def _unmountable(path: str, mount: Body) -> Problem:
     place = f"at {target_of(mount)} in the process runtime, where pods see this machine's files as they are"
-    ways = "use `--runtime sandbox`, or a hostPath of that same path"
-    return Problem(f"{path}.mountPath", f"nothing can be mounted {place}; {ways}")
+    advice = "use `--runtime sandbox`, or a hostPath of that same path"
+    return Problem(f"{path}.mountPath", f"nothing can be mounted {place}; {advice}")
 
 
 def _volume_problems(path: str, volume: Body, known: KnownObjects) -> Iterator[Problem]:

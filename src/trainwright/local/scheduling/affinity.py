@@ -171,7 +171,7 @@ def _matches(one: LabelExpression, found: str | None) -> bool:
 
 def _compare(one: LabelExpression, found: str | None) -> bool:
     try:
-        here, there = int(found or ""), int(one.values[0])
+        value, limit = int(found or ""), int(one.values[0])
     except (ValueError, IndexError):
         return False
-    return here > there if one.operator == "Gt" else here < there
+    return value > limit if one.operator == "Gt" else value < limit
