@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reserves an address and ports for each pod name, at the first use; they are kept over restarts of the pod.
 
-The controller calls `with_reservations` before it reconciles a job whose names do not resolve (process runtime). The store calls
-`admit` to write the address into each new pod. Both use the same name, so a pod listens where its peers connect. The
-reservations of a job are stored in one Address object that the job owns, so they are released with the job.
+The controller calls `with_reservations` before it reconciles a job whose names do not resolve (process runtime). The
+store calls `admit` to write the address into each new pod. Both use the same name, so a pod listens where its peers
+connect. One Address object stores the reservations of a job, which owns it, so they are released with the job.
 """
 
 import asyncio
