@@ -80,7 +80,7 @@ def _deletion_times(metadata: Body, now: datetime, seconds: int) -> Body:
     return changed
 
 
-class ObjectPlace(NamedTuple):
+class ObjectRef(NamedTuple):
     """The table and the key of an object."""
 
     resource: str
@@ -90,15 +90,15 @@ class ObjectPlace(NamedTuple):
 class CollectedObjects(Protocol):
     """The operations of the store that the collector needs."""
 
-    def find(self, ref: ObjectPlace) -> Body | None:
+    def find(self, ref: ObjectRef) -> Body | None:
         """The object, or None."""
         ...
 
-    def set_metadata(self, ref: ObjectPlace, metadata: Body) -> None:
+    def set_metadata(self, ref: ObjectRef, metadata: Body) -> None:
         """Replace the metadata of an object."""
         ...
 
-    def delete_dependent(self, ref: ObjectPlace, propagation: Propagation) -> None:
+    def delete_dependent(self, ref: ObjectRef, propagation: Propagation) -> None:
         """Delete an object with the grace period that its spec names."""
         ...
 
@@ -109,7 +109,7 @@ class _Dependents:
     __slots__ = ("blocking", "refs")
 
     def __init__(self) -> None:
-        self.refs: dict[ObjectPlace, bool] = {}
+        self.refs: dict[ObjectRef, bool] = {}
         self.blocking = 0
 
 
@@ -118,19 +118,19 @@ class Collector:
 
     def __init__(self, objects: CollectedObjects) -> None:
         self._objects = objects
-        self._places: dict[str, ObjectPlace] = {}
+        self._places: dict[str, ObjectRef] = {}
         self._dependents: dict[str, _Dependents] = {}
-        self._unchecked: deque[ObjectPlace] = deque()
+        self._unchecked: deque[ObjectRef] = deque()
         self._deleting: deque[str] = deque()
         self._running = False
 
-    def added(self, ref: ObjectPlace, metadata: Body) -> None:
+    def added(self, ref: ObjectRef, metadata: Body) -> None:
         """Register a new object."""
         self._places[metadata["uid"]] = ref
         if metadata.get("ownerReferences"):
             self._adopt(ref, metadata["ownerReferences"])
 
-    def changed(self, ref: ObjectPlace, before: Body, after: Body) -> None:
+    def changed(self, ref: ObjectRef, before: Body, after: Body) -> None:
         """Register changed owner references, or a change of an object that is being deleted."""
         old, new = before.get("ownerReferences"), after.get("ownerReferences")
         if old is not new:
@@ -139,7 +139,7 @@ class Collector:
         if "deletionTimestamp" in after:
             self._deleting.append(after["uid"])
 
-    def removed(self, ref: ObjectPlace, metadata: Body) -> None:
+    def removed(self, ref: ObjectRef, metadata: Body) -> None:
         """Register a removed object: its dependents, and owners that wait for it, are examined."""
         del self._places[metadata["uid"]]
         dependents = self._dependents.get(metadata["uid"])
@@ -162,7 +162,7 @@ class Collector:
         finally:
             self._running = False
 
-    def _adopt(self, ref: ObjectPlace, owners: Iterable[Body]) -> None:
+    def _adopt(self, ref: ObjectRef, owners: Iterable[Body]) -> None:
         for owner in owners:
             dependents = self._dependents.get(owner["uid"])
             if dependents is None:
@@ -173,7 +173,7 @@ class Collector:
         if any(not self._is_live(owner["uid"], ref) for owner in owners):
             self._unchecked.append(ref)
 
-    def _release(self, ref: ObjectPlace, owners: Iterable[Body]) -> None:
+    def _release(self, ref: ObjectRef, owners: Iterable[Body]) -> None:
         for owner in owners:
             dependents = self._dependents.get(owner["uid"])
             if dependents is None or ref not in dependents.refs:
@@ -184,7 +184,7 @@ class Collector:
             if owner["uid"] in self._places:
                 self._deleting.append(owner["uid"])
 
-    def _is_live(self, uid: str, ref: ObjectPlace) -> bool:
+    def _is_live(self, uid: str, ref: ObjectRef) -> bool:
         """Whether the owner exists in the same namespace or in none, and is not being deleted in the foreground."""
         place = self._places.get(uid)
         if place is None or (place.key.namespace and place.key.namespace != ref.key.namespace):
@@ -192,7 +192,7 @@ class Collector:
         owner = self._objects.find(place)
         return owner is not None and not waits_for_dependents(owner["metadata"])
 
-    def _check_owners(self, ref: ObjectPlace) -> None:
+    def _check_owners(self, ref: ObjectRef) -> None:
         """Remove references to owners that are gone from an object; delete the object if no owner is left."""
         body = self._objects.find(ref)
         owners = body["metadata"].get("ownerReferences") if body is not None else None
@@ -248,7 +248,7 @@ class Collector:
                 others = [owner for owner in metadata["ownerReferences"] if owner["uid"] != uid]
                 self._objects.set_metadata(ref, _with_list(metadata, "ownerReferences", others))
 
-    def _remove_finalizer(self, ref: ObjectPlace, finalizer: str) -> None:
+    def _remove_finalizer(self, ref: ObjectRef, finalizer: str) -> None:
         body = self._objects.find(ref)
         if body is not None:
             metadata = body["metadata"]

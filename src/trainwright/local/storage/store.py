@@ -16,7 +16,7 @@ from trainwright.errors import AlreadyExistsError, ConflictError, InvalidError, 
 from trainwright.local.storage import metadata as rules
 from trainwright.local.storage.collector import (
     Collector,
-    ObjectPlace,
+    ObjectRef,
     deleted_metadata,
     may_be_removed,
     waits_for_dependents,
@@ -117,7 +117,7 @@ class Tables:
         if before is None:
             table.objects[key] = record
             table.log.append(HistoryEntry(_ADDED, record))
-            self._collector.added(ObjectPlace(table.id, key), metadata)
+            self._collector.added(ObjectRef(table.id, key), metadata)
         elif "deletionTimestamp" in metadata and may_be_removed(metadata):
             self._remove(table, key, before, record)
         else:
@@ -147,27 +147,27 @@ class Tables:
         table.log.append(HistoryEntry(_MODIFIED, after, before))
         old, new = before.body["metadata"], after.body["metadata"]
         if "deletionTimestamp" in new or old.get("ownerReferences") is not new.get("ownerReferences"):
-            self._collector.changed(ObjectPlace(table.id, key), old, new)
+            self._collector.changed(ObjectRef(table.id, key), old, new)
 
     def _remove(self, table: Table, key: Key, before: StoredObject, last: StoredObject) -> None:
         del table.objects[key]
         table.log.append(HistoryEntry(_DELETED, last, before))
-        self._collector.removed(ObjectPlace(table.id, key), before.body["metadata"])
+        self._collector.removed(ObjectRef(table.id, key), before.body["metadata"])
 
     # -- used by the garbage collector --------------------------------------------------------------------------------
 
-    def find(self, ref: ObjectPlace) -> Body | None:
+    def find(self, ref: ObjectRef) -> Body | None:
         """The object, or None."""
         record = self._tables[ref.resource].objects.get(ref.key)
         return record.body if record is not None else None
 
-    def set_metadata(self, ref: ObjectPlace, metadata: Body) -> None:
+    def set_metadata(self, ref: ObjectRef, metadata: Body) -> None:
         """Replace the metadata of an object."""
         table = self._tables[ref.resource]
         before = table.objects[ref.key]
         self.put(table, ref.key, before, before.body, metadata)
 
-    def delete_dependent(self, ref: ObjectPlace, propagation: Propagation) -> None:
+    def delete_dependent(self, ref: ObjectRef, propagation: Propagation) -> None:
         """Delete an object with the grace period that its spec names."""
         self.delete(self._tables[ref.resource], ref.key, None, propagation)
 
