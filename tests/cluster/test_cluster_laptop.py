@@ -49,7 +49,7 @@ def test_the_steps_of_the_readme_work_on_a_cluster_that_has_nothing_of_ours(
     jobs.until("first", "Succeeded")
 
     assert operator.end() == 0
-    assert "the namespace of the lease was missing, and is created" in operator.tail(100)
+    assert "created the missing namespace of the lease" in operator.tail(100)
     assert plane.find("/apis/coordination.k8s.io/v1/namespaces/trainwright/leases/operator") is not None
 
 

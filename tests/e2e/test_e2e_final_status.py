@@ -91,7 +91,7 @@ def test_a_pod_that_outstays_its_grace_is_killed_and_the_status_is_final_all_the
     done = stage.run("run", "--grace", "1", generic("Unfinished", runs=DEAF))
 
     assert done.code == 0, done.said
-    assert "killed, since they had not ended after 1s: other-0" in done.out
+    assert "killed, because they had not ended after 1s: other-0" in done.out
     assert phases(kept(stage)["status"])["other"] == "Deleted"
 
 

@@ -73,7 +73,7 @@ async def test_a_cluster_with_our_own_definitions_has_nothing_in_the_way(tmp_pat
 
     assert (done.code, done.err) == (0, "")
     assert "Nothing that you may read prevents an install." in done.out
-    assert "TFJob           3      2            1         this version's (" in done.out
+    assert "TFJob           3      2            1         from this version (" in done.out
     assert "Unfinished TFJobs: 1 of nobody yet, 1 of trainwright" in done.out
     (one,) = as_json.found["kinds"]
     assert (one["kind"], one["definition"]["origin"], one["jobs"]["running"]) == ("TFJob", "current", 1)
