@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes a pod may go to."""
+"""Which nodes a pod may use."""
 
 from typing import Any
 
