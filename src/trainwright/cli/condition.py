@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a pod is, in one word and a reason, from the whole object. Called by `board` for every change of every pod."""
+"""How a pod is, in one word and a reason, from the whole object."""
 
 from collections.abc import Iterator
 from typing import Any

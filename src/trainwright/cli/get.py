@@ -5,7 +5,7 @@ Sources are the files that the run writes as things happen: `run.json`, `replica
 
 `trainwright get`: jobs that are being run on this machine, and with a name also their replicas, or how they ended.
 
-Live ones are asked of their engine (`reach`); of the others the folder of the last run tells (`record`).
+Live ones are asked of their engine (`live_job`); of the others the folder of the last run tells (`record`).
 """
 
 from collections.abc import Iterator

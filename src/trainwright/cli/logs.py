@@ -5,7 +5,7 @@ RUN/logs/<pod>/<first 8 of uid>-<container>-<restarts>.log; what was rotated awa
 
 `trainwright logs`: what replicas printed, in a live run or the last one. The files are enough; no engine is asked.
 
-`logfiles` finds them. Several replicas are told apart by their names before each line; one alone comes byte for byte.
+Several replicas are told apart by their names before each line; one alone comes byte for byte.
 """
 
 import os

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright node`: this machine as a node of a Kubernetes cluster. Loaded by `cli.main`; `cli.serve` does it.
+"""`trainwright node`: this machine as a node of a Kubernetes cluster.
 
 The options and what they mean; nothing heavy is imported before they have been read.
 
-The life of `trainwright node`: what this machine offers, the agent of `local.node`, the API server of `kube`.
+The life of `trainwright node`: what this machine offers, the agent of `node.node`, the API server of `kube`.
 
 `local` and `kube` do not know each other; here they meet.
 """

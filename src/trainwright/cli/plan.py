@@ -5,11 +5,11 @@ Replicas that differ in nothing but their name are shown once, and of many that 
 
 One job looked at before it runs: its objects, its rules, its steps; as text, JSON or YAML. Called by `plan`.
 
-`steps` drives the job, `terms` words its rules, `objects` shows what it would create.
+`steps` drives the job, `policy_text` words its rules.
 
 `trainwright plan`: what manifests would create and what would happen then, without a cluster. Loaded by `cli.main`.
 
-Reads and refuses like `validate`; `preview` finds out about one job, and says it in the form that was asked for.
+It reads and refuses like `validate`.
 """
 
 import re

@@ -5,7 +5,7 @@ A role that may be resized while it runs has bounds; a wanted size outside them 
 are told of each other when they start, a change of size starts them anew: no failure, so nothing is counted for it.
 Where they look the size up while they run, it is announced to them.
 
-Spares: pods that hold places for a role that wants to grow. `fitting` counts them, `run` makes and removes them.
+Spares: pods that hold places for a role that wants to grow. `fit` counts them, `create` makes and removes them.
 
 A role that was made smaller must not be disturbed for a guess that there is room again: where peers are told of each
 other, growing starts all of them anew. So pods of the missing replicas are made first, with everything a scheduler
@@ -15,7 +15,7 @@ them. They are no replicas: no rule, no count and no phase knows of them.
 Roles that resize themselves: fitted to what can run. A step of `reconcile`, after restarts are decided.
 
 Smaller: once every replica has a pod, and some of these have found no place for a while, the role does without so many,
-down to its least. Larger again: after a cool-down `spares` look for places; the role grows by as many as they found.
+down to its least. Larger again: after a cool-down spares look for places; the role grows by as many as they found.
 What is decided is a ceiling in the ledger, which `elastic.bounded` heeds; a user's edit changes what is wanted, and is
 not undone. A role of which some have finished is left alone: a new size could mean to do their work again.
 """

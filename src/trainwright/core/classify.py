@@ -11,7 +11,7 @@ Pods whose containers cannot be made (no such image, a missing Secret), in roles
 For a while (`Creating.restart_period`) each is replaced when it has been stuck for so long (`duration_period`), since
 another node may have better luck; after that its replica fails, or is only waited for. The while begins with the
 replica's first such pod and goes on over its successors: the ledger knows since when. `observe` asks whether a
-replica is given up, `settle` whether its pod is replaced, `lifecycle` keeps the ledger, `run` asks when to look again.
+replica is given up, `settle` whether its pod is replaced, `lifecycle` keeps the ledger, `create` asks when to look.
 """
 
 from collections.abc import Iterable, Mapping

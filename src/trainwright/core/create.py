@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Children of the whole job, a pod group or a ConfigMap: made, kept in step, removed. Called by `run` in every pass.
+"""Children of the whole job, a pod group or a ConfigMap: made, kept in step, removed. Called by `create` in every pass.
 
 Keeping a live job going: make what is missing, remove what is left over. The last step of `reconcile`.
 

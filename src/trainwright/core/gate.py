@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ConfigMap that pods wait for before they start: which attempt it speaks of, and what follows from that.
 
-It holds the addresses of one attempt at the whole job. `run` makes it once the dialect can spell it, keeps it for as
+It holds the addresses of one attempt at the whole job. `create` makes it once the dialect can spell it, keeps it for as
 long as that attempt lasts, and makes no pod of another before it is gone; so nobody ever reads of peers that are no
-more. `conclude` asks whether a container merely waits for it, `observe` whether a pod is still where it says.
+more. `classify` asks whether a container merely waits for it, `observe` whether a pod is still where it says.
 """
 
 from functools import lru_cache

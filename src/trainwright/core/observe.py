@@ -3,7 +3,7 @@
 
 Ours: its controller is this job, by UID. A pod to adopt: it bears a replica's name and this job's UID as a label, and
 has no controller. A pod to release: we control and once labelled it, but somebody took its labels away; it is let go,
-not removed. All else is foreign, and where it bears a name that we need, `run` says so.
+not removed. All else is foreign, and where it bears a name that we need, `create` says so.
 
 What is there, classified once: children → replicas by role and index, leftovers, claims. The first step of a pass.
 
@@ -103,7 +103,7 @@ class StalePod(Struct, frozen=True, gc=False):
     role: str
     index: int
     why: str
-    #: It holds a place for a replica that may come: `spares` says for how long.
+    #: It holds a place for a replica that may come: `autosize` says for how long.
     spare: bool = False
 
 
@@ -252,7 +252,7 @@ class _Looker(Struct, frozen=True, gc=False):
         """One replica: its pod if that is of the current attempt, else what is remembered of it."""
         if found is not None and found[0] == book.epoch and not (book.retries or book.succeeded or book.failed):
             pod = found[1]
-            # The dull case, which `conclude` would find as well, only not as fast.
+            # The dull case, which `classify` would find as well, only not as fast.
             if (
                 pod.status.phase == "Running"
                 and pod.metadata.deletion_timestamp is None

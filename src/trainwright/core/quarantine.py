@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that failed a replica get no other one for a while. `reconcile` keeps the list, `run` has pods rendered by it.
+"""Nodes that failed a replica get no other one for a while. `create` has pods rendered by the list.
 
 The list is in the ledger: suspects, whose GPUs do not look well, since when; and those that have failed, until they
 have been well again for long enough. A pod that waits for a place and was made to avoid one that is trusted again is

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole product on one page: job and world in, plan out. No I/O, no clock, no randomness.
 
-The engines call this whenever something about a job has changed and carry the plan out (`model.action` has the order);
+The engines call this whenever something about a job has changed and carry the plan out (`model.plan` has the order);
 `kinds` make the job from a manifest and render the status that comes out. Everything that decides is called from here.
 """
 

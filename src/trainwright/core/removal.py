@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Taking children away: which delete a pod needs now, if any. Used by `run` and `lifecycle` for whatever must go.
+"""Taking children away: which delete a pod needs now, if any. Used by `create` and `lifecycle` for whatever must go.
 
 A pod whose node is lost cannot confirm its end, so it is removed by force: at once if we give it up, after a while
 if it was already being deleted. Any other pod is deleted once and then waited for.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Terms of ours for a pod's node, beside the user's own. `avoid` names them, `render` adds them to the pod.
+"""Terms of ours for a pod's node, beside the user's own. `quarantine` names them, `render` adds them to the pod.
 
 Replica → the objects to create. The kind's dialect spells them; here they get what all kinds share.
 

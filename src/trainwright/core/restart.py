@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carrying restarts out: back-off → scope → new attempts. `reconcile` calls `again` with what `settle` handed over.
 
-Only the ledger changes here. Raised attempts make the old pods stale, and `run` removes and replaces stale pods; since
+Only the ledger changes here. Raised attempts make the old pods stale, and `create` replaces stale pods; since
 the status is stored first, a kill at any point loses neither the count nor the restart.
 """
 

@@ -11,7 +11,7 @@ refer to. What is added here is harmless for every node, kubelets included: no s
 
 Everything to install on a cluster, in the order in which it has to be there. `trainwright manifests` prints it.
 
-Who may do what is in `rights`; the pods of the operator are in `deployment`.
+Who may do what is in `rbac`.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Structural OpenAPI v3 schemas, generated from the wire types. `crd.manifests` puts them into CRDs.
+"""Structural OpenAPI v3 schemas, generated from the wire types. `crd.schema` puts them into CRDs.
 
 Walks the annotations themselves: `msgspec.inspect` sorts the values of a `Literal`, and people read them in order.
 Everything is inlined. Null is not mentioned where it means the same as nothing: API servers drop such nulls themselves.

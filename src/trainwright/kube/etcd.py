@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The elastic server of a site, if it is etcd: its JSON gateway over HTTP. `runtime.announcer` puts values right there.
+"""The elastic server of a site, if it is etcd: its JSON gateway over HTTP. `runtime.job_state` puts values right there.
 
 It is the jobs' own, not the cluster's: it takes no credentials, may be away, and is asked for one key at a time.
 """

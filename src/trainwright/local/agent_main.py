@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node agent in a process of its own: `python -m trainwright.local.agent.main CONFIG`, a `Config` as JSON.
+"""A node agent in a process of its own: `python -m trainwright.local.agent_main CONFIG`, an `AgentConfig` as JSON.
 Standard input is a JSON object, the variables that containers are given.
 
 The engine starts one per node for `--nodes N`. It reaches the store through the engine's socket and ends with it; its

@@ -217,7 +217,7 @@ class AgentProcesses:
             try:
                 await asyncio.wait_for(self._holder.wait(), _RELEASE)
             except TimeoutError:
-                self._holder.kill()  # it is stopped; `fleet` clears away what it leaves on this machine
+                self._holder.kill()  # it is stopped; `node_pool` clears away what it leaves on this machine
                 await self._holder.wait()
 
 

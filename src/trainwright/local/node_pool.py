@@ -2,7 +2,7 @@
 """The nodes of an embedded engine: which runtime they have, and their agents. `engine` starts and stops them.
 
 One node is an agent in the engine's own process. Several, or one that is to be started again when it is lost, are
-processes of their own (`crew`) that reach the store through its socket; one that is killed takes its pods along, as a
+processes of their own (`agents`) that reach the store through its socket; one that is killed takes its pods along, as a
 machine would.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run wants of its engine. `trainwright run` makes it; `engine` and `fleet` read it."""
+"""What a run wants of its engine. `trainwright run` makes it; `engine` and `node_pool` read it."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a replica ended. `core.conclude` finds the cause, restart policies name the kinds of cause they answer."""
+"""Why a replica ended. `core.classify` finds the cause, restart policies name the kinds of cause they answer."""
 
 from enum import StrEnum
 

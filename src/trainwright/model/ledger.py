@@ -29,7 +29,7 @@ Text = Annotated[str, Limits(max_length=LONGEST_TEXT)]
 
 
 class Phase(StrEnum):
-    """Where a job is. `core.phases` has the table of moves; each kind has its own words for them."""
+    """Where a job is. `core.observe` has the table of moves; each kind has its own words for them."""
 
     NEW = ""
     PENDING = "Pending"

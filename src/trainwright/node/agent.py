@@ -217,7 +217,7 @@ class Agent:
         for pod in sorted(page.items, key=admission_order) if self.means.settings.kubelet else page.items:
             self._put(pod)
 
-    def _changed(self, what: WatchEventType, pod: Body, version: str) -> None:  # noqa: ARG002 - `follow` tells it
+    def _changed(self, what: WatchEventType, pod: Body, version: str) -> None:  # noqa: ARG002 - the watch passes it
         if what is WatchEventType.DELETED:
             self._remove(pod["metadata"]["uid"])
         else:

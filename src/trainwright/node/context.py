@@ -4,7 +4,7 @@
 Workers `mark` a report when something changed and `store` it where it must be stored before they go on. One report is
 never written twice at once; an API that does not answer is asked again until the pod is gone.
 
-What every worker of an agent shares. Made by `agent`, handed to each `charge`.
+What every worker of an agent shares. Made by `agent`, handed to each `PodState`.
 """
 
 import asyncio

@@ -340,7 +340,7 @@ class HostsFiles:
             self._slices = found
             self._touch()
 
-    def _slice_changed(self, what: WatchEventType, one: Body, version: str) -> None:  # noqa: ARG002 - `follow` tells it
+    def _slice_changed(self, what: WatchEventType, one: Body, version: str) -> None:  # noqa: ARG002 - the watch passes it
         found = () if what is WatchEventType.DELETED else _endpoints(one)
         if self._slices.get(_id(one), ()) != found:
             self._slices[_id(one)] = found

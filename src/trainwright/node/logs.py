@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading what a container wrote, as `kubectl logs` wants it: the end, since a time, with times, as it is written.
 
-`local.node` offers it to whoever serves logs. The supervisor writes the files, each line with its time before it, and
+`node.node` offers it to whoever serves logs. The supervisor writes the files, each line with its time before it, and
 keeps so many of a bounded size; they are read here in their order, as one.
 
 Files of pods that are gone, where nobody keeps them: `stop` removes a pod's logs, `agent` what others have left.

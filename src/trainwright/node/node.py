@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node of somebody else's cluster: the agent with its runtime and its place in the network of this machine.
 
-`trainwright node` makes one with the `Cluster` of an API server. What `fleet` is to the embedded engine, this is to any
+`trainwright node` makes one with the `Cluster` of an API server. What `node_pool` is to one engine, this is to any
 other; it knows nothing of Kubernetes but the ports.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One container of a pod in an agent's charge: what it asks for, how it is, and when its process is to be killed.
 
-A container's last words: what it left at its terminationMessagePath, else the end of its log. Called by `charge`.
+A container's last words: what it left at its terminationMessagePath, else the end of its log. Called by `PodState`.
 
 One pod in an agent's charge: its object, its containers, and the status that follows from them.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the states of its containers to the status of a pod, as a kubelet words it. `report` calls `compose`; pure.
+"""From the states of its containers to the status of a pod, as a kubelet words it. `context` calls `compose`; pure.
 
 States are kept in the words of the API already (`{"running": {"startedAt": …}}`), so that composing is only putting
 together: a thousand short pods pay for it.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """THE LOOP: key → view → kind → reconcile → executor → status. One controller drives jobs of all kinds.
 
-Informers keep the `view` in step and put jobs into the queue; `_pass` looks at one. It decides nothing: what should
+Informers keep the `ClusterCache` in step and queue jobs; `_pass` looks at one. It decides nothing: what should
 happen is in the plan that `core.reconcile` returns. Engines make a controller and `run` it.
 """
 
@@ -176,7 +176,7 @@ class Controller:
         return track.pause
 
     async def _pass(self, which: Which) -> None:
-        """Look at one job: decide, then do, in the order of `model.action`."""
+        """Look at one job: decide, then do, in the order of `model.plan`."""
         document = self._view.job(which)
         if document is None:
             self._forget(which)

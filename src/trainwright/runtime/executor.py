@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries a plan out, in the order that `model.action` demands, and nothing more once a write is out of date.
+"""Carries a plan out, in the order that `model.plan` demands, and nothing more once a write is out of date.
 
 status → patches → deletes → creates → events. `controller` calls it; each answer enters the caches at once. Children
 are made several at a time, the first one alone, then the first of each kind and role: what refuses one mostly refuses

@@ -7,7 +7,7 @@ Keeps a `Cache` in step with a resource and says what has changed.
 our own writes or than what was told before; a server that does not answer is asked again, ever more rarely, with some
 jitter.
 
-The nodes, as `core` wants to see them: one that is not there any more stays, as not ready since. `view` feeds it.
+The nodes, as `core` wants to see them: one that is not there any more stays, as not ready since then.
 
 Everything the controller knows of its cluster: one cache and one informer per resource, and whom to wake.
 

@@ -4,7 +4,7 @@
 The controller, the scheduler and the node agent see nothing else of the place they run in. Errors are the ApiErrors of
 `errors`. One contract suite (`tests/contract`) says what every implementation does.
 
-Which part of a container's log is wanted. `kube.kubelet` reads it from a request, `local.agent.logs` finds it.
+Which part of a container's log is wanted. `node.log_server` reads it from a request, `node.logs` finds it.
 
 The wall clock: the only place that asks what time it is. Everything else is given a `Clock` or a time.
 

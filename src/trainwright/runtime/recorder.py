@@ -22,7 +22,7 @@ from trainwright.runtime.telemetry import LogMessage, Telemetry
 
 _LOG = logging.getLogger(__name__)
 _TERMINAL = (EventReason.SUCCEEDED, EventReason.FAILED)
-#: What whoever looks after the operator should read as well; the steps of a job's life are logged by `census`.
+#: What whoever looks after the operator should read as well; the steps of a job's life are logged by `job_metrics`.
 _TROUBLE = (
     EventReason.REFUSED,
     EventReason.UNFIT,

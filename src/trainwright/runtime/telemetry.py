@@ -2,7 +2,7 @@
 """What the machinery counts, as plain numbers; `metrics` words them for Prometheus.
 
 The numbers cost nothing to keep and importing prometheus_client takes longer than a small job: it is loaded when
-somebody asks. No metric is labelled with a job's name. What becomes of jobs is counted by `census`.
+somebody asks. No metric is labelled with a job's name. What becomes of jobs is counted by `job_metrics`.
 
 One line of a log: a text that is always the same, and what it is about as named values.
 

@@ -124,7 +124,7 @@ class World:
         return reconcile(self.seen_job, self.observed(), self.site, self.clock)
 
     def step(self, *, dies_after: int | None = None) -> Plan:
-        """One pass, carried out in the order of `model.action`; killed after so many writes if told so."""
+        """One pass, carried out in the order of `model.plan`; killed after so many writes if told so."""
         self._track.begin(self.clock)
         plan = self.look()
         self.plans.append(plan)

@@ -3,8 +3,8 @@
 
 AITrainingJob, `elasticdeeplearning.ai/v1`: the kind as a value. `registry` lists it.
 
-`wire` has its types, `checks` what may be wrong, `policies`, `dialect` and `environment` its meaning, `conditions`,
-`words`, `events` and `status` how it speaks.
+`wire` has its types, `checks` what may be wrong, `policies`, `dialect` and `environment` its meaning, `conditions`
+and `status` how it speaks.
 """
 
 from msgspec.structs import replace

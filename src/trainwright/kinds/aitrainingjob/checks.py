@@ -5,7 +5,7 @@ The original checked nothing: what it would have tripped over, or waited for wit
 
 What `checks` demands of `spec`, as CEL, so that an API server refuses it too where our webhook is not installed.
 
-`crd.manifests` writes the rules into the CRD. They keep to plain CEL, which every server since 1.29 has; a test demands
+`crd.schema` writes the rules into the CRD. They keep to plain CEL, which every server since 1.29 has; a test demands
 the verdict of `checks`. Pod templates and exit codes are open, so what is wrong inside of them is not seen here.
 
 Edits that people ask for by name, as merge patches: `suspend`, `resume`, `scale`. Called by the command line.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """GenericJob, `batch.tensorstack.dev/v1beta1`: the kind as a value. `registry` lists it.
 
-`wire` has its types, `checks` what may be wrong with one, `rules` and `dialect` its meaning, `status` its words.
+`wire` has its types, `checks` what may be wrong with one, `policies` and `dialect` its meaning, `status` its words.
 """
 
 from typing import TypeVar

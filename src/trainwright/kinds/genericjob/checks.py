@@ -6,7 +6,7 @@ demands of another. What the original would only have tripped over later is refu
 
 What `checks` demands of `spec`, as CEL, so that an API server refuses it too where our webhook is not installed.
 
-`crd.manifests` writes the rules into the CRD. They keep to plain CEL, which every server since 1.29 has; a test demands
+`crd.schema` writes the rules into the CRD. They keep to plain CEL, which every server since 1.29 has; a test demands
 the verdict of `checks`. The server multiplies the limits of `wire` to estimate what a rule may cost and refuses a CRD
 with a rule above 10 million; only the ranks come near.
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PaddleJob, `batch.paddlepaddle.org/v1`: the kind as a value. `registry` lists it.
 
-`wire` has its types, `roles` its words, `checks` and `fields` what may be wrong, `policies`, `dialect` and `peers` its
-meaning, `conditions`, `words` and `status` how it speaks.
+`wire` has its types, `checks` what may be wrong, `policies`, `dialect` and `environment` its
+meaning, `conditions` and `status` how it speaks.
 """
 
 from trainwright.kinds import gangs

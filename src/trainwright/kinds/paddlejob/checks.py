@@ -10,7 +10,7 @@ warning. Refused is what can never work.
 
 What `checks` demands of `spec`, as CEL, so that an API server refuses it too where our webhook is not installed.
 
-`crd.manifests` writes the rules into the CRD; a test demands the verdict of `checks`. Pod templates are open, so what
+`crd.schema` writes the rules into the CRD; a test demands the verdict of `checks`. Pod templates are open, so what
 is wrong inside of them is not seen here.
 
 Edits that people ask for by name, as merge patches: `suspend`, `resume`, `scale`. Called by the command line.

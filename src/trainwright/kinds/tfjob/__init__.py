@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """TFJob, `kubeflow.org/v1` and `v1alpha2`: the kind as a value. `registry` lists it.
 
-`wire` has its types, `versions` what each version fills in, `checks` what may be wrong, `policies`, `dialect` and
-`cluster` its meaning, `conditions`, `words` and `status` how it speaks.
+`wire` has its types, `checks` what may be wrong, `policies`, `dialect` and
+`environment` its meaning, `conditions` and `status` how it speaks.
 """
 
 from msgspec import UnsetType

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which nodes a pod may go to at all: taints and tolerations, selectors, required affinity. Pure.
 
-`claims` reads the terms of a pod and the traits of a node; `placement` asks `refusal` for each pair, once a pass for
+`cache` reads the terms of a pod and the traits of a node; `placement` asks `refusal` for each pair, once a pass for
 all pods of the same terms. Room is not looked at here.
 """
 

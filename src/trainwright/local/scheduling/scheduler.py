@@ -7,7 +7,7 @@ thousand writes whenever one of them gets its turn.
 
 Nodes whose agent no longer answers are said to be Unknown. The pods on them stay as they are: `core` judges those.
 
-`crew` calls `node_lost` when an agent has ended and nothing of its pods runs any more. An agent that hangs is killed
+`agents` calls `node_lost` when an agent has ended and nothing of its pods runs any more. An agent that hangs is killed
 first (`local.watchdog`).
 """
 

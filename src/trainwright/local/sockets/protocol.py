@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `server`, `client` and `portal` share: connecting, errors, and the version of the other side.
+"""What `server`, `client` and `blocking` share: connecting, errors, and the version of the other side.
 
 It uses the standard library only, so that commands that ask an engine start quickly.
 
-The messages on the socket of an engine: lines of JSON. `server` answers; `client` and `portal` ask.
+The messages on the socket of an engine: lines of JSON. `server` answers; `client` and `blocking` ask.
 
     {"id": 0, "verb": "hello", "protocol": 1, "version": "…"}    →  {"id": 0, "result": {"protocol": 1, "version": "…"}}
     {"id": 1, "verb": "get", "resource": "pods", "namespace": "a", "name": "b"}    →  {"id": 1, "result": {…}}

@@ -5,7 +5,7 @@ Objects go over the socket whole; whoever asked decodes what it wants of them.
 
 The private socket of an engine: the verbs of a cluster, and its own, for other processes (`protocol`).
 
-The engine opens it with `serve`; node agents come with `client`, the command line with `portal`. Whoever can open the
+The engine opens it with `serve`; node agents come with `client`, the command line with `blocking`. Whoever can open the
 file may do everything, so its mode is 0600, and its folder's 0700 if it is made here.
 """
 

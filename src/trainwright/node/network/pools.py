@@ -6,7 +6,7 @@ should not lead to a stranger.
 
 Leasing a range of addresses for the pods of one engine, so that two engines of a machine never have the same.
 
-`fleet` takes a lease before it starts the sandbox. A lease is an abstract socket address: it ends with the process that
+`node_pool` takes a lease before the sandbox starts. A lease is an abstract socket; it ends with the process that
 holds it, or with the last one that inherited its descriptor. Ranges that are routed somewhere already are left alone.
 """
 

@@ -5,7 +5,7 @@
 namespace and a range of addresses of its own, for as long as it stays connected; the last one to leave ends the keeper.
 No agent's death takes the network along, and a keeper that is killed leaves it to those who hold its descriptors.
 
-Joining the network that the node agents of a machine share. `local.node` calls `join` before it starts a sandbox.
+Joining the network that the node agents of a machine share. `node.node` calls `join` before it starts a sandbox.
 
 The first agent starts the `keeper`; whoever has joined holds the network's descriptors, which keep it alive.
 """

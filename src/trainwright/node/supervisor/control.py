@@ -5,7 +5,7 @@
 
 The agent's connection: its requests in their order, a few a turn, and our answers and events, in one piece a turn.
 
-`service` says what each request means. An agent that comes back through `terminal` takes the place of the one before.
+`main` says what each request means. An agent that comes back through `terminal` takes the place of the one before.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each request of the agent means: the verbs of the supervisor, for `control`. See `runtimes` for what is behind.
+"""What each request of the agent means: the verbs of the supervisor, for `control`. See `launch` for what is behind.
 
 Asking for what is done already is no error: an agent that was killed asks again.
 

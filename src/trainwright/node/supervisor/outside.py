@@ -8,7 +8,7 @@ The way from the pods' network to the world outside, if there is one; else one n
 
 As root: a link to the host, over which the host reaches pods too, and a masquerade (see there for its end). The host
 must forward for that, which is switched on for those of its routed links that have it off, and noted in /run. The last
-supervisor to end switches it off again; after a kill -9 that is `tidy`, which `fleet` calls, or the next supervisor.
+supervisor to end switches it off again; after a kill -9 that is `tidy`, which `node_pool` calls, or the next one.
 The link vanishes with the pods' network.
 """
 

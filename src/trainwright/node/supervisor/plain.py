@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `process` runtime (see `runtimes`): a container is a plain process in a session of its own, wherever Python runs.
+"""The `process` runtime (see `launch`): a container is a plain process in a session of its own, wherever Python runs.
 
 Whole trees are found by adoption: orphans become the supervisor's children, and the mark in their environment says
 whose they are. Every death of an orphan is a reason to look again, so whoever forks to get away is met again here.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sandbox runtime: each pod has its network address, host name and IPC, each container its PIDs and mounts.
 
-The supervisor's loop calls it (see `runtimes`); `namespaces`, `network`, `init` and `mounts` do the work. A pod's
+The supervisor's loop calls it (see `launch`); `kernel`, `network`, `init` and `mounts` do the work. A pod's
 namespaces are held by descriptors, a container's by its init. None has a name on the host, so none is left behind,
 however the supervisor ends.
 """
