@@ -203,7 +203,7 @@ class KindDriver(World):
 
     def said(self) -> list[tuple[str, str]]:
         """Reason and message of every event so far."""
-        return [(emit.reason or str(emit.moment), emit.message) for emit in self.told]
+        return [(emit.reason or str(emit.event_reason), emit.message) for emit in self.told]
 
     def status_writes(self) -> int:
         """How often the status had to be written at once."""

@@ -7,7 +7,7 @@ Run: python tools/statemachine.py   (a test compares the page with what this pri
 from pathlib import Path
 
 from trainwright.core import attempts, classify, restart
-from trainwright.core.observe import MOVES
+from trainwright.core.observe import TRANSITIONS
 from trainwright.kinds.genericjob import status
 from trainwright.kinds.paddlejob import status as paddlejob
 from trainwright.model.cause import CauseKind
@@ -58,12 +58,14 @@ def _name(phase: Phase) -> str:
 
 
 def _diagram() -> str:
-    arrows = [f"    {before.value or '[*]'} --> {after.value}" for before, moves in MOVES.items() for after in moves]
+    arrows = [
+        f"    {before.value or '[*]'} --> {after.value}" for before, moves in TRANSITIONS.items() for after in moves
+    ]
     return "```mermaid\nstateDiagram-v2\n" + "\n".join(arrows) + "\n```\n\n"
 
 
 def _moves() -> str:
-    rows = [f"| {_name(b)} | {_name(a)} | {why} |" for b, moves in MOVES.items() for a, why in moves.items()]
+    rows = [f"| {_name(b)} | {_name(a)} | {why} |" for b, moves in TRANSITIONS.items() for a, why in moves.items()]
     return "## Moves of a job\n\n| from | to | when |\n|---|---|---|\n" + "\n".join(rows) + "\n\n"
 
 
@@ -99,8 +101,8 @@ CAUSES = {
 
 def _causes() -> str:
     rows = [f"| {why.value} | {CAUSES[why]} |" for why in CauseKind]
-    delays = f"{attempts.FIRST_DELAY:g} s, doubling to {attempts.LONGEST_DELAY:g} s"
-    forgiven = f"{restart.FORGIVEN_AFTER / 60:g} minutes"
+    delays = f"{attempts.FIRST_BACKOFF_SECONDS:g} s, doubling to {attempts.LONGEST_BACKOFF_SECONDS:g} s"
+    forgiven = f"{restart.BACKOFF_RESET_SECONDS / 60:g} minutes"
     return (
         "## Why a replica ended\n\n| cause | means |\n|---|---|\n" + "\n".join(rows) + "\n\n"
         "A restart goes: cause → does the role's policy answer it → is there budget → back-off "

@@ -20,7 +20,7 @@ from msgspec import Struct
 from shapes import Shape
 
 from trainwright.kube.cluster import KubeCluster, connected
-from trainwright.kube.codec import all_of
+from trainwright.kube.codec import collection_path
 from trainwright.kube.config import ConnectionOptions, load
 from trainwright.kube.http import RequestPolicy
 from trainwright.runtime.ports import CONFIG_MAPS, EVENTS, PODS, SERVICES, Selection
@@ -144,13 +144,12 @@ def clear(plane: ControlPlane, shape: Shape, space: str) -> None:
 
 
 async def _clear(plane: ControlPlane, shape: Shape, space: str) -> None:
-    patient = RequestPolicy(timeout=300.0, patience=300.0)
+    patient = RequestPolicy(timeout=300.0, retry_seconds=300.0)
     async with connected(load(ConnectionOptions(kubeconfig=str(plane.kubeconfig()))), patient) as cluster:
         for resource in (shape.resource, PODS, SERVICES, CONFIG_MAPS, EVENTS):
             while (await cluster.list(resource, Selection(namespace=space))).items:
-                plane.call(
-                    "DELETE", all_of(resource, space), {"propagationPolicy": "Background", "gracePeriodSeconds": 0}
-                )
+                options = {"propagationPolicy": "Background", "gracePeriodSeconds": 0}
+                plane.call("DELETE", collection_path(resource, space), options)
 
 
 # -- what it took ----------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class Shape(Struct, frozen=True):
         """Where a job is, in our words; else as another operator has it in its conditions."""
         status = document.get("status") or {}
         ours = (status.get("trainwright") or {}).get("phase")
-        return ours or next(kind.word(status) for kind in KINDS if kind.singular == self.kind)
+        return ours or next(kind.phase_of(status) for kind in KINDS if kind.singular == self.kind)
 
     def manifest(self, name: str, pods: int, runs: str) -> Body:
         """A job whose pods do nothing for some seconds."""

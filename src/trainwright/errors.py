@@ -1,52 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every exception of ours, as one tree. Problems of a manifest are values (`model.problem`), not exceptions.
+"""All exceptions of Trainwright. Problems inside a manifest are values (`model.problem`), not exceptions.
 
     TrainwrightError
-    ├── ManifestError            text that cannot be read as manifests at all      exit code 2
-    │   └── MalformedError       the same, with its file and line (`manifest.text`)
-    ├── UsageError               a command line that asks for the impossible       exit code 2
-    ├── EngineError              the embedded engine cannot do its work            exit code 3
-    └── ApiError                 an API said no, whichever engine it is of         exit code 3
+    ├── ManifestError            text that is not a manifest                       exit code 2
+    │   └── MalformedError       the same, with its file and line (`manifest.builder`)
+    ├── UsageError               a command that cannot do what it is asked for     exit code 2
+    ├── EngineError              the embedded engine cannot work                   exit code 3
+    └── ApiError                 an API (of either engine) refused a request       exit code 3
         ├── NotFoundError            404
         ├── AlreadyExistsError       409 on create
-        ├── ConflictError            409: what the write was based on is out of date
+        ├── ConflictError            409: the write is based on an old version
         ├── GoneError                410: the watch must begin with a new list
         ├── InvalidError             422
         ├── ForbiddenError           403
         │   └── QuotaError               a quota of the namespace is used up
-        ├── TooManyRequestsError     429; `retry_after` says when
+        ├── TooManyRequestsError     429; `retry_after` has the pause in seconds
         └── UnavailableError         5xx, or no answer at all
-            └── UntrustedError           its certificate does not hold: asking again is of no use
+            └── UntrustedError           its certificate is not valid: a retry does not help
 
-The command line turns each into one line on stderr and its exit code. Only `validate` catches one itself: a file that
-cannot be read must not keep it from the next. `runtime` answers ApiErrors: some are facts, some are tried again.
+The command line prints each as one line on stderr and ends with its exit code. `runtime` handles ApiErrors itself and
+retries the transient ones.
 """
 
 
 class TrainwrightError(Exception):
-    """Something a person should read; its text is complete."""
+    """An error for the user; its text needs no further explanation."""
 
     exit_code = 3
 
 
 class ManifestError(TrainwrightError):
-    """The text is not a manifest: unreadable, too large, not YAML, or YAML nobody should expand."""
+    """The text is not a manifest: unreadable, too large, not YAML, or YAML that expands beyond our limits."""
 
     exit_code = 2
 
 
 class UsageError(TrainwrightError):
-    """The command was asked for something it cannot do."""
+    """The command cannot do what it is asked for."""
 
     exit_code = 2
 
 
 class EngineError(TrainwrightError):
-    """The embedded engine cannot do its work: no runtime, no room, no answer from a part of it."""
+    """The embedded engine cannot work: no runtime, no disk space, or a part of it does not answer."""
 
 
 class ApiError(TrainwrightError):
-    """An API refused a request or failed at it; `reason` is Kubernetes' word for it."""
+    """An API refused a request or failed; `reason` is the reason as Kubernetes spells it."""
 
     status = 500
     reason = "InternalError"
@@ -57,62 +57,62 @@ class ApiError(TrainwrightError):
 
 
 class NotFoundError(ApiError):
-    """There is no such object."""
+    """The object does not exist."""
 
     status, reason = 404, "NotFound"
 
 
 class AlreadyExistsError(ApiError):
-    """An object of that name exists."""
+    """An object with this name exists."""
 
     status, reason = 409, "AlreadyExists"
 
 
 class ConflictError(ApiError):
-    """The object is not what the write was based on: another version, or another object of that name."""
+    """The object has another version or another UID than the one that the write is based on."""
 
     status, reason = 409, "Conflict"
 
 
 class GoneError(ApiError):
-    """What the watch asks for is no longer remembered."""
+    """The server no longer has the version from which a watch should continue."""
 
     status, reason = 410, "Expired"
 
 
 class InvalidError(ApiError):
-    """The object cannot be right."""
+    """The object is not valid."""
 
     status, reason = 422, "Invalid"
 
 
 class ForbiddenError(ApiError):
-    """It is not allowed."""
+    """The user has no right to do this."""
 
     status, reason = 403, "Forbidden"
 
 
 class QuotaError(ForbiddenError):
-    """A quota of the namespace is used up: others like it would be refused as well."""
+    """A quota of the namespace is used up, so the server would refuse similar objects too."""
 
 
 class TooManyRequestsError(ApiError):
-    """Ask again later."""
+    """The server asks for a pause before the next request."""
 
     status, reason = 429, "TooManyRequests"
 
 
 class UnavailableError(ApiError):
-    """No answer, or the answer that there is none now."""
+    """The server does not answer or is temporarily unavailable."""
 
     status, reason = 503, "ServiceUnavailable"
 
 
 class UntrustedError(UnavailableError):
-    """The server is not who it should be, as far as its certificate says."""
+    """The certificate of the server is not valid."""
 
 
-#: By Kubernetes' word, for whoever reads an answer off a wire.
+#: By reason, to decode the error responses of an API server.
 API_ERRORS = {
     kind.reason: kind
     for kind in (

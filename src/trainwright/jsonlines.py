@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON objects on a stream of bytes, one object per line: the framing of every socket of ours, and of API watches.
+"""JSON objects in a stream of bytes, one per line, and the version check between two of our processes.
 
-The supervisor imports this module, so it uses the standard library only. Code that has msgspec may encode and decode
-the objects with it; the lines are the same.
+All our sockets and the watches of API servers use this framing. Each protocol has a number: the side that connects
+sends its number first, and the other side refuses a different one. Raise the number with every change of
+`sockets.protocol` or `supervisor.protocol` that the other side would misunderstand.
 
-How two processes of ours find out that they come from different versions of Trainwright.
-
-Each protocol has a number. Raise it with every change of `sockets.protocol` or `supervisor.protocol` that the other
-side would misunderstand. The side that connects says its number first; the other side refuses a different one. The
-supervisor imports this module, so it uses the standard library only.
+The supervisor imports this module, so it uses only the standard library. Other code may use msgspec for the objects.
 """
 
 import json
@@ -40,7 +37,7 @@ class LineSplitter:
         return bool(self._parts)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are complete now, without their ends. Raises LineTooLongError for one that does not end."""
+        """Add data and return the complete lines without line breaks. Raises LineTooLongError for a longer line."""
         *lines, rest = data.split(END)
         if lines:
             lines[0] = b"".join((*self._parts, lines[0]))
@@ -54,12 +51,12 @@ class LineSplitter:
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """One message as a line, with its end."""
+    """One message as a line with its line break."""
     return _encode(message).encode() + END
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """The object of one line. Raises ValueError with a sentence."""
+    """The object of one line. Raises ValueError if the line is not a JSON object."""
     try:
         message = json.loads(line)
     except ValueError as error:
@@ -69,33 +66,33 @@ def decode(line: bytes) -> dict[str, Any]:
     return message
 
 
-#: Between clients (commands, agents) and the socket of an engine.
+#: The protocol between clients (commands, agents) and the socket of an engine.
 ENGINE_PROTOCOL = 1
-#: Between an agent, or `trainwright exec`, and a supervisor.
+#: The protocol between an agent or `trainwright exec` and a supervisor.
 SUPERVISOR_PROTOCOL = 1
 
 
 class Hello(TypedDict):
-    """What a process says of itself: the number of the protocol, and its version of Trainwright, for people."""
+    """The first message: the number of the protocol, and the version of Trainwright for error messages."""
 
     protocol: int
     version: str
 
 
 def hello(protocol: int) -> Hello:
-    """What this process says of itself."""
+    """The first message of this process."""
     return {"protocol": protocol, "version": __version__}
 
 
-def mismatch(said: Mapping[str, Any], protocol: int, other: str, this: str) -> str | None:
-    """Why the two cannot talk, or None if they can. `other` and `this` name the two processes in the text.
+def mismatch(message: Mapping[str, Any], protocol: int, other: str, this: str) -> str | None:
+    """Why the two processes cannot communicate, or None if they can. `other` and `this` name them in the text.
 
-    `said` is the other side's Hello, or any message of a version that did not know of it yet.
+    `message` is the Hello of the other process, or any first message of a version without Hello.
     """
-    number = said.get("protocol")
+    number = message.get("protocol")
     if number == protocol and type(number) is int:
         return None
-    theirs = f"version {said.get('version')} (protocol {number})" if number is not None else "an older version"
+    theirs = f"version {message.get('version')} (protocol {number})" if number is not None else "an older version"
     return (
         f"{other} is of {theirs}, {this} of version {__version__} (protocol {protocol}); "
         "both must come from the same version of trainwright"

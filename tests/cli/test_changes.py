@@ -51,7 +51,7 @@ def test_values_are_yaml(text: str, value: object) -> None:
     ],
 )
 def test_paths_are_written_as_problems_write_them(path: str, way: tuple[object, ...]) -> None:
-    assert parse(f"{path}=1").way == way
+    assert parse(f"{path}=1").steps == way
 
 
 @pytest.mark.parametrize("text", ["", "a", "=1", "a.b", "a[0", "a]=1", '["a=1'])
@@ -102,8 +102,8 @@ def test_entries_are_taken_away() -> None:
         ),
         (
             "spec.replicaSpecs[wroker].replicas=1",
-            "--set spec.replicaSpecs[wroker].replicas=1: spec.replicaSpecs has no entry called 'wroker'; it has ps, "
-            "worker; did you mean `worker`?",
+            "--set spec.replicaSpecs[wroker].replicas=1: spec.replicaSpecs has no entry with the name 'wroker'; "
+            "it has ps, worker; did you mean `worker`?",
         ),
         (
             "spec.replicaSpecs[2].replicas=1",

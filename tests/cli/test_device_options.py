@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.cli.devices import declared, nameless
+from trainwright.cli.devices import declared, missing_variable_notices
 from trainwright.errors import UsageError
 from trainwright.node.devices.inventory import DeviceSet
 
@@ -124,7 +124,7 @@ def test_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
 
 
 def test_devices_of_which_containers_learn_nothing_are_told_of() -> None:
-    (told,) = nameless(
+    (told,) = missing_variable_notices(
         {"huawei.com/ascend910": DeviceSet(("0",)), GPU: DeviceSet(("0",), CUDA), "x.com/a": DeviceSet()}
     )
-    assert told.startswith("huawei.com/ascend910 (did you mean huawei.com/Ascend910?): containers are not told which")
+    assert told.startswith("huawei.com/ascend910 (did you mean huawei.com/Ascend910?): a container cannot know which")

@@ -74,16 +74,16 @@ def test_a_job_that_is_left_to_another_controller_would_wait_for_ever(
         },
     }
 
-    with pytest.raises(InputRefused, match="nothing was started: 1 mistake in what was given"):
+    with pytest.raises(InputRefused, match="nothing was started: the input has 1 error"):
         taken(tmp_path, tfjob)
-    assert "leaves the job to another controller, and a local run has no other" in capsys.readouterr().err
+    assert "the manifest names another controller for the job, and a local run has no other" in capsys.readouterr().err
     assert taken(tmp_path, tfjob, changes=("spec.runPolicy.managedBy=kubeflow.org/training-operator",)).tasks
 
 
 def test_all_mistakes_are_told_at_once_with_their_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = plain() | {"spec": {"replicaSpecs": [role("worker", -1)], "cleanUpPolicy": "Most"}}
 
-    with pytest.raises(InputRefused, match="nothing was started: 3 mistakes in what was given"):
+    with pytest.raises(InputRefused, match="nothing was started: the input has 3 errors"):
         taken(tmp_path, bad, SECRET | {"metadata": {}})
     told = capsys.readouterr()
     assert told.out == ""
@@ -117,9 +117,9 @@ def test_what_was_doubtful_before_stays_a_warning(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bodies", "why"),
     [
-        pytest.param((SECRET,), "there is no job in what was given", id="no job"),
-        pytest.param((plain(), plain()), "job default/demo is given twice", id="job twice"),
-        pytest.param((plain(), SECRET, SECRET), "Secret default/token is given twice", id="secret twice"),
+        pytest.param((SECRET,), "the files contain no job; expected at least one", id="no job"),
+        pytest.param((plain(), plain()), "job default/demo occurs twice in the input", id="job twice"),
+        pytest.param((plain(), SECRET, SECRET), "Secret default/token occurs twice in the input", id="secret twice"),
         pytest.param(
             (plain() | {"metadata": {"name": "a", "namespace": "x"}},), "is for namespace 'x'", id="namespace"
         ),
@@ -133,7 +133,7 @@ def test_what_cannot_be_meant(tmp_path: Path, bodies: tuple[Body, ...], why: str
 def test_a_namespace_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputRefused):
         taken(tmp_path, plain(), namespace="volumes")
-    assert "metadata.namespace: 'volumes' cannot be the namespace of a local run" in capsys.readouterr().err
+    assert "metadata.namespace: 'volumes' cannot be a namespace of a local run" in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_there() -> None:

@@ -29,7 +29,7 @@ class Past:
         """A pod with logs, one for each start of a container."""
         uid = f"{attempt:08d}-{replica}"
         names = (also, container) if also else (container,)
-        self.record.note(REPLICAS, RecordedPod(str(DEMO), replica, f"demo-{replica}", uid, names, attempt))
+        self.record.append(REPLICAS, RecordedPod(str(DEMO), replica, f"demo-{replica}", uid, names, attempt))
         self.record.flush()
         for number, text in enumerate(texts):
             self.write(replica, f"{uid[:8]}-{container}-{number}.log", text)
@@ -111,14 +111,17 @@ def test_earlier_runs(state: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert printed(capfd, "demo") == "second\n"
     assert printed(capfd, "--run", first.folder.name, "demo") == "first\n"
     assert run(["logs", "--run", "20261115", "demo"]) == 2
-    assert f"has no run '20261115'; kept are {first.folder.name}, {second.folder.name}" in capfd.readouterr().err
+    assert (
+        f"has no run '20261115'; these runs are kept: {first.folder.name}, {second.folder.name}"
+        in capfd.readouterr().err
+    )
 
 
 def test_nothing_was_started(state: Path, capfd: pytest.CaptureFixture[str]) -> None:
     Past(state)
 
     assert run(["logs", "demo"]) == 2
-    assert "default/demo has no logs (yet): none of its replicas was started" in capfd.readouterr().err
+    assert "default/demo has no logs yet: none of its replicas was started" in capfd.readouterr().err
 
 
 def test_following_what_is_over_ends_at_once(state: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -153,6 +156,6 @@ def test_get_lists_only_what_lives_unless_asked(state: Path, capfd: pytest.Captu
     Past(state)
 
     assert run(["get"]) == 0
-    assert capfd.readouterr() == ("", "nothing is being run here; `trainwright get -a` lists what was\n")
+    assert capfd.readouterr() == ("", "no job is running here; `trainwright get -a` lists the jobs that have ended\n")
     assert run(["get", "-a"]) == 0
     assert "Lost" in capfd.readouterr().out

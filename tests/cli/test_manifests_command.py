@@ -65,7 +65,7 @@ def test_json_is_one_list() -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("-n", "My_Place"), "'My_Place' cannot be a namespace: use lower-case letters, digits and dashes"),
+        (("-n", "My_Place"), "'My_Place' is not a valid namespace: use lower-case letters, digits and dashes"),
         (("-n", ""), "--namespace: expected the name of a namespace, found ''"),
         (("--watch-namespace", ""), "--watch-namespace: expected the name of a namespace, found ''"),
         (("--kinds", "genricjob"), "there is no kind `genricjob`; did you mean `GenericJob`?"),

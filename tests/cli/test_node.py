@@ -33,7 +33,7 @@ def call(tmp_path: Path, *words: str, **env: str) -> "subprocess.CompletedProces
         (("--memory", "lots"), "--memory: 'lots'; expected a size such as 8Gi"),
         (("--tls-cert-file", "x"), "--tls-cert-file and --tls-private-key-file belong together"),
         (("--bootstrap-kubeconfig", "/no/such/file"), "/no/such/file"),
-        (("--bootstrap-kubeconfig", "a", "--kubeconfig", "b"), "goes without --kubeconfig"),
+        (("--bootstrap-kubeconfig", "a", "--kubeconfig", "b"), "cannot be used with --kubeconfig"),
         (("--master", "http://127.0.0.1:9", "--address", "here"), "--address: 'here'; expected an address"),
         (("--master", "http://127.0.0.1:9", "--working-dir", "/no/where"), "--working-dir: /no/where is not a folder"),
     ],

@@ -27,7 +27,7 @@ def call(tmp_path: Path, *words: str, **env: str) -> "subprocess.CompletedProces
     [
         ((), "no cluster is known"),
         (("--kubeconfig", "/no/such/file"), "/no/such/file"),
-        (("--kinds", "genericjop"), "--kinds: 'genericjop' is not known; did you mean `genericjob`?"),
+        (("--kinds", "genericjop"), "--kinds: 'genericjop' is not a kind; did you mean `genericjob`?"),
         (("--lease", "operator"), "--lease: expected NAMESPACE/NAME, found 'operator'"),
         (("--run-in-cluster",), "KUBERNETES_SERVICE_HOST is not set"),
         (("--config", "/no/such/file"), "--config: /no/such/file: No such file or directory"),
@@ -35,7 +35,7 @@ def call(tmp_path: Path, *words: str, **env: str) -> "subprocess.CompletedProces
         (("--lease-duration", "6", "--renew-deadline", "5"), "--lease-duration 6s: expected more than 7s"),
         (("--qps", "inf"), "--qps inf: expected a number"),
         (("--qps", "nan"), "--qps nan: expected a number"),
-        (("--scheduling", "volcano", "--gang-scheduler-name", "other"), "say the same thing: give one"),
+        (("--scheduling", "volcano", "--gang-scheduler-name", "other"), "mean the same: give one"),
     ],
     ids=[
         "no cluster",
@@ -76,4 +76,4 @@ def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
     done = call(tmp_path, "--master", "127.0.0.1:9", "--address", "256.0.0.1:80")
 
     assert done.returncode == 2
-    assert "256.0.0.1:80 cannot be listened at" in done.stderr
+    assert "cannot listen at 256.0.0.1:80" in done.stderr

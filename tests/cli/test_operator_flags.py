@@ -82,7 +82,7 @@ def test_flags_are_taken_as_the_originals_take_them(words: list[str], expected: 
         (["--etcd-server", "https://a:2379"], "write host:port"),
         (["--etcd-server", "a:2379,b:0"], "ports go from 1 to 65535"),
         (["--thread-num", "0"], "not in the range"),
-        (["--creating-duration-period=1w"], "is not a span of time"),
+        (["--creating-duration-period=1w"], "is not a duration"),
         (["--log-format", "xml"], "'xml' is not one of"),
         (["--enable-creating-faild"], "--enable-creating-failed"),
         (["--gpu-resources", ""], "expected words with commas between them"),
@@ -124,13 +124,13 @@ def test_times_of_faults_and_sizes() -> None:
 
     usual, site = _site(parsed()), _site(parsed(*words))
 
-    assert (usual.devices, usual.distrust, usual.sizing, usual.creating) == (
+    assert (usual.devices, usual.node_quarantine, usual.sizing, usual.creating) == (
         DeviceRules(),
         120,
         SizingRules(30, 60),
         CreationRules(),
     )
-    assert (site.devices.grace, site.distrust, site.sizing) == (5, 3600, SizingRules(7, 120))
+    assert (site.devices.grace, site.node_quarantine, site.sizing) == (5, 3600, SizingRules(7, 120))
 
 
 def file(tmp_path: Path, text: str) -> str:
@@ -223,8 +223,8 @@ def test_the_domain_may_come_from_where_the_original_has_it(monkeypatch: pytest.
         ("qps: many", "operator.yaml:1: qps: 'many' is not a valid float"),
         ("lease-duration: {a: 1}", "expected one value, found a mapping with 1 key"),
         ("a: 1\n---\nb: 2", "has 2 documents; expected one"),
-        ("orphanPeriod: -1", "operator.yaml:1: orphanPeriod: -1 is not a span of time"),
-        ("leaseDuration: true", "leaseDuration: True is not a span of time"),
+        ("orphanPeriod: -1", "operator.yaml:1: orphanPeriod: -1 is not a duration"),
+        ("leaseDuration: true", "leaseDuration: True is not a duration"),
         ("portRange: 35000", "portRange: 35000 is not a range of ports"),
     ],
 )

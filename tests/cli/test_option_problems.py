@@ -59,4 +59,4 @@ def test_a_mistake_on_the_command_line(words: list[str], told: str, capsys: pyte
 
     first, last = capsys.readouterr().err.splitlines()
     assert first.startswith(f"trainwright: error: {told}")
-    assert last == "trainwright: nothing was started: 1 mistake in what was given"
+    assert last == "trainwright: nothing was started: the input has 1 error"

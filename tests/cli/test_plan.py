@@ -174,7 +174,7 @@ GenericJob lab/full  (job.yaml)
       ports    http 2222, web 80
   Rules
     succeeds         when master 0 and worker 0-2,4 succeed, or master 0 succeeds
-    fails            when worker 1 fails, or success is out of reach
+    fails            when worker 1 fails, or success is impossible
     restarts master  never, except after preemption or a lost node
     restarts worker  after a failure, at most 3 of each replica; preemption and lost nodes do not count
     clean-up         removes unfinished pods, keeps finished ones for their logs
@@ -186,7 +186,7 @@ GenericJob lab/full  (job.yaml)
   If it fails instead
     worker 1 exits with 1  → Running
     1 s later              → Running  restart: removes 1 pod, creates 1 pod
-  This is for a cluster that has scheduler.tensorstack.dev/v1beta1; on others pods start one by one.
+  This plan is for a cluster with scheduler.tensorstack.dev/v1beta1; on other clusters the pods start one by one.
 
 """
 
@@ -297,7 +297,7 @@ def test_debug_mode_says_that_nothing_ends_by_itself(plan: Any) -> None:
     _, out, _ = plan(manifest("runMode: {debug: {enabled: true}}"))
 
     assert "command  sleep inf\n" in out
-    assert out.endswith("  Debug mode replaces the commands, so nothing ends by itself.\n\n")
+    assert out.endswith("  Debug mode replaces the commands, so the job does not end until you end it.\n\n")
     assert "If it fails" not in out
 
 
@@ -311,7 +311,7 @@ def test_a_paused_job_shows_what_it_creates_once_it_is_resumed(plan: Any) -> Non
 def test_restarting_success_without_end_is_said(plan: Any) -> None:
     _, out, _ = plan(manifest(workers="restartPolicy: {policy: Always, limit: 9}"))
 
-    assert "Restarted even after success: the job does not end before its restarts are used up." in out
+    assert "Replicas are restarted even after success: the job ends only when its restarts are used up." in out
 
 
 def test_a_thousand_replicas_are_abbreviated(plan: Any) -> None:
@@ -338,7 +338,7 @@ def test_many_rules_are_abbreviated(plan: Any) -> None:
     rules = ", ".join(f'{{"worker": [{rank}]}}' for rank in range(100))
     _, out, _ = plan(manifest(f"failureRules: [{rules}]", workers="replicas: 100"))
 
-    assert "worker 5 fails, or 94 other rules are fulfilled, or success is out of reach\n" in out
+    assert "worker 5 fails, or 94 other rules are fulfilled, or success is impossible\n" in out
 
 
 def test_what_a_terminal_should_not_be_sent_is_escaped(plan: Any) -> None:
@@ -466,13 +466,13 @@ def test_namespace(plan: Any, text: str, options: list[str], expected: str) -> N
         pytest.param(
             manifest(),
             ["-n", "Not One"],
-            "trainwright: 'Not One' cannot be a namespace: use lower-case letters, digits and dashes\n",
+            "trainwright: 'Not One' is not a valid namespace: use lower-case letters, digits and dashes\n",
             id="no namespace",
         ),
         pytest.param(
             "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\n",
             [],
-            "job.yaml:1: skipped: v1 Secret default/a\ntrainwright: there is no job in what was given\n",
+            "job.yaml:1: skipped: v1 Secret default/a\ntrainwright: the files contain no job; expected at least one\n",
             id="no job",
         ),
         pytest.param("a: b: c", [], "trainwright: job.yaml:1:5: document 1: not valid YAML: ", id="no yaml"),
@@ -618,4 +618,4 @@ def test_a_job_that_never_succeeds_says_what_happens(plan: Any) -> None:
 
     assert code == 0
     assert "when never" not in out
-    assert "succeeds     never by itself: no replica can fulfil its success rule, so it goes on until" in out
+    assert "succeeds     never: no replica can fulfil its success rule, so it runs until" in out

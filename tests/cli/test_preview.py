@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from msgspec.structs import replace
 
-from trainwright.cli.plan import ELSEWHERE, ENDLESS, look
+from trainwright.cli.plan import ENDLESS, UNMANAGED, preview
 from trainwright.kinds.base import Loaded
 from trainwright.kinds.genericjob import GENERICJOB
 from trainwright.model.rule import NEVER
@@ -15,17 +15,17 @@ from trainwright.testing import factories
 def test_a_job_that_nobody_can_end_says_so() -> None:
     job = factories.job(success=NEVER, failure=NEVER)
     kind = replace(GENERICJOB, render=lambda *_: {})
-    preview = look("job.yaml", kind, Loaded(SimpleNamespace(spec=None), job, ()))
+    shown = preview("job.yaml", kind, Loaded(SimpleNamespace(spec=None), job, ()))
 
-    assert preview.notes == [ENDLESS]
-    assert preview.if_it_fails == []
-    assert [step.phase for step in preview.steps] == ["Pending", "Running"]
+    assert shown.notes == [ENDLESS]
+    assert shown.if_it_fails == []
+    assert [step.phase for step in shown.steps] == ["Pending", "Running"]
 
 
 def test_a_job_that_is_left_to_another_controller_says_so() -> None:
     job = factories.job(unmanaged=True)
     kind = replace(GENERICJOB, render=lambda *_: {})
-    preview = look("job.yaml", kind, Loaded(SimpleNamespace(spec=None), job, ()))
+    shown = preview("job.yaml", kind, Loaded(SimpleNamespace(spec=None), job, ()))
 
-    assert preview.notes == [ELSEWHERE]
-    assert (preview.objects, preview.if_it_fails) == ([], [])
+    assert shown.notes == [UNMANAGED]
+    assert (shown.objects, shown.if_it_fails) == ([], [])

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from run_objects import job, status
 
-from trainwright.cli.record import EVENTS, REPLICAS, RecordedPod, RunInfo, RunRecord, facts_of, pods, status_of
+from trainwright.cli.record import EVENTS, REPLICAS, RecordedPod, RunInfo, RunRecord, read_job, read_pods, read_run_info
 from trainwright.cli.show.news import JobVerdict
 from trainwright.model.meta import Key
 
@@ -31,36 +31,36 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 def test_everything_is_found_again(tmp_path: Path) -> None:
     record = RunRecord(tmp_path)
-    record.facts(FACTS)
-    record.note(REPLICAS, POD)
-    record.note(EVENTS, {"reason": "Running"})
+    record.write_info(FACTS)
+    record.append(REPLICAS, POD)
+    record.append(EVENTS, {"reason": "Running"})
     record.flush()
-    assert facts_of(tmp_path) == FACTS
-    assert pods(tmp_path) == [POD]
+    assert read_run_info(tmp_path) == FACTS
+    assert read_pods(tmp_path) == [POD]
 
     done = msgspec.structs.replace(
         FACTS, ended="x", endings=(JobVerdict("default", "demo", "Failed", 1, 2.5, 0, "x", code=3),)
     )
-    record.note(EVENTS, {"reason": "Failed"})
+    record.append(EVENTS, {"reason": "Failed"})
     record.close([job(status=status("Failed")), job("other", namespace="lab")], done)
-    assert facts_of(tmp_path) == done
-    assert status_of(tmp_path, Key("default", "demo")) == job(status=status("Failed"))
-    assert status_of(tmp_path, Key("lab", "other")) == job("other", namespace="lab")
+    assert read_run_info(tmp_path) == done
+    assert read_job(tmp_path, Key("default", "demo")) == job(status=status("Failed"))
+    assert read_job(tmp_path, Key("lab", "other")) == job("other", namespace="lab")
     assert (tmp_path / EVENTS).read_text(encoding="utf-8") == '{"reason":"Running"}\n{"reason":"Failed"}\n'
     assert record.trouble == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([EVENTS, REPLICAS, "run.json", "status.yaml"])
 
 
 def test_what_was_never_written(tmp_path: Path) -> None:
-    assert facts_of(tmp_path) is None
-    assert pods(tmp_path) == []
-    assert status_of(tmp_path, Key("a", "b")) == {"metadata": {"namespace": "a", "name": "b"}}
+    assert read_run_info(tmp_path) is None
+    assert read_pods(tmp_path) == []
+    assert read_job(tmp_path, Key("a", "b")) == {"metadata": {"namespace": "a", "name": "b"}}
 
 
 def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     (tmp_path / REPLICAS).write_bytes(msgspec.json.encode(POD) + b"\n" + msgspec.json.encode(POD)[:20])
 
-    assert pods(tmp_path) == [POD]
+    assert read_pods(tmp_path) == [POD]
 
 
 @pytest.mark.parametrize(("keep", "left"), [(True, ["pods"]), (False, [])])
@@ -68,7 +68,7 @@ def test_only_what_is_worth_it_is_kept(tmp_path: Path, keep: bool, left: list[st
     record = RunRecord(tmp_path)
     for part in ("nodes/node-0", "pods/1"):
         (tmp_path / part).mkdir(parents=True)
-    record.tidy(keep=keep)
+    record.remove_working_files(keep_pods=keep)
 
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == left
 
@@ -84,15 +84,15 @@ def fill(disk: Path) -> None:
 
 def test_the_final_status_has_its_room_on_a_full_disk(small: Path) -> None:
     record = RunRecord(small)
-    record.facts(FACTS)
+    record.write_info(FACTS)
     fill(small)
-    record.note(EVENTS, {"message": "x" * 9999})
+    record.append(EVENTS, {"message": "x" * 9999})
     record.flush()
     assert record.trouble == f"{small / EVENTS} could not be written: No space left on device"
 
     record.close([job(status=status("Succeeded"))], msgspec.structs.replace(FACTS, ended="now"))
-    assert status_of(small, Key("default", "demo"))["status"]["phase"] == "Succeeded"
-    ended = facts_of(small)
+    assert read_job(small, Key("default", "demo"))["status"]["phase"] == "Succeeded"
+    ended = read_run_info(small)
     assert ended is not None
     assert ended.ended == "now"
 
@@ -100,7 +100,7 @@ def test_the_final_status_has_its_room_on_a_full_disk(small: Path) -> None:
 def test_a_disk_that_is_full_from_the_start(small: Path) -> None:
     fill(small)
     record = RunRecord(small)
-    record.facts(FACTS)
+    record.write_info(FACTS)
     record.close([job()], FACTS)
 
     assert "No space left on device" in record.trouble

@@ -47,7 +47,7 @@ def test_plan_says_which_jobs_need_an_etcd(
 
 def test_run_warns_once_where_no_etcd_is_given(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    text = f"notice: replicas of demo find each other through an etcd, and none is given: {OPTION}"
+    text = f"notice: replicas of demo find each other through an etcd server; give one with {OPTION}"
 
     assert place.run(paddle()).stdout.count(text) == 1
     assert text not in place.run(paddle(), args=("--etcd-server", "127.0.0.1:9")).stdout

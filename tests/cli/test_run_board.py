@@ -22,7 +22,7 @@ def board(*jobs: Body) -> RunModel:
     """A board that has seen its jobs."""
     made = RunModel((GENERICJOB, body) for body in jobs or (job(),))
     for body in jobs or (job(),):
-        made.job(body)
+        made.update_job(body)
     return made
 
 
@@ -149,7 +149,7 @@ def test_replicas_wait_until_they_have_pods() -> None:
     one = board()
 
     assert phases(one) == {"worker-0": "Waiting", "worker-1": "Waiting"}
-    told = one.pod(pod("worker-1", containers=[container("running", restarts=1)], attempt=2))
+    told = one.update_pod(pod("worker-1", containers=[container("running", restarts=1)], attempt=2))
     assert told == ReplicaNews(
         DEMO, "worker", 1, "worker-1", "Running", "demo-worker-1", "00000002-worker-1", 2, "node-0", 3, "", STARTED
     )
@@ -158,19 +158,19 @@ def test_replicas_wait_until_they_have_pods() -> None:
 
 def test_what_does_not_show_is_no_news() -> None:
     one = board()
-    one.pod(pod())
+    one.update_pod(pod())
 
-    assert one.pod(pod(podIP="10.0.0.1")) is None
-    assert one.pod(pod(phase="Succeeded")) is not None
-    assert one.pod(pod(phase="Succeeded")) is None
+    assert one.update_pod(pod(podIP="10.0.0.1")) is None
+    assert one.update_pod(pod(phase="Succeeded")) is not None
+    assert one.update_pod(pod(phase="Succeeded")) is None
 
 
 def test_a_predecessor_on_its_way_out_is_no_news() -> None:
     one = board()
-    one.pod(pod(attempt=1))
+    one.update_pod(pod(attempt=1))
 
-    assert one.pod(pod(attempt=0, phase="Failed")) is None
-    assert one.pod(pod(attempt=0), deleted=True) is None
+    assert one.update_pod(pod(attempt=0, phase="Failed")) is None
+    assert one.update_pod(pod(attempt=0), deleted=True) is None
     assert phases(one)["worker-0"] == "Running"
 
 
@@ -180,8 +180,8 @@ def test_a_predecessor_on_its_way_out_is_no_news() -> None:
 )
 def test_a_pod_that_is_gone(phase: str, after: str) -> None:
     one = board()
-    one.pod(pod(phase=phase))
-    one.pod(pod(phase=phase), deleted=True)
+    one.update_pod(pod(phase=phase))
+    one.update_pod(pod(phase=phase), deleted=True)
 
     assert phases(one)["worker-0"] == after
     assert one.alive() == []
@@ -190,21 +190,21 @@ def test_a_pod_that_is_gone(phase: str, after: str) -> None:
 
 def test_a_pod_that_is_gone_is_news_only_if_more_was_to_come() -> None:
     one = board()
-    one.pod(pod("worker-0", phase="Failed"))
-    one.pod(pod("worker-1"))
+    one.update_pod(pod("worker-0", phase="Failed"))
+    one.update_pod(pod("worker-1"))
 
-    assert one.pod(pod("worker-0", phase="Failed"), deleted=True) is None
-    told = one.pod(pod("worker-1"), deleted=True)
+    assert one.update_pod(pod("worker-0", phase="Failed"), deleted=True) is None
+    told = one.update_pod(pod("worker-1"), deleted=True)
     assert told is not None
-    assert (told.phase, told.reason) == ("Waiting", "its pod is gone")
+    assert (told.phase, told.reason) == ("Waiting", "its pod was deleted")
 
 
 def test_a_pod_that_goes_with_its_job_has_stopped() -> None:
     one = board()
-    one.pod(pod())
+    one.update_pod(pod())
     leaving = job()
-    one.job(leaving | {"metadata": leaving["metadata"] | {"deletionTimestamp": STARTED}})
-    told = one.pod(pod(), deleted=True)
+    one.update_job(leaving | {"metadata": leaving["metadata"] | {"deletionTimestamp": STARTED}})
+    told = one.update_pod(pod(), deleted=True)
 
     assert told is not None
     assert (told.phase, told.reason) == ("Stopped", "")
@@ -219,8 +219,8 @@ def test_a_pod_that_goes_with_its_job_has_stopped() -> None:
 )
 def test_what_was_asked_to_end_has_not_failed(first: dict[str, Any], then: str) -> None:
     one = board()
-    one.pod(pod(**first))
-    one.pod(pod(phase="Failed", meta={"deletionTimestamp": STARTED}, containers=[ended(143, signal=15)]))
+    one.update_pod(pod(**first))
+    one.update_pod(pod(phase="Failed", meta={"deletionTimestamp": STARTED}, containers=[ended(143, signal=15)]))
 
     assert phases(one)["worker-0"] == then
     assert one.alive() == []
@@ -230,8 +230,8 @@ def test_attempts_after_a_suspension_are_no_restarts() -> None:
     one = board()
     restarts = []
     for attempt, resumes in ((0, 0), (1, 0), (4, 1), (5, 1), (9, 2)):
-        one.job(job(status=status("Running", resumes=resumes)))
-        told = one.pod(pod(attempt=attempt))
+        one.update_job(job(status=status("Running", resumes=resumes)))
+        told = one.update_pod(pod(attempt=attempt))
         assert told is not None
         restarts.append(told.restarts)
 
@@ -243,8 +243,8 @@ def test_attempts_at_another_size_are_no_restarts() -> None:
     restarts = []
     for attempt, size in ((0, 2), (1, 2), (1, 1), (3, 1), (4, 1), (4, 2), (5, 2), (6, 2)):
         book = {"name": "worker", "size": size}
-        one.job(job(status=status("Running", roles=[book])))
-        one.pod(pod(attempt=attempt))
+        one.update_job(job(status=status("Running", roles=[book])))
+        one.update_pod(pod(attempt=attempt))
         restarts.append(next(replica.restarts for replica in one.pick(99) if replica.label == "worker-0"))
 
     assert restarts == [0, 1, 1, 1, 2, 2, 2, 3]
@@ -254,7 +254,7 @@ def test_a_restart_of_the_whole_role_is_one_for_each_replica() -> None:
     """It begins above the attempts of all of them."""
     one = board()
     for attempt in (0, 1, 5):
-        one.pod(pod(attempt=attempt))
+        one.update_pod(pod(attempt=attempt))
 
     assert next(replica.restarts for replica in one.pick(99) if replica.label == "worker-0") == 2
 
@@ -266,95 +266,97 @@ def shown(one: RunModel) -> int:
 
 def test_a_restart_is_shown_once_its_pod_exists() -> None:
     one = board()
-    one.pod(pod("worker-1"))
+    one.update_pod(pod("worker-1"))
     book = {"name": "worker", "restarts": {"Exit": 3}, "retries": "1:3"}
     waits = {"pending": [{"cause": "Exit", "indexes": "1"}], "hidden": {"Exit": 1}}
-    one.job(job(status=status("Running", roles=[book | waits])))
+    one.update_job(job(status=status("Running", roles=[book | waits])))
     assert shown(one) == 2
 
-    one.pod(pod("worker-1", attempt=3, uid="next"))
+    one.update_pod(pod("worker-1", attempt=3, uid="next"))
     assert shown(one) == 3
-    one.job(job(status=status("Running", roles=[book])))
+    one.update_job(job(status=status("Running", roles=[book])))
     assert shown(one) == 3
 
 
 def test_a_restart_that_never_happened_is_not_shown() -> None:
     one = board()
     book = {"name": "worker", "restarts": {"Exit": 3}, "retries": "0:1,1:2", "hidden": {"Exit": 2}}
-    one.job(job(status=status("Succeeded", roles=[book], **outcome("Succeeded"))))
+    one.update_job(job(status=status("Succeeded", roles=[book], **outcome("Succeeded"))))
 
     assert shown(one) == 1
 
 
 def test_restarts_inside_pods_are_shown_and_counted_once() -> None:
     one = board()
-    one.pod(pod("worker-0", containers=[container("running", restarts=2)]))
-    one.pod(pod("worker-1", containers=[container("running", restarts=1)]))
-    one.job(job(status=status("Running", roles=[{"name": "worker"}])))
+    one.update_pod(pod("worker-0", containers=[container("running", restarts=2)]))
+    one.update_pod(pod("worker-1", containers=[container("running", restarts=1)]))
+    one.update_job(job(status=status("Running", roles=[{"name": "worker"}])))
     assert shown(one) == 3
 
     # The pod of worker 0 is to be replaced: the ledger keeps its count.
     book = {"name": "worker", "restarts": {"Exit": 1, "InPlace": 2}, "retries": "0:1"}
     waits = {"pending": [{"cause": "Exit", "indexes": "0"}], "hidden": {"Exit": 1}}
-    one.job(job(status=status("Running", roles=[book | waits])))
+    one.update_job(job(status=status("Running", roles=[book | waits])))
     assert shown(one) == 3
-    one.pod(pod("worker-0", attempt=1, uid="next"))
+    one.update_pod(pod("worker-0", attempt=1, uid="next"))
     assert shown(one) == 4
 
     # The end keeps those of all pods.
-    one.job(job(status=status("Succeeded", roles=[book | {"inside": 1}], **outcome("Succeeded"))))
+    one.update_job(job(status=status("Succeeded", roles=[book | {"inside": 1}], **outcome("Succeeded"))))
     assert shown(one) == 4
 
 
 def test_a_pod_may_be_seen_before_its_job() -> None:
     one = RunModel([(GENERICJOB, job())])
 
-    assert one.pod(pod()) is not None
-    assert one.who(pod()) is not None
+    assert one.update_pod(pod()) is not None
+    assert one.replica_of(pod()) is not None
 
 
 def test_foreign_pods_are_none_of_ours() -> None:
     one = board()
     foreign = pod(owner=job("other", uid="2"))
 
-    assert one.pod(foreign) is None
-    assert one.who(foreign) is None
-    assert one.job(job("other", uid="2")) is None
+    assert one.update_pod(foreign) is None
+    assert one.replica_of(foreign) is None
+    assert one.update_job(job("other", uid="2")) is None
 
 
 def test_alive_is_what_has_a_pod_that_is_not_over() -> None:
     one = board(job(roles=[role("worker", 4)]))
-    one.pod(pod("worker-0"))
-    one.pod(pod("worker-1", phase="Failed"))
-    one.pod(pod("worker-2", meta={"deletionTimestamp": STARTED}))
+    one.update_pod(pod("worker-0"))
+    one.update_pod(pod("worker-1", phase="Failed"))
+    one.update_pod(pod("worker-2", meta={"deletionTimestamp": STARTED}))
 
     assert [replica.name for replica in one.alive()] == ["worker-0", "worker-2"]
 
 
 def test_scaling_changes_what_should_be_there() -> None:
     one = board()
-    one.pod(pod("worker-1"))
-    told = one.job(job(roles=[role("worker", 1), role("ps", 2)], generation=2))
+    one.update_pod(pod("worker-1"))
+    told = one.update_job(job(roles=[role("worker", 1), role("ps", 2)], generation=2))
 
     assert told is not None
     assert told.total == 3
     assert list(phases(one)) == ["worker-0", "worker-1", "ps-0", "ps-1"]
-    one.pod(pod("worker-1"), deleted=True)
+    one.update_pod(pod("worker-1"), deleted=True)
     assert list(phases(one)) == ["worker-0", "ps-0", "ps-1"]
     assert one.jobs()[0].counts == {"Waiting": 3}
 
 
 def test_a_job_is_told_when_its_phase_changes() -> None:
     one = RunModel([(GENERICJOB, job())])
-    first = one.job(job())
+    first = one.update_job(job())
     assert first is not None
     assert (first.phase, first.step, first.total) == ("Pending", Phase.PENDING, 2)
 
-    assert one.job(job(status=status("Pending"))) is None
-    running = one.job(job(status=status("Running", roles=[{"name": "worker", "restarts": {"Exit": 2, "NodeLost": 1}}])))
+    assert one.update_job(job(status=status("Pending"))) is None
+    running = one.update_job(
+        job(status=status("Running", roles=[{"name": "worker", "restarts": {"Exit": 2, "NodeLost": 1}}]))
+    )
     assert running is not None
     assert (running.phase, running.restarts, running.over) == ("Running", 3, False)
-    assert one.job(job(status=status("Running", generation=7))) is None
+    assert one.update_job(job(status=status("Running", generation=7))) is None
 
 
 def outcome(result: str) -> dict[str, Any]:
@@ -366,9 +368,9 @@ def test_it_is_over_when_every_job_is() -> None:
     one = board(first, second)
     assert not one.over
 
-    one.job(first | {"status": status("Succeeded", **outcome("Succeeded"))})
+    one.update_job(first | {"status": status("Succeeded", **outcome("Succeeded"))})
     assert [one.over, len(one.alive())] == [False, 0]
-    told = one.job(second, deleted=True)
+    told = one.update_job(second, deleted=True)
     assert told is not None
     assert told.deleted
     assert [one.over, len(one.alive())] == [True, 0]
@@ -385,8 +387,8 @@ def test_several_jobs_are_told_apart() -> None:
 def test_of_many_those_that_need_a_look_are_picked() -> None:
     one = board(job(roles=[role("ps", 1), role("worker", 99)]))
     for index in range(99):
-        one.pod(pod(f"worker-{index}", phase="Succeeded" if index < 90 else "Running"))
-    one.pod(pod("worker-50", phase="Failed"))
+        one.update_pod(pod(f"worker-{index}", phase="Succeeded" if index < 90 else "Running"))
+    one.update_pod(pod("worker-50", phase="Failed"))
 
     picked = one.pick(5)
     assert [replica.label for replica in picked] == ["ps-0", "worker-50", "worker-90", "worker-91", "worker-92"]
@@ -395,25 +397,25 @@ def test_of_many_those_that_need_a_look_are_picked() -> None:
 
 def test_events_are_told_of_whom_they_are_about() -> None:
     one = board()
-    one.pod(pod())
+    one.update_pod(pod())
 
-    assert one.event(event(pod(), "Unhealthy", "probe failed", "Warning")) == EventNews(
+    assert one.event_news(event(pod(), "Unhealthy", "probe failed", "Warning")) == EventNews(
         DEMO, "worker-0", "Unhealthy", "probe failed", warning=True
     )
-    assert one.event(event(job(), "Running", "demo is running.")) == EventNews(
+    assert one.event_news(event(job(), "Running", "demo is running.")) == EventNews(
         DEMO, "demo", "Running", "demo is running."
     )
-    assert one.event(event(job("other"), "Running", "other is running.")) is None
+    assert one.event_news(event(job("other"), "Running", "other is running.")) is None
 
 
 def test_a_job_takes_the_time_until_it_is_decided() -> None:
     now = 10.0
     one = RunModel([(GENERICJOB, job())], lambda: now)
     assert one.took(DEMO) == 0
-    one.job(job())
+    one.update_job(job())
     now = 10.25
     assert one.took(DEMO) == 0.25
-    one.job(job(status=status("Succeeded", outcome={"result": "Succeeded", "reason": "Rule", "at": STARTED})))
+    one.update_job(job(status=status("Succeeded", outcome={"result": "Succeeded", "reason": "Rule", "at": STARTED})))
     now = 70.0
 
     assert one.took(DEMO) == 0.25

@@ -70,8 +70,8 @@ REMOVED = [
     pytest.param(tfjob("Running"), "Worker-0", id="TFJob-Running"),
     pytest.param(paddlejob("Never"), "worker-0", id="PaddleJob-Never"),
 ]
-ENDS = "notice: run itself ends 1 replica that a clean-up policy keeps: "
-ENDED = "  run ended 1 replica that the job's clean-up policy keeps: "
+ENDS = "notice: the end of the run ends 1 replica that a clean-up policy keeps: "
+ENDED = "  the end of the run ended 1 replica that the job's clean-up policy keeps: "
 
 
 def lines_of(place: Place, body: Body, replica: str) -> tuple[str, list[str]]:
@@ -162,10 +162,10 @@ def test_a_run_that_is_cut_short_tells_that_its_replicas_end(
         assert run.end() == code
 
     text = run.text()
-    assert "ending 2 replicas in good order; Ctrl-C" in text
+    assert "ending 2 replicas, each with its grace period; " in text
     assert re.findall(r"s  other-0  (\w+)", text)[:2] == ["Running", "Terminating"]
     assert ENDS not in text
-    assert "  run ended 2 replicas: main-0, other-0\n" in text
+    assert "  the end of the run ended 2 replicas: main-0, other-0\n" in text
 
 
 def test_ctrl_c_at_a_terminal_shows_that_replicas_end(place: Place, terminals: Terminals) -> None:
@@ -176,7 +176,7 @@ def test_ctrl_c_at_a_terminal_shows_that_replicas_end(place: Place, terminals: T
     (place.folder / "go").touch()
 
     assert terminal.end() == 130
-    assert "  run ended 2 replicas: main-0, other-0" in terminal.text
+    assert "  the end of the run ended 2 replicas: main-0, other-0" in terminal.text
 
 
 def test_of_two_jobs_only_the_one_that_was_cut_short_shows_that_its_replicas_end(place: Place) -> None:

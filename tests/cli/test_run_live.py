@@ -47,7 +47,7 @@ def test_a_signal_ends_the_job_in_good_order(place: Place, word: str, number: si
         run.process.send_signal(number)
         assert run.end() == code
 
-    assert "ending 2 replicas in good order; Ctrl-C" in run.text()
+    assert "ending 2 replicas, each with its grace period; " in run.text()
     assert "worker-0 | goodbye" in run.text()
     assert "demo was interrupted after " in run.text()
     wait(lambda: processes(word) == [])
@@ -61,7 +61,7 @@ def test_a_second_signal_ends_it_at_once(place: Place, word: str) -> None:
     with place.live(demo(role)) as run:
         run.until("worker-0 | ready")
         run.process.send_signal(signal.SIGINT)
-        run.until("Ctrl-C again kills at once")
+        run.until("a second Ctrl-C kills at once")
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
 
@@ -72,7 +72,7 @@ def test_time_that_has_passed(place: Place, word: str) -> None:
     done = place.run(demo(worker(DEAF, f": {word}")), args=("--timeout", "2s", "--grace", "100ms"))
 
     assert done.returncode == 124
-    assert "notice: --timeout has passed: ending 1 replica in good order" in done.stdout
+    assert "notice: --timeout has passed: ending 1 replica, each with its grace period" in done.stdout
     assert "demo timed out after " in done.stdout
     wait(lambda: processes(word) == [])
 
@@ -113,7 +113,7 @@ def test_a_killed_run_leaves_nothing_and_says_nothing(place: Place, word: str) -
     assert place.call("logs", "demo").stdout.startswith("ready\n")
     refused = place.call("exec", "demo", "worker-0", "--", "true")
     assert refused.returncode == 2
-    assert "there is no live run of default/demo; the last one was killed" in refused.stderr
+    assert "default/demo is not running; its last run was killed" in refused.stderr
 
 
 def test_a_replica_that_is_killed_is_restarted(place: Place, word: str) -> None:
@@ -141,7 +141,7 @@ def test_a_second_run_of_the_name_is_refused(place: Place, live: Live) -> None:
     done = place.run(demo())
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"trainwright: default/demo is already being run by process {live.pid}, since 20" in done.stderr
+    assert f"trainwright: default/demo already runs in process {live.pid} since 20" in done.stderr
     assert live.process.poll() is None
 
 
@@ -169,7 +169,10 @@ def test_logs(place: Place, live: Live) -> None:
     assert place.call("logs", "demo", "--tail", "0").stdout == ""
     assert "did you mean `worker-1`?" in place.call("logs", "demo", "wroker-1").stderr
     assert "no replica 'worker-7'; it has worker-0 and worker-1\n" in place.call("logs", "demo", "worker-7").stderr
-    assert "has no container 'mian' there; did you mean `main`?" in place.call("logs", "-c", "mian", "demo").stderr
+    assert (
+        "has no container 'mian' in these replicas; did you mean `main`?"
+        in place.call("logs", "-c", "mian", "demo").stderr
+    )
 
 
 def test_following_logs_until_the_end(place: Place, word: str) -> None:
@@ -200,7 +203,7 @@ def test_exec(place: Place, live: Live) -> None:
         (("demo", "worker-7", "--", "ls"), "default/demo has no replica 'worker-7'; it has worker-0 and worker-1\n"),
         (("demo", "worker-0", "-c", "mian", "--", "ls"), "worker-0 has no container 'mian'; did you mean `main`?"),
         (("demo", "worker-0", "--", "no-such-command"), '"no-such-command": executable file not found in PATH'),
-        (("demo", "worker-0", "-t", "--", "ls"), "-t needs a terminal, and standard input is none"),
+        (("demo", "worker-0", "-t", "--", "ls"), "-t needs a terminal, but standard input is not a terminal"),
     ],
 )
 def test_exec_that_cannot_be(place: Place, live: Live, args: tuple[str, ...], told: str) -> None:
@@ -224,9 +227,9 @@ def test_scale(place: Place, live: Live) -> None:
 def test_suspend_and_resume(place: Place, live: Live, word: str) -> None:
     assert place.call("suspend", "demo").stdout == "default/demo is suspended\n"
     assert processes(f": {word}") == []
-    live.until("demo  Paused  `trainwright resume demo` lets it go on")
+    live.until("demo  Paused  `trainwright resume demo` continues the job")
 
-    assert place.call("resume", "demo").stdout == "default/demo goes on\n"
+    assert place.call("resume", "demo").stdout == "default/demo is resumed\n"
     wait(lambda: live.text().count("worker-0 | ready 0") == 2)
     assert place.call("get", "demo").stdout.splitlines()[4].split()[:4] == ["worker-0", "Running", "node-0", "0"]
 
@@ -234,7 +237,10 @@ def test_suspend_and_resume(place: Place, live: Live, word: str) -> None:
 def test_annotate(place: Place, live: Live) -> None:
     assert place.call("annotate", "demo", "owner=lena", "example.org/note=a=b").stdout == "default/demo annotated\n"
     refused = place.call("annotate", "demo", "owner=tom")
-    assert (refused.returncode, "has owner=lena already; --overwrite replaces it" in refused.stderr) == (2, True)
+    assert (refused.returncode, "already has owner=lena; to replace it, give --overwrite" in refused.stderr) == (
+        2,
+        True,
+    )
     assert place.call("annotate", "--overwrite", "demo", "owner=tom", "example.org/note-").returncode == 0
     whole = msgspec.json.decode(place.call("get", "-o", "json", "demo").stdout)
     assert whole["metadata"]["annotations"] == {"owner": "tom"}
@@ -244,7 +250,7 @@ def test_delete(place: Place, live: Live, word: str) -> None:
     assert place.call("delete", "demo").stdout == "default/demo deleted\n"
     assert live.end() == 1
     assert "demo was deleted after " in live.text()
-    assert "somebody deleted the job before it ended" in live.text()
+    assert "the job was deleted before it ended" in live.text()
     wait(lambda: processes(word) == [])
 
 
@@ -253,7 +259,7 @@ def test_an_engine_that_does_not_answer(place: Place) -> None:
         for args in (("get", "demo"), ("exec", "demo", "worker-0", "--", "ls"), ("suspend", "demo")):
             done = place.call(*args)
             assert (done.returncode, done.stdout) == (3, "")
-            assert f"default/demo is being run by process {os.getpid()}, but no engine answers at " in done.stderr
+            assert f"process {os.getpid()} runs default/demo, but no engine answers at " in done.stderr
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def test_failure_names_the_rule_the_replica_the_code_and_its_last_words(place: P
         "  cause:   container main exited with code 3; 1 of 1 restart was used\n"
         "  last lines of worker-1:\n    | step 1\n    | step 2\n    | step 3\n    | doomed\n"
     ) in done.stdout
-    assert "notice: it is decided: ending 1 replica in good order" in done.stdout
+    assert "notice: every job has its outcome: ending 1 replica, each with its grace period" in done.stdout
 
     told = place.call("get", "demo")
     assert (told.returncode, told.stderr) == (0, "")
@@ -73,7 +73,7 @@ def test_failure_names_the_rule_the_replica_the_code_and_its_last_words(place: P
     [
         pytest.param(["no-such-command"], 127, "the command was not found", id="not found"),
         pytest.param(["/etc/passwd"], 126, "needs `chmod +x`", id="not executable"),
-        pytest.param(["sh", "-c", "kill -9 0"], 137, "SIGKILL comes from somebody", id="killed"),
+        pytest.param(["sh", "-c", "kill -9 0"], 137, "a user or another process sent SIGKILL", id="killed"),
         pytest.param(
             ["python3", "-c", "raise OSError(98, 'Address already in use')"],
             1,
@@ -117,7 +117,7 @@ def test_objects_beside_the_job_and_standard_input(place: Place) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "worker-0 | open sesame" in done.stdout
-    assert "notice: skipped, since it has no meaning here: v1 Service default/front" in done.stdout
+    assert "notice: skipped, because a local run does not use it: v1 Service default/front" in done.stdout
     assert (place.state / "lab/demo/latest/status.yaml").exists()
 
 
@@ -206,12 +206,12 @@ def test_what_cannot_be_right_is_refused_before_anything_starts(place: Place, ch
     ("args", "told"),
     [
         (("run", "nowhere.yaml"), "trainwright: nowhere.yaml: no such file"),
-        (("run", "--timeout", "soon", "x"), "'soon' is not a span of time"),
+        (("run", "--timeout", "soon", "x"), "'soon' is not a duration"),
         (("run", "--set", "nonsense", "x"), "expected PATH=VALUE"),
-        (("run", "-n", "Bad_", "x"), "cannot be a namespace"),
-        (("get", "demo"), "there is no run called 'demo'"),
-        (("logs", "demo"), "there is no run called 'demo'"),
-        (("exec", "demo", "worker-0", "--", "ls"), "there is no run called 'demo'"),
+        (("run", "-n", "Bad_", "x"), "is not a valid namespace"),
+        (("get", "demo"), "there is no job 'demo'"),
+        (("logs", "demo"), "there is no job 'demo'"),
+        (("exec", "demo", "worker-0", "--", "ls"), "there is no job 'demo'"),
         (("scale", "demo", "worker"), "expected ROLE=NUMBER, such as worker=4; found 'worker'"),
         (("annotate", "demo", "nothing"), "expected KEY=VALUE to set an annotation"),
     ],

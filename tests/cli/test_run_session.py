@@ -9,7 +9,7 @@ import pytest
 from run_command import demo, worker
 from run_objects import container, job, pod
 
-from trainwright.cli.record import RunInfo, RunRecord, facts_of, pods
+from trainwright.cli.record import RunInfo, RunRecord, read_pods, read_run_info
 from trainwright.cli.run.follow import RunFollower, last_lines
 from trainwright.cli.run.intake import JobToRun, RunInput
 from trainwright.cli.run.model import RunModel
@@ -86,7 +86,7 @@ class Stage:
             record=RunRecord(folder),
             view=self.view,
             clock=WallClock(),
-            facts=RunInfo(("default/demo",), 1, "2026-11-15T20:00:00Z"),
+            info=RunInfo(("default/demo",), 1, "2026-11-15T20:00:00Z"),
             began=time.monotonic(),
             **more,
         )
@@ -104,7 +104,7 @@ async def test_a_job_from_start_to_end(tmp_path: Path) -> None:
     assert stage.view.lines == ["hello"]
     assert stage.view.order[-2:] == ["hello", "Succeeded"]  # its last words come before the news of its end
     assert [one.outcome for one in stage.view.endings] == ["Succeeded"]
-    kept = facts_of(tmp_path)
+    kept = read_run_info(tmp_path)
     assert kept is not None
     assert (kept.runtime, kept.endings) == ("process", tuple(stage.view.endings))
 
@@ -116,7 +116,7 @@ async def test_an_engine_that_breaks(tmp_path: Path) -> None:
         stage.engine.broken.set_exception(EngineError("the roof fell in"))
 
     assert await stage.session.run(breaking) == 3
-    assert stage.view.notices[-1] == "the engine broke: the roof fell in"
+    assert stage.view.notices[-1] == "the engine failed: the roof fell in"
     assert [(one.outcome, one.exit_code) for one in stage.view.endings] == [("Broken", 3)]
 
 
@@ -161,9 +161,9 @@ def test_what_was_not_read_when_everything_ended_is_read_then(tmp_path: Path) ->
     follower.drain()
 
     assert view.lines == ["one", "last words"]
-    assert follower.words("demo-worker-0", 0, "main") == ("one", "last words")
-    assert follower.words("demo-worker-0", 0, "") == ("one", "last words")
-    assert follower.words("demo-worker-0", 7, "main") == follower.words("demo-worker-9", 0, "") == ()
+    assert follower.last_lines("demo-worker-0", 0, "main") == ("one", "last words")
+    assert follower.last_lines("demo-worker-0", 0, "") == ("one", "last words")
+    assert follower.last_lines("demo-worker-0", 7, "main") == follower.last_lines("demo-worker-9", 0, "") == ()
 
 
 def test_what_was_shown_can_be_found_by_logs_even_if_the_run_is_killed_at_once(tmp_path: Path) -> None:
@@ -172,14 +172,14 @@ def test_what_was_shown_can_be_found_by_logs_even_if_the_run_is_killed_at_once(t
     class Killed(Seen):
         def logs(self, lines: list[Line]) -> None:
             super().logs(lines)
-            known.extend(one.replica for one in pods(tmp_path))
+            known.extend(one.replica for one in read_pods(tmp_path))
 
     log = tmp_path / "logs/demo-worker-0/00000000-main-0.log"
     log.parent.mkdir(parents=True)
     log.write_text("one\n")
     follower = RunFollower(RunModel([(GENERICJOB, job())]), Killed(), RunRecord(tmp_path))
     follower.pods([(pod(containers=[container("running")]), False)])
-    follower.look()
+    follower.poll_logs()
 
     assert known == ["worker-0"]
 

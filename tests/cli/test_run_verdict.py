@@ -8,7 +8,7 @@ import pytest
 from run_objects import STARTED, job, role, status
 
 from trainwright.cli.run.model import RunModel
-from trainwright.cli.run.verdict import Evidence, RunEnd, VerdictInput, ending, hint
+from trainwright.cli.run.verdict import Evidence, RunEnd, VerdictInput, find_verdict, hint
 from trainwright.cli.show.news import JobVerdict, ReplicaNews
 from trainwright.kinds.aitrainingjob import AITRAININGJOB
 from trainwright.kinds.genericjob import GENERICJOB
@@ -44,14 +44,14 @@ def verdict(
     times = {"accepted": STARTED}
     body = job(roles=roles, spec=spec or {}, status=status(phase, times=times, **ledger))
     board = RunModel([(GENERICJOB, body)])
-    board.job(body)
+    board.update_job(body)
     asked: list[tuple[str, int, str]] = []
 
     def last(pod: str, attempt: int, container: str) -> tuple[str, ...]:
         asked.append((pod, attempt, container))
         return words
 
-    found = ending(board.sheet(DEMO), VerdictInput(end, runtime, 7.5, replicas or [], last))
+    found = find_verdict(board.row(DEMO), VerdictInput(end, runtime, 7.5, replicas or [], last))
     assert asked in ([], [("demo-worker-1", 2, "main")], [("demo-worker-1", 2, "")])
     return found
 
@@ -87,7 +87,7 @@ def test_failure_by_the_default_rule() -> None:
         signal=9,
         cause="container main was killed by SIGKILL (exit code 137); 2 of 2 restarts were used",
         last_lines=("step 1", "step 2"),
-        hint="SIGKILL comes from somebody, or from the kernel when memory runs out (`dmesg` tells)",
+        hint="a user or another process sent SIGKILL, or the kernel did because memory ran out (see `dmesg`)",
     )
 
 
@@ -125,9 +125,9 @@ def test_a_deadline_is_told_with_its_length(seconds: int, told: str) -> None:
     body = FAILED | {"spec": spec, "status": stored}
     body["metadata"] = {"name": "demo", "namespace": "default", "uid": "u"}
     board = RunModel([(TFJOB, body)])
-    board.job(body)
+    board.update_job(body)
 
-    found = ending(board.sheet(DEMO), VerdictInput(RunEnd.DONE, "sandbox", 7.5, [], lambda *_: ()))
+    found = find_verdict(board.row(DEMO), VerdictInput(RunEnd.DONE, "sandbox", 7.5, [], lambda *_: ()))
 
     assert found.because == f"{message} of {told}"
 
@@ -210,9 +210,9 @@ def test_the_annotation_that_ended_a_job_is_named(result: str, word: str) -> Non
         "status": {"trainwright": {"phase": result, "outcome": outcome(result, "External", message="we need it")}},
     }
     board = RunModel([(AITRAININGJOB, body)])
-    board.job(body)
+    board.update_job(body)
 
-    found = ending(board.sheet(DEMO), VerdictInput(RunEnd.DONE, "sandbox", 1.0, [], lambda *_: ()))
+    found = find_verdict(board.row(DEMO), VerdictInput(RunEnd.DONE, "sandbox", 1.0, [], lambda *_: ()))
 
     assert found.because == f"annotation {word.lower()} asked for this end: we need it"
 
@@ -220,11 +220,11 @@ def test_the_annotation_that_ended_a_job_is_named(result: str, word: str) -> Non
 @pytest.mark.parametrize(
     ("end", "word", "code", "why"),
     [
-        (RunEnd.DONE, "Deleted", 1, "somebody deleted the job before it ended"),
+        (RunEnd.DONE, "Deleted", 1, "the job was deleted before it ended"),
         (RunEnd.INTERRUPTED, "Interrupted", 130, ""),
-        (RunEnd.TERMINATED, "Interrupted", 143, "SIGTERM came"),
-        (RunEnd.HUNG_UP, "Interrupted", 129, "the terminal is gone"),
-        (RunEnd.READER_GONE, "Interrupted", 141, "nobody reads the output any more"),
+        (RunEnd.TERMINATED, "Interrupted", 143, "the run received SIGTERM"),
+        (RunEnd.HUNG_UP, "Interrupted", 129, "the terminal was closed"),
+        (RunEnd.READER_GONE, "Interrupted", 141, "the reader of the output has closed the pipe"),
         (RunEnd.TIMED_OUT, "TimedOut", 124, "--timeout passed"),
         (RunEnd.BROKEN, "Broken", 3, ""),
     ],
@@ -261,27 +261,34 @@ def test_what_held_a_job_up_is_named() -> None:
             "",
             "OSError: [Errno 98] Address already in use",
             "process",
-            "`--runtime sandbox` gives each a network",
+            "with `--runtime sandbox` each replica has its own network",
         ),
-        (1, None, "", "bind: address already in use", "sandbox", "in the same replica listens on that port already"),
+        (1, None, "", "bind: address already in use", "sandbox", "in the same replica already listens on this port"),
         (
             1,
             None,
             "",
             "ModuleNotFoundError: No module named 'torch'",
             "sandbox",
-            "Python did not find torch: images are not",
+            "Python did not find torch: a local run uses no images",
         ),
         (137, 9, "OOMKilled", "", "sandbox", "raise resources.limits.memory"),
-        (127, None, "ContainerCannotRun", "", "sandbox", "the command was not found: images are not used here"),
+        (127, None, "ContainerCannotRun", "", "sandbox", "the command was not found: a local run uses no images"),
         (126, None, "ContainerCannotRun", "", "sandbox", "needs `chmod +x`"),
         (127, None, "Error", "", "sandbox", ""),
         (126, None, "Error", "", "sandbox", ""),
         (127, None, "Error", "sh: 1: trian: not found", "sandbox", "a shell did not find a command"),
         (137, 0, "Error", "", "sandbox", ""),
-        (137, 0, "Error", "run.sh: line 3:  71 Killed   python", "sandbox", "a command of it was ended by SIGKILL"),
-        (137, 9, "Error", "", "sandbox", "SIGKILL comes from somebody"),
-        (137, None, "Error", "", "sandbox", "if it was SIGKILL: SIGKILL comes from somebody"),
+        (
+            137,
+            0,
+            "Error",
+            "run.sh: line 3:  71 Killed   python",
+            "sandbox",
+            "a command of the shell was ended by SIGKILL",
+        ),
+        (137, 9, "Error", "", "sandbox", "a user or another process sent SIGKILL"),
+        (137, None, "Error", "", "sandbox", "if it was SIGKILL: a user or another process sent SIGKILL"),
         (135, 7, "Error", "", "sandbox", "/dev/shm was probably full; mount an emptyDir with `medium: Memory`"),
         (135, 7, "Error", "", "process", "`df -h /dev/shm`"),
         (1, None, "Error", "Unexpected bus error encountered in worker", "sandbox", "/dev/shm was probably full"),
@@ -289,9 +296,9 @@ def test_what_held_a_job_up_is_named() -> None:
         (1, None, "", "Temporary failure in name resolution", "sandbox", "only if the job has `spec.service`"),
         (1, None, "", "OSError: [Errno 28] No space left on device", "process", "a disk is full"),
         (139, None, "", "", "process", "a defect in native code"),
-        (134, 6, "", "", "process", "it aborted itself"),
-        (132, 4, "", "", "process", "built for another one"),
-        (143, 15, "", "", "process", "asked to end from outside"),
+        (134, 6, "", "", "process", "the program aborted"),
+        (132, 4, "", "", "process", "built for another processor"),
+        (143, 15, "", "", "process", "another process asked it to end"),
         (None, None, "Evicted", "", "process", ""),
         (1, None, "Error", "loss is nan", "process", ""),
         (200, None, "", "", "process", ""),

@@ -115,7 +115,7 @@ def stage() -> Iterator[Stage]:
 def board(body: Body | None = None, clock: Callable[[], float] = lambda: 0.0) -> RunModel:
     whole = body or job(status=status("Running"))
     made = RunModel([(GENERICJOB, whole)], clock)
-    made.job(whole)
+    made.update_job(whole)
     return made
 
 
@@ -125,8 +125,8 @@ def said(label: str, text: str) -> tuple[LogSource, str]:
 
 def test_a_row_per_replica_below_the_log(stage: Stage) -> None:
     one = board()
-    one.pod(pod("worker-0", containers=[container("running")], attempt=1))
-    one.pod(pod("worker-1", phase="Failed", reason="Evicted", message="too much"))
+    one.update_pod(pod("worker-0", containers=[container("running")], attempt=1))
+    one.update_pod(pod("worker-1", phase="Failed", reason="Evicted", message="too much"))
     stage.view.logs([said("worker-0", "step 1")])
     stage.view.notice("images are not used")
     stage.tick(one)
@@ -158,7 +158,7 @@ def test_nothing_is_painted_when_nothing_changed(stage: Stage) -> None:
     assert stage.tick(one, after=0.3) == ""
 
     assert stage.tick(one, after=0.5) != ""  # a second has passed
-    one.pod(pod())
+    one.update_pod(pod())
     stage.view.news([])
     assert stage.tick(one, after=0.01) == ""  # too soon
     assert stage.tick(one) != ""
@@ -183,8 +183,8 @@ def test_logs_are_painted_in_one_piece(stage: Stage) -> None:
 def test_of_many_only_as_many_as_fit(stage: Stage) -> None:
     one = board(job(roles=[role("worker", 500)], status=status("Running")))
     for index in range(400):
-        one.pod(pod(f"worker-{index}", phase="Succeeded" if index < 300 else "Running"))
-    one.pod(pod("worker-7", phase="Failed"))
+        one.update_pod(pod(f"worker-{index}", phase="Succeeded" if index < 300 else "Running"))
+    one.update_pod(pod("worker-7", phase="Failed"))
     stage.tick(one)
 
     lines = stage.screen.lines
@@ -197,7 +197,7 @@ def test_of_many_only_as_many_as_fit(stage: Stage) -> None:
 def test_no_line_is_wider_than_the_screen(width: int, height: int) -> None:
     stage = Stage(width=width, height=height)
     one = board()
-    one.pod(pod("worker-0", phase="Failed", reason="Odd", message="职" * 200))
+    one.update_pod(pod("worker-0", phase="Failed", reason="Odd", message="职" * 200))
     stage.tick(one)
     stage.close()
 
@@ -207,7 +207,7 @@ def test_no_line_is_wider_than_the_screen(width: int, height: int) -> None:
 
 def test_a_screen_that_becomes_narrower_has_broken_its_lines(stage: Stage) -> None:
     one = board()
-    one.pod(pod("worker-0", phase="Failed", reason="Odd", message="x" * 200))
+    one.update_pod(pod("worker-0", phase="Failed", reason="Odd", message="x" * 200))
     stage.tick(one)
     rows = sum(max(-(-len(line) // 40), 1) for line in stage.screen.lines[:-1])
     stage.resize(40, 24)
@@ -230,7 +230,7 @@ def test_without_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     stage = Stage()
     one = board()
-    one.pod(pod())
+    one.update_pod(pod())
     stage.view.logs([said("worker-0", "\x1b[32mgreen")])
     text = stage.tick(one)
     stage.close()
@@ -283,10 +283,10 @@ def test_each_job_shows_its_own_time(stage: Stage) -> None:
     one = RunModel([(GENERICJOB, first), (GENERICJOB, second)], lambda: stage.elapsed)
     for at, body in ((2.0, first), (5.0, second)):
         stage.elapsed = at
-        one.job(body)
+        one.update_job(body)
     outcome = {"result": "Succeeded", "reason": "Rule", "at": "2026-11-15T20:00:07Z"}
     stage.elapsed = 9.0
-    one.job(first | {"status": status("Succeeded", outcome=outcome)})
+    one.update_job(first | {"status": status("Succeeded", outcome=outcome)})
     stage.elapsed = 30.0
     stage.tick(one)
 

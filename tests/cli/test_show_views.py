@@ -85,12 +85,12 @@ def written() -> Written:
         ),
         pytest.param(
             msgspec.structs.replace(RUNNING, phase="Paused", step=Phase.SUSPENDED),
-            "demo  Paused  `trainwright resume demo` lets it go on",
+            "demo  Paused  `trainwright resume demo` continues the job",
             id="paused",
         ),
         pytest.param(
             msgspec.structs.replace(RUNNING, key=Key("lab", "demo"), phase="Paused", step=Phase.SUSPENDED),
-            "demo  Paused  `trainwright resume lab/demo` lets it go on",
+            "demo  Paused  `trainwright resume lab/demo` continues the job",
             id="paused elsewhere",
         ),
         pytest.param(WORKER, "worker-0  Running  node-0  restart 1", id="restarted replica"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainwright.cli.runs import find, jobs, latest, live
-from trainwright.cli.state import KEPT, NameLocks, home, is_live, place, run_id, runs_in
+from trainwright.cli.state import KEPT, NameLocks, home, is_live, job_folder, run_id, runs_in
 from trainwright.errors import EngineError, UsageError
 from trainwright.model.meta import Key
 
@@ -56,15 +56,15 @@ def test_run_ids_sort_by_time() -> None:
 def test_a_name_is_held_for_as_long_as_the_run_lives(state: Path) -> None:
     with NameLocks(state, [DEMO], NOW) as claim:
         assert claim.folder.is_dir()
-        assert is_live(place(state, DEMO) / "lock")
+        assert is_live(job_folder(state, DEMO) / "lock")
         with pytest.raises(UsageError) as refused, NameLocks(state, [DEMO], NOW + timedelta(seconds=90)):
             pass
     assert str(refused.value) == (
-        f"default/demo is already being run by process {os.getpid()}, since 2026-11-15T20:00:00Z (1m30s ago); to see, "
+        f"default/demo already runs in process {os.getpid()} since 2026-11-15T20:00:00Z (1m30s ago); to see, "
         "follow or end it: `trainwright get demo`, `trainwright logs -f demo`, `trainwright delete demo`"
     )
 
-    assert not is_live(place(state, DEMO) / "lock")
+    assert not is_live(job_folder(state, DEMO) / "lock")
     with NameLocks(state, [DEMO], NOW + timedelta(seconds=1)):
         pass
 
@@ -77,7 +77,7 @@ def test_another_name_is_free(state: Path) -> None:
 def test_a_look_at_the_lock_does_not_take_it(state: Path) -> None:
     """Others look while a run starts; it must not be told that the name is in use."""
     past(state, DEMO)
-    look = os.open(place(state, DEMO) / "lock", os.O_RDONLY)
+    look = os.open(job_folder(state, DEMO) / "lock", os.O_RDONLY)
     fcntl.flock(look, fcntl.LOCK_SH)
     timer = threading.Timer(0.03, os.close, [look])
     timer.start()
@@ -97,7 +97,7 @@ def test_a_killed_run_holds_nothing(state: Path) -> None:
     assert holder.stdout is not None
     try:
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(UsageError, match=f"by process {holder.pid}"), NameLocks(state, [DEMO], NOW):
+        with pytest.raises(UsageError, match=f"in process {holder.pid}"), NameLocks(state, [DEMO], NOW):
             pass
     finally:
         holder.kill()
@@ -112,9 +112,9 @@ def test_several_jobs_share_one_folder(state: Path) -> None:
     with NameLocks(state, [DEMO, other], NOW) as claim:
         found = [latest(state, key) for key in (DEMO, other)]
         assert [run.folder for run in found if run is not None] == [claim.folder, claim.folder]
-        with pytest.raises(UsageError, match="default/other is already"), NameLocks(state, [other], NOW):
+        with pytest.raises(UsageError, match="default/other already runs"), NameLocks(state, [other], NOW):
             pass
-    assert (place(state, other) / claim.folder.name).resolve() == claim.folder
+    assert (job_folder(state, other) / claim.folder.name).resolve() == claim.folder
 
 
 def test_when_one_name_is_taken_the_others_are_let_go(state: Path) -> None:
@@ -122,15 +122,15 @@ def test_when_one_name_is_taken_the_others_are_let_go(state: Path) -> None:
     with NameLocks(state, [DEMO], NOW):
         with pytest.raises(UsageError), NameLocks(state, [free, DEMO], NOW):
             pass
-        assert not is_live(place(state, free) / "lock")
-        assert runs_in(place(state, free)) == []
+        assert not is_live(job_folder(state, free) / "lock")
+        assert runs_in(job_folder(state, free)) == []
 
 
 def test_the_last_runs_are_kept(state: Path) -> None:
     folders = past(state, DEMO, KEPT + 3)
 
-    assert runs_in(place(state, DEMO)) == folders[-KEPT:]
-    assert (place(state, DEMO) / "latest").resolve() == folders[-1]
+    assert runs_in(job_folder(state, DEMO)) == folders[-KEPT:]
+    assert (job_folder(state, DEMO) / "latest").resolve() == folders[-1]
 
 
 def test_links_to_runs_that_are_gone_are_no_runs(state: Path) -> None:
@@ -139,11 +139,11 @@ def test_links_to_runs_that_are_gone_are_no_runs(state: Path) -> None:
         pass
     past(state, DEMO, KEPT)
 
-    assert runs_in(place(state, other)) == []
+    assert runs_in(job_folder(state, other)) == []
     assert latest(state, other) is None
     (last,) = past(state, other)
-    assert runs_in(place(state, other)) == [last]
-    assert not (place(state, other) / shared.folder.name).is_symlink()
+    assert runs_in(job_folder(state, other)) == [last]
+    assert not (job_folder(state, other) / shared.folder.name).is_symlink()
 
 
 def test_a_run_that_was_refused_leaves_no_trace(state: Path) -> None:
@@ -152,9 +152,9 @@ def test_a_run_that_was_refused_leaves_no_trace(state: Path) -> None:
     with NameLocks(state, [DEMO, other], NOW + timedelta(days=1)) as claim:
         claim.discard()
 
-    assert (place(state, DEMO) / "latest").resolve() == before
-    assert runs_in(place(state, DEMO)) == [before]
-    assert not place(state, other).exists()
+    assert (job_folder(state, DEMO) / "latest").resolve() == before
+    assert runs_in(job_folder(state, DEMO)) == [before]
+    assert not job_folder(state, other).exists()
     with NameLocks(state, [other], NOW) as again:
         assert again.folder.is_dir()
 
@@ -172,7 +172,7 @@ def test_a_run_whose_name_is_taken_leaves_nothing_of_its_other_names(state: Path
         with pytest.raises(UsageError), NameLocks(state, [free, DEMO], NOW):
             pass
         assert not (state / "another").exists()
-        assert is_live(place(state, DEMO) / "lock")
+        assert is_live(job_folder(state, DEMO) / "lock")
 
 
 def test_a_lock_that_was_removed_meanwhile_holds_no_name(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,13 +183,13 @@ def test_a_lock_that_was_removed_meanwhile_holds_no_name(state: Path, monkeypatc
     def flock(file: int, how: int) -> None:
         if not calls:
             calls.append(how)
-            (place(state, DEMO) / "lock").unlink()
-            place(state, DEMO).rmdir()
+            (job_folder(state, DEMO) / "lock").unlink()
+            job_folder(state, DEMO).rmdir()
         real(file, how)
 
     monkeypatch.setattr(fcntl, "flock", flock)
     with NameLocks(state, [DEMO], NOW):
-        assert is_live(place(state, DEMO) / "lock")
+        assert is_live(job_folder(state, DEMO) / "lock")
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_name_in_two_namespaces(state: Path) -> None:
     with NameLocks(state, [Key("lab", "demo")], NOW):
         assert str(find("demo").key) == "lab/demo"  # the live one is meant
 
-    with pytest.raises(UsageError, match="'demo' may be default/demo or lab/demo; say which"):
+    with pytest.raises(UsageError, match="'demo' can mean default/demo or lab/demo; give the namespace too"):
         find("demo")
     assert str(find("demo", "lab").key) == "lab/demo"
 
@@ -228,9 +228,9 @@ def test_a_name_in_two_namespaces(state: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "namespace", "text"),
     [
-        ("dmeo", "", "there is no run called 'dmeo'; did you mean `default/demo`?"),
-        ("xyz", "", "there is no run called 'xyz'; known are default/demo"),
-        ("demo", "lab", "there is no run called 'demo' in namespace 'lab'; did you mean `default/demo`?"),
+        ("dmeo", "", "there is no job 'dmeo'; did you mean `default/demo`?"),
+        ("xyz", "", "there is no job 'xyz'; known jobs: default/demo"),
+        ("demo", "lab", "there is no job 'demo' in namespace 'lab'; did you mean `default/demo`?"),
     ],
 )
 def test_a_name_that_is_not_there(state: Path, word: str, namespace: str, text: str) -> None:
@@ -242,7 +242,7 @@ def test_a_name_that_is_not_there(state: Path, word: str, namespace: str, text: 
 
 
 def test_nothing_was_ever_run(state: Path) -> None:
-    with pytest.raises(UsageError, match="nothing was run here yet; start one with `trainwright run FILE`"):
+    with pytest.raises(UsageError, match="no job has run here yet; start one with `trainwright run FILE`"):
         find("demo")
 
 

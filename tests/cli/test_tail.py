@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainwright.cli import tail as module
-from trainwright.cli.tail import CHUNK, LONGEST, PATIENCE, Tail
+from trainwright.cli.tail import CHUNK_BYTES, MAX_LINE_BYTES, UNFINISHED_LINE_SECONDS, Tail
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ def test_a_line_without_an_end_is_shown_when_it_has_been_quiet(log: Path) -> Non
     tail = followed(log)
     append(log, "Password: ")
     assert tail.poll(0) == []
-    assert tail.poll(PATIENCE / 2) == []
-    assert texts(tail.poll(PATIENCE)) == ["Password: "]
+    assert tail.poll(UNFINISHED_LINE_SECONDS / 2) == []
+    assert texts(tail.poll(UNFINISHED_LINE_SECONDS)) == ["Password: "]
     assert tail.poll(9) == []
 
 
@@ -76,13 +76,13 @@ def test_a_finished_file_that_never_was(log: Path) -> None:
 
 def test_the_rest_of_a_flood_that_has_ended_is_read_in_turns(log: Path) -> None:
     tail = followed(log)
-    append(log, b"line of the flood\n" * (2 * CHUNK // 18) + b"last words")
+    append(log, b"line of the flood\n" * (2 * CHUNK_BYTES // 18) + b"last words")
 
     found = tail.end(str(log), 0)
     assert (tail.behind, len(tail)) == (True, 1)
     while len(tail):
         found += tail.poll(0)
-    assert len(found) == 1 + 2 * CHUNK // 18
+    assert len(found) == 1 + 2 * CHUNK_BYTES // 18
     assert texts(found)[-1] == "last words"
 
 
@@ -97,21 +97,21 @@ def test_what_is_followed_twice_is_read_once(log: Path) -> None:
 
 def test_a_flood_is_read_in_turns(tmp_path: Path) -> None:
     tail = followed(tmp_path / "flood", tmp_path / "trickle")
-    append(tmp_path / "flood", b"x" * 99 + b"\n" + b"line of the flood\n" * (2 * CHUNK // 18))
+    append(tmp_path / "flood", b"x" * 99 + b"\n" + b"line of the flood\n" * (2 * CHUNK_BYTES // 18))
     append(tmp_path / "trickle", "drop\n")
 
     first = tail.poll(0)
     assert tail.behind
     assert ("trickle", "drop") in first
     rest = tail.drain(0)
-    assert len(first) + len(rest) == 2 + 2 * CHUNK // 18
+    assert len(first) + len(rest) == 2 + 2 * CHUNK_BYTES // 18
     assert [tail.behind, len(tail)] == [False, 0]
 
 
 @pytest.mark.parametrize("end", ["", "\n"], ids=["unfinished", "finished"])
 def test_a_line_that_is_too_long_comes_in_pieces_and_no_character_is_cut(log: Path, end: str) -> None:
     tail = followed(log)
-    text = "a" + "é" * LONGEST
+    text = "a" + "é" * MAX_LINE_BYTES
     append(log, text + end)
 
     found = texts(tail.drain(0))

@@ -111,8 +111,8 @@ def test_restarts(rule: Restart, expected: str) -> None:
     [
         (SOME_WORKER, "when any Worker fails"),
         (AnyOf((SOME_WORKER,)), "when any Worker fails"),
-        (WORKERS, "when Worker 0-1,3 fail, or success is out of reach"),
-        (NEVER, "when success is out of reach"),
+        (WORKERS, "when Worker 0-1,3 fail, or success is impossible"),
+        (NEVER, "when success is impossible"),
     ],
 )
 def test_success_out_of_reach_is_said_where_a_failure_may_pass(failure: Rule, expected: str) -> None:
@@ -122,17 +122,15 @@ def test_success_out_of_reach_is_said_where_a_failure_may_pass(failure: Rule, ex
 @pytest.mark.parametrize(
     ("success", "failure", "deadline", "succeeds", "fails"),
     [
-        pytest.param(NEVER, NEVER, None, "somebody ends it", "never by itself", id="nothing decides"),
-        pytest.param(AllOf(()), NEVER, None, "somebody ends it", "never by itself", id="all of nothing"),
-        pytest.param(NOBODY, NEVER, None, "somebody ends it", "never by itself", id="a role of nobody"),
-        pytest.param(
-            NEVER, SOME_WORKER, None, "it fails or somebody ends it", "when any Worker fails", id="failure decides"
-        ),
+        pytest.param(NEVER, NEVER, None, "you end it", "never", id="nothing decides"),
+        pytest.param(AllOf(()), NEVER, None, "you end it", "never", id="all of nothing"),
+        pytest.param(NOBODY, NEVER, None, "you end it", "never", id="a role of nobody"),
+        pytest.param(NEVER, SOME_WORKER, None, "it fails or you end it", "when any Worker fails", id="failure decides"),
         pytest.param(
             AllOf((NEVER, CHIEF)),
             SOME_WORKER,
             Deadline(5, Since.STARTED),
-            "it fails, its deadline passes or somebody ends it",
+            "it fails, its deadline passes or you end it",
             "when any Worker fails",
             id="a part that never is",
         ),
@@ -140,8 +138,8 @@ def test_success_out_of_reach_is_said_where_a_failure_may_pass(failure: Rule, ex
             AllOf((NEVER, CHIEF)),
             NEVER,
             None,
-            "it fails or somebody ends it",
-            "when success is out of reach",
+            "it fails or you end it",
+            "when success is impossible",
             id="a part that can be missed",
         ),
     ],
@@ -151,9 +149,7 @@ def test_a_job_that_never_succeeds_says_what_happens_instead(
 ) -> None:
     found = rules(replace(JOB, success=success, failure=failure, lifecycle=Lifecycle(deadline=deadline)))
 
-    assert found["succeeds"] == (
-        f"never by itself: no replica can fulfil its success rule, so it goes on until {succeeds}"
-    )
+    assert found["succeeds"] == (f"never: no replica can fulfil its success rule, so it runs until {succeeds}")
     assert found["fails"] == fails
 
 

@@ -43,7 +43,7 @@ MESSAGES = {
     "spec.replicaSpecs[0].template.spec.containers[0].command: expected a list, found the text 'python train.py'; "
     "a list is written [a, b] or with one `- ` per entry",
     "duplicate-key": ":9: error: document 1 (GenericJob default/broken): key 'replicas' is given twice, on lines 8 and 9",
-    "empty": ": error: no documents in it",
+    "empty": ": error: the file has no documents",
     "env-number": ":17: error: document 1 (GenericJob default/broken): "
     "spec.replicaSpecs[0].template.spec.containers[0].env[0].value: expected text, found the number 3; put it in quotes",
     "limit-below-request": "resources.limits.cpu: limits may not be below requests: the limit is 2, the request 4",
@@ -69,13 +69,13 @@ MESSAGES = {
     "number from 1 to 65535, found the number 70000",
     "tab": ":8: error: document 1: not valid YAML: indent with spaces, not tabs",
     "unclosed-quote": ":8: error: document 1: not valid YAML: the quotes that are opened here are never closed",
-    "unfilled-template": ":8: error: document 1: a key must be text, not a list or a mapping; `{{ }}` of an unfilled",
+    "unfilled-template": ":8: error: document 1: a key must be text, not a list or a mapping; is this a template",
     "unknown-role-in-rule": "there is no replica type 'wroker'; the job has worker; did you mean `worker`?",
     "upper-case-name": "metadata.name: 'My_Job' becomes part of object names: use lower-case letters, digits and dashes",
     "variable-without-service": "command[2]: $(service.worker[0].host) needs spec.service, which is not set",
     "wrong-apiversion": ":1: error: document 1: apiVersion: expected batch.tensorstack.dev/v1beta1 for a GenericJob, "
     "found the text 'batch.tensorstack.dev/v1'; did you mean `batch.tensorstack.dev/v1beta1`?",
-    "wrong-kind": ":2: error: document 1: kind: 'GenericJobs' of 'batch.tensorstack.dev/v1beta1' is not known here; "
+    "wrong-kind": ":2: error: document 1: kind: 'GenericJobs' of 'batch.tensorstack.dev/v1beta1' is not a kind that Trainwright knows; "
     f"expected {', '.join(f'{kind.name} ({kind.api_version})' for kind in KINDS)}; did you mean `GenericJob`?",
 }
 
@@ -133,7 +133,11 @@ def test_what_stands_beside_a_job_is_skipped(folder: Path, capsys: pytest.Captur
         pytest.param(
             b"apiVersion: v1\nkind: GenericJob", "apiVersion: expected batch.tensorstack.dev/v1beta1", id="version"
         ),
-        pytest.param(b"apiVersion: x.io/v1\nkind: Quux", "kind: 'Quux' of 'x.io/v1' is not known here", id="foreign"),
+        pytest.param(
+            b"apiVersion: x.io/v1\nkind: Quux",
+            "kind: 'Quux' of 'x.io/v1' is not a kind that Trainwright knows",
+            id="foreign",
+        ),
         pytest.param(
             b"apiVersion: 1\nkind: GenericJob", "apiVersion: expected batch.tensorstack.dev/v1beta1, found", id="n"
         ),
@@ -308,7 +312,7 @@ def test_a_file_that_cannot_be_read_does_not_keep_the_others_from_it(
     assert run(["validate", "none.yaml", ".", "image.png", "loop.yaml", "job.yaml"]) == 2
     assert capsys.readouterr().out.splitlines() == [
         "none.yaml: error: no such file",
-        ".: error: this is a directory; name the files in it",
+        ".: error: this is a directory; give the files in it instead",
         "image.png:1: error: not UTF-8 text (byte 0x89); is this a manifest?",
         "loop.yaml: error: cannot be read: Too many levels of symbolic links",
         "job.yaml: GenericJob default/fine is valid",
@@ -321,7 +325,7 @@ def test_a_file_one_may_not_read(folder: Path, capsys: pytest.CaptureFixture[str
     (folder / "job.yaml").touch(mode=0)
 
     assert run(["validate", "job.yaml"]) == 2
-    assert "job.yaml: error: not allowed to read it" in capsys.readouterr().out
+    assert "job.yaml: error: you have no permission to read this file" in capsys.readouterr().out
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

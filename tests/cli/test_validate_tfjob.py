@@ -52,7 +52,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     "another kind": (
         "kind: TFJob",
         "kind: TfJob",
-        ":2: error: document 1: kind: 'TfJob' of 'kubeflow.org/v1' is not known here; "
+        ":2: error: document 1: kind: 'TfJob' of 'kubeflow.org/v1' is not a kind that Trainwright knows; "
         f"expected {', '.join(f'{kind.name} ({kind.api_version})' for kind in KINDS)}; did you mean `TFJob`?",
     ),
     "a name of digits": (

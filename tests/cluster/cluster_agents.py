@@ -3,7 +3,7 @@
 
 `agent_plane` gives the API server a certificate to ask nodes for logs with, and a CA that signs for nodes. `agent`
 starts a node as the user `system:node:NAME`, under the Node authorizer, NodeRestriction and the additions of
-`crd.agents`. Its certificate comes from the test's CA, which is quicker than a CertificateSigningRequest.
+`crd.install.agents`. Its certificate comes from the test's CA, which is quicker than a CertificateSigningRequest.
 """
 
 import json

@@ -349,7 +349,7 @@ def test_pods_of_an_agent_that_was_killed_are_failed_or_started_again(plane: Con
     with agent(plane, "north") as process:
         status = pods.until("never", "Failed")
         until(lambda: _restarts(pods, "again") == 1, "it is started again")
-        assert (status["reason"], "started anew" in status["message"]) == ("NodeLost", True)
+        assert (status["reason"], "agent was restarted" in status["message"]) == ("NodeLost", True)
         until(lambda: not _taints(plane, "north"), "Kubernetes trusts it again")
         assert pods.kubectl("logs", "again", "--previous") == "began\n"
     plane.call("DELETE", "/api/v1/nodes/north")

@@ -73,9 +73,9 @@ def test_describe_shows_what_was_asked_for(plane: ControlPlane, namespace: str) 
     ("path", "text"),
     [
         ("gj", "GenericJob"),
-        ("gj.spec.service", "each replica has a headless service of its own name"),
+        ("gj.spec.service", "each replica has a headless service with the replica's name"),
         ("gj.spec.replicaSpecs.type", "Lower-case letters, digits and `-`, with a letter or digit at both ends."),
-        ("gj.spec.replicaSpecs.restartPolicy", "When, and how often in all, replicas of a type are restarted."),
+        ("gj.spec.replicaSpecs.restartPolicy", "When, and how often, replicas of a type are restarted."),
     ],
 )
 def test_explain_shows_the_texts_of_the_types(plane: ControlPlane, path: str, text: str) -> None:

@@ -144,7 +144,7 @@ def test_a_node_waits_for_the_same_approval_again_and_needs_no_bootstrap_file_la
     with ready(plane, "patient", without):
         assert requests(plane, "patient") == [name]
     assert who(plane, node_folder(plane, "patient") / "kubeconfig") == "system:node:patient"
-    assert "to the API server, and whoever can read its kubeconfig" not in without.tail(200)
+    assert "and everyone who can read its kubeconfig" not in without.tail(200)
     plane.call("DELETE", "/api/v1/nodes/patient")
 
 
@@ -201,7 +201,7 @@ def test_a_node_cannot_be_another_one(plane: ControlPlane) -> None:
 def test_an_agent_that_is_somebody_else_warns_and_may_remove_its_node(plane: ControlPlane) -> None:
     process = agent_process(plane, "guest", "--kubeconfig", str(plane.kubeconfig()), "--remove")
     with ready(plane, "guest", process):
-        assert "this agent is admin to the API server" in process.tail(50)
+        assert "this agent connects as the user admin" in process.tail(50)
     assert plane.find("/api/v1/nodes/guest") is None
 
 
@@ -214,7 +214,7 @@ def test_a_certificate_of_another_cluster_is_replaced(plane: ControlPlane) -> No
             pass
         foreign(folder)
         with ready(plane, "mover", process):
-            assert "a new one is requested" in process.tail(50)
+            assert "the agent requests a new one" in process.tail(50)
     plane.call("DELETE", "/api/v1/nodes/mover")
 
 

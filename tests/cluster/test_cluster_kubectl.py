@@ -102,7 +102,7 @@ def test_what_an_orphaned_pod_means_for_a_new_job_of_the_name(jobs: Jobs) -> Non
     jobs.kubectl("delete", "gj", "again", "--cascade=orphan")
 
     jobs.apply(body)
-    jobs.until_told("again", 'pods "again-worker-0" already exists, and is not this job\'s: nobody controls it')
+    jobs.until_told("again", 'pods "again-worker-0" already exists, and is not this job\'s: no controller owns it')
     jobs.kubectl("delete", "pod", "--all", "--now")
     jobs.until("again", "Running")
     assert jobs.condition("again") == ""

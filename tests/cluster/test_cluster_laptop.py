@@ -49,7 +49,7 @@ def test_the_steps_of_the_readme_work_on_a_cluster_that_has_nothing_of_ours(
     jobs.until("first", "Succeeded")
 
     assert operator.end() == 0
-    assert "the namespace of the lease was missing, and is created" in operator.tail(100)
+    assert "created the missing namespace of the lease" in operator.tail(100)
     assert plane.find("/apis/coordination.k8s.io/v1/namespaces/trainwright/leases/operator") is not None
 
 
@@ -60,9 +60,9 @@ def test_who_may_not_create_the_namespace_is_told_the_command_and_it_helps(plane
         until(lambda: not operator.alive, "it has ended")
         assert operator.end() == 3
         last = operator.tail(1)
-    assert last.startswith("trainwright: the lease trainwright/operator cannot be had: namespaces ")
+    assert last.startswith("trainwright: cannot get the lease trainwright/operator: namespaces ")
     assert plane.find(NAMESPACE) is None
-    words = last.partition(" has to run: kubectl ")[2].split()
+    words = last.partition(" to run: kubectl ")[2].split()
     assert words == ["create", "namespace", "trainwright"]
     plane.kubectl(*words)
     with started(plane.kubeconfig("operator"), tmp_path / "operator.log") as operator:

@@ -199,7 +199,7 @@ def test_definitions_that_would_drop_our_state_are_refused(lax: ControlPlane, tm
         done = trainwright(*words, check=False)
 
     assert done.returncode == 2
-    assert f"{name} is another one's: its status has no `trainwright`" in done.stderr
+    assert f"{name} belongs to another operator: its status has no `trainwright`" in done.stderr
 
 
 def test_a_server_that_goes_away_and_forgets_loses_nothing(there: Jobs, running: Operator) -> None:

@@ -91,7 +91,7 @@ def _asked(jobs: Jobs, mark: int) -> int:
 @pytest.mark.parametrize(
     ("owner", "text"),
     [
-        pytest.param("", "nobody controls it; remove it, or give the job another name", id="nobody's"),
+        pytest.param("", "no controller owns it; remove it, or give the job another name", id="nobody's"),
         pytest.param("other", "ConfigMap other controls it; give the job another name", id="somebody's"),
     ],
 )

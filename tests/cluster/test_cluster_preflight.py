@@ -154,7 +154,7 @@ def test_preflight_shows_what_an_install_would_meet(stage: Stage) -> None:
         " spec.theirs."
     ) in told.stdout
     assert "2. 1 unfinished TFJob of another controller: kubeflow/theirs." in told.stdout
-    assert "3. Deployment kubeflow/training-operator tells of another controller for TFJob" in told.stdout
+    assert "3. Deployment kubeflow/training-operator is a sign of another controller for TFJob" in told.stdout
     (one,) = [kind for kind in json.loads(found.stdout)["kinds"] if kind["kind"] == "TFJob"]
     assert (one["jobs"]["running"], one["jobs"]["unfinishedBy"]) == (1, {"training-operator.v1": 1})
 
@@ -171,7 +171,7 @@ def test_the_operator_does_not_start_with_their_definition(stage: Stage) -> None
     done = trainwright(*words, check=False)
 
     assert done.returncode == 2
-    assert "tfjobs.kubeflow.org is another one's: its status has no `trainwright`" in done.stderr
+    assert "tfjobs.kubeflow.org belongs to another operator: its status has no `trainwright`" in done.stderr
 
 
 def test_nor_with_one_of_ours_that_would_prune_a_part_of_the_ledger(stage: Stage) -> None:
@@ -189,7 +189,7 @@ def test_nor_with_one_of_ours_that_would_prune_a_part_of_the_ledger(stage: Stage
     done, told = trainwright(*words, check=False), stage.preflight()
     assert done.returncode == 2
     lost = "status.trainwright.roles[].holds in v1, status.trainwright.roles[].holds in v1alpha2"
-    mend = "`trainwright crds tfjob | kubectl apply --server-side -f -` mends that"
+    mend = "install ours with `trainwright crds tfjob | kubectl apply --server-side -f -`"
     assert f"tfjobs.kubeflow.org would drop or refuse parts of the durable state: {lost}; {mend}" in done.stderr
     assert told.returncode == 1
     assert "1. the operator would refuse to start: tfjobs.kubeflow.org would drop or refuse" in told.stdout
@@ -197,7 +197,7 @@ def test_nor_with_one_of_ours_that_would_prune_a_part_of_the_ledger(stage: Stage
     stage.plane.kubectl(
         "apply", "--server-side", "--force-conflicts", "-f", "-", given=trainwright("crds", "tfjob").stdout
     )
-    assert "this version's" in stage.preflight("--kinds", "tfjob").stdout
+    assert "from this version" in stage.preflight("--kinds", "tfjob").stdout
 
 
 def test_its_job_is_left_alone_and_that_is_told_once(stage: Stage) -> None:

@@ -15,7 +15,7 @@ from cluster_operator import account, started
 from cluster_plane import ControlPlane
 
 from trainwright.model.meta import ATTEMPT, INDEX, ROLE
-from trainwright.model.units import counts
+from trainwright.model.units import parse_counts
 
 pytest_plugins = ("cluster_fixtures",)
 MANY = 200
@@ -87,7 +87,7 @@ def _agree(jobs: Jobs, statuses: dict[str, Body]) -> bool:
         labels = meta["labels"]
         books = statuses[meta["ownerReferences"][0]["name"]]["trainwright"]["roles"]
         book = next(one for one in books if one["name"] == labels[ROLE])
-        tries = counts(book.get("retries", "")).get(int(labels[INDEX]), 0)
+        tries = parse_counts(book.get("retries", "")).get(int(labels[INDEX]), 0)
         if int(labels[ATTEMPT]) != tries + book.get("epoch", 0):
             return False
     return True

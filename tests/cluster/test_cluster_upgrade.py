@@ -24,7 +24,7 @@ from cluster_plane import ControlPlane
 from cluster_versions import Version, old_version, this_version
 
 from trainwright.model.meta import ATTEMPT, INDEX
-from trainwright.model.units import members
+from trainwright.model.units import parse_indexes
 
 NAMESPACE = "upgrade"
 
@@ -93,7 +93,7 @@ class Waits(NamedTuple):
 
 def waiting(jobs: Jobs, name: str) -> Waits:
     holds = ledger(jobs, name)["roles"][0].get("holds") or ()
-    found = {index: datetime.fromisoformat(one["until"]) for one in holds for index in members(one["indexes"])}
+    found = {index: datetime.fromisoformat(one["until"]) for one in holds for index in parse_indexes(one["indexes"])}
     return Waits(restarts(jobs, name), found)
 
 
@@ -186,5 +186,5 @@ def test_the_new_operator_does_not_start_with_the_old_definitions(stage: Stage) 
     assert done.returncode == 2
     assert "would drop or refuse parts of the durable state: status.trainwright.roles[]." in done.stderr
     assert told.returncode == 1
-    assert "of another Trainwright (it does not say which)" in told.stdout
+    assert "from another version of Trainwright (unknown)" in told.stdout
     assert "the operator would refuse to start: genericjobs.batch.tensorstack.dev would drop" in told.stdout

@@ -9,13 +9,13 @@ from trainwright.core.observe import Snapshot, observe
 from trainwright.core.reconcile import reconcile
 from trainwright.model.cause import CauseKind
 from trainwright.model.child import Extra, GroupStatus, Node, Observed, Pod
-from trainwright.model.event import Emit, plain
+from trainwright.model.event import Emit, default_emit
 from trainwright.model.job import Body, Job, Replica, Restart, RestartScope
 from trainwright.model.ledger import Ledger, PendingRestart, Phase, RoleLedger, Times
 from trainwright.model.meta import DIGEST, ObjectMeta
 from trainwright.model.plan import Plan
 from trainwright.model.site import Site
-from trainwright.model.units import members
+from trainwright.model.units import parse_indexes
 from trainwright.testing.factories import NOW, OWNER, PlainDialect, node
 
 #: Failures of a container are tried again without end.
@@ -39,7 +39,7 @@ def look(job: Job, *pods: Pod, now: Any = NOW, site: Site | None = None, **obser
 
 def emitted(plan: Plan) -> tuple[Emit, ...]:
     """The events of a pass in our own words."""
-    return tuple(plain(event) for event in plan.events)
+    return tuple(default_emit(event) for event in plan.events)
 
 
 def seen(*pods: Pod, nodes: dict[str, Node] | None = None, **more: Any) -> Observed:
@@ -60,7 +60,7 @@ def waiting(*books: RoleLedger, **more: Any) -> Ledger:
 
 def undone(book: RoleLedger, indexes: str, why: CauseKind = CauseKind.EXIT, *, together: bool = False) -> RoleLedger:
     """The book of a role that has just decided to restart these replicas: no pod of the new attempt exists."""
-    times = 1 if together else len(members(indexes))
+    times = 1 if together else len(parse_indexes(indexes))
     hidden = book.hidden | {why.value: book.hidden.get(why.value, 0) + times}
     return replace(book, pending=(*book.pending, PendingRestart(why, indexes, together)), hidden=hidden)
 

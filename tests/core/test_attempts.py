@@ -18,20 +18,20 @@ BOOK = RoleLedger("w", 3, "0:1,2:4", {"Exit": 5}, "1", "2", 4, (Hold(later(1), "
 def test_a_role_is_found_by_its_name() -> None:
     ledger = Ledger(roles=(RoleLedger("v", epoch=1), BOOK))
 
-    assert attempts.of_role(ledger, "w") is BOOK
+    assert attempts.find_entry(ledger, "w") is BOOK
 
 
 def test_a_new_role_has_nothing_behind_it() -> None:
-    assert RoleLedger("x") == attempts.of_role(Ledger(roles=(BOOK,)), "x")
+    assert RoleLedger("x") == attempts.find_entry(Ledger(roles=(BOOK,)), "x")
 
 
 @pytest.mark.parametrize(("index", "expected"), [(0, 4), (1, 3), (2, 7), (99, 3)])
 def test_an_attempt_is_the_epoch_plus_the_retries_of_the_index(index: int, expected: int) -> None:
-    assert expected == attempts.attempt(BOOK, index)
+    assert expected == attempts.current_attempt(BOOK, index)
 
 
 def test_without_retries_an_attempt_is_the_epoch() -> None:
-    assert attempts.attempt(RoleLedger("w", epoch=2), 5) == 2
+    assert attempts.current_attempt(RoleLedger("w", epoch=2), 5) == 2
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def test_a_new_epoch_forgets_all_but_the_counts(book: RoleLedger, epoch: int) ->
     ],
 )
 def test_a_retry_raises_these_attempts_and_forgets_these_ends(indexes: list[int], expected: RoleLedger) -> None:
-    assert expected == attempts.retry(BOOK, indexes)
+    assert expected == attempts.retry_replicas(BOOK, indexes)
 
 
 def test_attempts_found_on_pods_are_believed() -> None:
-    learned = attempts.learn(BOOK, {0: 9, 1: 4})
+    learned = attempts.raise_attempts(BOOK, {0: 9, 1: 4})
 
-    assert [attempts.attempt(learned, index) for index in range(4)] == [9, 4, 7, 3]
+    assert [attempts.current_attempt(learned, index) for index in range(4)] == [9, 4, 7, 3]
     assert learned.retries == "0:6,1:1,2:4"
 
 
@@ -83,12 +83,12 @@ def test_attempts_found_on_pods_are_believed() -> None:
     ],
 )
 def test_restarts_are_counted_by_cause(why: CauseKind, times: int, expected: dict[str, int]) -> None:
-    assert expected == attempts.count(BOOK, why, times).restarts
+    assert expected == attempts.count_restarts(BOOK, why, times).restarts
     assert BOOK.restarts == {"Exit": 5}
 
 
 def test_one_restart_is_counted_unless_told_otherwise() -> None:
-    assert attempts.count(BOOK, CauseKind.EXIT).restarts == {"Exit": 6}
+    assert attempts.count_restarts(BOOK, CauseKind.EXIT).restarts == {"Exit": 6}
 
 
 @pytest.mark.parametrize(
@@ -115,11 +115,11 @@ def test_a_hold_is_kept_once_per_moment_and_replica(
 
 
 def test_more_holds_than_there_is_room_for_are_merged_from_the_earliest() -> None:
-    book = RoleLedger("w", holds=tuple(Hold(later(when), str(when)) for when in range(attempts.MOST_HOLDS)))
+    book = RoleLedger("w", holds=tuple(Hold(later(when), str(when)) for when in range(attempts.MAX_HOLDS)))
 
     holds = attempts.hold(book, [77], later(99)).holds
 
-    assert attempts.MOST_HOLDS == 32
+    assert attempts.MAX_HOLDS == 32
     assert len(holds) == 32
     assert Hold(later(1), "0-1") == holds[0]
     assert Hold(later(2), "2") == holds[1]
@@ -127,7 +127,7 @@ def test_more_holds_than_there_is_room_for_are_merged_from_the_earliest() -> Non
 
 
 def test_as_many_holds_as_there_is_room_for_are_kept_apart() -> None:
-    book = RoleLedger("w", holds=tuple(Hold(later(when), str(when)) for when in range(attempts.MOST_HOLDS - 1)))
+    book = RoleLedger("w", holds=tuple(Hold(later(when), str(when)) for when in range(attempts.MAX_HOLDS - 1)))
 
     holds = attempts.hold(book, [77], later(99)).holds
 
@@ -146,8 +146,8 @@ HELD = RoleLedger("w", holds=(Hold(later(1), "0,2"), Hold(later(2), "1")))
     ],
 )
 def test_a_hold_is_over_in_its_own_second(now: datetime, held: dict[int, datetime], kept: tuple[Hold, ...]) -> None:
-    assert held == attempts.held(HELD, now)
-    assert RoleLedger("w", holds=kept) == attempts.release(HELD, now)
+    assert held == attempts.held_replicas(HELD, now)
+    assert RoleLedger("w", holds=kept) == attempts.drop_expired_holds(HELD, now)
 
 
 @pytest.mark.parametrize(
@@ -165,16 +165,16 @@ def test_a_hold_further_ahead_than_any_back_off_is_over(seconds: float, holds: b
     book = RoleLedger("w", 2, holds=(sound, odd))
 
     wrong = {1: later(seconds), 2: later(seconds)} if holds else {}
-    assert {0: later(1)} | wrong == attempts.held(book, NOW)
-    assert RoleLedger("w", 2, holds=(sound, odd) if holds else (sound,)) == attempts.release(book, NOW)
+    assert {0: later(1)} | wrong == attempts.held_replicas(book, NOW)
+    assert RoleLedger("w", 2, holds=(sound, odd) if holds else (sound,)) == attempts.drop_expired_holds(book, NOW)
 
 
 def test_the_shortest_and_the_longest_back_off() -> None:
-    assert (attempts.FIRST_DELAY, attempts.LONGEST_DELAY) == (1.0, 60.0)
+    assert (attempts.FIRST_BACKOFF_SECONDS, attempts.LONGEST_BACKOFF_SECONDS) == (1.0, 60.0)
 
 
 def test_a_release_of_nothing_is_the_same_book() -> None:
-    assert attempts.release(HELD, NOW) is HELD
+    assert attempts.drop_expired_holds(HELD, NOW) is HELD
 
 
 @pytest.mark.parametrize(
@@ -203,13 +203,13 @@ def test_a_release_of_nothing_is_the_same_book() -> None:
 def test_resizing_forgets_replicas_that_are_no_longer_wanted(
     book: RoleLedger, replicas: int, expected: RoleLedger
 ) -> None:
-    assert expected == attempts.resize(book, replicas)
+    assert expected == attempts.forget_surplus(book, replicas)
 
 
 def test_resizing_that_changes_nothing_is_the_same_book() -> None:
     book = RoleLedger("w", reached=4)
 
-    assert attempts.resize(book, 4) is book
+    assert attempts.forget_surplus(book, 4) is book
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_resizing_that_changes_nothing_is_the_same_book() -> None:
 def test_a_budget_is_used_up_by_what_is_not_free(free: frozenset[CauseKind], expected: int) -> None:
     book = RoleLedger("w", restarts={"Exit": 5, "Evicted": 2, "InPlace": 4})
 
-    assert expected == attempts.restarts(book, free)
+    assert expected == attempts.budget_used(book, free)
 
 
 STEPS = st.lists(
@@ -242,18 +242,18 @@ def test_attempts_only_ever_grow(steps: list[object]) -> None:
     for step in steps:
         match step:
             case ("retry", frozenset() as chosen):
-                book = attempts.retry(book, chosen)
+                book = attempts.retry_replicas(book, chosen)
                 expected = [tries[index] + (index in chosen) for index in range(5)]
             case ("learn", dict() as more):
-                book = attempts.learn(book, {index: tries[index] + extra for index, extra in more.items()})
+                book = attempts.raise_attempts(book, {index: tries[index] + extra for index, extra in more.items()})
                 expected = [tries[index] + more.get(index, 0) for index in range(5)]
             case ("resize", int() as size):
-                book = attempts.resize(book, size)
+                book = attempts.forget_surplus(book, size)
                 expected = tries
             case _:
                 book = attempts.next_epoch(book)
                 expected = [max(tries) + 1] * 5
-        found = [attempts.attempt(book, index) for index in range(5)]
+        found = [attempts.current_attempt(book, index) for index in range(5)]
         assert all(now >= before for now, before in zip(found, tries, strict=True))
         assert found == expected or step == "epoch"
         tries = found

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from passes import lived, look, on
 
 from trainwright.core import quarantine
-from trainwright.core.render import PREFERRED, REQUIRED, merged
+from trainwright.core.render import PREFERRED, REQUIRED, with_node_terms
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import Node
 from trainwright.model.job import Body, Elastic, Job, RestartScope
@@ -18,7 +18,7 @@ from trainwright.model.plan import Plan, Write
 from trainwright.model.site import Site
 from trainwright.testing.factories import NOW, job, later, node, pod, role
 
-SITE = Site(distrust=100)
+SITE = Site(node_quarantine=100)
 NODE = on(CauseKind.NODE_LOST)
 
 
@@ -68,13 +68,13 @@ def test_the_node_that_failed_a_replica_is_remembered_with_the_restart() -> None
     ],
 )
 def test_which_failures_lie_with_their_node(causes: list[Cause], expected: list[str]) -> None:
-    assert [one.node for one in quarantine.failed(Ledger(), causes, NOW).avoided] == expected
+    assert [one.node for one in quarantine.add_failed_nodes(Ledger(), causes, NOW).avoided] == expected
 
 
 def test_one_that_fails_again_is_remembered_once_and_anew() -> None:
     before = Ledger(avoided=(bad("a", until=later(9)), bad("b")))
 
-    after = quarantine.failed(before, [Cause(CauseKind.NODE_LOST, node="a")], later(5))
+    after = quarantine.add_failed_nodes(before, [Cause(CauseKind.NODE_LOST, node="a")], later(5))
 
     assert after.avoided == (bad("b"), bad("a", later(5)))
 
@@ -83,7 +83,7 @@ def test_only_so_many_are_remembered_and_a_suspect_never_makes_room() -> None:
     suspect = Avoided("suspect", NOW, CauseKind.DEVICE)
     full = (suspect, *(bad(f"n{i}") for i in range(KEPT_NODES - 1)))
 
-    after = quarantine.failed(Ledger(avoided=full), [Cause(CauseKind.NODE_LOST, node="new")], NOW).avoided
+    after = quarantine.add_failed_nodes(Ledger(avoided=full), [Cause(CauseKind.NODE_LOST, node="new")], NOW).avoided
 
     assert len(after) == KEPT_NODES
     assert after[0] is suspect
@@ -91,7 +91,8 @@ def test_only_so_many_are_remembered_and_a_suspect_never_makes_room() -> None:
     assert after[-1] == bad("new")
     suspects = tuple(Avoided(f"n{i}", NOW, CauseKind.DEVICE) for i in range(KEPT_NODES))
     assert (
-        quarantine.failed(Ledger(avoided=suspects), [Cause(CauseKind.NODE_LOST, node="new")], NOW).avoided == suspects
+        quarantine.add_failed_nodes(Ledger(avoided=suspects), [Cause(CauseKind.NODE_LOST, node="new")], NOW).avoided
+        == suspects
     )
 
 
@@ -161,7 +162,7 @@ OURS = not_in("x")
 def test_the_demand_is_added_to_each_of_the_templates_alternatives(given: Any, expected: Any) -> None:
     spec = {"a": 1, "affinity": {"podAffinity": {"x": "y"}, "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": given}}}}
 
-    found = merged(spec, {REQUIRED: {"nodeSelectorTerms": [OURS]}})
+    found = with_node_terms(spec, {REQUIRED: {"nodeSelectorTerms": [OURS]}})
 
     assert found == {
         "a": 1,
@@ -174,11 +175,11 @@ def test_the_wish_is_added_to_the_templates_own() -> None:
     ours = {PREFERRED: [{"weight": 100, "preference": OURS}]}
     theirs = {PREFERRED: [{"weight": 1, "preference": TERM}], REQUIRED: {"nodeSelectorTerms": [TERM]}}
 
-    found = merged({"affinity": {"nodeAffinity": theirs}}, ours)["affinity"]["nodeAffinity"]
+    found = with_node_terms({"affinity": {"nodeAffinity": theirs}}, ours)["affinity"]["nodeAffinity"]
 
     assert found == {PREFERRED: [*theirs[PREFERRED], *ours[PREFERRED]], REQUIRED: theirs[REQUIRED]}
-    assert merged({}, ours) == {"affinity": {"nodeAffinity": ours}}
-    assert merged({"affinity": None}, ours) == {"affinity": {"nodeAffinity": ours}}
+    assert with_node_terms({}, ours) == {"affinity": {"nodeAffinity": ours}}
+    assert with_node_terms({"affinity": None}, ours) == {"affinity": {"nodeAffinity": ours}}
 
 
 # -- forgotten -------------------------------------------------------------------------------------------------------

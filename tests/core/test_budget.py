@@ -7,7 +7,15 @@ import pytest
 from msgspec.structs import replace
 from passes import lived, on, view
 
-from trainwright.core.budget import RestartCascade, Retry, in_place, overspent, split, within_backoff_limit, worst
+from trainwright.core.budget import (
+    EndedReplica,
+    RestartCascade,
+    is_overspent,
+    most_restarted,
+    pod_in_place_restarts,
+    split_ended,
+    within_backoff_limit,
+)
 from trainwright.core.verdict import settle
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import ContainerState, ContainerStatus, Pod, Terminated, Waiting
@@ -17,13 +25,13 @@ from trainwright.model.plan import ReplicaState, State
 from trainwright.testing.factories import job, pod, role
 
 
-def ended(of: Role, index: int = 0, why: CauseKind = CauseKind.EXIT, **more: Any) -> Retry:
-    return Retry(of, ReplicaState(index, 0, State.FAILED), Cause(why, **more))
+def ended(of: Role, index: int = 0, why: CauseKind = CauseKind.EXIT, **more: Any) -> EndedReplica:
+    return EndedReplica(of, ReplicaState(index, 0, State.FAILED), Cause(why, **more))
 
 
-def chosen(ledger: Ledger, *ends: Retry) -> tuple[list[int], list[int]]:
+def chosen(ledger: Ledger, *ends: EndedReplica) -> tuple[list[int], list[int]]:
     """The positions of those to be tried again, and of those that are over."""
-    retries, finals = split(ledger, list(ends))
+    retries, finals = split_ended(ledger, list(ends))
     assert len(retries) + len(finals) == len(ends)
     return [ends.index(one) for one in retries], [ends.index(one) for one in finals]
 
@@ -82,19 +90,22 @@ def spent(**by_cause: int) -> Ledger:
     ],
 )
 def test_a_policy_answers_its_causes_and_codes(restart: Restart, cause: Cause, again: bool) -> None:
-    one = Retry(role(restart=restart), ReplicaState(0, 0, State.FAILED), cause)
+    one = EndedReplica(role(restart=restart), ReplicaState(0, 0, State.FAILED), cause)
 
-    assert (([one], []) if again else ([], [one])) == split(Ledger(), [one])
+    assert (([one], []) if again else ([], [one])) == split_ended(Ledger(), [one])
 
 
 @pytest.mark.parametrize("beside", [True, False])
 @pytest.mark.parametrize("container", ["main", "init", ""])
 def test_codes_are_asked_of_the_containers_that_count(container: str, beside: bool) -> None:
     again = beside and container != "main"
-    of = role(restart=on(CauseKind.EXIT, codes=((128, 255),), beside=beside), mains=frozenset({"main"}))
-    one = Retry(of, ReplicaState(0, 0, State.FAILED), Cause(CauseKind.EXIT, code=1, container=container))
+    of = role(
+        restart=on(CauseKind.EXIT, codes=((128, 255),), retries_other_containers=beside),
+        main_containers=frozenset({"main"}),
+    )
+    one = EndedReplica(of, ReplicaState(0, 0, State.FAILED), Cause(CauseKind.EXIT, code=1, container=container))
 
-    assert (([one], []) if again else ([], [one])) == split(Ledger(), [one])
+    assert (([one], []) if again else ([], [one])) == split_ended(Ledger(), [one])
 
 
 FREE = frozenset({CauseKind.DISRUPTED})
@@ -307,7 +318,7 @@ def test_restarts_inside_pods_can_exceed_the_jobs_budget_alone(
 ) -> None:
     given = limited(limit, in_place=counted)
 
-    assert expected is overspent(view(given, pod(containers=(RESTARTED,))))
+    assert expected is is_overspent(view(given, pod(containers=(RESTARTED,))))
 
 
 def test_restarts_inside_pods_leave_less_room_for_others() -> None:
@@ -327,14 +338,14 @@ def test_where_kubelets_overspend_the_worst_of_them_is_named() -> None:
     mild = ContainerStatus("main", restart_count=1, last_state=ends[0])
     bad = ContainerStatus("main", restart_count=5, state=ContainerState(waiting=Waiting("CrashLoopBackOff")))
     pods = [pod(0, "Running", containers=(mild,)), pod(1, "Running", containers=(replace(bad, last_state=ends[1]),))]
-    found = worst(view(given, *pods))
+    found = most_restarted(view(given, *pods))
 
     assert found is not None
-    assert (found.seen.index, found.cause.code, found.cause.container) == (1, 9, "main")
+    assert (found.replica.index, found.cause.code, found.cause.container) == (1, 9, "main")
     assert settle(view(given, *pods)).refused == found
-    assert worst(view(given, pod(0, "Running", containers=(bad,)))) is None
-    assert worst(view(given)) is None
-    assert worst(view(limited(2), *pods)) is None
+    assert most_restarted(view(given, pod(0, "Running", containers=(bad,)))) is None
+    assert most_restarted(view(given)) is None
+    assert most_restarted(view(limited(2), *pods)) is None
 
 
 @pytest.mark.parametrize(("limit", "allowed"), [(None, None), (0, 0), (1, 0), (3, 2)])
@@ -354,4 +365,4 @@ def test_a_limit_may_be_what_already_fails(limit: int | None, allowed: int | Non
     ],
 )
 def test_restarts_in_place_are_those_of_all_containers(one: Pod, expected: int) -> None:
-    assert expected == in_place(one)
+    assert expected == pod_in_place_restarts(one)

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from passes import Grouped, group, lived, look, names
 
-from trainwright.core.observe import adopt, is_ours, owned_by
+from trainwright.core.observe import is_ours, owned_by, ownership_patch
 from trainwright.model.child import Extra, Observed, Service
 from trainwright.model.job import CleanPods, CleanUp, Job, Lifecycle
 from trainwright.model.ledger import Outcome, Phase, Reason, RoleLedger
@@ -87,7 +87,7 @@ def test_a_pod_is_ours_or_to_adopt_or_to_release_or_foreign(
 
     assert ours is is_ours(job(), one)
     if not ours:
-        assert expected == adopt(job(), one)
+        assert expected == ownership_patch(job(), one)
 
 
 def test_a_pod_that_names_this_job_as_a_mere_owner_is_not_ours() -> None:
@@ -95,17 +95,17 @@ def test_a_pod_that_names_this_job_as_a_mere_owner_is_not_ours() -> None:
 
 
 def test_adopting_a_pod_that_names_this_job_as_a_mere_owner_leaves_one_reference() -> None:
-    assert patched(ADOPTED, OURS) == adopt(job(), pod(owners=(replace(OWNER, controller=None),)))
+    assert patched(ADOPTED, OURS) == ownership_patch(job(), pod(owners=(replace(OWNER, controller=None),)))
 
 
 def test_a_pod_on_its_way_out_is_neither_adopted_nor_released() -> None:
-    assert adopt(job(), pod(owners=(), deleting=NOW)) is None
-    assert adopt(job(), pod(labels=without(ROLE), deleting=NOW)) is None
+    assert ownership_patch(job(), pod(owners=(), deleting=NOW)) is None
+    assert ownership_patch(job(), pod(labels=without(ROLE), deleting=NOW)) is None
 
 
 def test_a_job_on_its_way_out_adopts_and_releases_nothing() -> None:
-    assert adopt(job(deleting=True), pod(owners=())) is None
-    assert adopt(job(deleting=True), pod(labels=without(ROLE))) is None
+    assert ownership_patch(job(deleting=True), pod(owners=())) is None
+    assert ownership_patch(job(deleting=True), pod(labels=without(ROLE))) is None
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_pass_claims_and_concludes_nothing_from_what_is_not_yet_ours(
     ],
 )
 def test_only_a_pod_that_bears_its_replicas_name_is_adopted(labels: dict[str, str], name: str, adopted: bool) -> None:
-    patch = adopt(job(role(), role("Chief")), pod(labels=labels, name=name, owners=()))
+    patch = ownership_patch(job(role(), role("Chief")), pod(labels=labels, name=name, owners=()))
 
     assert [ADOPTED] * adopted == ([] if patch is None else [patch.why])
 

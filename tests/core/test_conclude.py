@@ -8,8 +8,8 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from trainwright.core.classify import CREATE_ERRORS, DISRUPTIONS, awaits_restart, conclude
-from trainwright.core.nodes import doubts as nodes_in_doubt
+from trainwright.core.classify import CREATE_ERRORS, DISRUPTIONS, awaits_restart, classify_pod
+from trainwright.core.nodes import unhealthy_nodes as nodes_in_doubt
 from trainwright.model.cause import LONGEST_MESSAGE, Cause, CauseKind
 from trainwright.model.child import ContainerState, ContainerStatus, Node, ObjectCondition, Observed, Pod, Terminated
 from trainwright.model.job import Role
@@ -38,8 +38,8 @@ def concluded(
     one: Pod, of: Role | None = None, nodes: dict[str, Node] | None = None, seconds: float = 0
 ) -> tuple[State, Cause | None]:
     nodes = nodes and {"other": node("other")} | nodes
-    doubts = nodes_in_doubt(job(), Observed((one,), nodes=nodes), Site(), later(seconds))
-    return conclude(one, of or role(), doubts.get(one.spec.node_name), Site(), later(seconds))
+    unhealthy_nodes = nodes_in_doubt(job(), Observed((one,), nodes=nodes), Site(), later(seconds))
+    return classify_pod(one, of or role(), unhealthy_nodes.get(one.spec.node_name), Site(), later(seconds))
 
 
 @pytest.mark.parametrize(
@@ -270,19 +270,19 @@ def test_the_container_that_explains_a_failed_pod(
 def test_a_main_container_decides_although_sidecars_run(
     phase: str, containers: tuple[ContainerStatus, ...] | None, expected: tuple[State, Cause | None]
 ) -> None:
-    assert expected == concluded(pod(phase=phase, containers=containers), role(mains=frozenset({"main"})))
+    assert expected == concluded(pod(phase=phase, containers=containers), role(main_containers=frozenset({"main"})))
 
 
 def test_a_pod_that_was_thrown_out_has_not_done_its_work_although_main_ended_with_0() -> None:
     one = pod(phase="Failed", reason="Evicted", containers=(container(exit_code=0), container("sidecar", exit_code=1)))
 
-    assert concluded(one, role(mains=frozenset({"main"})))[0] is State.FAILED
+    assert concluded(one, role(main_containers=frozenset({"main"})))[0] is State.FAILED
 
 
 def test_of_several_main_containers_all_must_have_ended_well() -> None:
     one = pod(phase="Failed", containers=(container("a", exit_code=0), container("sidecar", exit_code=1)))
 
-    assert concluded(one, role(mains=frozenset({"a", "b"})))[0] is State.FAILED
+    assert concluded(one, role(main_containers=frozenset({"a", "b"})))[0] is State.FAILED
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_of_several_main_containers_all_must_have_ended_well() -> None:
 def test_several_main_containers_decide_once_all_have_ended(
     containers: tuple[ContainerStatus, ...], expected: tuple[State, Cause | None]
 ) -> None:
-    assert expected == concluded(pod(containers=containers), role(mains=frozenset({"a", "b"})))
+    assert expected == concluded(pod(containers=containers), role(main_containers=frozenset({"a", "b"})))
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_an_end_that_the_kubelet_answers_with_a_restart_is_none(
 ) -> None:
     one = pod(policy=policy, containers=(container(exit_code=code), SIDECAR))
 
-    assert expected == concluded(one, role(mains=frozenset({"main"})))
+    assert expected == concluded(one, role(main_containers=frozenset({"main"})))
 
 
 @pytest.mark.parametrize(
@@ -490,7 +490,7 @@ def test_a_pod_that_is_being_deleted_has_succeeded_only_if_it_had_before(
 ) -> None:
     if counts:
         one = pod(containers=(*containers, SIDECAR), **more)
-        assert expected == concluded(one, role(mains=frozenset({"main"})))
+        assert expected == concluded(one, role(main_containers=frozenset({"main"})))
     else:
         assert expected == concluded(pod(phase="Succeeded", containers=containers, **more))
 
@@ -521,7 +521,7 @@ def test_of_two_containers_that_count_the_last_decides(
 ) -> None:
     one = pod(deleting=NOW, containers=(ended(0, first), ended(0, second, "b"), SIDECAR))
 
-    assert expected == concluded(one, role(mains=frozenset({"main", "b"})))
+    assert expected == concluded(one, role(main_containers=frozenset({"main", "b"})))
 
 
 LOST = (State.LOST, Cause(CauseKind.NODE_LOST, node="node-1"))
@@ -554,7 +554,7 @@ SILENT = {"node-1": node(ready=False)}
 def test_a_lost_node_takes_what_had_not_ended_with_it(
     one: Pod, nodes: dict[str, Node] | None, seconds: float, expected: tuple[State, Cause | None]
 ) -> None:
-    assert expected == concluded(one, role(mains=frozenset({"main"})), nodes, seconds)
+    assert expected == concluded(one, role(main_containers=frozenset({"main"})), nodes, seconds)
 
 
 def test_a_lost_node_is_told_with_its_reason() -> None:
@@ -610,7 +610,7 @@ def test_a_sidecar_that_ends_with_the_deletion_does_not_undo_a_success(main: int
         ),
     )
 
-    assert expected == concluded(one, role(mains=frozenset({"main"})))
+    assert expected == concluded(one, role(main_containers=frozenset({"main"})))
 
 
 # -- restarts in place -------------------------------------------------------------------------------------------------

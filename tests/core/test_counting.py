@@ -14,7 +14,7 @@ from trainwright.model.child import ContainerStatus, Pod
 from trainwright.model.job import Job, Lifecycle, Restart, RestartScope, Role
 from trainwright.model.ledger import Ledger, RoleLedger
 from trainwright.model.plan import Write
-from trainwright.model.units import row, spell_counts
+from trainwright.model.units import format_counts, parse_row
 from trainwright.testing.factories import container, job, later, pod, role
 from trainwright.testing.world import World
 
@@ -222,15 +222,15 @@ def test_of_a_job_that_has_ended_only_the_charges_of_the_deciding_replica_are_ke
 def test_its_restarts_are_charged_to_its_replicas(book: RoleLedger, replicas: int, expected: str) -> None:
     part = role(replicas=replicas, restart=EACH)
 
-    new = attempts.attributed(part, book)
+    new = attempts.attribute_charges(part, book)
 
     assert new.charged == expected
-    assert attempts.attributed(part, new) is new
+    assert attempts.attribute_charges(part, new) is new
 
 
 books = st.builds(
     lambda retries, times, free, epoch: RoleLedger(
-        "worker", epoch, spell_counts(retries), {"Exit": times, "Disrupted": free}
+        "worker", epoch, format_counts(retries), {"Exit": times, "Disrupted": free}
     ),
     st.dictionaries(st.integers(0, 30), st.integers(0, 5)),
     st.integers(0, 60),
@@ -242,9 +242,9 @@ books = st.builds(
 @given(books, st.integers(1, 20))
 def test_no_restart_is_lost_and_none_is_charged_twice(book: RoleLedger, replicas: int) -> None:
     part: Role = role(replicas=replicas, restart=EACH)
-    charged = row(attempts.attributed(part, book).charged)
+    charged = parse_row(attempts.attribute_charges(part, book).charged)
 
-    assert sum(charged.values()) == attempts.restarts(book, part.uncounted)
+    assert sum(charged.values()) == attempts.budget_used(book, part.uncounted)
 
 
 def test_that_is_stored_along_with_what_comes_next() -> None:
@@ -266,7 +266,7 @@ def test_a_job_that_has_ended_is_left_as_it_is() -> None:
 def test_a_thousand_that_failed_in_turn_are_few_words() -> None:
     book = RoleLedger("worker")
     for index in range(0, 1000, 2):
-        book = attempts.charge(attempts.decided(book, CauseKind.EXIT, [index]), [index])
+        book = attempts.charge_replicas(attempts.decide_restarts(book, CauseKind.EXIT, [index]), [index])
     stored = msgspec.json.encode(Ledger(roles=(book,)))
 
     assert len(book.charged) < 2000

@@ -12,7 +12,7 @@ from trainwright.core.classify import CREATE_ERRORS
 from trainwright.model.cause import CauseKind
 from trainwright.model.child import Pod
 from trainwright.model.job import Job, Restart, RestartScope
-from trainwright.model.ledger import RoleLedger, Spell
+from trainwright.model.ledger import RoleLedger, StuckPeriod
 from trainwright.model.plan import Plan, State, Write
 from trainwright.model.rule import NEVER
 from trainwright.model.site import CreationRules, Site
@@ -29,11 +29,11 @@ def stuck(index: int = 0, started: datetime | None = NOW, reason: str = "ErrImag
 
 
 def given(book: RoleLedger = BOOK, **more: Any) -> Job:
-    more.setdefault("recreates", True)
+    more.setdefault("recreates_pods", True)
     return job(role(replicas=more.pop("replicas", 1), **more), ledger=waiting(book))
 
 
-def spells(plan: Plan) -> tuple[Spell, ...]:
+def spells(plan: Plan) -> tuple[StuckPeriod, ...]:
     return plan.status.ledger.roles[0].stuck
 
 
@@ -67,7 +67,7 @@ def test_others_are_waited_for(one: Pod) -> None:
 
 
 def test_roles_that_do_not_replace_such_pods_wait_for_them() -> None:
-    plan = look(given(recreates=False), stuck(), site=WAIT, now=later(9999))
+    plan = look(given(recreates_pods=False), stuck(), site=WAIT, now=later(9999))
 
     assert (plan.deletes, plan.wake, spells(plan)) == ((), None, ())
 
@@ -89,7 +89,7 @@ def test_where_it_began_is_not_known_its_birth_counts() -> None:
 )
 def test_it_takes_its_scope_along(scope: RestartScope, expected: list[str]) -> None:
     books = (RoleLedger("worker", reached=2), RoleLedger("ps", reached=1))
-    one = job(role(replicas=2, recreates=True, restart=Restart(scope=scope)), role("ps"), ledger=waiting(*books))
+    one = job(role(replicas=2, recreates_pods=True, restart=Restart(scope=scope)), role("ps"), ledger=waiting(*books))
 
     plan = look(one, stuck(), pod(1), pod(role="ps"), site=WAIT, now=later(60))
 
@@ -110,13 +110,13 @@ def test_it_costs_of_the_limit_and_beyond_that_it_is_only_waited_for(scope: Rest
 
 # -- the while in which it is tried ----------------------------------------------------------------------------------
 
-SINCE = RoleLedger("worker", epoch=3, reached=1, stuck=(Spell(NOW, "0"),))
+SINCE = RoleLedger("worker", epoch=3, reached=1, stuck=(StuckPeriod(NOW, "0"),))
 
 
 def test_since_when_is_noted_and_need_not_be_stored_at_once() -> None:
     plan = look(given(RoleLedger("worker", reached=3), replicas=3), stuck(0), pod(1), stuck(2), site=WAIT, now=later(9))
 
-    assert spells(plan) == (Spell(NOW, "0,2"),)
+    assert spells(plan) == (StuckPeriod(NOW, "0,2"),)
     assert plan.write is Write.LATER
 
 
@@ -176,39 +176,39 @@ def test_without_a_while_it_fails_at_the_first_sight_of_it() -> None:
         pytest.param(pod(phase="Failed", code=1, attempt=3), (), id="it was made, and failed for good"),
     ],
 )
-def test_when_that_is_forgotten(one: Pod, expected: tuple[Spell, ...]) -> None:
+def test_when_that_is_forgotten(one: Pod, expected: tuple[StuckPeriod, ...]) -> None:
     plan = look(given(SINCE, restart=Restart()), one, site=WAIT, now=later(80))
 
     assert plan.status.ledger.outcome is not None or spells(plan) == expected
 
 
 def test_one_that_failed_for_good_is_forgotten_while_others_go_on() -> None:
-    book = RoleLedger("worker", reached=2, stuck=(Spell(NOW, "0-1"),))
-    one = job(role(replicas=2, recreates=True), ledger=waiting(book), success=NEVER, failure=NEVER)
+    book = RoleLedger("worker", reached=2, stuck=(StuckPeriod(NOW, "0-1"),))
+    one = job(role(replicas=2, recreates_pods=True), ledger=waiting(book), success=NEVER, failure=NEVER)
 
-    assert spells(look(one, pod(0, "Failed", code=1), stuck(1), site=WAIT, now=later(9))) == (Spell(NOW, "1"),)
+    assert spells(look(one, pod(0, "Failed", code=1), stuck(1), site=WAIT, now=later(9))) == (StuckPeriod(NOW, "1"),)
 
 
 def test_a_replica_that_is_no_longer_wanted_is_forgotten() -> None:
-    book = RoleLedger("worker", reached=2, stuck=(Spell(NOW, "0-1"),))
+    book = RoleLedger("worker", reached=2, stuck=(StuckPeriod(NOW, "0-1"),))
 
-    assert spells(look(given(book), stuck(0), stuck(1), site=WAIT, now=later(9))) == (Spell(NOW, "0"),)
+    assert spells(look(given(book), stuck(0), stuck(1), site=WAIT, now=later(9))) == (StuckPeriod(NOW, "0"),)
 
 
 def test_many_that_are_stuck_since_different_times_are_remembered_in_few_words() -> None:
-    many = classify.MOST_SPELLS + 5
+    many = classify.MAX_STUCK_PERIODS + 5
     pods = [stuck(i, started=later(i)) for i in range(many)]
 
     plan = look(given(RoleLedger("worker", reached=many), replicas=many), *pods, site=WAIT, now=later(50))
 
-    assert len(spells(plan)) == classify.MOST_SPELLS
-    assert spells(plan)[-1] == Spell(later(31), "31-36")
-    assert spells(plan)[0] == Spell(NOW, "0")
+    assert len(spells(plan)) == classify.MAX_STUCK_PERIODS
+    assert spells(plan)[-1] == StuckPeriod(later(31), "31-36")
+    assert spells(plan)[0] == StuckPeriod(NOW, "0")
 
 
 def test_a_suspension_forgets_it() -> None:
     life = job().lifecycle
-    one = job(role(recreates=True), ledger=lived(SINCE), lifecycle=type(life)(suspended=True))
+    one = job(role(recreates_pods=True), ledger=lived(SINCE), lifecycle=type(life)(suspended=True))
 
     assert spells(look(one, stuck(attempt=3), site=WAIT, now=later(9))) == ()
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from passes import emitted, lived, look, names, on, view
 
 from trainwright.core import nodes
-from trainwright.core.nodes import doubts, elsewhere
+from trainwright.core.nodes import another_node_fits, unhealthy_nodes
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import Node, NodeSpec, Observed, Pod, Taint
 from trainwright.model.job import CleanPods, CleanUp, Elastic, Lifecycle, Restart, Role
@@ -64,7 +64,9 @@ def test_containers_add_up_and_a_template_may_have_none() -> None:
         pytest.param(node(sick=XID, message="Xid 79"), "XIDErrors is True: Xid 79", id="with its message"),
         pytest.param(node(sick=XID, status="False"), "", id="a condition that does not hold"),
         pytest.param(
-            node(sick="AcceleratedHardwareReady", status="False"), "AcceleratedHardwareReady is False", id="EKS"
+            node(sick="AcceleratedHardwareReady", status="False"),
+            "AcceleratedHardwareReady is False",
+            id="EKS",
         ),
         pytest.param(node(sick="AcceleratedHardwareReady"), "", id="EKS, well"),
         pytest.param(node(sick="MemoryPressure"), "", id="another condition"),
@@ -89,13 +91,13 @@ def test_the_usual_detectors_are_known(name: str) -> None:
 def seen(*pods: Pod, of: Role | None = None, nodes: dict[str, Node] | None = None, **more: Any) -> Any:
     given = job(of or role(replicas=4, gpus=2), **more)
     known = {"other": node("other")} | (nodes or {})
-    return doubts(given, Observed(pods, nodes=known), SITE, NOW)
+    return unhealthy_nodes(given, Observed(pods, nodes=known), SITE, NOW)
 
 
 def test_only_nodes_that_hold_pods_with_gpus_are_in_doubt() -> None:
     ill = {"node-1": node(sick=XID)}
 
-    assert seen(pod(), nodes=ill)["node-1"].sick == "XIDErrors is True"
+    assert seen(pod(), nodes=ill)["node-1"].device_message == "XIDErrors is True"
     assert seen(pod(), nodes=ill)["node-1"].roles == {"worker"}
     assert seen(pod(node="other"), nodes=ill) == {}
     assert seen(pod(), of=role(replicas=4), nodes=ill) == {}
@@ -109,12 +111,12 @@ def test_of_two_roles_only_the_one_with_gpus_is_concerned() -> None:
     given = job(role(gpus=1), role("ps"))
     known = {"node-1": node(sick=XID), "other": node("other")}
 
-    found = doubts(given, Observed((pod(), pod(role="ps")), nodes=known), SITE, NOW)
+    found = unhealthy_nodes(given, Observed((pod(), pod(role="ps")), nodes=known), SITE, NOW)
 
     assert found["node-1"].roles == {"worker"}
-    assert found["node-1"].failed("worker", later(10))
-    assert not found["node-1"].failed("ps", later(10))
-    assert not found["node-1"].failed("worker", later(9.9))
+    assert found["node-1"].devices_have_failed("worker", later(10))
+    assert not found["node-1"].devices_have_failed("ps", later(10))
+    assert not found["node-1"].devices_have_failed("worker", later(9.9))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def test_pods_that_have_ended_hold_nothing() -> None:
 def test_a_silent_node_is_silent_whatever_its_gpus_are() -> None:
     (doubt,) = seen(pod(), nodes={"node-1": node(ready=False, sick=XID)}).values()
 
-    assert (doubt.silent, doubt.sick) == (True, "")
+    assert (doubt.silent, doubt.device_message) == (True, "")
 
 
 @pytest.mark.parametrize(
@@ -162,20 +164,20 @@ def test_a_silent_node_is_silent_whatever_its_gpus_are() -> None:
 )
 def test_gpus_are_judged_only_if_there_is_somewhere_else_to_go(others: dict[str, Node], expected: bool) -> None:
     nodes = {"node-1": node(sick=XID)} | others
-    found = doubts(job(role(gpus=2)), Observed((pod(),), nodes=nodes), SITE, NOW)
+    found = unhealthy_nodes(job(role(gpus=2)), Observed((pod(),), nodes=nodes), SITE, NOW)
 
-    assert found["node-1"].failed_at == (later(10) if expected else None)
-    assert found["node-1"].failed("worker", later(1e6)) is expected
+    assert found["node-1"].devices_failed_at == (later(10) if expected else None)
+    assert found["node-1"].devices_have_failed("worker", later(1e6)) is expected
 
 
 def test_a_node_that_the_template_would_not_have_is_nowhere_to_go() -> None:
     worker = role()
     worker = replace(worker, template={"spec": worker.template["spec"] | {"nodeSelector": {"zone": "a"}}})
 
-    assert not elsewhere(worker, {"b": node("b")}, (), SITE)
-    assert not elsewhere(worker, {"b": node("b", labels={"zone": "b"})}, (), SITE)
-    assert elsewhere(worker, {"b": node("b", labels={"zone": "a"})}, (), SITE)
-    assert not elsewhere(worker, {"b": node("b", labels={"zone": "a"})}, {"b"}, SITE)
+    assert not another_node_fits(worker, {"b": node("b")}, (), SITE)
+    assert not another_node_fits(worker, {"b": node("b", labels={"zone": "b"})}, (), SITE)
+    assert another_node_fits(worker, {"b": node("b", labels={"zone": "a"})}, (), SITE)
+    assert not another_node_fits(worker, {"b": node("b", labels={"zone": "a"})}, {"b"}, SITE)
 
 
 @pytest.mark.parametrize(
@@ -193,29 +195,29 @@ def test_a_taint_that_the_template_does_not_tolerate_leaves_nowhere_to_go(tolera
     worker = role()
     worker = replace(worker, template={"spec": worker.template["spec"] | {"tolerations": tolerations}})
 
-    assert elsewhere(worker, {"b": node("b", taint="team")}, (), SITE) is expected
+    assert another_node_fits(worker, {"b": node("b", taint="team")}, (), SITE) is expected
 
 
 def test_a_taint_of_a_node_where_its_pods_have_been_keeps_none_off() -> None:
     known = {"a": node("a", taint="team"), "b": node("b", taint="team")}
 
-    assert elsewhere(role(), known, {"a"}, SITE)
+    assert another_node_fits(role(), known, {"a"}, SITE)
 
 
 def test_a_taint_that_only_asks_keeps_none_off() -> None:
     soft = replace(node("b"), spec=NodeSpec(taints=(Taint("team", "PreferNoSchedule"),)))
 
-    assert elsewhere(role(), {"b": soft}, (), SITE)
+    assert another_node_fits(role(), {"b": soft}, (), SITE)
 
 
 def test_the_grace_begins_when_it_was_first_seen() -> None:
     ill = {"node-1": node(sick=XID)}
 
-    assert seen(pod(), nodes=ill)["node-1"].failed_at == later(10)
+    assert seen(pod(), nodes=ill)["node-1"].devices_failed_at == later(10)
     stored = lived(RoleLedger("worker", reached=4), avoided=(Avoided("node-1", later(-7), CauseKind.DEVICE),))
-    assert seen(pod(), nodes=ill, ledger=stored)["node-1"].failed_at == later(3)
+    assert seen(pod(), nodes=ill, ledger=stored)["node-1"].devices_failed_at == later(3)
     ahead = lived(RoleLedger("worker", reached=4), avoided=(Avoided("node-1", later(99), CauseKind.DEVICE),))
-    assert seen(pod(), nodes=ill, ledger=ahead)["node-1"].failed_at == later(10)
+    assert seen(pod(), nodes=ill, ledger=ahead)["node-1"].devices_failed_at == later(10)
 
 
 LOST = (State.LOST, Cause(CauseKind.DEVICE, message="XIDErrors is True", node="node-1"))
@@ -243,7 +245,7 @@ def test_what_becomes_of_a_pod(one: Pod, policy: Restart, expected: Any) -> None
 
 
 def test_a_container_that_failed_has_its_own_cause() -> None:
-    given = job(role(gpus=1, restart=NODE, mains=frozenset({"main"})), ledger=lived(avoided=noted("node-1")))
+    given = job(role(gpus=1, restart=NODE, main_containers=frozenset({"main"})), ledger=lived(avoided=noted("node-1")))
     one = pod(containers=(container(exit_code=3, reason="Error"), container("sidecar")))
 
     (replica,) = view(given, one, nodes={"node-1": node(sick=XID)}, site=SITE, now=later(10)).roles[0].replicas

@@ -94,7 +94,7 @@ def test_a_change_of_size_starts_the_role_anew(replicas: int, epoch: int) -> Non
     assert sorted(names(plan)["deletes"]) == ["Pod job-worker-0", "Pod job-worker-1"]
     assert names(plan)["creates"] == []  # the old ones may still answer
     assert (plan.status.ledger.phase, plan.write) == (Phase.RESTARTING, Write.NOW)
-    assert [(one.moment, one.message) for one in emitted(plan)] == [
+    assert [(one.event_reason, one.message) for one in emitted(plan)] == [
         (EventReason.RESIZED, f"worker is scaled from 2 to {replicas} replica{'s' * (replicas != 1)}")
     ]
 
@@ -139,7 +139,7 @@ def test_a_suspended_job_may_change_its_size_without_a_word() -> None:
     up = look(job(role("worker", 4, resize=RestartScope.ROLE), ledger=down.status.ledger))
 
     assert epochs(up) == {"worker": (1, 4)}
-    assert [one.moment for one in up.events] == [EventReason.RESUMED]
+    assert [one.event_reason for one in up.events] == [EventReason.RESUMED]
 
 
 # -- what replicas look up themselves ----------------------------------------------------------------------------------
@@ -177,6 +177,6 @@ def test_replicas_that_look_the_size_up_go_on_and_the_change_is_told() -> None:
     assert epochs(plan) == {"worker": (0, 3)}
     assert names(plan) == {"creates": ["Pod job-worker-2"], "deletes": []}
     assert (plan.status.ledger.phase, plan.write) == (Phase.RUNNING, Write.NOW)
-    assert [(one.moment, one.message) for one in emitted(plan)] == [
+    assert [(one.event_reason, one.message) for one in emitted(plan)] == [
         (EventReason.RESIZED, "worker is scaled from 2 to 3 replicas")
     ]

@@ -3,7 +3,7 @@
 
 from passes import lived
 
-from trainwright.core.report import exits
+from trainwright.core.report import exit_events
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.event import EventReason
 from trainwright.model.ledger import Failure, RoleLedger
@@ -24,7 +24,7 @@ def test_each_is_told_of_once_with_its_code() -> None:
         failures=(failure(1, 1), failure(2, 137), failure(6, 1, CauseKind.DISRUPTED)),
     )
 
-    told = exits(JOB, before, after)
+    told = exit_events(JOB, before, after)
 
     assert [str(event) for event in told] == [
         "job-worker-2 exited with code 137",
@@ -32,15 +32,15 @@ def test_each_is_told_of_once_with_its_code() -> None:
         "job-worker-5 exited with code 0",
         "job-ps-0 exited with code 0",
     ]
-    assert {(event.moment, event.warning) for event in told} == {(EventReason.EXITED, False)}
-    assert exits(JOB, after, after) == ()
-    assert exits(JOB, before, after, every=False) == told[:1]
+    assert {(event.event_reason, event.warning) for event in told} == {(EventReason.EXITED, False)}
+    assert exit_events(JOB, after, after) == ()
+    assert exit_events(JOB, before, after, every=False) == told[:1]
 
 
 def test_nothing_is_told_of_what_is_forgotten_and_all_of_what_is_new() -> None:
     ended, anew = lived(RoleLedger("worker", succeeded="0")), lived(RoleLedger("worker"))
 
-    assert exits(JOB, ended, anew) == ()
-    assert [str(event) for event in exits(JOB, lived(RoleLedger("other")), ended)] == [
+    assert exit_events(JOB, ended, anew) == ()
+    assert [str(event) for event in exit_events(JOB, lived(RoleLedger("other")), ended)] == [
         "job-worker-0 exited with code 0"
     ]

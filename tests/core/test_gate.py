@@ -12,7 +12,7 @@ from trainwright.model.cause import CauseKind
 from trainwright.model.child import CONFIG_ERROR, Extra, Observed, Waiting
 from trainwright.model.job import Body, CleanPods, CleanUp, Job, Lifecycle, Replica, Restart, RestartScope
 from trainwright.model.ledger import Ledger
-from trainwright.model.meta import JOB_UID, KIND, PLACES, WORLD, ObjectMeta
+from trainwright.model.meta import ADDRESS_HASHES, JOB_UID, KIND, WORLD, ObjectMeta
 from trainwright.model.site import Site
 from trainwright.testing.factories import NOW, OWNER, UID, PlainDialect, job, role
 from trainwright.testing.world import World
@@ -190,7 +190,7 @@ def test_a_map_that_does_not_say_where_pods_were_judges_nobody() -> None:
     world = lasting()
     made = map_of(world)
     assert made is not None
-    noted = {name: value for name, value in (made.metadata.annotations or {}).items() if name != PLACES}
+    noted = {name: value for name, value in (made.metadata.annotations or {}).items() if name != ADDRESS_HASHES}
     world.put(("ConfigMap", "job"), replace(made, metadata=replace(made.metadata, annotations=noted)))
     world.change("job-worker-1", pod_ip="10.9.9.9")
     rest(world)
@@ -285,6 +285,6 @@ def test_it_goes_when_the_job_is_suspended() -> None:
 def test_only_its_own_absence_is_excused(message: str, excused: bool) -> None:
     waits = Waiting(CONFIG_ERROR, message)
 
-    assert gate.excuses(role(gate="job"), waits) is excused
-    assert not gate.excuses(role(), waits)
-    assert not gate.excuses(role(gate="job"), Waiting("ImagePullBackOff", message))
+    assert gate.is_waiting_for_gate(role(gate="job"), waits) is excused
+    assert not gate.is_waiting_for_gate(role(), waits)
+    assert not gate.is_waiting_for_gate(role(gate="job"), Waiting("ImagePullBackOff", message))

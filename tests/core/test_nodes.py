@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from trainwright.core.nodes import UNREACHABLE, NodeHealth, doubts, silent_since
-from trainwright.model.child import GONE as GONE_REASON
+from trainwright.core.nodes import UNREACHABLE, NodeHealth, not_ready_since, unhealthy_nodes
+from trainwright.model.child import NODE_GONE as GONE_REASON
 from trainwright.model.child import Node, NodeSpec, NodeStatus, ObjectCondition, Observed, Pod, Taint
 from trainwright.model.meta import Meta
 from trainwright.model.site import Site
@@ -84,23 +84,23 @@ def unready(seconds: float | None, status: str = "Unknown") -> ObjectCondition:
 )
 def test_a_node_is_lost_once_it_has_been_silent_for_the_grace(one: Pod, known: Node | None, expected: Any) -> None:
     nodes = {"other": node("other")} if known is None else {"node-1": known, "other": node("other")}
-    doubt = doubts(job(), Observed((one,), nodes=nodes), GRACE, NOW).get("node-1")
+    doubt = unhealthy_nodes(job(), Observed((one,), nodes=nodes), GRACE, NOW).get("node-1")
 
     if expected is None:
-        assert doubt is None or not doubt.lost(later(1e9))
+        assert doubt is None or not doubt.is_lost(later(1e9))
     else:
         due = later(10, expected)
         assert known is not None
-        assert silent_since(known) == expected
+        assert not_ready_since(known) == expected
         assert doubt == NodeHealth(silent=True, lost_at=due)
-        assert not doubt.lost(later(-0.001, due))
-        assert doubt.lost(due)
+        assert not doubt.is_lost(later(-0.001, due))
+        assert doubt.is_lost(due)
 
 
 def test_another_node_says_nothing_of_this_one() -> None:
     nodes = {"node-1": node(), "node-2": node("node-2", ready=False)}
 
-    assert doubts(job(), Observed((pod(),), nodes=nodes), GRACE, later(99)) == {}
+    assert unhealthy_nodes(job(), Observed((pod(),), nodes=nodes), GRACE, later(99)) == {}
 
 
 def cluster(silent: int, of: int, since: datetime = NOW) -> dict[str, Node]:
@@ -123,7 +123,7 @@ def cluster(silent: int, of: int, since: datetime = NOW) -> dict[str, Node]:
     ],
 )
 def test_the_more_nodes_fall_silent_the_longer_they_are_waited_for(silent: int, of: int, seconds: float | None) -> None:
-    found = doubts(job(), Observed((pod(),), nodes=cluster(silent, of)), GRACE, NOW)
+    found = unhealthy_nodes(job(), Observed((pod(),), nodes=cluster(silent, of)), GRACE, NOW)
 
     assert found == {"node-1": NodeHealth(silent=True, lost_at=None if seconds is None else later(seconds))}
 
@@ -137,7 +137,7 @@ def gone(name: str) -> Node:
 def test_a_node_that_was_removed_is_gone_whatever_the_others_do() -> None:
     nodes = cluster(4, 5) | {"node-1": gone("node-1")}
 
-    found = doubts(job(), Observed((pod(), pod(1, node="node-2")), nodes=nodes), GRACE, NOW)
+    found = unhealthy_nodes(job(), Observed((pod(), pod(1, node="node-2")), nodes=nodes), GRACE, NOW)
 
     assert found["node-1"].lost_at == later(10)
     assert found["node-2"].lost_at == later(50)
@@ -146,11 +146,14 @@ def test_a_node_that_was_removed_is_gone_whatever_the_others_do() -> None:
 def test_nodes_that_were_removed_do_not_speak_for_those_that_are_there() -> None:
     nodes = cluster(1, 4) | {f"old-{i}": gone(f"old-{i}") for i in range(9)}
 
-    assert doubts(job(), Observed((pod(),), nodes=nodes), GRACE, NOW)["node-1"].lost_at == later(10)
+    assert unhealthy_nodes(job(), Observed((pod(),), nodes=nodes), GRACE, NOW)["node-1"].lost_at == later(10)
 
 
 def test_where_all_that_is_left_was_removed_nothing_is_judged() -> None:
-    assert doubts(job(), Observed((pod(),), nodes={"node-1": gone("node-1")}), GRACE, NOW)["node-1"].lost_at is None
+    assert (
+        unhealthy_nodes(job(), Observed((pod(),), nodes={"node-1": gone("node-1")}), GRACE, NOW)["node-1"].lost_at
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,14 +177,14 @@ def test_where_all_that_is_left_was_removed_nothing_is_judged() -> None:
 )
 def test_the_nodes_of_a_job_that_do_not_answer(nodes: dict[str, Node] | None, expected: set[str]) -> None:
     pods = (pod(0), pod(1, node="node-2"), pod(2, node=""))
-    found = doubts(job(), Observed(pods=pods, nodes=nodes), Site(), NOW)
+    found = unhealthy_nodes(job(), Observed(pods=pods, nodes=nodes), Site(), NOW)
 
     assert expected == set(found)
     assert all(doubt.silent for doubt in found.values())
 
 
 def test_a_node_that_answers_has_not_fallen_silent() -> None:
-    assert silent_since(node(since=later(-9))) is None
+    assert not_ready_since(node(since=later(-9))) is None
 
 
 def test_the_taints_that_tell_of_a_silent_node() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from passes import lived, look, view
 
-from trainwright.core.classify import conclude
+from trainwright.core.classify import classify_pod
 from trainwright.core.observe import StalePod
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import Pod
@@ -42,8 +42,8 @@ def test_replicas_are_in_document_order_and_by_index() -> None:
         ),
         RoleState("chief", (ReplicaState(0, 0, State.STARTING, pods[1]),)),
     )
-    assert seen.leftovers == ()
-    assert seen.claims == ()
+    assert seen.stale_pods == ()
+    assert seen.ownership_patches == ()
 
 
 def test_a_replica_without_a_pod_waits() -> None:
@@ -76,7 +76,7 @@ def test_a_pod_below_its_replicas_attempt_is_left_over_whatever_its_phase() -> N
     assert (ReplicaState(0, 1, State.RUNNING, pods[0]), ReplicaState(1, 3, State.WAITING, old=pods[1])) == seen.roles[
         0
     ].replicas
-    assert (StalePod(pods[1], "worker", 1, "attempt 1 has been replaced by 3"),) == seen.leftovers
+    assert (StalePod(pods[1], "worker", 1, "attempt 1 has been replaced by 3"),) == seen.stale_pods
 
 
 def test_a_pod_that_runs_is_stale_all_the_same_where_its_index_was_retried() -> None:
@@ -86,7 +86,7 @@ def test_a_pod_that_runs_is_stale_all_the_same_where_its_index_was_retried() -> 
     seen = view(job(ledger=stored), one)
 
     assert seen.roles == (RoleState("worker", (ReplicaState(0, 2, State.WAITING, old=one),)),)
-    assert (StalePod(one, "worker", 0, "attempt 1 has been replaced by 2"),) == seen.leftovers
+    assert (StalePod(one, "worker", 0, "attempt 1 has been replaced by 2"),) == seen.stale_pods
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_pods_above_the_stored_attempt_are_believed() -> None:
         (2, State.RUNNING),
     ]
     assert (RoleLedger("worker", 1, "0:4,1:2,2:1"),) == seen.ledger.roles
-    assert seen.leftovers == ()
+    assert seen.stale_pods == ()
 
 
 def test_a_lost_status_is_learnt_again_at_once_and_nothing_is_made_twice() -> None:
@@ -171,7 +171,7 @@ def test_what_has_ended_is_remembered_with_its_pod_and_cause() -> None:
 def test_a_pod_that_is_no_wanted_replica_is_left_over(one: Pod, index: int, why: str) -> None:
     seen = view(job(), one)
 
-    assert (StalePod(one, one.metadata.labels[ROLE] if one.metadata.labels else "", index, why),) == seen.leftovers
+    assert (StalePod(one, one.metadata.labels[ROLE] if one.metadata.labels else "", index, why),) == seen.stale_pods
     (replica,) = seen.roles[0].replicas
     assert (replica.attempt, replica.state, replica.pod) == (0, State.WAITING, None)
 
@@ -200,7 +200,7 @@ def test_a_replica_that_is_no_longer_wanted_leaves_an_attempt_above_its_pod() ->
     seen = view(job(role(replicas=0), ledger=stored), pod(0, attempt=1), pod(1, attempt=2), labelled("x", "1"))
 
     assert (RoleLedger("worker", 1, "0:1,1:4"),) == seen.ledger.roles
-    assert len(seen.leftovers) == 3
+    assert len(seen.stale_pods) == 3
 
 
 def test_surplus_pods_are_listed_by_index() -> None:
@@ -209,7 +209,7 @@ def test_surplus_pods_are_listed_by_index() -> None:
     assert [
         StalePod(pods[2], "worker", 2, "worker has 1 replica"),
         StalePod(pods[0], "worker", 3, "worker has 1 replica"),
-    ] == list(view(job(), *pods).leftovers)
+    ] == list(view(job(), *pods).stale_pods)
 
 
 def test_every_kind_of_leftover_is_found_in_one_pass() -> None:
@@ -217,7 +217,7 @@ def test_every_kind_of_leftover_is_found_in_one_pass() -> None:
 
     seen = view(job(role(replicas=2), ledger=Ledger(roles=(RoleLedger("worker", 1),))), *pods)
 
-    assert seen.leftovers == (
+    assert seen.stale_pods == (
         StalePod(pods[2], "gone", 0, "the job has no role gone"),
         StalePod(pods[4], "worker", 1, "there is another pod for worker 1"),
         StalePod(pods[3], "worker", 2, "worker has 2 replicas"),
@@ -239,7 +239,7 @@ def test_of_two_pods_for_one_replica_the_highest_attempt_stays(first: int, secon
     seen = view(job(), *pods)
 
     assert seen.roles[0].replicas[0].pod is pods[stays]
-    assert (StalePod(pods[1 - stays], "worker", 0, "there is another pod for worker 0"),) == seen.leftovers
+    assert (StalePod(pods[1 - stays], "worker", 0, "there is another pod for worker 0"),) == seen.stale_pods
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["listed in order", "listed the other way round"])
@@ -249,7 +249,7 @@ def test_of_two_pods_of_one_attempt_the_same_one_stays_however_they_are_listed(o
     seen = view(job(), *(pods[place] for place in order))
 
     assert seen.roles[0].replicas[0].pod is pods[1]
-    assert (StalePod(pods[0], "worker", 0, "there is another pod for worker 0"),) == seen.leftovers
+    assert (StalePod(pods[0], "worker", 0, "there is another pod for worker 0"),) == seen.stale_pods
 
 
 def test_the_attempt_comes_before_the_uid() -> None:
@@ -270,8 +270,12 @@ def test_foreign_pods_are_neither_seen_nor_touched() -> None:
 
     seen = view(job(), foreign)
 
-    assert (seen.roles[0].replicas, seen.leftovers, seen.claims) == ((ReplicaState(0, 0, State.WAITING),), (), ())
-    assert seen.foreign == ("job-worker-0",)
+    assert (seen.roles[0].replicas, seen.stale_pods, seen.ownership_patches) == (
+        (ReplicaState(0, 0, State.WAITING),),
+        (),
+        (),
+    )
+    assert seen.foreign_pods == ("job-worker-0",)
 
 
 def test_pods_that_are_not_ours_or_not_yet_are_noted_by_name_in_order() -> None:
@@ -280,9 +284,9 @@ def test_pods_that_are_not_ours_or_not_yet_are_noted_by_name_in_order() -> None:
 
     seen = view(job(role(replicas=3)), *pods)
 
-    assert seen.foreign == ("job-worker-2", "job-worker-1", "a")
-    assert [patch.name for patch in seen.claims] == ["job-worker-1"]
-    assert view(job(), pod()).foreign == ()
+    assert seen.foreign_pods == ("job-worker-2", "job-worker-1", "a")
+    assert [patch.name for patch in seen.ownership_patches] == ["job-worker-1"]
+    assert view(job(), pod()).foreign_pods == ()
 
 
 def test_silent_nodes_are_noted_once_for_the_pass() -> None:
@@ -290,9 +294,9 @@ def test_silent_nodes_are_noted_once_for_the_pass() -> None:
 
     nodes = {"node-1": node(), "node-2": node("node-2", ready=False)}
 
-    assert view(one, pod(0), pod(1, node="node-2"), nodes=nodes).doubts.keys() == {"node-2"}
-    assert view(one, pod(0), pod(1, node="node-3"), nodes=nodes).doubts == {}
-    assert view(one, pod(0)).doubts == {}
+    assert view(one, pod(0), pod(1, node="node-2"), nodes=nodes).unhealthy_nodes.keys() == {"node-2"}
+    assert view(one, pod(0), pod(1, node="node-3"), nodes=nodes).unhealthy_nodes == {}
+    assert view(one, pod(0)).unhealthy_nodes == {}
 
 
 @pytest.mark.parametrize(
@@ -312,7 +316,7 @@ def test_a_role_is_calm_while_every_replica_runs(
 
     (seen,) = view(one, *pods).roles
 
-    assert (running, calm) == (seen.running, seen.calm)
+    assert (running, calm) == (seen.running, seen.all_running)
     assert seen.count(State.RUNNING) == running
 
 
@@ -326,28 +330,30 @@ def test_a_role_is_calm_while_every_replica_runs(
     ],
 )
 def test_the_short_way_for_pods_that_run_is_no_other_way(one: Pod) -> None:
-    worker = role(mains=frozenset({"main"}))
+    worker = role(main_containers=frozenset({"main"}))
     nodes = {"node-1": node(), "node-2": node("node-2", ready=False)}
 
     looked = view(job(worker), one, nodes=nodes, now=later(60))
     seen = looked.roles[0].replicas[0]
 
-    assert (seen.state, seen.cause) == conclude(one, worker, looked.doubts.get(one.spec.node_name), Site(), later(60))
+    assert (seen.state, seen.cause) == classify_pod(
+        one, worker, looked.unhealthy_nodes.get(one.spec.node_name), Site(), later(60)
+    )
     assert seen.state is not State.RUNNING
 
 
 def test_looking_again_keeps_what_was_stored() -> None:
     first = view(job(ledger=lived()), pod())
-    raised = first.remember(lived(RoleLedger("worker", 1)))
+    raised = first.with_ledger(lived(RoleLedger("worker", 1)))
 
-    again = raised.again()
+    again = raised.reobserve()
 
     assert again.stored is first.stored
     assert (ReplicaState(0, 1, State.WAITING, old=first.observed.pods[0]),) == again.roles[0].replicas
-    assert [one.why for one in again.leftovers] == ["attempt 0 has been replaced by 1"]
+    assert [one.why for one in again.stale_pods] == ["attempt 0 has been replaced by 1"]
 
 
 def test_remembering_the_same_is_the_same_pass() -> None:
     seen = view(job(ledger=lived()))
 
-    assert seen.remember(seen.ledger) is seen
+    assert seen.with_ledger(seen.ledger) is seen

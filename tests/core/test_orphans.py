@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from trainwright.core.removal import GRACE, owner
+from trainwright.core.removal import ORPHAN_GRACE_SECONDS, orphan_owner
 from trainwright.model.meta import JOB_UID, Owner
 from trainwright.testing.factories import NOW, OWNER, UID, later, pod
 
@@ -17,22 +17,31 @@ OTHER = Owner("apps/v1", "ReplicaSet", "other", "2", controller=True)
 @pytest.mark.parametrize(
     ("given", "seconds", "goes"),
     [
-        pytest.param({}, GRACE, True, id="ours alone"),
-        pytest.param({}, GRACE - 1, False, id="the collector has not had its time"),
-        pytest.param({"owners": ()}, GRACE, False, id="let go on purpose"),
-        pytest.param({"owners": None}, GRACE, False, id="never owned"),
-        pytest.param({"owners": (OTHER,)}, GRACE, False, id="another's"),
-        pytest.param({"owners": (OWNER, replace(OTHER, controller=False))}, GRACE, False, id="another's as well"),
-        pytest.param({"owners": (replace(OWNER, controller=False),)}, GRACE, False, id="owned, not controlled"),
-        pytest.param({"owners": (replace(OWNER, kind="Other"),)}, GRACE, False, id="a kind that is not looked after"),
-        pytest.param({"labels": {JOB_UID: "2"}}, GRACE, False, id="labels that speak of another job"),
-        pytest.param({"labels": None}, GRACE, False, id="no labels"),
-        pytest.param({"deleting": NOW}, GRACE, False, id="going already"),
-        pytest.param({"born": None}, GRACE, False, id="nobody knows how old"),
+        pytest.param({}, ORPHAN_GRACE_SECONDS, True, id="ours alone"),
+        pytest.param({}, ORPHAN_GRACE_SECONDS - 1, False, id="the collector has not had its time"),
+        pytest.param({"owners": ()}, ORPHAN_GRACE_SECONDS, False, id="let go on purpose"),
+        pytest.param({"owners": None}, ORPHAN_GRACE_SECONDS, False, id="never owned"),
+        pytest.param({"owners": (OTHER,)}, ORPHAN_GRACE_SECONDS, False, id="another's"),
+        pytest.param(
+            {"owners": (OWNER, replace(OTHER, controller=False))}, ORPHAN_GRACE_SECONDS, False, id="another's as well"
+        ),
+        pytest.param(
+            {"owners": (replace(OWNER, controller=False),)}, ORPHAN_GRACE_SECONDS, False, id="owned, not controlled"
+        ),
+        pytest.param(
+            {"owners": (replace(OWNER, kind="Other"),)},
+            ORPHAN_GRACE_SECONDS,
+            False,
+            id="a kind that is not looked after",
+        ),
+        pytest.param({"labels": {JOB_UID: "2"}}, ORPHAN_GRACE_SECONDS, False, id="labels that speak of another job"),
+        pytest.param({"labels": None}, ORPHAN_GRACE_SECONDS, False, id="no labels"),
+        pytest.param({"deleting": NOW}, ORPHAN_GRACE_SECONDS, False, id="going already"),
+        pytest.param({"born": None}, ORPHAN_GRACE_SECONDS, False, id="nobody knows how old"),
     ],
 )
 def test_only_what_is_ours_alone_goes(given: dict[str, Any], seconds: float, goes: bool) -> None:
-    found = owner(pod(**given).metadata, KINDS, later(seconds))
+    found = orphan_owner(pod(**given).metadata, KINDS, later(seconds))
 
     assert (found is not None) is goes
     assert found is None or found.uid == UID

@@ -3,7 +3,7 @@
 
 import pytest
 
-from trainwright.core.classify import conclude
+from trainwright.core.classify import classify_pod
 from trainwright.core.reconcile import reconcile
 from trainwright.model.child import Observed
 from trainwright.model.ledger import Ledger, Phase, RoleLedger
@@ -27,7 +27,7 @@ STUCK = pod(phase="Pending", started=NOW, containers=(container(waiting="ErrImag
     ],
 )
 def test_patience(creating: CreationRules, own: float | None, seconds: float, expected: State) -> None:
-    state, cause = conclude(STUCK, role(patience=own), None, Site(creating=creating), later(seconds))
+    state, cause = classify_pod(STUCK, role(patience=own), None, Site(creating=creating), later(seconds))
 
     assert state is expected
     assert cause is not None

@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 from passes import lived, look, view
 
-from trainwright.core.observe import FINAL, MOVES, phase_of, present, up
+from trainwright.core.observe import FINAL_PHASES, TRANSITIONS, all_present, is_up, phase_of
 from trainwright.model.ledger import Phase, RoleLedger
 from trainwright.model.plan import ReplicaState, RoleState, State
 from trainwright.testing.factories import NOW, job, later, node, pod, role
@@ -15,7 +15,7 @@ RESUMING, SUSPENDED = Phase.RESUMING, Phase.SUSPENDED
 
 
 def test_the_moves_there_are() -> None:
-    assert {before: set(moves) for before, moves in MOVES.items()} == {
+    assert {before: set(moves) for before, moves in TRANSITIONS.items()} == {
         NEW: {PENDING, SUSPENDED, RUNNING, Phase.SUCCEEDED, Phase.FAILED},
         PENDING: {RUNNING, SUSPENDED, Phase.SUCCEEDED, Phase.FAILED},
         RUNNING: {RESTARTING, SUSPENDED, Phase.SUCCEEDED, Phase.FAILED},
@@ -28,13 +28,13 @@ def test_the_moves_there_are() -> None:
 
 
 def test_the_ends_are_final() -> None:
-    assert {Phase.SUCCEEDED, Phase.FAILED} == FINAL
+    assert {Phase.SUCCEEDED, Phase.FAILED} == FINAL_PHASES
 
 
 @pytest.mark.parametrize("state", list(State))
 def test_a_replica_is_up_while_it_runs_and_once_it_is_done(state: State) -> None:
-    assert (state is State.RUNNING) is up(ReplicaState(0, 0, state))
-    assert up(ReplicaState(0, 0, state, final=True))
+    assert (state is State.RUNNING) is is_up(ReplicaState(0, 0, state))
+    assert is_up(ReplicaState(0, 0, state, final=True))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_replica_is_up_while_it_runs_and_once_it_is_done(state: State) -> None
     ],
 )
 def test_a_role_is_present_when_nobody_is_missing(replicas: tuple[ReplicaState, ...], expected: bool) -> None:
-    assert expected is present(RoleState("worker", replicas))
+    assert expected is all_present(RoleState("worker", replicas))
 
 
 @pytest.mark.parametrize(
@@ -152,6 +152,6 @@ def test_growth_is_no_restart_in_the_pass_after_it_either() -> None:
     second = look(replace(given, ledger=first.status.ledger), pod(0), pod(1, "Pending"))
 
     assert (first.status.ledger.phase, second.status.ledger.phase) == (Phase.RUNNING, Phase.RUNNING)
-    up = look(replace(given, ledger=first.status.ledger), pod(0), pod(1)).status.ledger
-    assert (up.phase, up.roles[0].reached) == (Phase.RUNNING, 2)
-    assert look(replace(given, ledger=up), pod(0), pod(1, "Pending")).status.ledger.phase is Phase.RESTARTING
+    is_up = look(replace(given, ledger=first.status.ledger), pod(0), pod(1)).status.ledger
+    assert (is_up.phase, is_up.roles[0].reached) == (Phase.RUNNING, 2)
+    assert look(replace(given, ledger=is_up), pod(0), pod(1, "Pending")).status.ledger.phase is Phase.RESTARTING

@@ -19,7 +19,7 @@ from trainwright.testing.factories import NOW, job, role
 
 
 def hosted(replicas: int = 3, uid: str = "", **more: Any) -> Job:
-    found = job(role(replicas=replicas, ports=20, hosted=True, **more))
+    found = job(role(replicas=replicas, ports=20, uses_host_ports=True, **more))
     return replace(found, uid=uid) if uid else found
 
 
@@ -51,7 +51,7 @@ def test_each_replica_has_a_block_of_its_own_and_it_is_stored_before_the_pods() 
 )
 def test_only_who_shares_a_machine_needs_any(one: Job, site: Site, expected: int) -> None:
     assert len(look(one, site=site).status.ledger.ports) == expected
-    assert ports.lacking(one, site) is bool(expected)
+    assert ports.needs_ports(one, site) is bool(expected)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_only_who_shares_a_machine_needs_any(one: Job, site: Site, expected: int
 )
 def test_how_many_need_some_is_bounded_as_the_role_is(bounds: Elastic, lacking: bool) -> None:
     held = look(hosted(replicas=min(3, bounds.most))).status.ledger
-    assert ports.lacking(replace(hosted(elastic=bounds), ledger=held), Site()) is lacking
+    assert ports.needs_ports(replace(hosted(elastic=bounds), ledger=held), Site()) is lacking
 
 
 def test_the_first_choice_is_the_jobs_own_and_always_the_same() -> None:
@@ -90,7 +90,7 @@ def test_what_is_known_stays_what_is_new_is_added_and_what_is_gone_is_given_back
     assert {name: grown[name] for name in before.ports} == before.ports
     assert grown["job-worker-3"] not in before.ports.values()
     assert shrunk == {"job-worker-0": before.ports["job-worker-0"]}
-    assert not ports.lacking(replace(hosted(), ledger=before), Site())
+    assert not ports.needs_ports(replace(hosted(), ledger=before), Site())
 
 
 def test_when_none_is_left_some_are_shared_and_it_is_said() -> None:

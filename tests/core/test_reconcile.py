@@ -25,7 +25,7 @@ from trainwright.testing.world import World
 
 
 def told(world: World) -> list[EventReason]:
-    return [event.moment for plan in world.plans for event in plan.events]
+    return [event.event_reason for plan in world.plans for event in plan.events]
 
 
 def lives(world: World, *, among: list[str] | None = None) -> None:
@@ -304,7 +304,7 @@ def test_a_foreign_pod_of_our_name_is_reported_and_never_touched() -> None:
 @pytest.mark.parametrize(
     ("owners", "whose"),
     [
-        (None, "nobody controls it; remove it, or give the job another name"),
+        (None, "no controller owns it; remove it, or give the job another name"),
         ((STRANGER,), "ReplicaSet other controls it; give the job another name"),
     ],
     ids=["nobody's", "somebody else's"],
@@ -410,7 +410,7 @@ def test_an_unfinished_job_of_another_controller_is_not_touched_but_told_of(more
     assert plan.untouched
     assert (plan.deletes, plan.creates, plan.wake, plan.status.ledger) == ((), (), None, Ledger())
     for emit in emitted(plan):
-        assert (emit.moment, emit.warning, emit.once) == (EventReason.FOREIGN, True, True)
+        assert (emit.event_reason, emit.warning, emit.once) == (EventReason.FOREIGN, True, True)
         assert emit.message.startswith("training-operator.v1 wrote the status of this unfinished job")
         whom = f"{theirs.kind}.{theirs.owner.api_version.partition('/')[0]} job -n {theirs.key.namespace}"
         assert f"`kubectl annotate {whom} trainwright.dev/adopt=true`" in emit.message

@@ -44,13 +44,13 @@ def test_a_pod_is_deleted_once_and_by_force_where_its_node_is_lost(
 ) -> None:
     seen = view(job(), one, nodes=nodes, now=later(seconds), site=SITE)
 
-    assert expected == removal.of_pod(seen, one, "why")
-    assert [expected] * (expected is not None) == removal.of_pods(seen, [(one, "why")])
+    assert expected == removal.pod_delete(seen, one, "why")
+    assert [expected] * (expected is not None) == removal.pod_deletes(seen, [(one, "why")])
 
 
 def test_services_and_extras_go_at_once() -> None:
-    assert Delete("Service", "a", "service-a", "why") == removal.of_service(service("a"), "why")
-    assert Delete("PodGroup", "job", "uid-job", "why", api="gang/v1") == removal.of_extra(group(), "why")
+    assert Delete("Service", "a", "service-a", "why") == removal.service_delete(service("a"), "why")
+    assert Delete("PodGroup", "job", "uid-job", "why", api="gang/v1") == removal.extra_delete(group(), "why")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_services_and_extras_go_at_once() -> None:
     ],
 )
 def test_what_is_going(child: Any, expected: bool) -> None:
-    assert expected is removal.going(child)
+    assert expected is removal.is_terminating(child)
 
 
 ON_2 = pod(1, node="node-2")
@@ -97,4 +97,4 @@ def test_when_to_look_again(
 ) -> None:
     seen = view(job(), *pods, nodes=nodes, now=later(seconds), site=SITE)
 
-    assert expected == removal.overdue_at(seen, pods)
+    assert expected == removal.next_check_at(seen, pods)

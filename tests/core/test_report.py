@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from passes import emitted, lived, look, view
 
-from trainwright.core.report import StepActions, close
+from trainwright.core.report import StepActions, make_plan
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import Pod, Refusal
 from trainwright.model.event import Emit, EventReason
@@ -25,7 +25,7 @@ FAILURE = Failure("worker", 0, "job-worker-0", 0, NOW, Cause(CauseKind.EVICTED))
 
 def closed(after: Ledger, before: Ledger = STORED, actions: StepActions | None = None, **more: Any) -> Plan:
     site = more.pop("site", None)
-    return close(view(job(ledger=before, **more), pod(), site=site).remember(after), actions or StepActions())
+    return make_plan(view(job(ledger=before, **more), pod(), site=site).with_ledger(after), actions or StepActions())
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_pass_hands_over_everything_it_was_given() -> None:
         (),
         NOW,
         remove_job=True,
-    ) == close(seen, actions)
+    ) == make_plan(seen, actions)
 
 
 def test_claims_go_before_other_patches() -> None:
@@ -88,8 +88,8 @@ def test_claims_go_before_other_patches() -> None:
     seen = view(job(ledger=STORED), pod(), orphan)
     other = Patch("PodGroup", "c", "3", {}, "x")
 
-    assert (*seen.claims, other) == close(seen, StepActions(patches=(other,))).patches
-    assert len(seen.claims) == 1
+    assert (*seen.ownership_patches, other) == make_plan(seen, StepActions(patches=(other,))).patches
+    assert len(seen.ownership_patches) == 1
 
 
 SUCCESS = Outcome(Result.SUCCEEDED, Reason.RULE, NOW, message="well done")
@@ -190,7 +190,7 @@ def test_another_scheduler_than_the_gangs_is_told_once(scheduler: str, before: L
     given = job(*roles, ledger=before, gang=Gang("gang/v1", scheduler=scheduler))
     seen = view(given, pod(), site=Site(gangs=frozenset({"gang/v1"})))
 
-    plan = close(seen.remember(replace(UNRUN, ports={"a": 1})), StepActions())
+    plan = make_plan(seen.with_ledger(replace(UNRUN, ports={"a": 1})), StepActions())
 
     assert (Emit(EventReason.OTHER_SCHEDULER, text, warning=True),) * told == emitted(plan)
 
@@ -257,7 +257,7 @@ def test_a_wake_alone_is_an_empty_plan() -> None:
 def test_nothing_is_told_without_a_status_to_speak_of() -> None:
     seen = view(job(ledger=Ledger(), gang=Gang("gang/v1")), pod())
 
-    plan = close(seen.remember(seen.stored), StepActions())
+    plan = make_plan(seen.with_ledger(seen.stored), StepActions())
 
     assert (plan.write, plan.events) == (Write.NOT, ())
 

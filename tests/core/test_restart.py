@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 from passes import ON_EXIT, emitted, lived, look, names, on, undone, view
 
-from trainwright.core.budget import Retry
-from trainwright.core.restart import again, delay
+from trainwright.core.budget import EndedReplica
+from trainwright.core.restart import apply_restarts, backoff_seconds
 from trainwright.core.verdict import settle
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import ContainerStatus, Pod
@@ -17,7 +17,7 @@ from trainwright.model.job import Lifecycle, RestartScope
 from trainwright.model.ledger import KEPT_FAILURES, Failure, Hold, Phase, RoleLedger
 from trainwright.model.plan import Delete, ReplicaState, State, Write
 from trainwright.model.rule import NEVER
-from trainwright.model.units import counts
+from trainwright.model.units import parse_counts
 from trainwright.testing.factories import NOW, container, job, later, pod, role
 
 EXIT = Cause(CauseKind.EXIT, code=1, container="main", reason="Error", node="node-1")
@@ -36,9 +36,9 @@ def test_the_delay_is_a_second_doubling_to_a_minute(scope: RestartScope, tries: 
     worker = role(restart=on(CauseKind.EXIT, scope=scope))
     epoch, restarts = (3, 99) if scope is RestartScope.POD else (tries, tries)
     book = RoleLedger("worker", epoch, restarts={"Exit": restarts - restarts // 2, "Evicted": restarts // 2})
-    retry = Retry(worker, ReplicaState(0, epoch + tries, State.FAILED), EXIT)
+    retry = EndedReplica(worker, ReplicaState(0, epoch + tries, State.FAILED), EXIT)
 
-    assert expected == delay(book, retry, NOW)
+    assert expected == backoff_seconds(book, retry, NOW)
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def test_the_delay_is_a_second_doubling_to_a_minute(scope: RestartScope, tries: 
     ],
 )
 def test_a_replica_that_lasted_is_forgiven(born: datetime | None, expected: float) -> None:
-    retry = Retry(role(restart=ON_EXIT), ReplicaState(0, 9, State.FAILED, failed(attempt=9, started=born)), EXIT)
+    retry = EndedReplica(role(restart=ON_EXIT), ReplicaState(0, 9, State.FAILED, failed(attempt=9, started=born)), EXIT)
 
-    assert expected == delay(RoleLedger("worker"), retry, NOW)
+    assert expected == backoff_seconds(RoleLedger("worker"), retry, NOW)
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def test_a_replica_that_lasted_is_forgiven(born: datetime | None, expected: floa
     ids=["pod", "role", "job"],
 )
 def test_a_pod_that_somebody_removed_did_nothing_wrong(scope: RestartScope, expected: float) -> None:
-    retry = Retry(
+    retry = EndedReplica(
         role(restart=on(CauseKind.DELETED, scope=scope)), ReplicaState(0, 9, State.STOPPING), Cause(CauseKind.DELETED)
     )
 
-    assert expected == delay(RoleLedger("worker", restarts={"Exit": 9}), retry, NOW)
+    assert expected == backoff_seconds(RoleLedger("worker", restarts={"Exit": 9}), retry, NOW)
 
 
 def test_a_pod_that_somebody_removed_is_made_again_as_soon_as_its_name_is_free() -> None:
@@ -89,7 +89,7 @@ def test_a_pod_that_somebody_removed_is_made_again_as_soon_as_its_name_is_free()
 def test_a_pass_without_restarts_is_left_as_it_is() -> None:
     settled = settle(view(job(ledger=lived()), pod()))
 
-    assert again(settled) is settled.view
+    assert apply_restarts(settled) is settled.view
 
 
 def test_a_failed_pod_is_counted_and_tried_again_after_its_back_off() -> None:
@@ -146,7 +146,7 @@ def two_roles(scope: RestartScope) -> tuple[RoleLedger, ...]:
         ),
     )
     settled = settle(view(given, pod(0, attempt=3), failed(1, 1), pod(0, role="chief", attempt=6)))
-    return again(settled).ledger.roles
+    return apply_restarts(settled).ledger.roles
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_two_thousand_that_fail_together_are_counted_and_held_as_one_group() -> 
 
     (book,) = plan.status.ledger.roles
     assert (book.restarts, book.holds, book.epoch) == ({"Exit": 2000}, (Hold(later(1), "0-1999"),), 3)
-    assert counts(book.retries) == dict.fromkeys(range(2000), 1)
+    assert parse_counts(book.retries) == dict.fromkeys(range(2000), 1)
     assert [one.index for one in plan.status.ledger.failures] == list(range(2000 - KEPT_FAILURES, 2000))
     assert (plan.creates, plan.deletes, plan.wake) == ((), (), later(1))
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.core.verdict import Judgement, RoleTally, Truth, judge
+from trainwright.core.verdict import Judgement, RoleTally, Truth, evaluate
 from trainwright.model.rule import NEVER, AllOf, AnyOf, Atom, Result, Rule, Which
 
 YES, NO, OPEN = Truth.YES, Truth.NO, Truth.OPEN
@@ -53,7 +53,7 @@ def tally(replicas: int, succeeded: set[int] | None = None, failed: set[int] | N
 def test_an_atom(
     which: Which | tuple[int, ...], result: Result, tallies: dict[str, RoleTally], expected: Judgement
 ) -> None:
-    assert expected == judge(Atom("w", which, result), tallies)
+    assert expected == evaluate(Atom("w", which, result), tallies)
 
 
 A0, A1, A2 = (Atom("w", (rank,), GOOD) for rank in range(3))
@@ -103,7 +103,7 @@ Y0, N1 = Judgement(YES, role="w", index=0), Judgement(NO, role="w", index=1)
     ],
 )
 def test_rules_of_rules(rule: Rule, expected: Judgement) -> None:
-    assert expected == judge(rule, TALLY)
+    assert expected == evaluate(rule, TALLY)
 
 
 ROLES = ("a", "b")
@@ -138,7 +138,7 @@ def after(ends: list[tuple[str, int, bool]]) -> dict[str, RoleTally]:
 
 @given(RULES, ENDS)
 def test_once_decided_a_rule_never_changes_its_mind(rule: Rule, ends: list[tuple[str, int, bool]]) -> None:
-    judged = [judge(rule, after(ends[:many])) for many in range(len(ends) + 1)]
+    judged = [evaluate(rule, after(ends[:many])) for many in range(len(ends) + 1)]
     truths = [one.truth for one in judged]
     decided = [truth for truth in truths if truth is not OPEN]
 
@@ -159,9 +159,9 @@ def hollow(rule: Rule) -> bool:
 def test_once_everything_has_ended_a_rule_over_something_is_decided(rule: Rule) -> None:
     everything = after([(role, index, index != 1) for role in ROLES for index in range(SIZE)])
 
-    assert hollow(rule) or judge(rule, everything).truth is not OPEN
+    assert hollow(rule) or evaluate(rule, everything).truth is not OPEN
 
 
 @given(st.recursive(st.just(NEVER), lambda parts: st.builds(AllOf, st.lists(parts).map(tuple)), max_leaves=5), ENDS)
 def test_rules_over_nothing_never_decide(rule: Rule, ends: list[tuple[str, int, bool]]) -> None:
-    assert judge(rule, after(ends)) == UNDECIDED
+    assert evaluate(rule, after(ends)) == UNDECIDED

@@ -262,7 +262,7 @@ def test_an_extra_is_kept_in_step_with_the_job(present: Any, patched: bool) -> N
 
 @pytest.mark.parametrize(("keeps", "left"), [((), {"minMember": 2}), (("minMember",), {})], ids=["all", "kept"])
 def test_what_is_others_to_change_is_not_written_over(keeps: tuple[str, ...], left: Body) -> None:
-    given = replace(GROUPED, gang=Gang("gang/v1", keeps=frozenset(keeps)))
+    given = replace(GROUPED, gang=Gang("gang/v1", create_only_fields=frozenset(keeps)))
 
     (patch,) = look(given, *PODS, extras=(group("old"),), site=Site(gangs=frozenset({"gang/v1"}))).patches
 
@@ -301,7 +301,7 @@ def test_a_dialect_sees_the_job_the_world_and_the_site() -> None:
 
 
 GATE = Gang("gang/v1", frozenset({"Inqueue", "Running"}))
-OTHERWISE = Gang("first/v1", instead=(GATE,))
+OTHERWISE = Gang("first/v1", alternatives=(GATE,))
 HERE = Site(gangs=frozenset({"gang/v1"}))
 
 

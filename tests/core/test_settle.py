@@ -4,7 +4,7 @@
 import pytest
 from passes import ON_EXIT, lived, look, on, view
 
-from trainwright.core.budget import Retry
+from trainwright.core.budget import EndedReplica
 from trainwright.core.verdict import RoleTally, SettledJob, settle, tallies
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import ContainerStatus
@@ -73,7 +73,7 @@ def test_what_may_be_tried_again_has_not_failed() -> None:
     settled = settle(before)
 
     assert settled.view is before
-    assert (Retry(given.roles[0], before.roles[0].replicas[0], EXIT),) == settled.retries
+    assert (EndedReplica(given.roles[0], before.roles[0].replicas[0], EXIT),) == settled.retries
     assert {"worker": RoleTally(2)} == settled.tallies
 
 
@@ -130,7 +130,7 @@ def test_a_replica_that_was_taken_away_takes_its_scope_along(given: Job, expecte
     settled = settle(view(given, pod(0)))
 
     assert [(index, Cause(CauseKind.DELETED)) for index in expected] == [
-        (one.seen.index, one.cause) for one in settled.retries
+        (one.replica.index, one.cause) for one in settled.retries
     ]
 
 
@@ -150,7 +150,7 @@ def test_a_pod_on_its_way_out_is_replaced_at_once_where_its_own_restarts_must_be
     settled = settle(view(one, pod(deleting=NOW, containers=(ContainerStatus("main", restart_count=restarts),))))
 
     assert [(index, Cause(CauseKind.DELETED)) for index in expected] == [
-        (retry.seen.index, retry.cause) for retry in settled.retries
+        (retry.replica.index, retry.cause) for retry in settled.retries
     ]
     assert finals(settled) == []
 
@@ -201,8 +201,8 @@ def test_the_jobs_own_budget_refuses(
 
     settled = settle(view(given, pod(0, "Failed", code=1), pod(1, "Failed", code=1)))
 
-    assert retried == [one.seen.index for one in settled.retries]
-    assert refused == (settled.refused.seen.index if settled.refused else None)
+    assert retried == [one.replica.index for one in settled.retries]
+    assert refused == (settled.refused.replica.index if settled.refused else None)
     assert overspent is settled.overspent
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from passes import lived, view
 
-from trainwright.core.report import waits
+from trainwright.core.report import waiting_events
 from trainwright.model.child import ContainerState, ContainerStatus, ObjectCondition, Pod, Terminated, Waiting
 from trainwright.model.event import PodWaiting
 from trainwright.model.ledger import Ledger, Outcome, Phase, Reason
@@ -23,7 +23,7 @@ def waiting(reason: str, message: str = "", name: str = "main") -> ContainerStat
 
 
 def told(*pods: Pod, ledger: Ledger | None = None) -> dict[tuple[str, str], PodWaiting]:
-    return waits(Status(ledger or GIVEN.ledger, view(GIVEN, *pods).roles), NOW)
+    return waiting_events(Status(ledger or GIVEN.ledger, view(GIVEN, *pods).roles), NOW)
 
 
 PULL = waiting("ImagePullBackOff", "Back-off pulling image")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trainwright.crd.schema import crd
 from trainwright.kinds.aitrainingjob import AITRAININGJOB, wire
-from trainwright.kinds.aitrainingjob.checks import RULES
+from trainwright.kinds.aitrainingjob.checks import CEL_RULES
 from trainwright.kinds.base import load
 
 Body = dict[str, Any]
@@ -113,7 +113,7 @@ def test_a_status_of_every_sort_survives_storage() -> None:
 # -- rules -----------------------------------------------------------------------------------------------------------
 
 _ENV = cel.NewEnv(variables={"self": cel.Type.DYN, "oldSelf": cel.Type.DYN})
-PROGRAMS = [(_ENV.compile(rule), "oldSelf" in rule, message) for rule, message in RULES]
+PROGRAMS = [(_ENV.compile(rule), "oldSelf" in rule, message) for rule, message in CEL_RULES]
 NAMES = "replicaSpecs may only have names of letters, digits and dashes, with a letter first and no dash at the end"
 ALIKE = "replicaSpecs may not have names that differ only in case"
 NONE = "replicaSpecs must have at least one replica in all"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trainwright.crd.schema import schema
 from trainwright.kinds.genericjob import GENERICJOB, wire
-from trainwright.kinds.genericjob.checks import RULES
+from trainwright.kinds.genericjob.checks import CEL_RULES
 
 Body = dict[str, Any]
 
@@ -20,7 +20,7 @@ SCHEMA = schema(wire.GenericJob)["properties"]["spec"]
 TEMPLATE: Body = {"spec": {"containers": [{"name": "main", "image": "busybox"}]}}
 
 _ENV = cel.NewEnv(variables={"self": cel.Type.DYN, "oldSelf": cel.Type.DYN})
-PROGRAMS = [(_ENV.compile(rule), "oldSelf" in rule, message) for rule, message in RULES]
+PROGRAMS = [(_ENV.compile(rule), "oldSelf" in rule, message) for rule, message in CEL_RULES]
 
 
 def refusals(new: Body, old: Body | None = None) -> list[str]:

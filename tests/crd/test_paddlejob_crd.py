@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trainwright.crd.schema import crd
 from trainwright.kinds.base import load
 from trainwright.kinds.paddlejob import PADDLEJOB, wire
-from trainwright.kinds.paddlejob.checks import RULES
+from trainwright.kinds.paddlejob.checks import CEL_RULES
 
 Body = dict[str, Any]
 CRD = crd(PADDLEJOB)
@@ -22,7 +22,7 @@ SCHEMA: Body = VERSION["schema"]["openAPIV3Schema"]
 SPEC: Body = SCHEMA["properties"]["spec"]
 TEMPLATE: Body = {"spec": {"containers": [{"name": "paddle", "image": "x"}]}}
 _ENV = cel.NewEnv(variables={"self": cel.Type.DYN, "oldSelf": cel.Type.DYN})
-PROGRAMS = [(_ENV.compile(rule), "oldSelf" in rule, message) for rule, message in RULES]
+PROGRAMS = [(_ENV.compile(rule), "oldSelf" in rule, message) for rule, message in CEL_RULES]
 
 
 def role(count: int = 1, **more: Any) -> Body:

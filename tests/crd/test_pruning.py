@@ -61,7 +61,7 @@ def test_every_property_that_a_definition_lacks_is_named(path: str) -> None:
 
     said = unusable(GENERICJOB, body)
     assert f"{path} in v1beta1;" in said
-    assert "`trainwright crds genericjob | kubectl apply --server-side -f -` mends that" in said
+    assert "; install ours with `trainwright crds genericjob | kubectl apply --server-side -f -`" in said
 
 
 def _without_values(body: Body) -> None:
@@ -88,7 +88,7 @@ def _without_any_key(body: Body) -> None:
     ("change", "said"),
     [
         (_without_values, "status.trainwright.phase (Resuming not allowed) in v1beta1"),
-        (_of_another_type, "status.trainwright.resumes (a string there, a integer here) in v1beta1"),
+        (_of_another_type, "status.trainwright.resumes (its type is string, expected integer) in v1beta1"),
         (_with_less_room, "status.trainwright.roles (maxItems 3) in v1beta1"),
         (_with_a_demand, "status.trainwright.times (started required) in v1beta1"),
         (_without_any_key, "status.trainwright.ports.* in v1beta1"),
@@ -153,9 +153,9 @@ def test_the_version_that_the_operator_uses_must_be_served_with_a_status() -> No
     del bare["spec"]["versions"][0]["subresources"]
     del theirs["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
 
-    assert "is another one's: it does not serve v1beta1" in unusable(GENERICJOB, gone)
+    assert "belongs to another operator: it does not serve v1beta1" in unusable(GENERICJOB, gone)
     assert "has no status subresource in v1beta1" in unusable(GENERICJOB, bare)
-    assert "is another one's: its status has no `trainwright`" in unusable(GENERICJOB, theirs)
+    assert "belongs to another operator: its status has no `trainwright`" in unusable(GENERICJOB, theirs)
 
 
 def test_of_many_losses_a_message_names_some() -> None:

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from trainwright.crd.schema import schema
 from trainwright.kinds.genericjob import wire
-from trainwright.kinds.genericjob.checks import RULES
+from trainwright.kinds.genericjob.checks import CEL_RULES
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.ledger import Failure, Hold, Ledger, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.rule import Result
@@ -210,7 +210,7 @@ def _bounded(node: dict[str, Any]) -> bool:
 
 
 def test_everything_that_a_rule_may_walk_over_is_bounded() -> None:
-    walked = [name for name in SPEC["properties"] if any(f"self.{name}" in rule for rule, _ in RULES)]
+    walked = [name for name in SPEC["properties"] if any(f"self.{name}" in rule for rule, _ in CEL_RULES)]
 
     assert walked == ["replicaSpecs", "successRules", "failureRules", "service", "runMode"]
     assert [path for name in walked for path, node in nodes(SPEC["properties"][name], name) if not _bounded(node)] == []

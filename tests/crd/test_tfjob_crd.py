@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trainwright.crd.schema import crd
 from trainwright.kinds.base import load, stored
 from trainwright.kinds.tfjob import TFJOB, wire
-from trainwright.kinds.tfjob.checks import RULES
+from trainwright.kinds.tfjob.checks import CEL_RULES
 from trainwright.kinds.tfjob.wire import TYPES
 
 Body = dict[str, Any]
@@ -136,7 +136,7 @@ def test_a_status_of_every_sort_survives_storage() -> None:
 # -- rules -----------------------------------------------------------------------------------------------------------
 
 _ENV = cel.NewEnv(variables={"self": cel.Type.DYN, "oldSelf": cel.Type.DYN})
-PROGRAMS = [(_ENV.compile(rule), "oldSelf" in rule, message) for rule, message in RULES]
+PROGRAMS = [(_ENV.compile(rule), "oldSelf" in rule, message) for rule, message in CEL_RULES]
 
 
 def refusals(new: Body, old: Body | None = None) -> list[str]:

@@ -205,7 +205,9 @@ def test_a_second_run_of_the_script_needs_a_name(process: Stage) -> None:
     first.signal(signal.SIGINT)
 
     assert (second.code, second.out) == (2, "")
-    assert re.search(r"default/sleep is already being run by .*; or give this one another --name$", second.err, re.M)
+    assert re.search(
+        r"default/sleep already runs in process .*; or give this job another name with --name$", second.err, re.M
+    )
     assert first.end().code == 130
 
 
@@ -214,7 +216,7 @@ def test_a_secret_is_not_printed(process: Stage) -> None:
 
     assert done.code == 0
     assert "sesame" not in done.said
-    assert "--env is not in the manifest" in done.err
+    assert "the manifest does not contain --env" in done.err
 
 
 WRONG = {
@@ -224,12 +226,12 @@ WRONG = {
         r"trainwright run --runtime process --replicas 2 -- python3 train.py --lr 1$",
     ),
     "a script": (["train.py"], r"train.py is a program, not a manifest; .* -- python3 train.py$"),
-    "both": (["job.yaml", "--", "true"], r"give files or a command after `--`, not both: found job.yaml before it"),
+    "both": (["job.yaml", "--", "true"], r"give either files or a command after `--`, not both; found job.yaml before"),
     "no command": (["--"], r"there is no command after `--`"),
-    "nothing": ([], r"there is nothing to run; give a FILE, or a command: trainwright run -- python3 train.py"),
-    "for a command": (["--replicas", "2", "job.yaml"], r"--replicas is for a command after `--`; --set PATH=VALUE"),
+    "nothing": ([], r"give a FILE or a command to run, such as: trainwright run -- python3 train.py"),
+    "for a command": (["--replicas", "2", "job.yaml"], r"--replicas works only with a command after `--`; .*--set"),
     "python with torchrun": (["--torchrun", "--", "python3.11", "train.py"], r"run --torchrun -- train.py$"),
-    "processes without torchrun": (["--nproc-per-node", "2", "--", "true"], r"--nproc-per-node is for --torchrun"),
+    "processes without torchrun": (["--nproc-per-node", "2", "--", "true"], r"--nproc-per-node works only with"),
     "a name": (["--name", "A_b", "--", "true"], r"^trainwright: error: --name: 'A_b' becomes part of object names"),
     "an amount": (["--memory-per-replica", "8GB", "--", "true"], r"^\S+ error: --memory-per-replica: expected .*'8GB'"),
     "more than there is": (
@@ -239,9 +241,9 @@ WRONG = {
     ),
     "more than there is for one": (
         ["--cpus-per-replica", "9999", "--", "true"],
-        r"\A\S+ error: --cpus-per-replica: can never fit: .*\ntrainwright: nothing was started: 1 thing .*\n\Z",
+        r"\A\S+ error: --cpus-per-replica: can never fit: .*\ntrainwright: nothing was started: this machine .*\n\Z",
     ),
-    "a rank": (["--env", "RANK=1", "--", "true"], r"--env RANK: `trainwright run` sets it for each replica"),
+    "a rank": (["--env", "RANK=1", "--", "true"], r"--env RANK: `trainwright run` sets this variable for each replica"),
 }  # fmt: skip
 
 

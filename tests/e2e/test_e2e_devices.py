@@ -144,7 +144,7 @@ def test_a_pod_that_names_its_node_itself_waits_for_devices_too(process: Stage) 
     roles = [role(f"asks-{index}", one, nodeName="node-0") for index, one in enumerate(pods, 1)]
     second = process.start("run", "--gpus", "2", job(*roles, name="second"))
     second.until("asks-1-0 | has 1")
-    second.until("the devices that it asks for (2 of 2 nvidia.com/gpu) are not free")
+    second.until("the requested devices (2 of 2 nvidia.com/gpu) are not free")
     (process.work / "go").touch()
 
     assert first.end().code == 0

@@ -30,7 +30,7 @@ ENDS: dict[str, tuple[Body, str, str]] = {
     "SIGKILL": (
         python(_KILL.format("SIGKILL")),
         "container main was killed by SIGKILL (exit code 137)",
-        "SIGKILL comes from somebody, or from the kernel",
+        "a user or another process sent SIGKILL, or the kernel",
     ),
     "its own 137": (shell("exit 137"), "container main exited with code 137", ""),
     "its own 143": (shell("exit 143"), "container main exited with code 143", ""),

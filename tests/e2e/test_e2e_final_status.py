@@ -76,7 +76,7 @@ def test_a_genericjob_is_left_as_its_clean_up_policy_says(stage: Stage, policy: 
 
 
 def test_people_are_told_what_the_end_of_the_run_terminates(process: Stage) -> None:
-    line = "run ended 1 replica that the job's clean-up policy keeps: other-0"
+    line = "the end of the run ended 1 replica that the job's clean-up policy keeps: other-0"
     done = process.run("run", generic("None"))
 
     assert done.code == 0, done.said
@@ -91,7 +91,7 @@ def test_a_pod_that_outstays_its_grace_is_killed_and_the_status_is_final_all_the
     done = stage.run("run", "--grace", "1", generic("Unfinished", runs=DEAF))
 
     assert done.code == 0, done.said
-    assert "killed, since they had not ended after 1s: other-0" in done.out
+    assert "killed, because they had not ended after 1s: other-0" in done.out
     assert phases(kept(stage)["status"])["other"] == "Deleted"
 
 

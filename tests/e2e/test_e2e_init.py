@@ -31,7 +31,7 @@ def test_a_file_is_replaced_only_if_asked(process: Stage) -> None:
     refused = process.run("init")
 
     assert (refused.code, refused.out) == (2, "")
-    assert "job.yaml is there already; --force replaces it, -o names another file" in refused.err
+    assert "job.yaml already exists; to replace it, give --force; to write another file, give -o FILE" in refused.err
     assert file.read_text() == "mine"
     assert process.run("init", "--force").code == 0
     assert "kind: GenericJob" in file.read_text()

@@ -115,4 +115,4 @@ time.sleep(60)
 
     assert done.code == 1, done.said
     assert "Address already in use" in done.out
-    assert "`--runtime sandbox` gives each a network of its own" in done.out.splitlines()[-2]
+    assert "with `--runtime sandbox` each replica has its own network" in done.out.splitlines()[-2]

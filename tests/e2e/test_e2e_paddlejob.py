@@ -83,7 +83,7 @@ def test_an_elastic_server_that_pods_do_not_reach_is_told_of(stage: Stage) -> No
     done = stage.run("run", "--etcd-server", "localhost:1", str(PADDLEJOB / "design.yaml"))
 
     assert done.code == 0, done.said
-    assert ("notice: pods do not reach localhost of this machine" in done.out) is (stage.runtime == "sandbox")
+    assert ("notice: pods cannot reach localhost of this machine" in done.out) is (stage.runtime == "sandbox")
 
 
 def test_a_gang_that_does_not_fit_starts_nobody(sandbox: Stage) -> None:

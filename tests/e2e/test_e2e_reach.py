@@ -199,7 +199,7 @@ def test_a_job_is_deleted_as_its_replicas_wish_to_be_ended(stage: Stage) -> None
 
     assert done.code == 1
     assert done.out.count("| leaving") == 2
-    assert "somebody deleted the job" in done.out
+    assert "the job was deleted before it ended" in done.out
 
 
 def test_names_that_are_wrong_are_told_with_the_nearest(process: Stage) -> None:

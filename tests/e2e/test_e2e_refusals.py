@@ -99,7 +99,7 @@ def test_what_cannot_be_had_is_refused_before_anything_starts(tmp_path: Path, no
     for name, (_, why) in table.items():
         found = rf"^{re.escape(file)}:\d+: error: document \d+ \(GenericJob default/{name}\): {HERE}.*{why}"
         assert re.search(found, done.err, re.MULTILINE), (name, done.err)
-    assert f"trainwright: nothing was started: {len(table)} things cannot be had here" in done.err
+    assert f"trainwright: nothing was started: this machine cannot run the jobs ({len(table)} problems)" in done.err
     assert stage.left() == []
 
 
@@ -154,9 +154,12 @@ def test_a_refused_run_leaves_the_last_one_to_be_found(process: Stage) -> None:
 
 TEXTS = {
     "broken yaml": ("a: [1,\nb: }", r"bad\.yaml:2:4: document 1: not valid YAML: "),
-    "two of a name": ("{0}\n---\n{0}", r"job default/e2e is given twice"),
+    "two of a name": ("{0}\n---\n{0}", r"job default/e2e occurs twice in the input"),
     "misspelt kind": ("apiVersion: batch.tensorstack.dev/v1beta1\nkind: GenericJop\n", r"did you mean .GenericJob"),
-    "nothing to run": ("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n", r"there is no job in what was given"),
+    "nothing to run": (
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n",
+        r"the files contain no job; expected at least one",
+    ),
 }
 
 
@@ -232,7 +235,7 @@ def test_a_name_that_is_in_use_is_refused_until_it_is_free(process: Stage) -> No
     second = process.run("run", worker("true"))
 
     assert (second.code, second.out) == (2, "")
-    assert f"default/e2e is already being run by process {first.pid}" in second.err
+    assert f"default/e2e already runs in process {first.pid}" in second.err
     assert "`trainwright delete e2e`" in second.err
     assert process.run("run", "--namespace", "other", worker("true")).code == 0
     first.process.kill()
@@ -258,7 +261,7 @@ def test_what_may_not_be_read_is_told(process: Stage) -> None:
     done = run(process, "run", "--runtime", "process", str(file))
     assert (done.code, done.out) == (2, ""), done.err
     assert done.err.startswith(f"trainwright: {file}: ")
-    assert "not allowed to read it" in done.err
+    assert "you have no permission to read this file" in done.err
 
     file.chmod(0o600)
     process.state.mkdir(mode=0)

@@ -89,7 +89,7 @@ def test_a_live_job_is_scaled_suspended_resumed_and_read(process: Stage) -> None
     assert re.search(r"^default +e2e +TFJob +Running +3/3", process.run("get", "e2e").out, re.M)
     assert "is suspended" in process.run("suspend", "e2e").out
     until(lambda: "Suspended" in process.run("get", "e2e").out)
-    assert "goes on" in process.run("resume", "e2e").out
+    assert "is resumed" in process.run("resume", "e2e").out
     until(lambda: re.search(r"Running +3/3", process.run("get", "e2e").out))
     process.run("delete", "e2e")
     assert run.end().code == 1

@@ -77,12 +77,12 @@ def test_well_known_variables_that_do_not_pass_are_named_once(process: Stage) ->
     body = job(role("worker", shell("true", env=[{"name": "PYTHONPATH", "value": "src"}]), replicas=3))
     done = process.run("run", body, env=mine)
 
-    assert done.out.count("not passed to replicas: WANDB_API_KEY, HF_HOME; `--env NAME` passes one") == 1
+    assert done.out.count("not passed to replicas: WANDB_API_KEY, HF_HOME; to pass a variable, give --env NAME") == 1
     assert SECRET not in done.said
     quiet = process.run("run", "--env", "WANDB_API_KEY", "--env", "HF_HOME=/other", body, env=mine)
     assert (quiet.code, "not passed" in quiet.out) == (0, False)
     bare = process.run("run", job(role("worker", shell("true"))), env={"PYTHONPATH": "lib"})
-    assert bare.out.count("not passed to replicas: PYTHONPATH; `--env NAME` passes one") == 1
+    assert bare.out.count("not passed to replicas: PYTHONPATH; to pass a variable, give --env NAME") == 1
 
 
 TFJOB = {
@@ -106,12 +106,12 @@ def test_what_a_kind_sets_cannot_be_replaced(process: Stage) -> None:
 
 BAD = {
     "unset": (("--env", "NOT_HERE"), "--env: NOT_HERE is not set in your environment; set it, or write NOT_HERE=VALUE"),
-    "no name": (("--env", "=x"), "--env: '' cannot be the name of a variable; expected NAME=VALUE or NAME"),
+    "no name": (("--env", "=x"), "--env: '' is not a valid name of a variable; expected NAME=VALUE or NAME"),
     "no file": (("--env-file", "nowhere"), "--env-file nowhere: cannot be read: No such file or directory"),
     "a shell's file": (
         ("--env-file", "{}"),
-        "file:2: 'export A' cannot be the name of a variable; expected NAME=VALUE or NAME,"
-        " the name of letters, digits, `_`, `-` and `.`; leave `export` out",
+        "file:2: 'export A' is not a valid name of a variable; expected NAME=VALUE or NAME;"
+        " a name has letters, digits, `_`, `-` and `.`; remove `export`",
     ),
 }
 

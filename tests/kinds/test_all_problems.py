@@ -228,7 +228,7 @@ TF_FAULTS = (
     error(put("metadata.name", "My_Job"), "metadata.name", "use lower-case letters", "name"),
     error(put("spec.runPolicy.cleanPodPolicy", "Some"), "spec.runPolicy.cleanPodPolicy", "expected one of"),
     error(put("spec.runPolicy.backoffLimit", "3"), "spec.runPolicy.backoffLimit", "write it without quotes", "limit"),
-    warning(put("spec.backoffLimit", 4), "spec.backoffLimit", "is passed over", "limit"),
+    warning(put("spec.backoffLimit", 4), "spec.backoffLimit", "is ignored", "limit"),
     error(put(f"{_TF_WORKER}.replicas", "4"), f"{_TF_WORKER}.replicas", "write it without quotes", "size"),
     warning(
         put("spec.runPolicy.schedulingPolicy.minAvailable", 9),
@@ -319,7 +319,7 @@ PADDLE_FAULTS = (
     warning(
         put("spec.schedulingPolicy.minAvailable", 9), "spec.schedulingPolicy.minAvailable", "never admitted", "sizes"
     ),
-    warning(put("spec.elastic", 1), "spec.elastic", "not used"),
+    warning(put("spec.elastic", 1), "spec.elastic", "has no effect"),
     error(drop("spec.ps.template"), "spec.ps.template", "missing", "pod"),
     error(put("spec.ps.template", "pod"), "spec.ps.template", "expected a mapping", "pod"),
     warning(
@@ -331,7 +331,7 @@ PADDLE_FAULTS = (
     warning(
         put("spec.ps.template.spec.containers[0].env[0].name", "PADDLE_PORT"),
         "spec.ps.template.spec.containers[0].env[0]",
-        "is in the job's ConfigMap",
+        "overrides the value in the job's ConfigMap",
         "pod",
     ),
     *(one._replace(about=one.about | {"pod"}) for one in of_pod("spec.ps.template")),
@@ -363,7 +363,7 @@ AITJ_FAULTS = (
     warning(
         put("metadata.annotations.Preempted", "x"),
         "metadata.annotations",
-        "ends before anything is made",
+        "ends before it creates any pod",
         "annotations",
     ),
     error(put("spec.restartingExitCode", "many"), "spec.restartingExitCode", "expected exit codes", "codes"),
@@ -399,7 +399,7 @@ AITJ_FAULTS = (
     warning(
         put(f"{_TRAINER}.template.spec.containers[0].ports[0].name", "x"),
         f"{_TRAINER}.template.spec.containers[0].ports",
-        "no peer is told",
+        "its peers learn none",
         "ports",
     ),
     error(

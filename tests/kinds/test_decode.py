@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from trainwright.kinds.decode import MOST, read
+from trainwright.kinds.decode import MAX_PROBLEMS, read
 from trainwright.kinds.scalars import item, parts, under
 from trainwright.model.meta import ObjectMeta
 from trainwright.model.problem import Problem
@@ -247,7 +247,7 @@ def test_the_list_of_problems_ends_somewhere() -> None:
     document = thing(words=[1] * 1000, **{f"odd{number}": 1 for number in range(1000)})
     problems = decode(Thing, document)[1]
 
-    assert len(problems) == 2 * MOST + 1
+    assert len(problems) == 2 * MAX_PROBLEMS + 1
     assert str(problems[-1]) == "(document): 1800 more problems are not listed"
 
 

@@ -265,7 +265,8 @@ CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
             "tfjob": ("TFJobFailed", "Job job has failed because it has reached the specified backoff limit"),
             "paddlejob": (
                 "Failed",
-                "PaddleJob job has failed: too bad; the last was of job-worker-0: container main exited with code 1",
+                "PaddleJob job has failed: too bad; the last failure is of job-worker-0: container main exited"
+                " with code 1",
             ),
             "aitrainingjob": (
                 "TrainingJobFailed",
@@ -359,11 +360,11 @@ def test_each_kind_has_its_own_words(
     emit = kind.event(job(role(), ledger=BEFORE), Status(ledger_after(event), ()), event)
 
     assert (emit.warning, emit.source) == (warning, SOURCES.get(kind.singular, ""))
-    assert expected is None or (emit.reason or str(emit.moment), emit.message) == expected
+    assert expected is None or (emit.reason or str(emit.event_reason), emit.message) == expected
 
 
 def test_every_moment_is_in_the_table() -> None:
-    assert {event.moment for event, _, _ in CASES.values()} == set(EventReason) - {EventReason.FOREIGN}, (
+    assert {event.event_reason for event, _, _ in CASES.values()} == set(EventReason) - {EventReason.FOREIGN}, (
         "no kind has words for it"
     )
 

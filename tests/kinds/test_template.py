@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trainwright.kinds.decode import DecodeProblems, examine, filled
+from trainwright.kinds.decode import DecodeProblems, examine, with_stand_ins
 from trainwright.kinds.podtable import TYPES
 from trainwright.kinds.template import check as check_fields
 from trainwright.kinds.template import read
@@ -24,7 +24,7 @@ MAIN: dict[str, Any] = {"name": "main", "image": "x"}
 def check(template: dict[str, Any], path: str) -> tuple[Problem, ...]:
     found = DecodeProblems()
     clean = read(template, path, found)
-    return examine(found, lambda turn, left_out: check_fields(filled(clean, turn, left_out), path))
+    return examine(found, lambda turn, left_out: check_fields(with_stand_ins(clean, turn, left_out), path))
 
 
 def said(template: dict[str, Any]) -> list[str]:
@@ -165,7 +165,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
         pod({"resources": {"limits": {"amd.com/gpu": 2, "cpu": 2}, "requests": {"amd.com/gpu": 1, "cpu": 1}}}),
         [
             't.spec.containers[0].resources.limits["amd.com/gpu"]: '
-            "of devices, limit and request must be equal: the limit is 2, the request 1"
+            "limit and request of a device must be equal: the limit is 2, the request 1"
         ],
     ),
     "two volumes of one name": (

@@ -21,7 +21,7 @@ from trainwright.runtime.ports import Resource
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SECRETS = Resource("", "v1", "secrets", "Secret")
 #: Quick to give up, so that tests are.
-BRISK = RequestPolicy(timeout=2.0, patience=1.5)
+BRISK = RequestPolicy(timeout=2.0, retry_seconds=1.5)
 HERE = Key("ns", "a")
 
 

@@ -92,7 +92,7 @@ async def test_one_that_stays_refused_is_told_of(server: Server, token: Path) ->
 
 
 async def test_a_token_is_read_again_in_time(server: Server, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth, "_FRESH", 0.05)
+    monkeypatch.setattr(auth, "_TOKEN_FILE_SECONDS", 0.05)
     server.says = [says(a_secret())]
     async with connected(access(server.url, UserEntry(token_file=str(token), token=TOKEN))) as cluster:
         await cluster.get(SECRETS, HERE)
@@ -190,11 +190,11 @@ async def test_it_is_asked_again_when_it_is_refused_and_only_once_for_all(server
 
 async def test_a_late_refusal_of_the_old_does_not_touch_the_new(server: Server, tmp_path: Path) -> None:
     session = ApiSession(_plugin(server, tmp_path))
-    old = await session.credentials.proof()
-    assert session.credentials.refused(old)
-    new = await session.credentials.proof()
-    assert session.credentials.refused(old)
-    assert await session.credentials.proof() is new
+    old = await session.credentials.auth_headers()
+    assert session.credentials.rejected(old)
+    new = await session.credentials.auth_headers()
+    assert session.credentials.rejected(old)
+    assert await session.credentials.auth_headers() is new
     assert new is not old
 
 
@@ -220,11 +220,11 @@ async def test_it_gets_no_terminal_nor_anything_to_read(server: Server, tmp_path
 
 
 async def test_one_that_hangs_is_ended(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth, "_TIMEOUT", 0.5)
+    monkeypatch.setattr(auth, "_PLUGIN_TIMEOUT_SECONDS", 0.5)
     script = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(30)"
     user = UserEntry(exec=ExecPlugin(sys.executable, V1, ["-I", "-c", script, str(tmp_path / "pid")]))
     async with connected(access(server.url, user)) as cluster:
-        with pytest.raises(UnavailableError, match=r"said nothing for 0\.5 s"):
+        with pytest.raises(UnavailableError, match=r"did not end within 0\.5 s"):
             await cluster.get(SECRETS, HERE)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
@@ -239,7 +239,7 @@ def _prints(version: str, kind: str) -> str:
     ("script", "words"),
     [
         pytest.param("import sys; sys.exit('log\\nlog in')", "ended with exit code 1: log in", id="it fails"),
-        pytest.param("import os; os.abort()", "ended with exit code -6: without a word", id="it crashes"),
+        pytest.param("import os; os.abort()", "ended with exit code -6: it printed no error", id="it crashes"),
         pytest.param("print('hello')", "did not print an ExecCredential: JSON is malformed", id="no JSON"),
         pytest.param(_prints(V1, "Secret"), f"printed {V1} Secret; expected {V1} ExecCredential", id="another kind"),
         pytest.param(_prints("v2", "ExecCredential"), "printed v2 ExecCredential; expected", id="another version"),

@@ -8,7 +8,7 @@ import pytest
 
 from trainwright.crd.install import InstallOptions, manifests
 from trainwright.kinds.registry import KINDS
-from trainwright.kube.survey import ControllerObjects, ControllerSign, leading, ours, signs
+from trainwright.kube.survey import ControllerObjects, ControllerSign, held_leases, other_controllers, own_operators
 from trainwright.model.job import Body
 
 NOW = datetime(2026, 11, 16, 12, 0, 0, tzinfo=UTC)
@@ -44,7 +44,7 @@ def lease(name: str, renewed: str, holder: str = "pod_1") -> Body:
 
 
 def found(**held: Any) -> list[ControllerSign]:
-    return [*signs(KINDS, ControllerObjects(**held), NOW)]
+    return [*other_controllers(KINDS, ControllerObjects(**held), NOW)]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_our_own_are_told_apart() -> None:
     by = {kind: [one for one in every if one["kind"].endswith(kind)] for kind in ("Deployment", "Role", "Binding")}
 
     assert found(deployments=by["Deployment"], roles=by["Role"], bindings=by["Binding"]) == []
-    assert ours(by["Deployment"]) == ("home/trainwright-operator (registry.example/trainwright:1)",)
+    assert own_operators(by["Deployment"]) == ("home/trainwright-operator (registry.example/trainwright:1)",)
 
 
 @pytest.mark.parametrize(
@@ -154,4 +154,4 @@ def test_an_operator_of_ours_that_leads(namespace: str, renewed: str, holder: st
     deployments = [body for body in installed if body["kind"] == "Deployment"]
 
     expected = (f"Lease {namespace}/operator, held by {holder}",) if leads else ()
-    assert leading([one], deployments, NOW) == expected
+    assert held_leases([one], deployments, NOW) == expected

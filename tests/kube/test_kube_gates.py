@@ -7,7 +7,7 @@ import pytest
 
 from trainwright.errors import UnavailableError, UsageError
 from trainwright.kube.http import RateLimit, WriteFence
-from trainwright.kube.operator import split
+from trainwright.kube.operator import split_address
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
@@ -22,7 +22,7 @@ async def test_a_burst_goes_at_once_and_then_as_many_as_were_asked_for() -> None
     began = loop.time()
     times = []
     for _ in range(8):
-        await limit.pass_("create", True)
+        await limit.wait(True)
         times.append(round(loop.time() - began, 3))
 
     assert times == [0, 0, 0, 0.1, 0.2, 0.3, 0.4, 0.5]
@@ -31,7 +31,7 @@ async def test_a_burst_goes_at_once_and_then_as_many_as_were_asked_for() -> None
 @pytest.mark.looptime
 async def test_waiting_requests_share_the_rate() -> None:
     limit, loop = RateLimit(rate=10, burst=1), asyncio.get_running_loop()
-    await asyncio.gather(*(limit.pass_("get", False) for _ in range(11)))
+    await asyncio.gather(*(limit.wait(False) for _ in range(11)))
 
     assert loop.time() == pytest.approx(1.0)
 
@@ -42,30 +42,30 @@ async def test_without_a_lease_that_lasts_only_reads_pass() -> None:
     elector = Elector(LocalCluster(Store(WallClock())), WallClock(), terms)
     fence = WriteFence(elector, timeout=5)
     with pytest.raises(UnavailableError, match="nothing is written"):
-        await fence.pass_("create", True)
-    await fence.pass_("list", False)
+        await fence.wait(True)
+    await fence.wait(False)
 
     leading = asyncio.create_task(elector.lead(asyncio.Event().wait))  # type: ignore[arg-type]
     await asyncio.sleep(1)
-    await fence.pass_("create", True)
+    await fence.wait(True)
     leading.cancel()
     await asyncio.gather(leading, return_exceptions=True)
     with pytest.raises(UnavailableError):
-        await fence.pass_("patch", True)
+        await fence.wait(True)
 
 
 def test_addresses() -> None:
-    assert split(":8080") == ("0.0.0.0", 8080)  # noqa: S104 - what it says
-    assert split("127.0.0.1:80") == ("127.0.0.1", 80)
-    assert split("[::1]:80") == ("::1", 80)
+    assert split_address(":8080") == ("0.0.0.0", 8080)  # noqa: S104 - what it says
+    assert split_address("127.0.0.1:80") == ("127.0.0.1", 80)
+    assert split_address("[::1]:80") == ("::1", 80)
     with pytest.raises(UsageError, match="expected an address such as"):
-        split("nowhere")
+        split_address("nowhere")
 
 
 async def test_a_fence_that_is_closed_lets_reads_pass() -> None:
     fence = WriteFence(None, timeout=5)
-    await fence.pass_("create", True)
+    await fence.wait(True)
     fence.close()
-    await fence.pass_("list", False)
+    await fence.wait(False)
     with pytest.raises(UnavailableError, match="about to end"):
-        await fence.pass_("create", True)
+        await fence.wait(True)

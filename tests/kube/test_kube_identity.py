@@ -111,7 +111,7 @@ async def test_a_certificate_is_requested_as_kubernetes_wants_it_and_kept_for_it
     assert (pki.stat().st_mode & 0o777, identity.kubeconfig.stat().st_mode & 0o777) == (0o700, 0o600)
     assert found.server == server.url
     assert found.user.value.client_certificate == found.user.value.client_key == str(pki / "client.pem")
-    kept = identity.kept()
+    kept = identity.stored()
     assert kept is not None
     assert kept.user == "system:node:gpu-0"
     assert identity.belongs_to(access(server.url))
@@ -135,7 +135,7 @@ async def test_a_second_start_waits_for_the_request_of_the_first(
     [
         pytest.param(
             {"conditions": [{"type": "Denied", "status": "True", "reason": "Who", "message": "not ours"}]},
-            r"was denied \(Who: not ours\); to ask again, run `kubectl delete csr trainwright-gpu-0-\w+`",
+            r"was denied \(Who: not ours\); to request it again, run `kubectl delete csr trainwright-gpu-0-\w+`",
             id="denied",
         ),
         pytest.param(
@@ -155,7 +155,7 @@ async def test_without_a_certificate_it_is_said_why(
 
     with pytest.raises(EngineError, match=told):
         await identity.obtain(access(server.url), 0.5)
-    assert identity.kept() is None
+    assert identity.stored() is None
 
 
 async def test_who_may_not_request_one_is_told_what_to_install(server: Server, identity: NodeIdentity) -> None:
@@ -181,12 +181,12 @@ async def test_a_certificate_for_another_key_is_refused_and_the_one_before_is_ke
 async def test_what_has_ended_or_is_another_nodes_is_not_used(
     server: Server, signer: Signer, identity: NodeIdentity, tmp_path: Path, watch: Watch
 ) -> None:
-    assert identity.kept() is None
+    assert identity.stored() is None
     await identity.obtain(access(server.url), 60)
 
-    assert NodeIdentity(tmp_path / "node", "gpu-1", watch).kept() is None
+    assert NodeIdentity(tmp_path / "node", "gpu-1", watch).stored() is None
     watch.ahead = timedelta(days=1.1)
-    assert identity.kept() is None
+    assert identity.stored() is None
 
 
 async def renewed(identity: NodeIdentity, session: ApiSession, until: Callable[[], bool]) -> None:
@@ -207,7 +207,7 @@ async def test_it_is_renewed_when_most_of_its_time_is_over_and_the_session_has_t
 ) -> None:
     caplog.set_level(logging.INFO)
     session = ApiSession(await identity.obtain(access(server.url), 60))
-    before = (await session.credentials.proof()).pair
+    before = (await session.credentials.auth_headers()).key_pair
     watch.ahead = timedelta(days=0.6)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
@@ -216,7 +216,7 @@ async def test_it_is_renewed_when_most_of_its_time_is_over_and_the_session_has_t
     watch.ahead = timedelta(days=0.85)
     await renewed(identity, session, lambda: "was renewed" in caplog.text)
 
-    after = (await session.credentials.proof()).pair
+    after = (await session.credentials.auth_headers()).key_pair
     assert len(signer.requests) >= 2
     assert before != after
     assert after is not None
@@ -231,7 +231,7 @@ async def test_one_that_has_ended_is_told_of_and_the_agent_goes_on(
     watch.ahead = timedelta(days=2)
     await renewed(identity, session, lambda: "--bootstrap-kubeconfig" in caplog.text)
 
-    assert "is not renewed: it has ended; start the agent again with --bootstrap-kubeconfig FILE" in caplog.text
+    assert "could not be renewed: it has expired; start the agent again with --bootstrap-kubeconfig FILE" in caplog.text
     await session.close()
 
 

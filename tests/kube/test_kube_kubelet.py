@@ -22,7 +22,7 @@ from trainwright.model.meta import Key
 from trainwright.node import credentials
 from trainwright.node.kubelet_api import NodeCluster
 from trainwright.node.log_server import NodeServer as Logs
-from trainwright.node.log_server import wanted
+from trainwright.node.log_server import log_part
 from trainwright.runtime.ports import LEASES, NODES, PODS, LogPart, WallClock
 
 NOW = datetime(2026, 11, 16, 9, 30, tzinfo=UTC)
@@ -126,7 +126,7 @@ async def test_whose_certificates_are_trusted(server: Server, node: NodeCluster,
     ids=["nothing", "flags", "numbers", "seconds", "time", "for ever"],
 )
 def test_what_a_request_asks_for(query: dict[str, str], expected: LogPart) -> None:
-    assert wanted(query, NOW) == expected
+    assert log_part(query, NOW) == expected
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_what_a_request_asks_for(query: dict[str, str], expected: LogPart) -> No
 )
 def test_what_makes_no_sense_is_refused(query: dict[str, str]) -> None:
     with pytest.raises(InvalidError, match=next(iter(query))):
-        wanted(query, NOW)
+        log_part(query, NOW)
 
 
 class Node:
@@ -234,7 +234,12 @@ def served(tmp_path: Path) -> Node:
             False,
             (403, "Forbidden (user=somebody, verb=get, resource=nodes/proxy)\n"),
         ),
-        ("/healthz", "client", UnavailableError("away"), (503, "nobody could say whether somebody may: away\n")),
+        (
+            "/healthz",
+            "client",
+            UnavailableError("away"),
+            (503, "the API server did not say whether somebody may read logs: away\n"),
+        ),
     ],
     ids=["log", "part", "no pod", "no log", "wrong", "nobody", "health of nobody", "health", "forbidden", "unsure"],
 )
@@ -262,7 +267,7 @@ async def test_a_port_that_is_taken_is_named(served: Node) -> None:
     tls = credentials.tls_context(*made, "")
     one = Logs(served.log, served.may, WallClock())
     async with one.serving("127.0.0.1", 0, tls) as port:
-        with pytest.raises(UsageError, match=f"127.0.0.1:{port} cannot be listened at: .*; --port 0 takes any"):
+        with pytest.raises(UsageError, match=f"cannot listen at 127.0.0.1:{port}: .*; --port 0 takes any"):
             async with one.serving("127.0.0.1", port, tls):
                 pass
 

@@ -216,7 +216,7 @@ async def inside(server: Api, address: str) -> AsyncIterator[asyncio.Event]:
     """An operator in this process; it is told to stop at the end of the block."""
     stop = asyncio.Event()
     options = OperatorOptions(
-        lease=Key("trainwright", "operator"), identity="me", places=HealthAddresses(probes=address), retry_period=0.2
+        lease=Key("trainwright", "operator"), identity="me", addresses=HealthAddresses(probes=address), retry_period=0.2
     )
     task = asyncio.create_task(operate(access(f"http://{server.address}"), options, stop))
     try:
@@ -251,13 +251,13 @@ async def test_a_leader_whose_renewals_hang_is_ill_and_one_that_stands_by_withou
     assert one._elector is not None
 
     assert (one._healthy(), one._ready()) == ("", "it has just been started")
-    one._waits, one._elector._looked = "", now - 5
+    one._not_prepared, one._elector._last_contact = "", now - 5
     assert (one._healthy(), one._ready()) == ("", "")
-    one._elector._looked = now - 13
+    one._elector._last_contact = now - 13
     assert one._ready() == "it stands by, and cannot reach the lease"
     one._telemetry.leads = True
     assert (one._healthy(), one._ready()) == ("", "it leads, and has not listed everything yet")
-    one._elector._looked = now - 36
+    one._elector._last_contact = now - 36
     assert one._healthy() == "the lease was last renewed 36 s ago, and this operator still holds on to it"
     await session.close()
 
@@ -340,9 +340,9 @@ def forgetful(server: Api) -> None:
         (
             answers("POST", "leases", 404, "NotFound", 'namespaces "trainwright" not found'),
             3,
-            'the lease trainwright/operator cannot be had: namespaces "trainwright" not found',
+            'cannot get the lease trainwright/operator: namespaces "trainwright" not found',
         ),
-        (answers("GET", "leases", 403, "Forbidden", "no"), 3, "the lease trainwright/operator cannot be had: no"),
+        (answers("GET", "leases", 403, "Forbidden", "no"), 3, "cannot get the lease trainwright/operator: no"),
     ],
     ids=[
         "no CRD",

@@ -10,7 +10,7 @@ from trainwright.kinds.gangs import PLUGINS_API, T9K_API, VOLCANO_API
 from trainwright.kinds.genericjob import GENERICJOB
 from trainwright.kinds.registry import KINDS
 from trainwright.kinds.tfjob import TFJOB
-from trainwright.kube.operator import check_gang, groups
+from trainwright.kube.operator import check_gang_scheduler, installed_pod_groups
 from trainwright.runtime.ports import EVERYTHING, ListPage, Resource, Selection
 
 APIS = (T9K_API, VOLCANO_API, PLUGINS_API)
@@ -37,7 +37,7 @@ class Place:
 async def test_every_api_is_asked_for_and_none_is_assumed(there: tuple[str, ...]) -> None:
     place = Place(*there)
 
-    found = await groups(place, KINDS, "")
+    found = await installed_pod_groups(place, KINDS, "")
 
     assert {resource.api_version for resource in found} == set(there)
     assert {(resource.plural, resource.kind) for resource in found} <= {("podgroups", "PodGroup")}
@@ -47,13 +47,13 @@ async def test_every_api_is_asked_for_and_none_is_assumed(there: tuple[str, ...]
 async def test_only_gangs_of_the_kinds_that_are_looked_after_in_their_namespace() -> None:
     place = Place(*APIS)
 
-    assert [resource.api_version for resource in await groups(place, [GENERICJOB], "there")] == [T9K_API]
+    assert [resource.api_version for resource in await installed_pod_groups(place, [GENERICJOB], "there")] == [T9K_API]
     assert place.asked == [("podgroups.scheduler.tensorstack.dev", "there")]
 
 
 async def test_an_api_that_may_not_be_asked_for_is_not_taken_for_absent() -> None:
     with pytest.raises(ForbiddenError):
-        await groups(Place(error=ForbiddenError), KINDS, "")
+        await installed_pod_groups(Place(error=ForbiddenError), KINDS, "")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ async def test_an_api_that_may_not_be_asked_for_is_not_taken_for_absent() -> Non
 )
 def test_a_scheduler_that_is_not_there_is_a_mistake(word: str, found: tuple[str, ...], said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        check_gang(KINDS, word, found)
+        check_gang_scheduler(KINDS, word, found)
 
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -77,8 +77,8 @@ def test_a_scheduler_that_is_not_there_is_a_mistake(word: str, found: tuple[str,
     [("", ()), ("volcano", (VOLCANO_API,)), ("mine", (PLUGINS_API,)), ("t9k-scheduler", (T9K_API,))],
 )
 def test_one_that_is_there_or_is_not_asked_for_is_none(word: str, found: tuple[str, ...]) -> None:
-    check_gang([TFJOB], word, found)
+    check_gang_scheduler([TFJOB], word, found)
 
 
 def test_kinds_that_leave_nothing_to_the_operator_do_not_care() -> None:
-    check_gang([GENERICJOB], "volcano", ())
+    check_gang_scheduler([GENERICJOB], "volcano", ())

@@ -72,8 +72,8 @@ async def test_a_cluster_with_our_own_definitions_has_nothing_in_the_way(tmp_pat
         asked = [line.split()[0] for line in server.asked]
 
     assert (done.code, done.err) == (0, "")
-    assert "Nothing that could be seen is in the way of an install." in done.out
-    assert "TFJob           3      2            1         this version's (" in done.out
+    assert "Nothing that you may read prevents an install." in done.out
+    assert "TFJob           3      2            1         from this version (" in done.out
     assert "Unfinished TFJobs: 1 of nobody yet, 1 of trainwright" in done.out
     (one,) = as_json.found["kinds"]
     assert (one["kind"], one["definition"]["origin"], one["jobs"]["running"]) == ("TFJob", "current", 1)
@@ -140,7 +140,10 @@ def _stored_elsewhere(server: Api) -> None:
             _older,
             "the operator would refuse to start: tfjobs.kubeflow.org would drop or refuse parts of the durable state",
         ),
-        (_newer, f"{NAME} is of a newer Trainwright (0.1.0), and an install would drop status.trainwright.newer."),
+        (
+            _newer,
+            f"{NAME} is of a newer Trainwright (version 0.1.0), and an install would drop status.trainwright.newer.",
+        ),
         (_stored_elsewhere, f"objects of {NAME} are stored as v1beta2, which our definition does not have"),
     ],
 )
@@ -183,11 +186,11 @@ async def test_what_may_not_be_read_is_shown_as_such_and_is_no_failure(tmp_path:
     assert (one["definition"]["origin"], one["jobs"]["foreign"]) == ("unknown", ["lab/theirs"])
     assert {
         "get customresourcedefinitions tfjobs.kubeflow.org",
-        "list tfjobs.kubeflow.org in all namespaces: only lab was looked at",
+        "list tfjobs.kubeflow.org in all namespaces: only lab was read",
         "list clusterroles.rbac.authorization.k8s.io",
         "list roles.rbac.authorization.k8s.io",
     } < set(done.found["notPermitted"])
-    assert "Not permitted (what is there could not be seen):" in text.out
+    assert "Not permitted (the report does not include these):" in text.out
     assert (done.code, text.code, text.err) == (1, 1, "")
 
 
@@ -200,7 +203,7 @@ async def test_nothing_may_be_read_at_all(tmp_path: Path) -> None:
         done = await preflight(tmp_path, server.address)
 
     assert (done.code, done.err) == (0, "")
-    assert "TFJob           ?      ?            ?         not permitted to look" in done.out
+    assert "TFJob           ?      ?            ?         no permission to read it" in done.out
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from aiohttp.client_reqrep import ConnectionKey
 
 from trainwright.cli.main import run
 from trainwright.kube.config import ConnectionOptions, load
-from trainwright.kube.http import advice, happened
+from trainwright.kube.http import advice, describe
 
 KEY = ConnectionKey("example.test", 6443, True, True, None, None, None)  # type: ignore[call-arg,arg-type,unused-ignore]
 CONFIG = """\
@@ -61,13 +61,13 @@ def unverified() -> ssl.SSLCertVerificationError:
         pytest.param(
             ClientConnectorCertificateError(KEY, unverified()),
             "its certificate is not trusted (certificate verify failed: self-signed certificate)",
-            "check certificate-authority-data",
+            "check that certificate-authority-data",
             id="certificate",
         ),
         pytest.param(
             ClientConnectorSSLError(KEY, ssl.SSLError(1, "[SSL] record layer failure")),
             "no TLS connection",
-            "https:// and http://",
+            "https:// or with http://",
             id="no TLS",
         ),
         pytest.param(ConnectionTimeoutError(), "none within 7 s", "check the address", id="no connection in time"),
@@ -76,8 +76,8 @@ def unverified() -> ssl.SSLCertVerificationError:
     ],
 )
 def test_what_happened_and_what_to_try(error: Exception, what: str, todo: str) -> None:
-    assert happened(error, 7.0).startswith(what)
-    assert "Connect call" not in happened(error, 7.0)
+    assert describe(error, 7.0).startswith(what)
+    assert "Connect call" not in describe(error, 7.0)
     assert todo in advice(error)
     assert bool(todo) is bool(advice(error))
 
@@ -90,7 +90,7 @@ def test_preflight_names_server_and_context(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr().err == (
         "trainwright: no answer from http://127.0.0.1:9: Connection refused;"
         f" the address is from context 'lab' of {file};"
-        " nothing listens there: start the cluster, or choose another one with --kubeconfig or --context\n"
+        " nothing listens there: start the cluster, or choose another cluster with --kubeconfig or --context\n"
     )
 
 

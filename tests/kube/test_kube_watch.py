@@ -82,7 +82,7 @@ async def test_an_event_may_be_larger_than_any_buffer(server: Server, cluster: K
 async def test_one_that_never_ends_is_left(
     server: Server, cluster: KubeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "_LONGEST", 100_000)
+    monkeypatch.setattr(watching, "_MAX_EVENT_BYTES", 100_000)
     server.says = [streams([b"x" * 60_000, 0.01, b"x" * 60_000, 5.0])]
     with pytest.raises(UnavailableError, match="more than 100,000 bytes"):
         await _batches(cluster)
@@ -196,8 +196,8 @@ async def test_a_watch_that_is_left_hangs_up(server: Server, cluster: KubeCluste
 async def test_a_server_that_never_ends_a_watch_is_left_in_time(
     server: Server, cluster: KubeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainwright.kube.cluster._WATCH", 0)
-    monkeypatch.setattr("trainwright.kube.cluster._LATE", 0.2)
+    monkeypatch.setattr("trainwright.kube.cluster._WATCH_SECONDS", 0)
+    monkeypatch.setattr("trainwright.kube.cluster._WATCH_MARGIN_SECONDS", 0.2)
     server.says = [streams([event("ADDED", a_secret()), 30.0])]
     assert _seen(await _batches(cluster)) == [("ADDED", "1")]
 
@@ -205,7 +205,7 @@ async def test_a_server_that_never_ends_a_watch_is_left_in_time(
 async def test_a_silent_watch_does_not_keep_requests_waiting(server: Server, cluster: KubeCluster) -> None:
     """Watches come on top of the requests that are bounded."""
     server.says = [streams([event("ADDED", a_secret()), 3.0])]
-    watches = [cluster.watch(SECRETS, since="1") for _ in range(cluster.http.manner.at_once + 8)]
+    watches = [cluster.watch(SECRETS, since="1") for _ in range(cluster.http.policy.max_concurrent + 8)]
     await asyncio.gather(*[anext(one) for one in watches])
     server.says = [says(a_secret())]
     async with asyncio.timeout(1):

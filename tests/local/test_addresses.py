@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses and ports: one for each name, the same for all who ask, given back with the job."""
+"""Addresses and ports: one per name, the same for all callers, released with the job."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ def job(store: Store, name: str = "job") -> list[dict[str, Any]]:
 
 
 def reserved(store: Store, addresses: Addresses, *names: str, job: str = "job") -> tuple[list[str], list[int]]:
-    """Hosts of these replicas, each with port 2222, and the ports that stand for it."""
+    """The hosts of these replicas, and the reserved ports that replace their port 2222."""
     key = Key("default", job)
     asker = replace(factories.job(), key=key, uid=store.get(JOB, key)["metadata"]["uid"], kind="genericjob")
     hosts, ports = addresses.reserve(asker, endpoints(*names))
@@ -101,14 +101,14 @@ def test_what_is_reserved_cannot_be_changed_and_does_not_change() -> None:
 
 
 def test_a_decision_finds_everything_reserved() -> None:
-    """The audit hook of `conftest` would fail it, if a socket were bound or the store asked only now."""
+    """The audit hook of `conftest` fails the test if `reconcile` binds a socket or reads the store."""
     store, addresses = new(pool=loopback("127.88.0.0/16"))
     container = {"name": "tensorflow", "image": "x"}
     spec = {"tfReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": {"containers": [container]}}}}}
     body = store.create(JOBS["tfjob"], {"metadata": {"name": "job", "namespace": "default"}, "spec": spec})
     tfjob = load(TFJOB, body).job
 
-    site = addresses.placed(Site(names_resolve=False), tfjob)
+    site = addresses.with_reservations(Site(names_resolve=False), tfjob)
     version = store.version
     plan = reconcile(tfjob, Observed(), site, factories.NOW)
 
@@ -262,7 +262,7 @@ async def test_more_deletions_than_are_remembered_are_noticed_too() -> None:
     assert len(fresh) == 28, "of 29, one is still the last job's"
 
 
-# -- where they come from ----------------------------------------------------------------------------------------------
+# -- pools -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_subnet_leaves_out_what_is_special_and_ends() -> None:

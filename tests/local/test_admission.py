@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the store does to objects before it keeps them, as an API server would."""
+"""Defaults and checks of new and changed objects in the store, as in an API server."""
 
 from base64 import b64encode
 from typing import Any
@@ -147,7 +147,7 @@ def test_a_secret_can_be_changed_by_plain_text_too() -> None:
 @pytest.mark.parametrize(
     ("resource", "parts", "expected"),
     [
-        (SECRETS, {"data": {"a": "plain!"}}, "data.a: expected text in base64; `stringData` takes it as it is"),
+        (SECRETS, {"data": {"a": "plain!"}}, "data.a: expected text in base64; `stringData` takes plain text"),
         (SECRETS, {"data": {"a": 1}}, "data.a: expected text, found the number 1; put it in quotes"),
         (SECRETS, {"stringData": {"a": True}}, "stringData.a: expected text, found true; put it in quotes"),
         (SECRETS, {"data": ["a"]}, "data: expected a mapping, found a list of 1"),
@@ -169,7 +169,7 @@ def test_a_config_map_and_a_claim_are_kept_as_they_are() -> None:
     assert kept.create(CLAIMS, body(spec=claim))["spec"] == claim
 
 
-# -- a kind of several versions ---------------------------------------------------------------------------------------
+# -- a kind with several versions -------------------------------------------------------------------------------------
 
 
 def tfjob(version: str, **specs: Any) -> dict[str, Any]:

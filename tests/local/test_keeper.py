@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network that the node agents of a machine share: made by the first, alive while anybody holds it."""
+"""The network that the node agents of a machine share: the first agent creates it, and it lasts while one uses it."""
 
 import os
 import select
@@ -22,7 +22,7 @@ Join = Callable[[], NetworkMember]
 
 @pytest.fixture
 def joined(tmp_path: Path) -> Iterator[Join]:
-    """Joins a network of the test's own; everybody leaves it at the end."""
+    """Joins a network that belongs to this test; all members leave it at the end."""
     members: list[NetworkMember] = []
 
     def one() -> NetworkMember:
@@ -70,7 +70,7 @@ def test_a_range_that_was_left_does_not_come_round_again_at_once(joined: Join) -
 def test_the_last_to_leave_ends_it(joined: Join) -> None:
     first, second = joined(), joined()
     process = keeper(first)
-    first._keeper = None  # or leaving would wait for it
+    first._keeper = None  # otherwise `close` would wait for its end
     first.close()
     assert process.poll() is None
     second.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine has, and how it is shared out."""
+"""The resources of this machine, and their division among nodes."""
 
 import os
 from pathlib import Path

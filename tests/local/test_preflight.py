@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: S108 - paths inside of pods
-"""What can never work here, said before anything runs."""
+"""Problems that preflight reports before a run starts."""
 
 import socket
 from pathlib import Path
@@ -243,14 +243,14 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
         job(GPUS),
         [
             "….containers[0].resources: can never fit: node-0: nvidia.com/gpu: needs 1, this node has none;"
-            " `--gpus N` pretends that there are GPUs",
+            " `--gpus N` pretends that there are N GPUs",
         ],
     ),
     "no such device": (
         job({"resources": {"limits": {"huawei.com/Ascend910": 8}}}),
         [
             "….containers[0].resources: can never fit: node-0: huawei.com/Ascend910: needs 8, this node has none;"
-            " `--device huawei.com/Ascend910=N` says that there are N",
+            " `--device huawei.com/Ascend910=N` declares N of them",
         ],
     ),
     "too much of one thing for a pod, of another for all": (
@@ -258,7 +258,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
         [
             "warning: spec: not all 4 replicas can run at the same time: cpu: needs 4 together, all nodes have 2",
             "….containers[0].resources: can never fit: node-0: nvidia.com/gpu: needs 1, this node has none;"
-            " `--gpus N` pretends that there are GPUs",
+            " `--gpus N` pretends that there are N GPUs",
         ],
     ),
     "too much for a gang of one": (
@@ -275,7 +275,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "selector": (
         job(nodeSelector={"zone": "a"}),
-        ["….nodeSelector: no node here will have such a pod: node-0: without the label zone=a"],
+        ["….nodeSelector: no node here accepts such a pod: node-0: without the label zone=a"],
     ),
     "unsupported": (
         job(
@@ -403,4 +403,4 @@ def test_a_config_map_that_the_job_makes_itself_need_not_be_there_and_must_not_b
     assert check(document, others, [], "sandbox") == ()
     (problem,) = check(document, [mine], [], "sandbox")
     assert (problem.path, problem.warning) == ("metadata.name", False)
-    assert "the files have one of that name" in problem.message
+    assert "the files have one, too" in problem.message

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the silence of a process means: the decision as a table, and the watchdog on a process that really stops."""
+"""The meaning of a silent process: the decision as a table, and the watchdog with a process that really stops."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ import pytest
 from trainwright.node.silence import Liveness, Look, Silence, SilenceLimits, judge
 from trainwright.node.watchdog import Watchdog, described
 
-LIMITS = SilenceLimits.of(10.0)  # looks every second; stopped after 10 s, hung after 60 s
+LIMITS = SilenceLimits.of(10.0)  # checks every second; stopped after 10 s, hung after 60 s
 ALIVE, BLOCKED, STOPPED, HUNG = Liveness.ALIVE, Liveness.BLOCKED, Liveness.STOPPED, Liveness.HUNG
 ANSWER = Look(1.0, answered=True, state="S")
 
@@ -25,8 +25,8 @@ def looks(count: int, state: str, elapsed: float = 1.0, cpu: float = 0.0) -> lis
 
 
 def after(*given: list[Look], begun: bool = True, limits: SilenceLimits = LIMITS) -> Silence:
-    """What all these looks lead to."""
-    silence = Silence(begun=begun)
+    """The result of all these checks."""
+    silence = Silence(has_answered=begun)
     for look in [look for some in given for look in some]:
         silence = judge(silence, look, limits)
     return silence
@@ -35,13 +35,13 @@ def after(*given: list[Look], begun: bool = True, limits: SilenceLimits = LIMITS
 TABLE = {
     "it answers": ([[ANSWER] * 100], ALIVE),
     "it answers late, but it does": ([looks(59, "S"), [ANSWER], looks(59, "S")], ALIVE),
-    # Somebody has stopped it: certain, after the grace.
+    # The process is stopped: it counts as dead after the grace period.
     "stopped, within the grace": ([looks(9, "T")], ALIVE),
     "stopped, for the grace": ([looks(10, "T")], STOPPED),
     "stopped twice, each within the grace": ([looks(9, "T"), looks(1, "S"), looks(9, "T")], ALIVE),
     "stopped, gone on and answered": ([looks(9, "T"), [ANSWER], looks(9, "T")], ALIVE),
     "stopped after a silence": ([looks(30, "S"), looks(10, "T")], STOPPED),
-    # It says nothing, although it could.
+    # It could answer but does not.
     "asleep for less than the patience": ([looks(59, "S")], ALIVE),
     "asleep for the patience": ([looks(60, "S")], HUNG),
     "in a debugger for less than the patience": ([looks(59, "t")], ALIVE),
@@ -58,15 +58,15 @@ TABLE = {
     "a disk that does not answer": ([looks(60, "D")], BLOCKED),
     "a disk that does not answer for a day": ([looks(86400, "D")], BLOCKED),
     "a disk that answers at last": ([looks(600, "D"), [ANSWER]], ALIVE),
-    # The watcher itself did not run, and so heard nothing.
+    # The watchdog itself did not run, so it could not receive answers.
     "the watcher was suspended for a day": ([looks(1, "S", elapsed=86400.0)], ALIVE),
     "both were suspended, and it goes on later": ([looks(1, "T", elapsed=86400.0), looks(7, "T")], ALIVE),
     "both were suspended, and it does not go on": ([looks(1, "T", elapsed=86400.0), looks(8, "T")], STOPPED),
     "the watcher is starved, and looks late": ([looks(4, "T", elapsed=30.0)], ALIVE),
     "the watcher is starved, and has looked often": ([looks(5, "T", elapsed=30.0)], STOPPED),
-    # It has ended, which is somebody else's to notice.
+    # It has ended; other code notices that.
     "a zombie": ([looks(1000, "Z")], ALIVE),
-    # No /proc: only the time tells.
+    # Without /proc only the time counts.
     "nothing known, within the patience": ([looks(59, "")], ALIVE),
     "nothing known, for the patience": ([looks(60, "")], HUNG),
 }
@@ -82,7 +82,7 @@ def test_what_silence_means(case: str) -> None:
     ("grace", "state", "enough"), [(1.0, "S", 600), (1.0, "T", 10), (100.0, "S", 600)], ids=["S", "T", "a long grace"]
 )
 def test_a_process_has_time_to_begin(grace: float, state: str, enough: int) -> None:
-    """Until its first answer it is only taken for hung after a minute, however short the grace; stopped is stopped."""
+    """Before its first answer it counts as hung only after a minute, however short the grace period is."""
     limits = SilenceLimits.of(grace)
     given = looks(enough, state, elapsed=limits.interval)
     assert after(given[:-1], begun=False, limits=limits).liveness is ALIVE

@@ -8,10 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.model.units import LARGEST, counts, members, row, spell, spell_counts, spell_row
+from trainwright.model.units import (
+    LARGEST_INDEX,
+    format_counts,
+    format_indexes,
+    format_row,
+    parse_counts,
+    parse_indexes,
+    parse_row,
+)
 
-INDEXES = st.frozensets(st.integers(0, LARGEST) | st.integers(0, 12))
-COUNTS = st.dictionaries(st.integers(0, LARGEST) | st.integers(0, 12), st.integers(1, 3) | st.integers(1, 999_999_999))
+INDEXES = st.frozensets(st.integers(0, LARGEST_INDEX) | st.integers(0, 12))
+COUNTS = st.dictionaries(
+    st.integers(0, LARGEST_INDEX) | st.integers(0, 12), st.integers(1, 3) | st.integers(1, 999_999_999)
+)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +38,7 @@ COUNTS = st.dictionaries(st.integers(0, LARGEST) | st.integers(0, 12), st.intege
     ],
 )
 def test_a_set_has_one_shortest_spelling(indexes: list[int], expected: str) -> None:
-    assert expected == spell(indexes)
+    assert expected == format_indexes(indexes)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +52,7 @@ def test_a_set_has_one_shortest_spelling(indexes: list[int], expected: str) -> N
     ],
 )
 def test_counts_have_one_shortest_spelling(by_index: dict[int, int], expected: str) -> None:
-    assert expected == spell_counts(by_index)
+    assert expected == format_counts(by_index)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +84,7 @@ def test_counts_have_one_shortest_spelling(by_index: dict[int, int], expected: s
     ],
 )
 def test_members_reads_what_is_of_the_form_and_nothing_else(text: str, expected: set[int]) -> None:
-    assert expected == members(text)
+    assert expected == parse_indexes(text)
 
 
 @pytest.mark.parametrize(
@@ -90,22 +100,22 @@ def test_members_reads_what_is_of_the_form_and_nothing_else(text: str, expected:
     ],
 )
 def test_counts_reads_what_is_of_the_form_and_nothing_else(text: str, expected: dict[int, int]) -> None:
-    assert expected == counts(text)
+    assert expected == parse_counts(text)
 
 
 @given(INDEXES)
 def test_a_set_survives_its_spelling(indexes: frozenset[int]) -> None:
-    assert indexes == members(spell(indexes))
+    assert indexes == parse_indexes(format_indexes(indexes))
 
 
 @given(COUNTS)
 def test_counts_survive_their_spelling(by_index: Mapping[int, int]) -> None:
-    assert by_index == counts(spell_counts(by_index))
+    assert by_index == parse_counts(format_counts(by_index))
 
 
 @given(st.frozensets(st.integers(0, 30)))
 def test_no_two_parts_of_a_spelling_could_be_one(indexes: frozenset[int]) -> None:
-    runs = [part.split("-") for part in spell(indexes).split(",") if part]
+    runs = [part.split("-") for part in format_indexes(indexes).split(",") if part]
 
     for one, following in pairwise(runs):
         assert int(one[-1]) + 1 < int(following[0])
@@ -113,17 +123,17 @@ def test_no_two_parts_of_a_spelling_could_be_one(indexes: frozenset[int]) -> Non
 
 @given(st.lists(st.text(alphabet="0123456789:-abc \n", max_size=6)).map(",".join))
 def test_any_text_is_read_without_an_error(text: str) -> None:
-    assert members(text) == counts(text).keys()
+    assert parse_indexes(text) == parse_counts(text).keys()
 
 
 def test_digits_of_other_scripts_are_not_of_the_form() -> None:
-    assert members("\u0663,1") == {1}
+    assert parse_indexes("\u0663,1") == {1}
 
 
 def test_ranges_are_read_for_as_many_indexes_as_there_can_be() -> None:
-    assert members(",".join(["0-99999"] * 16_384)) == frozenset(range(100_000))
-    assert members("0-99999,1") == frozenset(range(100_000))
-    assert members("5-3,1") == {1}
+    assert parse_indexes(",".join(["0-99999"] * 16_384)) == frozenset(range(100_000))
+    assert parse_indexes("0-99999,1") == frozenset(range(100_000))
+    assert parse_indexes("5-3,1") == {1}
 
 
 @pytest.mark.parametrize(
@@ -137,21 +147,21 @@ def test_ranges_are_read_for_as_many_indexes_as_there_can_be() -> None:
     ],
 )
 def test_a_row_is_spelled_and_read(by_index: dict[int, int], text: str) -> None:
-    assert spell_row(by_index) == text
-    assert row(text) == {index: count for index, count in by_index.items() if count}
+    assert format_row(by_index) == text
+    assert parse_row(text) == {index: count for index, count in by_index.items() if count}
 
 
 @given(st.dictionaries(st.integers(0, 300), st.integers(1, 3)))
 def test_a_row_survives_its_spelling(by_index: Mapping[int, int]) -> None:
-    assert by_index == row(spell_row(by_index))
+    assert by_index == parse_row(format_row(by_index))
 
 
 @given(st.lists(st.text(alphabet="0123456789x: \n", max_size=6)).map(",".join))
 def test_any_row_is_read_without_an_error_and_within_bounds(text: str) -> None:
-    assert max(row(text), default=0) <= LARGEST
+    assert max(parse_row(text), default=0) <= LARGEST_INDEX
 
 
-@pytest.mark.parametrize("found", [counts("0-3:1"), row("1x4")], ids=["counts", "row"])
+@pytest.mark.parametrize("found", [parse_counts("0-3:1"), parse_row("1x4")], ids=["counts", "row"])
 def test_what_is_read_once_for_all_cannot_be_edited(found: Mapping[int, int]) -> None:
     with pytest.raises(TypeError):
         found[0] = 9  # type: ignore[index]

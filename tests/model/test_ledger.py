@@ -9,7 +9,7 @@ import pytest
 from trainwright.model.cause import LONGEST_MESSAGE, Cause, CauseKind
 from trainwright.model.ledger import KEPT_FAILURES, Failure, Hold, Ledger, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.rule import Result
-from trainwright.model.units import spell, spell_counts
+from trainwright.model.units import format_counts, format_indexes
 
 AT = datetime(2026, 11, 15, 12, tzinfo=UTC)
 FAILURE = Failure("worker", 1, "job-worker-1", 2, AT, Cause(CauseKind.EXIT, code=1, container="main"))
@@ -110,12 +110,14 @@ def test_the_worst_ledger_of_ten_thousand_replicas_stays_under_256_kib() -> None
     book = RoleLedger(
         "worker",
         epoch=999,
-        retries=spell_counts({index: 10 + index % 2 for index in everyone}),
+        retries=format_counts({index: 10 + index % 2 for index in everyone}),
         restarts={why.value: 10**6 for why in CauseKind},
-        succeeded=spell(index for index in everyone if index % 3 == 0),
-        failed=spell(index for index in everyone if index % 3 == 1),
+        succeeded=format_indexes(index for index in everyone if index % 3 == 0),
+        failed=format_indexes(index for index in everyone if index % 3 == 1),
         reached=10_000,
-        holds=tuple(Hold(AT, spell(i for i in everyone if i % 3 == 2 and i % 32 == group)) for group in range(32)),
+        holds=tuple(
+            Hold(AT, format_indexes(i for i in everyone if i % 3 == 2 and i % 32 == group)) for group in range(32)
+        ),
     )
     ledger = msgspec.structs.replace(FULL, roles=(book,), failures=(failure,) * KEPT_FAILURES)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.model.units import after, moment, quantity, rfc3339, whole
+from trainwright.model.units import after, parse_time, quantity, rfc3339, whole
 
 
 @pytest.mark.parametrize(
@@ -119,24 +119,24 @@ def test_nothing_within_the_range_of_the_api_server_is_rounded(number: int, suff
 
 
 def test_whole_is_utc_without_fractions() -> None:
-    moment = datetime(2026, 1, 1, 2, 30, 59, 999999, tzinfo=timezone(timedelta(hours=3)))
+    parse_time = datetime(2026, 1, 1, 2, 30, 59, 999999, tzinfo=timezone(timedelta(hours=3)))
 
-    actual = whole(moment)
+    actual = whole(parse_time)
 
     assert datetime(2025, 12, 31, 23, 30, 59, tzinfo=UTC) == actual
     assert actual.tzinfo is UTC
 
 
 def test_after_adds_seconds() -> None:
-    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    parse_time = datetime(2026, 1, 1, tzinfo=UTC)
 
-    assert datetime(2026, 1, 1, 0, 1, 1, 500000, tzinfo=UTC) == after(moment, 61.5)
+    assert datetime(2026, 1, 1, 0, 1, 1, 500000, tzinfo=UTC) == after(parse_time, 61.5)
 
 
 def test_rfc3339_is_how_kubernetes_writes_it() -> None:
-    moment = datetime(2026, 11, 15, 20, 45, 0, 7, tzinfo=timezone(timedelta(hours=1)))
+    parse_time = datetime(2026, 11, 15, 20, 45, 0, 7, tzinfo=timezone(timedelta(hours=1)))
 
-    assert rfc3339(moment) == "2026-11-15T19:45:00Z"
+    assert rfc3339(parse_time) == "2026-11-15T19:45:00Z"
 
 
 @pytest.mark.parametrize(
@@ -150,4 +150,4 @@ def test_rfc3339_is_how_kubernetes_writes_it() -> None:
     ],
 )
 def test_moment_reads_what_is_a_time(text: str, expected: datetime | None) -> None:
-    assert moment(text) == expected
+    assert parse_time(text) == expected

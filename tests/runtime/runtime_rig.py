@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of this directory stand on: the real store under virtual time, a wire to it that can be cut, stretched
-and counted, and a kubelet of a few lines. The machinery under test knows only the `Cluster` port.
+"""Helpers for the tests of this directory: the real store under virtual time, a `Cluster` that records requests and can
+fail or delay them, and a simple kubelet.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ WRITES = ("create", "patch", "status", "delete")
 #: The mark of tests whose time is virtual.
 VIRTUAL = pytest.mark.looptime
 
-# On Python 3.11, pytest-asyncio asks for the current event loop before it sets its own, which makes one that nobody
-# closes; told once that there is none, Python makes none.
+# On Python 3.11, pytest-asyncio gets the current event loop before it sets its own. Python would then create a loop
+# that is never closed. After this call it creates none.
 asyncio.set_event_loop(None)
 
 
 class LoopClock:
-    """The loop's own time, as a date; `offset` sets it forward or back."""
+    """The time of the event loop as a date, plus `offset` seconds."""
 
     def __init__(self) -> None:
         self.offset = 0.0
@@ -62,7 +62,7 @@ class Call(NamedTuple):
     resource: str
     name: str = ""
     body: Any = None
-    #: Since when a watch goes on, how old a list may be, what a write is based on.
+    #: The version from which a watch continues, the minimum version of a list, or the version that a write expects.
     version: str = ""
     at: float = 0.0
 
@@ -71,29 +71,29 @@ class Call(NamedTuple):
 
 
 def through_json(body: Body) -> Body:
-    """As it arrives at a server in another process."""
+    """The body as a server in another process receives it."""
     sent: Body = msgspec.json.decode(msgspec.json.encode(body))
     return sent
 
 
 async def nothing(call: Call) -> None:
-    """What happens before or after most requests."""
+    """The default of `Wire.before` and `Wire.after`."""
 
 
 class Wire:
-    """A `Cluster` in front of another: remembers each request; `before` may refuse it, `after` may lose its answer."""
+    """Forwards requests to a `Cluster` and records them. `before` may refuse one, `after` may lose its response."""
 
     def __init__(self, inner: Cluster) -> None:
         self.inner = inner
         self.calls: list[Call] = []
         self.before: Callable[[Call], Awaitable[None]] = nothing
         self.after: Callable[[Call], Awaitable[None]] = nothing
-        #: Seconds by which watches lag.
+        #: Seconds by which watch events are late.
         self.lag = 0.0
         self.under_way = self.most = 0
 
     def made(self, *verbs: str) -> list[str]:
-        """The requests of these verbs; all that write if none is said."""
+        """The requests with these verbs; without arguments, all writes."""
         return [str(call) for call in self.calls if call.verb in (verbs or WRITES)]
 
     async def _send(self, call: Call, request: Callable[[], Awaitable[Any]]) -> Any:
@@ -162,7 +162,7 @@ class Wire:
 
 
 def manifest(name: str = "train", replicas: int = 2, **more: Any) -> Body:
-    """A GenericJob of so many workers: `service=True`, `limit=` restarts, `cleans=`, `gpus=`, `roles=` for others."""
+    """A GenericJob. Options: `service=True`, `limit=` (of restarts), `cleans=`, `gpus=`, `roles=`, `paused=`."""
     container: Body = {"name": "main", "image": "busybox", "command": ["true"]}
     if "gpus" in more:
         container["resources"] = {"limits": {"nvidia.com/gpu": more["gpus"]}}
@@ -190,7 +190,7 @@ def manifest(name: str = "train", replicas: int = 2, **more: Any) -> Body:
 
 
 def key(name: str = "train") -> Key:
-    """Where everything is."""
+    """A key in the namespace of all tests."""
     return Key("default", name)
 
 
@@ -198,7 +198,7 @@ def key(name: str = "train") -> Key:
 
 
 class Run(NamedTuple):
-    """How a pod fares: seconds until it runs, seconds that it runs (None: for ever), and its exit code."""
+    """The life of a pod: seconds until it runs, seconds that it runs (None: for ever), and its exit code."""
 
     starts: float = 0.5
     lasts: float | None = 5.0
@@ -206,20 +206,20 @@ class Run(NamedTuple):
 
 
 def all_is_well(pod: Body) -> Run:
-    """What most pods do."""
+    """Every pod succeeds after the default times."""
     return Run()
 
 
 class Kubelet:
-    """Runs every pod as `script` says; one that is deleted ends `grace` seconds later."""
+    """Simulates every pod with the `Run` that `script` returns. A deleted pod ends `grace` seconds later."""
 
     def __init__(self, store: Store, script: Callable[[Body], Run]) -> None:
         self.store = store
         self.script = script
         self.grace = 0.2
-        #: Every pod that ever was: its name and UID.
+        #: Name and UID of every pod that was ever created.
         self.born: list[tuple[str, str]] = []
-        #: By UID: set once the pod is to end.
+        #: By UID; an event is set when the pod must end.
         self._ends: dict[str, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -275,7 +275,7 @@ class Kubelet:
 
 
 async def _set_within(event: asyncio.Event, seconds: float | None) -> bool:
-    """Whether it happens within that time."""
+    """Whether the event is set within this time."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -286,7 +286,7 @@ async def _set_within(event: asyncio.Event, seconds: float | None) -> bool:
 
 @asynccontextmanager
 async def at_work(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Meanwhile this goes on; it must not end by itself."""
+    """Run a coroutine in the background. It must not end before the context does."""
     task = asyncio.create_task(work)
     try:
         yield
@@ -298,7 +298,7 @@ async def at_work(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 class Stage:
-    """A store, a kubelet, a wire, and controllers that come and go."""
+    """A store, a kubelet, a wire, and one controller at a time."""
 
     def __init__(self, script: Callable[[Body], Run] | None = None, **knobs: Any) -> None:
         self.clock = LoopClock()
@@ -310,7 +310,7 @@ class Stage:
         self.controller = self.made()
 
     def made(self) -> Controller:
-        """A new controller, which knows nothing yet."""
+        """Replace the controller by a new one with empty caches."""
         self.controller = Controller(self.wire, self.clock, lambda _job: self.site, ControllerSettings(**self.knobs))
         return self.controller
 
@@ -328,7 +328,7 @@ class Stage:
         return {one["metadata"]["name"]: one["status"]["phase"] for one in self.store.list(PODS)[0]}
 
     def events(self) -> list[str]:
-        """What people were told, in order."""
+        """The reasons of all events, in order."""
         told = sorted(self.store.list(EVENTS)[0], key=lambda one: int(one["metadata"]["resourceVersion"]))
         return [one["reason"] for one in told]
 
@@ -337,13 +337,13 @@ class Stage:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """With a kubelet and a controller, which leave nothing behind."""
+        """Run a kubelet and a controller, and check that no task is left at the end."""
         async with at_work(self.kubelet.run()), at_work(self.controller.run()):
             yield
         assert asyncio.all_tasks() == {asyncio.current_task()}, "something is still at work"
 
     async def until(self, condition: Callable[[], bool], limit: float = 120.0) -> None:
-        """Wait; AssertionError if it takes longer than that."""
+        """Wait for a condition. Raises AssertionError after `limit` seconds of virtual time."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         while not condition():
@@ -352,5 +352,5 @@ class Stage:
             await asyncio.sleep(max(0.05, min(passed / 20, 0.5)))
 
     async def finished(self, *names: str) -> None:
-        """Until these jobs are over."""
+        """Wait until these jobs have ended."""
         await self.until(lambda: all(self.phase(name) in ("Succeeded", "Failed") for name in names or ("train",)))

@@ -77,25 +77,25 @@ def test_it_is_in_step_only_after_a_list() -> None:
 
 def test_children_are_found_by_their_job_in_the_order_of_names() -> None:
     cache = listed(9, pod("b", 1), pod("a", 2), pod("c", 3, job="other"), pod("d", 4, job=""))
-    assert [one.metadata.name for one in cache.of(("default", "job"))] == ["a", "b"]
-    assert [one.metadata.name for one in cache.of(("default", "other"))] == ["c"]
-    assert cache.of(("default", "nobody")) == ()
+    assert [one.metadata.name for one in cache.children_of(("default", "job"))] == ["a", "b"]
+    assert [one.metadata.name for one in cache.children_of(("default", "other"))] == ["c"]
+    assert cache.children_of(("default", "nobody")) == ()
     assert len(cache) == 4
 
 
 def test_what_bears_the_uid_of_a_job_in_another_namespace_is_none_of_its_children() -> None:
     forged = replace(pod("a", 2), metadata=replace(pod("a", 2).metadata, namespace="elsewhere", uid="forged"))
     cache = listed(9, pod("a", 1), forged)
-    assert [one.metadata.uid for one in cache.of(("default", "job"))] == [pod("a", 1).metadata.uid]
-    assert cache.jobs() == (("default", "job"), ("elsewhere", "job"))
+    assert [one.metadata.uid for one in cache.children_of(("default", "job"))] == [pod("a", 1).metadata.uid]
+    assert cache.owners() == (("default", "job"), ("elsewhere", "job"))
 
 
 def test_what_changes_tells_which_jobs_see_it() -> None:
     cache = listed(9, pod("a", 1))
     assert cache.apply(change(WatchEventType.MODIFIED, pod("a", 10))) == {"job"}
     assert cache.apply(change(WatchEventType.MODIFIED, pod("a", 11, job="other"))) == {"job", "other"}
-    assert cache.of(("default", "job")) == ()
-    assert [one.metadata.name for one in cache.of(("default", "other"))] == ["a"]
+    assert cache.children_of(("default", "job")) == ()
+    assert [one.metadata.name for one in cache.children_of(("default", "other"))] == ["a"]
     assert cache.apply(gone(pod("a", 12, job="other"))) == {"other"}
     assert cache.apply(added(pod("free", 13, job=""))) == set()
 
@@ -113,14 +113,14 @@ def test_whole_objects_are_kept_as_they_are() -> None:
 
 def test_our_own_write_is_seen_at_once_and_its_echo_is_no_news() -> None:
     cache = listed(9)
-    assert cache.learn(pod("a", 10)) == {"job"}
+    assert cache.add_written(pod("a", 10)) == {"job"}
     assert cache.get(key()) is not None
     assert cache.apply(added(pod("a", 10))) == set()
 
 
 def test_an_older_event_does_not_hide_our_newer_write() -> None:
     cache = listed(9, pod("a", 9))
-    cache.learn(pod("a", 12, phase="Running"))
+    cache.add_written(pod("a", 12, phase="Running"))
     assert cache.apply(change(WatchEventType.MODIFIED, pod("a", 11))) == set()
     assert cache.get(key()).status.phase == "Running"
 
@@ -128,13 +128,13 @@ def test_an_older_event_does_not_hide_our_newer_write() -> None:
 def test_an_older_answer_does_not_hide_a_newer_event() -> None:
     cache = listed(9, pod("a", 9))
     cache.apply(change(WatchEventType.MODIFIED, pod("a", 12, phase="Running")))
-    assert cache.learn(pod("a", 11)) == set()
+    assert cache.add_written(pod("a", 11)) == set()
     assert cache.get(key()).status.phase == "Running"
 
 
 def test_what_we_deleted_is_not_revived_by_an_older_event() -> None:
     cache = listed(9, pod("a", 9))
-    assert cache.bury(key(), "uid-a") == {"job"}
+    assert cache.remove_deleted(key(), "uid-a") == {"job"}
     assert cache.apply(change(WatchEventType.MODIFIED, pod("a", 10))) == set()
     assert cache.get(key()) is None
     cache.apply(gone(pod("a", 11)))
@@ -143,15 +143,15 @@ def test_what_we_deleted_is_not_revived_by_an_older_event() -> None:
 
 def test_another_object_of_the_name_is_not_what_we_deleted() -> None:
     cache = listed(9, pod("a", 9))
-    cache.bury(key(), "uid-a")
-    assert cache.learn(pod("a", 12, uid="second")) == {"job"}
+    cache.remove_deleted(key(), "uid-a")
+    assert cache.add_written(pod("a", 12, uid="second")) == {"job"}
     assert cache.apply(gone(pod("a", 11))) == set()
     assert cache.get(key()).metadata.uid == "second"
 
 
 def test_burying_one_leaves_another_of_its_name_alone() -> None:
     cache = listed(9, pod("a", 9, uid="second"))
-    assert cache.bury(key(), "first") == set()
+    assert cache.remove_deleted(key(), "first") == set()
     assert cache.get(key()).metadata.uid == "second"
 
 
@@ -160,7 +160,7 @@ def test_an_answer_that_comes_after_the_news_of_the_end_revives_nothing(answer: 
     cache = listed(9)
     cache.apply(added(pod("a", 10)))
     cache.apply(gone(pod("a", 11)))
-    assert cache.learn(answer) == set()
+    assert cache.add_written(answer) == set()
     assert cache.get(key()) is None
 
 
@@ -182,14 +182,14 @@ def test_a_list_drops_what_is_gone() -> None:
 
 def test_a_list_does_not_drop_what_we_have_written_since() -> None:
     cache = listed(9)
-    cache.learn(pod("a", 13))
+    cache.add_written(pod("a", 13))
     cache.replace(page(12))
     assert names(cache) == ["a"]
 
 
 def test_a_list_that_is_older_than_our_delete_does_not_revive() -> None:
     cache = listed(9, pod("a", 9))
-    cache.bury(key(), "uid-a")
+    cache.remove_deleted(key(), "uid-a")
     cache.replace(page(10, pod("a", 9)))
     cache.apply(change(WatchEventType.MODIFIED, pod("a", 11)))
     assert cache.get(key()) is None
@@ -197,13 +197,13 @@ def test_a_list_that_is_older_than_our_delete_does_not_revive() -> None:
 
 def test_a_list_must_be_as_new_as_our_writes_and_as_what_the_watch_has_told() -> None:
     cache = Cache(PODS)
-    assert cache.newest == 0
+    assert cache.newest_version == 0
     cache.replace(page(5))
-    assert cache.newest == 5
-    cache.learn(pod("a", 7))
-    assert cache.newest == 7
+    assert cache.newest_version == 5
+    cache.add_written(pod("a", 7))
+    assert cache.newest_version == 7
     cache.apply(added(pod("b", 9)))
-    assert cache.newest == 9
+    assert cache.newest_version == 9
 
 
 # -- nothing is kept for ever ----------------------------------------------------------------------------------------
@@ -218,9 +218,9 @@ def pass_by(cache: Cache, number: int, delete: Callable[[Pod], Any]) -> None:
     """A pod comes and goes."""
     name, job = f"pod-{number}", f"job-{number}"
     cache.apply(added(pod(name, 10 * number, job=job)))
-    assert cache.of(("default", job))
+    assert cache.children_of(("default", job))
     delete(pod(name, 10 * number + 1, job=job))
-    assert cache.of(("default", job)) == ()
+    assert cache.children_of(("default", job)) == ()
 
 
 def test_pods_that_come_and_go_leave_nothing() -> None:
@@ -234,22 +234,22 @@ def test_pods_that_we_delete_leave_nothing_once_the_watch_has_told() -> None:
     cache = listed(1)
 
     def answer_first(one: Pod) -> None:
-        cache.bury(key(one.metadata.name), one.metadata.uid)
+        cache.remove_deleted(key(one.metadata.name), one.metadata.uid)
         cache.apply(gone(one))
 
     def answer_last(one: Pod) -> None:
         cache.apply(gone(one))
-        cache.bury(key(one.metadata.name), one.metadata.uid)
+        cache.remove_deleted(key(one.metadata.name), one.metadata.uid)
 
     for number in range(1, 100):
         pass_by(cache, number, answer_first if number % 2 else answer_last)
     assert held(cache) == 0
 
 
-def test_a_list_clears_what_was_buried_and_is_gone() -> None:
+def test_a_list_clears_what_was_tombstones_and_is_gone() -> None:
     cache = listed(1, *[pod(f"p{number}", 1) for number in range(50)])
     for number in range(50):
-        cache.bury(key(f"p{number}"), f"uid-p{number}")
+        cache.remove_deleted(key(f"p{number}"), f"uid-p{number}")
     cache.replace(page(100))
     assert held(cache) == 0
 
@@ -321,7 +321,7 @@ class News(RuleBasedStateMachine):
     @rule(name=NAMES, job=OWNERS)
     def we_write(self, name: str, job: str) -> None:
         one = self.put(name, job)
-        self.answers.append(lambda: self.cache.learn(one))
+        self.answers.append(lambda: self.cache.add_written(one))
 
     @rule(name=NAMES)
     def we_delete(self, name: str) -> None:
@@ -332,7 +332,7 @@ class News(RuleBasedStateMachine):
         there = self.truth.get(key(name))
         if there is not None and there.metadata.uid == known.metadata.uid:
             self.take(name)
-        self.answers.append(lambda: self.cache.bury(key(name), known.metadata.uid))
+        self.answers.append(lambda: self.cache.remove_deleted(key(name), known.metadata.uid))
 
     @precondition(lambda self: self.answers)
     @rule(place=st.integers(0, 9))
@@ -356,7 +356,7 @@ class News(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1))
     def it_begins_with_a_new_list(self, share: float) -> None:
-        least = self.cache.newest
+        least = self.cache.newest_version
         at = least + round((self.version - least) * share)
         there: dict[Key, Pod] = {}
         for entry in self.log:
@@ -385,7 +385,7 @@ class News(RuleBasedStateMachine):
     def the_index_agrees(self) -> None:
         for job in ("one", "two"):
             mine = [one for _, one in sorted(everything(self.cache).items())]
-            assert self.cache.of(("default", job)) == tuple(
+            assert self.cache.children_of(("default", job)) == tuple(
                 one for one in mine if one.metadata.labels == {JOB_UID: job}
             )
 
@@ -396,7 +396,7 @@ class News(RuleBasedStateMachine):
             self.an_answer_arrives(0)
             self.no_step_back()
         assert everything(self.cache) == self.truth
-        assert not self.cache._buried
+        assert not self.cache._tombstones
 
 
 News.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=25, deadline=None)

@@ -59,6 +59,6 @@ async def test_a_part_that_dies_is_noticed() -> None:
     async with stage.running():
         await stage.until(lambda: stage.controller.synced)
         assert not stage.controller.broken
-        stage.controller._parts[-1].cancel()
+        stage.controller._tasks[-1].cancel()
         await asyncio.sleep(1)
         assert stage.controller.broken

@@ -54,7 +54,7 @@ def holder(store: Store) -> Any:
 async def test_others_are_told_of_no_less_time_than_a_leader_counts_on() -> None:
     store, clock = stage()
     elector = Elector(LocalCluster(store), clock, LeaseConfig(key=KEY, identity="two", duration=15.9))
-    await elector._win()
+    await elector._acquire()
     assert holder(store)["leaseDurationSeconds"] >= 15.9
 
 
@@ -136,7 +136,7 @@ async def test_a_leader_that_was_stopped_finds_nothing_left() -> None:
     one = Candidate(store, clock, "one")
     await asyncio.sleep(1)
     before = one.elector.left
-    one.elector._until -= 20  # as if 20 seconds had passed while the process stood still
+    one.elector._held_until -= 20  # as if 20 seconds had passed while the process stood still
 
     assert (before > 10, one.elector.left) == (True, 0)
     await one.end()
@@ -212,7 +212,7 @@ async def test_what_keeps_us_from_ever_leading_is_raised(error: ApiError) -> Non
     wire.before = refuses
     elector = Elector(wire, clock, LeaseConfig(key=KEY, identity="one"))
 
-    with pytest.raises(type(error), match=f"the lease trainwright/operator cannot be had: {error}"):
+    with pytest.raises(type(error), match=f"cannot get the lease trainwright/operator: {error}"):
         async with asyncio.timeout(60):
             await elector.lead(asyncio.Event().wait)  # type: ignore[arg-type]
 
@@ -306,7 +306,7 @@ async def test_who_leads_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
     assert told == [
         ("one", "this operator leads"),
         ("two", "another operator leads"),
-        ("one", "the lease is given back"),
+        ("one", "the lease is released"),
         ("two", "this operator leads"),
-        ("two", "the lease is given back"),
+        ("two", "the lease is released"),
     ]

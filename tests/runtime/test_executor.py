@@ -50,14 +50,14 @@ class Stand:
         self.executor = Executor(self.wire, self.view, settings, self.telemetry)
         self.document = self.store.create(JOB, manifest())
         self.job: Job = load(GENERICJOB, self.document).job
-        self.track = JobState(GENERICJOB, self.job.uid)
+        self.state = JobState(GENERICJOB, self.job.uid)
         self.pods = self.view.children["v1", "Pod"]
         for cache in (*self.view.children.values(), *self.view.jobs.values()):
             cache.replace(ListPage((), "1"))
 
     async def carry_out(self, *creates: Create, **plan: Any) -> None:
         todo = Plan(Status(Ledger(), ()), creates=creates, **plan)
-        await self.executor.carry_out(self.job, todo, self.track, START)
+        await self.executor.carry_out(self.job, todo, self.state, START)
 
     def pod(self, name: str, **more: Any) -> Create:
         return Create(self.body(name, **more))
@@ -78,7 +78,9 @@ class Stand:
         self.store.create(PODS, self.body(name, **more))
         if node:
             self.store.bind(key(name), node)
-        self.pods.learn(self.store.page(PODS).items[-1] if not node else PODS.decode(self.store.get(PODS, key(name))))
+        self.pods.add_written(
+            self.store.page(PODS).items[-1] if not node else PODS.decode(self.store.get(PODS, key(name)))
+        )
         uid: str = self.store.get(PODS, key(name))["metadata"]["uid"]
         return uid
 
@@ -181,7 +183,7 @@ async def test_nothing_more_is_written_after_a_write_that_failed(
     with pytest.raises(type(error)):
         await stand.carry_out(stand.pod("c0"), stand.pod("c1"), patches=(patch,), deletes=(delete,))
     assert stand.wire.made() == made
-    assert stand.track.refusals == {}
+    assert stand.state.refusals == {}
 
 
 async def test_nothing_more_is_written_once_something_is_out_of_date() -> None:
@@ -231,7 +233,7 @@ async def test_one_that_is_ours_already_is_taken_up() -> None:
     stand.store.create(PODS, stand.body("c"))
     await stand.carry_out(stand.pod("c"), stand.pod("d"))
     assert stand.seen() == ["c", "d"]
-    assert stand.track.refusals == {}
+    assert stand.state.refusals == {}
 
 
 @pytest.mark.parametrize("seen", [False, True], ids=["that we have not seen", "that we have seen"])
@@ -244,8 +246,8 @@ async def test_one_on_its_way_out_is_waited_for(seen: bool) -> None:
     if seen:
         stand.pods.replace(stand.store.page(PODS))
     await stand.carry_out(stand.pod("c"))
-    assert stand.track.refusals == {}
-    assert stand.track.again == 1.0
+    assert stand.state.refusals == {}
+    assert stand.state.requeue_seconds == 1.0
     await stand.carry_out(stand.pod("c"), stand.pod("d"))
     assert stand.there() == ["c", "d"]
     assert ("create pods c" in stand.wire.made()) is not seen
@@ -269,12 +271,12 @@ async def test_a_foreign_one_is_told_of_and_the_others_are_made(metadata: Body) 
     stand.store.create(PODS, body | {"metadata": body["metadata"] | {"labels": labels}})
     await stand.carry_out(stand.pod("c"), stand.pod("d"))
     assert stand.there() == ["c", "d"]
-    refusal = stand.track.refusals["Pod", "c"]
+    refusal = stand.state.refusals["Pod", "c"]
     assert (refusal.name, refusal.kind, refusal.reason) == ("c", "Pod", "AlreadyExists")
     assert "already exists" in refusal.message
     assert refusal.retry_at == START + timedelta(seconds=1)
     assert "c" not in stand.seen()
-    assert stand.track.again == 0.0
+    assert stand.state.requeue_seconds == 0.0
 
 
 async def test_one_that_has_gone_meanwhile_is_left_to_the_next_pass() -> None:
@@ -290,8 +292,8 @@ async def test_one_that_has_gone_meanwhile_is_left_to_the_next_pass() -> None:
 
     stand.wire.before = before
     await stand.carry_out(stand.pod("c"))
-    assert stand.track.refusals == {}
-    assert stand.track.again is not None
+    assert stand.state.refusals == {}
+    assert stand.state.requeue_seconds is not None
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------
@@ -312,13 +314,13 @@ async def test_what_is_refused_is_kept_with_its_reason_and_its_time(error: ApiEr
     stand = Stand()
     stand.wire.before = refuse(error, "create pods c0")
     await stand.carry_out(stand.pod("c0"))
-    refusal = stand.track.refusals["Pod", "c0"]
+    refusal = stand.state.refusals["Pod", "c0"]
     assert (refusal.reason, refusal.message) == (error.reason, str(error))
     assert refusal.quota is isinstance(error, QuotaError)
     assert refusal.retry_at == START + timedelta(seconds=wait)
     assert refusal.since == START
     assert stand.telemetry.writes["create", "pods", error.reason] == 1
-    assert stand.track.again == 0.0  # so that it is told at once
+    assert stand.state.requeue_seconds == 0.0  # so that it is told at once
 
 
 async def test_what_refuses_one_refuses_its_like_and_no_other() -> None:
@@ -336,47 +338,47 @@ async def test_until_its_time_is_over_none_of_its_like_is_asked_for() -> None:
     stand.wire.before = refuse(ForbiddenError("no"), "create pods a0")
     pods = [stand.pod(f"a{number}") for number in range(5)]
     await stand.carry_out(*pods)
-    stand.track.expire(START + timedelta(seconds=0.9), [])
-    assert stand.track.refusals
+    stand.state.expire(START + timedelta(seconds=0.9), [])
+    assert stand.state.refusals
     await stand.carry_out(*pods[1:])
     assert stand.wire.made() == ["create pods a0"]
-    stand.track.expire(START + timedelta(seconds=1), [("Pod", "a0")])
-    assert stand.track.refusals, "it is told of until it is made"
+    stand.state.expire(START + timedelta(seconds=1), [("Pod", "a0")])
+    assert stand.state.refusals, "it is told of until it is made"
     stand.wire.before = slowly
     await stand.carry_out(*pods)
     assert stand.there() == [f"a{number}" for number in range(5)]
-    assert stand.track.refusals == {}
+    assert stand.state.refusals == {}
 
 
 async def test_a_refusal_of_what_is_no_longer_wanted_is_forgotten() -> None:
     stand = Stand()
     stand.wire.before = refuse(ForbiddenError("no"), "create pods a0")
     await stand.carry_out(stand.pod("a0"))
-    stand.track.expire(START + timedelta(seconds=1), [])
-    assert stand.track.refusals == stand.track.barred == {}
+    stand.state.expire(START + timedelta(seconds=1), [])
+    assert stand.state.refusals == stand.state.blocked_until == {}
 
 
 async def test_what_was_refused_before_with_the_same_words_is_not_told_again() -> None:
     stand = Stand()
     stand.wire.before = refuse(ForbiddenError("no"), "create pods a0")
     await stand.carry_out(stand.pod("a0"))
-    stand.track.again, stand.track.barred = 99.0, {}
+    stand.state.requeue_seconds, stand.state.blocked_until = 99.0, {}
     await stand.carry_out(stand.pod("a0"))
-    assert stand.track.again == 2.0, "only when it may be tried again"
-    stand.track.barred = {}
+    assert stand.state.requeue_seconds == 2.0, "only when it may be tried again"
+    stand.state.blocked_until = {}
     stand.wire.before = refuse(ForbiddenError("still no"), "create pods a0")
     await stand.carry_out(stand.pod("a0"))
-    assert stand.track.again == 0.0
+    assert stand.state.requeue_seconds == 0.0
 
 
 async def test_people_are_told_once_whatever_the_numbers_in_it() -> None:
     stand = Stand()
     for used in range(3):
         stand.wire.before = refuse(ForbiddenError(f"exceeded quota, used: {used}"), f"create pods a{used}")
-        stand.track.barred = {}
+        stand.state.blocked_until = {}
         await stand.carry_out(stand.pod(f"a{used}"))
-    (told,) = stand.track.untold
-    assert (told.moment, told.warning) == ("FailedCreate", True)
+    (told,) = stand.state.unsent_events
+    assert (told.event_reason, told.warning) == ("FailedCreate", True)
     assert str(told) == "Pod a0 could not be created: Forbidden: exceeded quota, used: 0"
 
 
@@ -385,9 +387,9 @@ async def test_what_is_refused_again_waits_twice_as_long_up_to_a_limit() -> None
     stand.wire.before = refuse(ForbiddenError("no"), "create pods a0")
     waits = []
     for _ in range(7):
-        stand.track.barred = {}
+        stand.state.blocked_until = {}
         await stand.carry_out(stand.pod("a0"))
-        at = stand.track.refusals["Pod", "a0"].retry_at
+        at = stand.state.refusals["Pod", "a0"].retry_at
         waits.append((at - START).total_seconds() if at is not None else None)
     assert waits == [1, 2, 4, 8, 16, 30, 30]
 
@@ -399,9 +401,9 @@ async def test_a_pod_of_an_older_job_of_the_same_name_is_waited_for() -> None:
     older = {"kind": stand.job.owner.kind, "name": stand.job.owner.name, "uid": uid, "controller": True}
     stand.store.create(PODS, stand.body("c", ownerReferences=[older]))
     await stand.carry_out(stand.pod("c"))
-    assert stand.track.refusals == {}
-    assert stand.track.untold == ()
-    assert stand.track.again == 1.0
+    assert stand.state.refusals == {}
+    assert stand.state.unsent_events == ()
+    assert stand.state.requeue_seconds == 1.0
 
 
 async def test_a_foreign_name_bars_nobody() -> None:
@@ -468,7 +470,7 @@ async def test_a_job_that_has_lived_out_is_removed_with_its_children_after_all_e
     await stand.carry_out(deletes=(stand.delete("a", uid),), remove_job=True)
     assert stand.wire.made() == ["delete pods a", f"delete {JOB.id} train"]
     assert stand.store.list(JOB)[0] == ()
-    assert [str(event) for event in stand.track.untold] == ["Deleted job: train"]
+    assert [str(event) for event in stand.state.unsent_events] == ["Deleted job: train"]
 
 
 @pytest.mark.parametrize("finalizers", [[], ["example.org/stay"]], ids=["gone", "lingers"])
@@ -476,7 +478,7 @@ async def test_a_job_that_was_removed_is_known_to_be(finalizers: list[str]) -> N
     """Else the next pass, before the watch tells, would remove it and tell of it once more."""
     stand = Stand()
     body = stand.store.patch(JOB, key(), {"metadata": {"finalizers": finalizers}})
-    stand.view.jobs[stand.job.kind].learn(body)
+    stand.view.jobs[stand.job.kind].add_written(body)
     await stand.carry_out(remove_job=True)
 
     found = stand.view.job((stand.job.kind, key()))
@@ -488,7 +490,7 @@ async def test_a_job_that_is_gone_already_needs_no_removing() -> None:
     stand = Stand()
     stand.store.delete(JOB, key())
     await stand.carry_out(remove_job=True)
-    assert stand.track.untold == ()
+    assert stand.state.unsent_events == ()
 
 
 async def test_another_job_of_the_name_is_not_removed() -> None:

@@ -88,7 +88,7 @@ async def test_it_lists_then_follows() -> None:
     assert stand.names() == {"b"}
     assert stand.wire.made("list", "watch") == ["list pods", "watch pods"]
     assert stand.telemetry.lists == {"pods": 1}
-    assert stand.telemetry.changes == {"pods": 3}
+    assert stand.telemetry.watch_events == {"pods": 3}
 
 
 async def test_it_sees_only_its_scope_and_what_leaves_it_is_gone() -> None:
@@ -109,7 +109,7 @@ async def test_our_own_write_that_comes_back_is_told_to_nobody() -> None:
     async with stand.running():
         stand.told.clear()
         stand.touch("a")
-        stand.cache.learn(await stand.wire.get(PODS, Key("default", "a")))
+        stand.cache.add_written(await stand.wire.get(PODS, Key("default", "a")))
         await asyncio.sleep(0.001)
         assert stand.told == []
 
@@ -214,10 +214,10 @@ async def test_a_list_is_never_older_than_what_we_have_written_or_been_told() ->
         await asyncio.sleep(0.001)
         told = stand.store.version
         stand.make("ours")
-        stand.cache.learn(await stand.wire.get(PODS, Key("default", "ours")))
+        stand.cache.add_written(await stand.wire.get(PODS, Key("default", "ours")))
         ours = stand.store.version
-    assert stand.cache.newest == int(ours) > int(told)
-    stand.informer._feed.relist()
+    assert stand.cache.newest_version == int(ours) > int(told)
+    stand.informer._list_watch.relist()
     async with stand.running():
         pass
     assert [call.version for call in stand.wire.calls if call.verb == "list"] == ["", ours]
@@ -293,5 +293,5 @@ async def test_bookmarks_move_the_watch_on_and_tell_nobody() -> None:
         for number in range(600):
             stand.store.create(PODS, {"metadata": {"name": f"x{number}", "namespace": "default"}, "spec": {}})
         await asyncio.sleep(0.001)
-        assert stand.informer._feed._version == stand.store.version
+        assert stand.informer._list_watch._version == stand.store.version
         assert stand.told == []

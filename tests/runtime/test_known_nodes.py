@@ -6,12 +6,11 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from trainwright.core.nodes import silent_since
+from trainwright.core.nodes import not_ready_since
 from trainwright.model.child import Node, NodeSpec, NodeStatus, ObjectCondition
 from trainwright.model.meta import Key, Meta
 from trainwright.runtime.cache import Cache
-from trainwright.runtime.informer import _GONE as MOST_GONE
-from trainwright.runtime.informer import NodeIndex
+from trainwright.runtime.informer import _MAX_REMOVED_NODES, NodeIndex
 from trainwright.runtime.ports import NODES, ListPage, WatchEvent, WatchEventType
 from trainwright.testing.factories import NOW, later
 
@@ -92,20 +91,20 @@ def test_a_node_that_was_removed_stays_as_silent_since_it_went(stand: Stand) -> 
     stand.put("a")
     stand.clock.time = later(30)
     assert stand.remove("a") == {"a"}
-    assert silent_since(stand.known()["a"]) == later(30)
+    assert not_ready_since(stand.known()["a"]) == later(30)
     stand.clock.time = later(90)
     assert stand.nodes.update({Key("", "a")}) == set()
-    assert silent_since(stand.known()["a"]) == later(30)
+    assert not_ready_since(stand.known()["a"]) == later(30)
 
 
 def test_a_node_that_comes_back_is_as_it_is(stand: Stand) -> None:
     stand.put("a")
     stand.remove("a")
     assert stand.put("a", since=later(99)) == {"a"}
-    assert silent_since(stand.known()["a"]) is None
+    assert not_ready_since(stand.known()["a"]) is None
     stand.clock.time = later(200)
     stand.remove("a")
-    assert silent_since(stand.known()["a"]) == later(200)
+    assert not_ready_since(stand.known()["a"]) == later(200)
 
 
 def test_a_node_that_nobody_has_seen_is_not_known(stand: Stand) -> None:
@@ -114,38 +113,38 @@ def test_a_node_that_nobody_has_seen_is_not_known(stand: Stand) -> None:
 
 
 def test_of_removed_nodes_only_so_many_are_remembered(stand: Stand) -> None:
-    for number in range(MOST_GONE + 3):
+    for number in range(_MAX_REMOVED_NODES + 3):
         stand.put(f"n{number}")
         stand.clock.time += timedelta(seconds=1)
         stand.remove(f"n{number}")
-    assert list(stand.known()) == [f"n{number}" for number in range(3, MOST_GONE + 3)]
+    assert list(stand.known()) == [f"n{number}" for number in range(3, _MAX_REMOVED_NODES + 3)]
 
 
 def test_a_node_of_pods_that_is_in_no_list_is_gone_since_it_was_missed(stand: Stand) -> None:
     stand.put("a")
     stand.clock.time = later(30)
 
-    stand.nodes.miss({"a", "b", ""})
+    stand.nodes.add_missing({"a", "b", ""})
 
     assert set(stand.known()) == {"a", "b"}
-    assert silent_since(stand.known()["b"]) == later(30)
-    assert silent_since(stand.known()["a"]) is None
+    assert not_ready_since(stand.known()["b"]) == later(30)
+    assert not_ready_since(stand.known()["a"]) is None
     stand.clock.time = later(40)
-    stand.nodes.miss({"b"})
-    assert silent_since(stand.known()["b"]) == later(30)
+    stand.nodes.add_missing({"b"})
+    assert not_ready_since(stand.known()["b"]) == later(30)
 
 
 def test_a_node_that_was_only_late_is_as_it_is(stand: Stand) -> None:
-    stand.nodes.miss({"a"})
+    stand.nodes.add_missing({"a"})
 
     assert stand.put("a") == {"a"}
-    assert silent_since(stand.known()["a"]) is None
+    assert not_ready_since(stand.known()["a"]) is None
 
 
 def test_before_the_nodes_have_been_listed_none_is_missed() -> None:
     stand = Stand()
 
-    stand.nodes.miss({"a"})
+    stand.nodes.add_missing({"a"})
 
     stand.sync()
     assert stand.known() == {}

@@ -77,7 +77,7 @@ async def test_a_finished_job_costs_nothing(cleans: str) -> None:
         assert stage.passes() == before
         assert len(stage.wire.calls) == writes
         assert stage.controller._queue._due == {}
-        assert [track._loaded for track in stage.controller._tracks.values()] == [None]
+        assert [state._loaded for state in stage.controller._states.values()] == [None]
 
 
 async def test_a_new_controller_looks_at_what_is_finished_once() -> None:
@@ -97,8 +97,8 @@ async def test_a_new_controller_looks_at_what_is_finished_once() -> None:
 
 def weight(stage: Stage) -> int:
     """Everything in every book of the controller."""
-    books: list[Any] = [stage.controller, stage.controller._queue, *stage.controller._view.children.values()]
-    books += [*stage.controller._view.jobs.values()]
+    books: list[Any] = [stage.controller, stage.controller._queue, *stage.controller._cache.children.values()]
+    books += [*stage.controller._cache.jobs.values()]
     return sum(len(part) for book in books for part in vars(book).values() if isinstance(part, dict | set | list))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trainwright.kinds.registry import KINDS
 from trainwright.local.storage.metadata import merge
 from trainwright.model.job import Body
-from trainwright.runtime.publisher import _fields, difference
+from trainwright.runtime.publisher import _status_fields, difference
 
 OWNED = frozenset({"phase", "tasks", "conditions"})
 
@@ -54,6 +54,6 @@ def test_applied_as_a_merge_patch_it_makes_the_stored_status_the_rendered_one(be
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_every_status_field_of_a_kind_is_ours_but_the_durable_state_is_never_dropped(kind: Any) -> None:
-    fields = _fields(kind)
+    fields = _status_fields(kind)
     assert "conditions" in fields
     assert "trainwright" not in fields

@@ -166,9 +166,9 @@ async def test_the_depth_is_what_waits_now() -> None:
     work.add("a")
     work.add("b")
     work.add("later", 5)
-    assert telemetry.depth == 2
+    assert telemetry.queue_depth == 2
     await work.get()
-    assert telemetry.depth == 1
+    assert telemetry.queue_depth == 1
 
 
 async def test_a_busy_key_leaves_no_pile_of_timers() -> None:
@@ -230,22 +230,22 @@ async def test_how_long_keys_waited_for_a_worker_is_counted_from_when_they_were_
     work.add("later", 3)
     await asyncio.sleep(5)
     assert [await work.get(), await work.get()] == ["at once", "later"]
-    assert (telemetry.waits.sum, sum(telemetry.waits.counts)) == (7.0, 2)
+    assert (telemetry.queue_seconds.sum, sum(telemetry.queue_seconds.counts)) == (7.0, 2)
     work.add("later")
     await asyncio.sleep(1)
     work.done("later")
-    assert (await work.get(), telemetry.waits.sum, work.working) == ("later", 8.0, 2)
+    assert (await work.get(), telemetry.queue_seconds.sum, work.working) == ("later", 8.0, 2)
 
 
 async def test_keys_that_can_wait_let_others_pass() -> None:
-    work: Queue[str] = Queue(Telemetry(), waits=lambda key: key.startswith("new"))
+    work: Queue[str] = Queue(Telemetry(), is_low_priority=lambda key: key.startswith("new"))
     for key in ("new", "new too", "a", "b"):
         work.add(key)
     assert [key for _, key in await drained(work, 1)] == ["a", "b", "new", "new too"]
 
 
 async def test_keys_that_can_wait_come_in_time_however_many_others_there_are() -> None:
-    work: Queue[str] = Queue(Telemetry(), waits=lambda key: key.startswith("new"))
+    work: Queue[str] = Queue(Telemetry(), is_low_priority=lambda key: key.startswith("new"))
     for number in range(40):
         work.add(f"{number}")
     await work.get()  # nobody is passed by what came before
@@ -257,7 +257,7 @@ async def test_keys_that_can_wait_come_in_time_however_many_others_there_are() -
 
 async def test_whether_a_key_can_wait_is_asked_when_it_is_due() -> None:
     new = {"a"}
-    work: Queue[str] = Queue(Telemetry(), waits=new.__contains__)
+    work: Queue[str] = Queue(Telemetry(), is_low_priority=new.__contains__)
     work.add("a", 1)
     work.add("b", 1)
     new.clear()

@@ -66,7 +66,7 @@ def test_an_event_may_be_in_the_words_of_its_kind() -> None:
 async def test_events_of_one_moment_have_names_of_their_own() -> None:
     stand = Stand()
     for emit in (RUNNING, RUNNING, SUCCEEDED):
-        await stand.recorder.tell(job(), emit)
+        await stand.recorder.record(job(), emit)
     assert [one["reason"] for one in stand.told()] == ["Running", "Running", "Succeeded"]
     assert stand.telemetry.writes["create", "events", "done"] == 3
 
@@ -81,9 +81,9 @@ async def test_how_a_job_ended_is_told_until_it_is_taken(emit: Emit, error: ApiE
     stand = Stand()
     stand.refuse(error, times=6)
     async with at_work(stand.recorder.run()):
-        await stand.recorder.tell(job(), emit)
+        await stand.recorder.record(job(), emit)
         await asyncio.sleep(60)
-    assert [one["reason"] for one in stand.told()] == [emit.moment]
+    assert [one["reason"] for one in stand.told()] == [emit.event_reason]
     assert len(stand.wire.calls) == 7
     assert stand.telemetry.writes["create", "events", error.reason] == 6
 
@@ -93,7 +93,7 @@ async def test_what_is_not_taken_is_told_ever_more_rarely_and_all_of_it_in_the_e
     stand.refuse(UnavailableError("no"))
     async with at_work(stand.recorder.run()):
         for emit in (SUCCEEDED, FAILED, RUNNING):
-            await stand.recorder.tell(job(), emit)
+            await stand.recorder.record(job(), emit)
         await asyncio.sleep(600)
         assert len(stand.wire.calls) < 30
         stand.wire.before = nothing
@@ -109,12 +109,12 @@ async def test_nobody_waits_for_a_server_that_takes_no_events() -> None:
     stand.refuse(UnavailableError("no"))
     async with asyncio.timeout(0.01):
         for _ in range(1000):
-            await stand.recorder.tell(job(), RUNNING)
-            await stand.recorder.tell(job(), SUCCEEDED)
+            await stand.recorder.record(job(), RUNNING)
+            await stand.recorder.record(job(), SUCCEEDED)
     assert len(stand.wire.calls) == 1
     await asyncio.sleep(5)
     stand.wire.before = nothing
-    await stand.recorder.tell(job(), RUNNING)
+    await stand.recorder.record(job(), RUNNING)
     assert [one["reason"] for one in stand.told()] == ["Running"]
 
 
@@ -124,7 +124,7 @@ async def test_what_will_never_be_taken_is_not_tried_again(error: ApiError) -> N
     stand = Stand()
     stand.refuse(error)
     async with asyncio.timeout(0.01):
-        await stand.recorder.tell(job(), SUCCEEDED)
+        await stand.recorder.record(job(), SUCCEEDED)
     assert len(stand.wire.calls) == 1
 
 
@@ -137,7 +137,7 @@ async def test_an_event_whose_answer_was_lost_is_taken() -> None:
 
     stand.wire.after = after
     async with at_work(stand.recorder.run()):
-        await stand.recorder.tell(job(), SUCCEEDED)
+        await stand.recorder.record(job(), SUCCEEDED)
         await asyncio.sleep(1)
     assert [one["reason"] for one in stand.told()] == ["Succeeded"]
     assert len(stand.wire.calls) == 2

@@ -55,8 +55,8 @@ async def test_a_pod_of_another_namespace_is_none_of_the_jobs_whatever_it_says(*
         victim = stage.submit(replicas=1)
         await stage.until(lambda: stage.phase() == "Running")
         writes = len(stage.wire.made())
-        stage.controller._view.children["v1", "Pod"].learn(PODS.decode(forged(victim, owned=owned)))
-        stage.controller._stir({victim["metadata"]["uid"]})
+        stage.controller._cache.children["v1", "Pod"].add_written(PODS.decode(forged(victim, owned=owned)))
+        stage.controller._requeue_owners({victim["metadata"]["uid"]})
         await asyncio.sleep(60)
         assert (stage.phase(), stage.pods()) == ("Running", {"train-worker-0": "Running"})
         assert len(stage.wire.made()) == writes
@@ -73,7 +73,7 @@ async def test_a_status_that_is_never_taken_is_told_once_and_when_it_is_the_job_
         await asyncio.sleep(199)
         assert stage.events() == ["FailedSync"]
         (event,) = stage.store.list(EVENTS)[0]
-        assert "tried again: Invalid: etcdserver: request is too large" in event["message"]
+        assert "the operator retries it: Invalid: etcdserver: request is too large" in event["message"]
         assert len(stage.wire.made("status")) < 20
         await stage.finished()
         assert stage.events() == ["FailedSync", "Running", "Succeeded"]
@@ -112,7 +112,7 @@ async def test_what_stays_out_of_date_is_asked_ever_more_rarely(
         await asyncio.sleep(299)
         assert len(stage.wire.made("status")) < 20
         assert [call.at for call in stage.wire.calls if call.verb == "status"][:3] == [0, 1, 2]
-        assert "pass to be repeated job=default/train" in caplog.text
+        assert "reconcile will be retried job=default/train" in caplog.text
         await stage.finished()
 
 
@@ -122,22 +122,22 @@ async def test_what_stays_out_of_date_is_asked_ever_more_rarely(
 async def test_pods_that_an_older_job_has_left_cost_no_requests_and_are_told_of() -> None:
     """Its node is dead, or the garbage collector stands still: that may last."""
     stage = Stage()
-    pods = stage.controller._view.children["v1", "Pod"]
+    pods = stage.controller._cache.children["v1", "Pod"]
     async with stage.running():
         await asyncio.sleep(1)
         old = forged({"metadata": {"uid": "older"}}, owned=True)["metadata"]
-        old |= {"namespace": "default", "resourceVersion": str(pods.newest + 1)}
+        old |= {"namespace": "default", "resourceVersion": str(pods.newest_version + 1)}
         for index in range(20):
             name = f"train-worker-{index}"
-            pods.learn(PODS.decode({"metadata": {**old, "name": name, "uid": name}}))
+            pods.add_written(PODS.decode({"metadata": {**old, "name": name, "uid": name}}))
         stage.submit(replicas=20)
         await asyncio.sleep(80)
         assert Counter(stage.wire.made("create", "get")) == {}
         await asyncio.sleep(40)
         assert stage.events() == ["FailedCreate"]
-        assert "of an older job is still there" in str(stage.status()["conditions"])
+        assert "of an older job still exists" in str(stage.status()["conditions"])
         for index in range(20):
-            pods.bury(key(f"train-worker-{index}"), f"train-worker-{index}")
+            pods.remove_deleted(key(f"train-worker-{index}"), f"train-worker-{index}")
         await stage.until(lambda: len(stage.pods()) == 20, 61)
         await stage.finished()
 

@@ -33,25 +33,25 @@ METRICS = {
 
 def busy() -> Telemetry:
     telemetry = Telemetry(lambda: 100.0)
-    telemetry.depth = 3
+    telemetry.queue_depth = 3
     telemetry.leads = True
-    telemetry.waits.observe(0.02)
+    telemetry.queue_seconds.observe(0.02)
     telemetry.passes["done"] += 5
     telemetry.writes["create", "pods", "done"] += 4
     telemetry.writes["create", "pods", "Forbidden"] += 1
     telemetry.called("create", "pods", 201, 0.003)
     telemetry.called("create", "pods", 0, 5.0)
     telemetry.lists["pods"] += 1
-    telemetry.changes["pods"] += 7
+    telemetry.watch_events["pods"] += 7
     telemetry.outcomes["genericjob", "Succeeded"] += 2
     telemetry.restarts["genericjob", "Exit"] += 1
     telemetry.foreign["tfjob"] += 1
-    telemetry.starts["genericjob"] = Histogram(LONG)
-    telemetry.starts["genericjob"].observe(42.0)
+    telemetry.time_to_running["genericjob"] = Histogram(LONG)
+    telemetry.time_to_running["genericjob"].observe(42.0)
     for phase, began in (("Running", 40.0), ("Running", 90.0), ("Restarting", 70.0), ("Succeeded", 10.0)):
         telemetry.jobs.setdefault(("genericjob", phase), Occupancy()).enter(began)
     for seconds in (0.00005, 0.0001, 0.002, 99.0):
-        telemetry.took(seconds)
+        telemetry.pass_seconds.observe(seconds)
     return telemetry
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from trainwright.core.observe import MOVES
+from trainwright.core.observe import TRANSITIONS
 from trainwright.model.cause import CauseKind
 from trainwright.model.job import Lifecycle, RequestedEnd, Restart
 from trainwright.model.ledger import Ledger, Phase
@@ -93,7 +93,7 @@ STEPS: dict[Phase, Script] = {
     Phase.SUCCEEDED: succeed,
     Phase.FAILED: ask,
 }
-PAIRS = [(before, after) for before, moves in MOVES.items() for after in moves]
+PAIRS = [(before, after) for before, moves in TRANSITIONS.items() for after in moves]
 
 
 @pytest.mark.parametrize(("before", "after"), PAIRS, ids=[f"{b.value or 'new'}-{a.value}" for b, a in PAIRS])
@@ -118,5 +118,5 @@ def test_each_move_of_the_table_can_be_seen(before: Phase, after: Phase) -> None
 
 
 def test_the_ends_are_final() -> None:
-    assert {phase for phase, moves in MOVES.items() if not moves} == {Phase.SUCCEEDED, Phase.FAILED}
-    assert MOVES.keys() == set(Phase)
+    assert {phase for phase, moves in TRANSITIONS.items() if not moves} == {Phase.SUCCEEDED, Phase.FAILED}
+    assert TRANSITIONS.keys() == set(Phase)

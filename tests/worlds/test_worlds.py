@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from trainwright.cli.record import PodCount, shown
+from trainwright.cli.record import PodCount, count_restarts
 from trainwright.core import attempts
 from trainwright.core.classify import awaits_restart
-from trainwright.core.observe import FINAL, MOVES
+from trainwright.core.observe import FINAL_PHASES, TRANSITIONS
 from trainwright.kinds.base import load
 from trainwright.kinds.paddlejob import PADDLEJOB
 from trainwright.kinds.paddlejob.wire import PaddleJobStatus
@@ -41,7 +41,7 @@ from trainwright.model.ledger import Ledger, Outcome, Phase, Reason
 from trainwright.model.meta import ATTEMPT, INDEX, KIND, ROLE, SPARE, Meta, Owner
 from trainwright.model.plan import Plan, State
 from trainwright.model.rule import AllOf, AnyOf, Atom, Result, Rule, Which
-from trainwright.model.units import members, row
+from trainwright.model.units import parse_indexes, parse_row
 from trainwright.testing import factories
 from trainwright.testing.apiserver import Child
 from trainwright.testing.factories import job, later, role
@@ -103,7 +103,7 @@ def roles() -> st.SearchStrategy[tuple[Role, ...]]:
             {
                 "elastic": st.none() | sizes,
                 "resize": st.sampled_from([None, RestartScope.ROLE, RestartScope.JOB]),
-                "recreates": st.booleans(),
+                "recreates_pods": st.booleans(),
                 "gpus": st.integers(0, 1),
             }
         ),
@@ -264,9 +264,9 @@ class Worlds(RuleBasedStateMachine):
         """One pass, with what must hold of it."""
         held = {
             # A change of size starts all of a role anew at once, also what is held back.
-            (book.name, index, attempts.attempt(book, index))
+            (book.name, index, attempts.current_attempt(book, index))
             for book in self.world.seen_job.ledger.roles
-            for index in attempts.held(book, self.world.clock)
+            for index in attempts.held_replicas(book, self.world.clock)
         }
         before = self.world.seen_job
         pods = {pod.metadata.uid: pod for pod in self.world.observed().pods}
@@ -338,7 +338,7 @@ class Worlds(RuleBasedStateMachine):
 
     def forget_what_was_not_stored(self) -> None:
         """A new operator knows what the job and its pods say; of a pod collected before that was stored, nothing."""
-        stored = {(book.name, index) for book in self.world.job.ledger.roles for index in members(book.succeeded)}
+        stored = {(book.name, index) for book in self.world.job.ledger.roles for index in parse_indexes(book.succeeded)}
         self.done = {one for one in self.done if one[:2] in stored}
 
     @rule(times=st.integers(1, 3))
@@ -613,7 +613,7 @@ class Worlds(RuleBasedStateMachine):
         """Called after each pass: the stored state moved along the table."""
         phase = self.world.job.ledger.phase
         if phase is not self.phase:
-            assert phase in MOVES[self.phase], f"{self.phase} -> {phase}"
+            assert phase in TRANSITIONS[self.phase], f"{self.phase} -> {phase}"
             if phase is Phase.SUSPENDED:
                 self.check_everything_is_stale()
             self.phase = phase
@@ -621,9 +621,9 @@ class Worlds(RuleBasedStateMachine):
     def check_everything_is_stale(self) -> None:
         """No pod from before a pause can be taken for one from after it."""
         for part in self.world.job.roles:
-            book = attempts.of_role(self.world.job.ledger, part.name)
+            book = attempts.find_entry(self.world.job.ledger, part.name)
             for index in range(5):
-                assert attempts.attempt(book, index) > self.attempts.get((part.name, index), -1)
+                assert attempts.current_attempt(book, index) > self.attempts.get((part.name, index), -1)
 
     @invariant()
     def one_pod_per_replica(self) -> None:
@@ -634,12 +634,12 @@ class Worlds(RuleBasedStateMachine):
     @invariant()
     def budgets_hold(self) -> None:
         for part in self.world.job.roles:
-            book = attempts.of_role(self.world.job.ledger, part.name)
-            counted = attempts.restarts(
+            book = attempts.find_entry(self.world.job.ledger, part.name)
+            counted = attempts.budget_used(
                 book, (part.uncounted | {CauseKind.IN_PLACE}) - {CauseKind.DELETED} | part.restart.free
             )
             # Where they share their budgets, a restart counts on all roles and is limited by the one that caused it.
-            charged = row(book.charged)
+            charged = parse_row(book.charged)
             most = counted if not part.restart.per_replica else max(charged.values(), default=0)
             assert part.restart.limit is None or part.restart.shared or most <= part.restart.limit
             if part.restart.per_replica and self.world.job.ledger.outcome is None:
@@ -653,7 +653,9 @@ class Worlds(RuleBasedStateMachine):
         pods = [PodCount(*one) for one in self.note_pods()]
         for book in self.world.job.ledger.roles:
             made = book.made(frozenset({CauseKind.IN_PLACE}))
-            seen = shown(Ledger(roles=(replace(book, inside=0),)), pods) - book.restarts.get(CauseKind.IN_PLACE, 0)
+            seen = count_restarts(Ledger(roles=(replace(book, inside=0),)), pods) - book.restarts.get(
+                CauseKind.IN_PLACE, 0
+            )
             assert made >= self.told.get(book.name, 0), "a restart that was shown is not shown any more"
             assert made <= seen <= self.began_anew(book.name), "a restart is shown that did not happen"
             self.told[book.name] = made
@@ -677,7 +679,7 @@ class Worlds(RuleBasedStateMachine):
         if self.outcome is not None:
             assert outcome == self.outcome
         self.outcome = outcome
-        assert (outcome is not None) == (self.world.job.ledger.phase in FINAL)
+        assert (outcome is not None) == (self.world.job.ledger.phase in FINAL_PHASES)
 
     @invariant()
     def a_pause_forgets(self) -> None:
@@ -688,9 +690,9 @@ class Worlds(RuleBasedStateMachine):
     @invariant()
     def attempts_only_grow(self) -> None:
         for part in self.world.job.roles:
-            book = attempts.of_role(self.world.job.ledger, part.name)
+            book = attempts.find_entry(self.world.job.ledger, part.name)
             for index in range(5):
-                now = attempts.attempt(book, index)
+                now = attempts.current_attempt(book, index)
                 assert now >= self.attempts.get((part.name, index), 0)
                 self.attempts[part.name, index] = now
 
@@ -705,8 +707,8 @@ class Worlds(RuleBasedStateMachine):
                 and labels[ATTEMPT] != SPARE
                 and any(part.name == labels[ROLE] for part in self.world.job.roles)
             ):
-                book = attempts.of_role(self.world.job.ledger, labels[ROLE])
-                assert int(labels[ATTEMPT]) <= attempts.attempt(book, int(labels[INDEX]))
+                book = attempts.find_entry(self.world.job.ledger, labels[ROLE])
+                assert int(labels[ATTEMPT]) <= attempts.current_attempt(book, int(labels[INDEX]))
 
     def live(self, part: Role) -> list[Pod]:
         """The pods of a role that run, or will."""
@@ -723,7 +725,7 @@ class Worlds(RuleBasedStateMachine):
     def no_two_epochs_side_by_side(self) -> None:
         """Of a role that starts anew, no pod of before goes on beside one of after."""
         for part in self.world.job.roles:
-            epoch = attempts.of_role(self.world.job.ledger, part.name).epoch
+            epoch = attempts.find_entry(self.world.job.ledger, part.name).epoch
             labels = [(pod.metadata.labels or {})[ATTEMPT] for pod in self.live(part)]
             assert len({int(attempt) >= epoch for attempt in labels if attempt != SPARE}) < 2
 
@@ -744,7 +746,7 @@ class Worlds(RuleBasedStateMachine):
         for part in self.world.job.roles:
             spares = [pod for pod in self.live(part) if (pod.metadata.labels or {})[ATTEMPT] == SPARE]
             assert all(pod.status.phase == "Pending" for pod in spares)
-            assert part.resizes or not spares
+            assert part.is_autosized or not spares
 
     @invariant()
     def the_ledger_is_small(self) -> None:
@@ -775,7 +777,7 @@ class Worlds(RuleBasedStateMachine):
             # While no node is ready, none is judged.
             world.nodes = world.nodes | {"node-9": factories.node("node-9", since=world.clock)}
         # Where a role resizes itself there is no rest before it has found room for all.
-        auto = any(part.resizes for part in world.job.roles)
+        auto = any(part.is_autosized for part in world.job.roles)
         world.settle(place="node-9" if auto else "")
         self.outcome_is_final()
         if world.gone:
@@ -795,12 +797,12 @@ class Worlds(RuleBasedStateMachine):
     def all_restarts_are_shown(self) -> None:
         """A live job at rest has made every restart that it decided on, unless something called it off."""
         world = self.world
-        if self.disturbed or self.foreign or any(part.resizes or part.awaits_running for part in world.job.roles):
+        if self.disturbed or self.foreign or any(part.is_autosized or part.awaits_running for part in world.job.roles):
             return
         for part in world.job.roles:
-            book = attempts.of_role(world.look().status.ledger, part.name)
+            book = attempts.find_entry(world.look().status.ledger, part.name)
             assert book.pending == ()
-            if part.restart.scope is RestartScope.POD and part.bond is RestartScope.POD and not part.gate:
+            if part.restart.scope is RestartScope.POD and part.barrier_scope is RestartScope.POD and not part.gate:
                 assert book.hidden == {}
 
     def unseen_strangers_go(self) -> None:
@@ -849,7 +851,7 @@ class Worlds(RuleBasedStateMachine):
         """What a role comes to once there is room for all; it stays as it is if some have ended or cannot be made."""
         if part.elastic is None:
             return part.replicas
-        ceiling = attempts.of_role(self.world.job.ledger, part.name).ceiling
+        ceiling = attempts.find_entry(self.world.job.ledger, part.name).ceiling
         wanted = min(max(part.replicas, part.elastic.least), part.elastic.most)
         if ceiling is None or not held or not part.elastic.auto or ceiling.most < 0:
             return wanted
@@ -903,7 +905,7 @@ def resizing() -> st.SearchStrategy[Role]:
             elastic=bounds,
             resize=resize,
             gpus=gpus,
-            recreates=True,
+            recreates_pods=True,
         ),
         st.integers(2, 4),
         st.builds(Elastic, st.integers(1, 2), st.just(4), st.just(True)),

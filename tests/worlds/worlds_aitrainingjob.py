@@ -12,8 +12,8 @@ import msgspec
 from hypothesis import strategies as st
 
 from trainwright.kinds.aitrainingjob import AITRAININGJOB
-from trainwright.kinds.aitrainingjob.conditions import ENDS
-from trainwright.kinds.aitrainingjob.wire import MOST_CONDITIONS, AITrainingJobStatus
+from trainwright.kinds.aitrainingjob.conditions import FINAL_PHASES
+from trainwright.kinds.aitrainingjob.wire import MAX_CONDITIONS, AITrainingJobStatus
 from trainwright.kinds.base import load
 from trainwright.model.job import Job
 from trainwright.model.ledger import Phase
@@ -26,12 +26,12 @@ _POLICIES = ["Never", "OnFailure", "ExitCode", "OnNodeFail", "OnNodeFailWithExit
 _ENDS = ["Any", "Rank0", "All", "None"]
 #: Which step may follow which.
 MOVES: dict[str, frozenset[str]] = {
-    "Pending": frozenset({"Creating", "Running", "Restarting", "Terminating", "Suspended"}) | ENDS,
-    "Creating": frozenset({"Pending", "Running", "Restarting", "Terminating", "Suspended"}) | ENDS,
-    "Running": frozenset({"Pending", "Creating", "Restarting", "Terminating", "Suspended"}) | ENDS,
-    "Restarting": frozenset({"Running", "Terminating", "Suspended"}) | ENDS,
-    "Terminating": frozenset({"Restarting", "Suspended"}) | ENDS,
-    "Suspended": frozenset({"Pending", "Creating", "Running", "Terminating"}) | ENDS,
+    "Pending": frozenset({"Creating", "Running", "Restarting", "Terminating", "Suspended"}) | FINAL_PHASES,
+    "Creating": frozenset({"Pending", "Running", "Restarting", "Terminating", "Suspended"}) | FINAL_PHASES,
+    "Running": frozenset({"Pending", "Creating", "Restarting", "Terminating", "Suspended"}) | FINAL_PHASES,
+    "Restarting": frozenset({"Running", "Terminating", "Suspended"}) | FINAL_PHASES,
+    "Terminating": frozenset({"Restarting", "Suspended"}) | FINAL_PHASES,
+    "Suspended": frozenset({"Pending", "Creating", "Running", "Terminating"}) | FINAL_PHASES,
 }
 
 
@@ -104,22 +104,24 @@ class Story:
     def _hold(self, new: AITrainingJobStatus, plan: Plan) -> None:
         ledger, steps = plan.status.ledger, new.conditions or ()
         assert new.trainwright == ledger
-        assert len(steps) <= MOST_CONDITIONS
+        assert len(steps) <= MAX_CONDITIONS
         assert [one.status for one in steps] == ["False"] * (len(steps) - 1) + ["True"]
         assert new.phase == steps[-1].type
         assert len(msgspec.json.encode(steps)) < 200_000
         if ledger.outcome is not None:
-            assert new.phase in (ENDS if not plan.status.cleaning or self.said.phase in ENDS else {"Terminating"})
+            assert new.phase in (
+                FINAL_PHASES if not plan.status.cleaning or self.said.phase in FINAL_PHASES else {"Terminating"}
+            )
         else:
             assert (new.phase == "Suspended") == (ledger.phase is Phase.SUSPENDED)
             assert new.phase == "Running" or ledger.phase is not Phase.RUNNING
             assert bool(new.restart_replica_name) == (new.phase == "Terminating")
-        assert bool(new.end_time) == (new.phase in ENDS)
+        assert bool(new.end_time) == (new.phase in FINAL_PHASES)
 
     def _follow(self, new: AITrainingJobStatus) -> None:
         """Each step that was added follows from the one before; an end is final."""
         before, after = ([one.type for one in status.conditions or ()] for status in (self.said, new))
-        if self.said.phase in ENDS:
+        if self.said.phase in FINAL_PHASES:
             assert (new.phase, before) == (self.said.phase, after)
         for first, second in pairwise(after):
             assert second in MOVES[first], f"{first} -> {second}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a pod is, in one word and a reason, from the whole object."""
+"""The state of a pod as a phase and a reason, for people. It runs for every change of every pod, so it must be fast."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,14 +11,15 @@ from trainwright.model.child import BACKING_OFF, Waiting
 from trainwright.model.job import Body
 from trainwright.model.meta import CONTAINER_SCHEME, KIND
 
-#: Reasons that every pod has for a moment; not worth a word.
-_ORDINARY = frozenset({"ContainerCreating", "PodInitializing", "Completed", "Error", ""})
-_LONGEST = 300
-_GROUPS = ("initContainerStatuses", "containerStatuses")
+#: Reasons that every pod has for a short time. They are not shown.
+_ORDINARY_REASONS = frozenset({"ContainerCreating", "PodInitializing", "Completed", "Error", ""})
+#: Characters; a longer reason is shortened.
+_MAX_REASON = 300
+_STATUS_LISTS = ("initContainerStatuses", "containerStatuses")
 
 
 class PodCondition(Struct, frozen=True, gc=False):
-    """A pod's phase as we show it, why it is in it, and how often its containers were restarted in place."""
+    """The phase that we show for a pod, its reason, and how often the containers were restarted inside the pod."""
 
     phase: str
     reason: str = ""
@@ -26,36 +27,36 @@ class PodCondition(Struct, frozen=True, gc=False):
 
 
 def condition(pod: Body) -> PodCondition:
-    """Look at a pod."""
+    """The condition of a pod."""
     status = pod.get("status") or {}
     phase = status.get("phase") or "Pending"
-    restarts = sum(one.get("restartCount", 0) for group in _GROUPS for one in status.get(group) or ())
+    restarts = sum(one.get("restartCount", 0) for name in _STATUS_LISTS for one in status.get(name) or ())
     if phase in ("Succeeded", "Failed"):
-        return PodCondition(phase, "" if phase == "Succeeded" else _brief(_end(status)), restarts)
+        return PodCondition(phase, "" if phase == "Succeeded" else _shorten(_failure(status)), restarts)
     if pod["metadata"].get("deletionTimestamp"):
         return PodCondition("Terminating", "", restarts)
     if phase == "Pending" and not pod["spec"].get("nodeName"):
-        return PodCondition("Pending", _brief(_unplaced(status)), restarts)
-    backing_off = _backing_off(status)
+        return PodCondition("Pending", _shorten(_unscheduled(status)), restarts)
+    backing_off = _back_off(status)
     if phase == "Running" and backing_off is not None:
-        return PodCondition(BACKING_OFF, _brief(backing_off), restarts)
-    trouble = _peerless(pod, status) or next(_waiting(status), "") or _explained(status)
+        return PodCondition(BACKING_OFF, _shorten(backing_off), restarts)
+    trouble = _waits_for_peers(pod, status) or next(_waiting(status), "") or _reason_and_message(status)
     if phase == "Pending":
-        return PodCondition("Starting", _brief(trouble or _initialising(pod, status)), restarts)
-    return PodCondition(phase, _brief(trouble or _unready(status)), restarts)
+        return PodCondition("Starting", _shorten(trouble or _init_progress(pod, status)), restarts)
+    return PodCondition(phase, _shorten(trouble or _unready(status)), restarts)
 
 
 def states(status: Body) -> Iterator[tuple[str, Body]]:
-    """Every container's name and state, init containers first."""
-    for group in _GROUPS:
+    """The name and state of each container, init containers first."""
+    for group in _STATUS_LISTS:
         for one in status.get(group) or ():
             yield one.get("name", ""), one.get("state") or {}
 
 
 def exit_text(ended: Body) -> str:
-    """`exit code 1`, `OOMKilled`, `killed by SIGKILL`; no more than is known."""
+    """How a container ended: `exit code 1`, `OOMKilled (exit code 137)`, `killed by SIGKILL`."""
     code, number, reason = ended.get("exitCode", 0), ended.get("signal") or 0, ended.get("reason", "")
-    if reason not in _ORDINARY:
+    if reason not in _ORDINARY_REASONS:
         return f"{reason} (exit code {code})"
     if number:
         return f"killed by {signal_name(number)}"
@@ -63,30 +64,33 @@ def exit_text(ended: Body) -> str:
     return f"{signal_name(implied)}, or exit code {code} from the program" if implied else f"exit code {code}"
 
 
-def _end(status: Body) -> str:
+def _failure(status: Body) -> str:
     ends = [(name, state["terminated"]) for name, state in states(status) if state.get("terminated")]
     bad = [(name, ended) for name, ended in ends if ended.get("exitCode")]
     if not bad:
-        return _explained(status)
+        return _reason_and_message(status)
     name, ended = bad[0]
     message = ended.get("message") or ""
     text = exit_text(ended) + (f": {message}" if message else "")
     return text if len(ends) == 1 else f"{name}: {text}"
 
 
-def _explained(status: Body) -> str:
-    return ": ".join(part for part in (status.get("reason"), status.get("message")) if part)
+def _reason_and_message(source: Body) -> str:
+    return ": ".join(part for part in (source.get("reason"), source.get("message")) if part)
 
 
-def _unplaced(status: Body) -> str:
+def _unscheduled(status: Body) -> str:
     for one in status.get("conditions") or ():
         if one.get("type") == "PodScheduled" and one.get("status") == "False":
-            return ": ".join(part for part in (one.get("reason"), one.get("message")) if part)
+            return _reason_and_message(one)
     return ""
 
 
-def _peerless(pod: Body, status: Body) -> str:
-    """A pod that waits for the ConfigMap of its own job is in no trouble: it is made once all have an address."""
+def _waits_for_peers(pod: Body, status: Body) -> str:
+    """The reason of a pod that waits for the ConfigMap of its own job.
+
+    This is not an error: the operator creates the ConfigMap as soon as all pods of the job have an address.
+    """
     owners = [one for one in pod["metadata"].get("ownerReferences") or () if one.get("controller")]
     if not owners or KIND not in (pod["metadata"].get("labels") or {}):
         return ""
@@ -97,8 +101,8 @@ def _peerless(pod: Body, status: Body) -> str:
     return ""
 
 
-def _backing_off(status: Body) -> str | None:
-    """How a container last ended that waits to be started again; None: there is none. Such a pod does not run."""
+def _back_off(status: Body) -> str | None:
+    """How a container ended that is in restart back-off, or None if no container is. Such a pod does not run."""
     for one in status.get("containerStatuses") or ():
         waiting: Any = (one.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") == BACKING_OFF:
@@ -110,25 +114,21 @@ def _backing_off(status: Body) -> str | None:
 def _waiting(status: Body) -> Iterator[str]:
     for _, state in states(status):
         waiting: Any = state.get("waiting") or {}
-        if waiting.get("reason", "") not in _ORDINARY:
-            yield ": ".join(part for part in (waiting["reason"], waiting.get("message")) if part)
+        if waiting.get("reason", "") not in _ORDINARY_REASONS:
+            yield _reason_and_message(waiting)
 
 
-def _initialising(pod: Body, status: Body) -> str:
+def _init_progress(pod: Body, status: Body) -> str:
     total = len(pod["spec"].get("initContainers") or ())
     done = sum(1 for one in status.get("initContainerStatuses") or () if (one.get("state") or {}).get("terminated"))
     return f"init {done} of {total} done" if total else ""
 
 
 def _unready(status: Body) -> str:
-    waits = [one for one in status.get("containerStatuses") or () if not one.get("ready") and _runs(one)]
-    return "not ready" if waits else ""
+    running = [one for one in status.get("containerStatuses") or () if (one.get("state") or {}).get("running")]
+    return "" if all(one.get("ready") for one in running) else "not ready"
 
 
-def _runs(container: Body) -> bool:
-    return bool((container.get("state") or {}).get("running"))
-
-
-def _brief(text: str) -> str:
+def _shorten(text: str) -> str:
     text = " ".join(text.split()) if "\n" in text else text
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return text if len(text) <= _MAX_REASON else text[: _MAX_REASON - 1] + "…"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices this machine has, as the user says it: `--gpus N`, `--device NAME=N` and the devices file.
+"""The devices that the user declares (`--gpus N`, `--device NAME=N`, the devices file), and the table of device leases.
 
-The device leases of this machine, of all its users: `trainwright get --all-users`.
+`trainwright get --all-users` shows the table: which user and which run holds which device of this machine.
 """
 
 import os
@@ -19,14 +19,15 @@ from trainwright.cli.record import as_yaml
 from trainwright.errors import UsageError
 from trainwright.model.job import Body
 from trainwright.model.problem import nearest
-from trainwright.model.units import Time, moment
+from trainwright.model.units import Time, parse_time
 from trainwright.node.devices.inventory import GPU, KNOWN_VARIABLES, DeviceSet, found_gpus, numbered
 from trainwright.node.devices.leases import HeldDevice, LeaseFolder
 from trainwright.runtime.ports import WallClock
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-MOST = 1024
+#: Devices of one resource.
+MAX_DEVICES = 1024
 _FILE = "devices.yaml"
 _FIELDS = ("devices", "env")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
@@ -36,27 +37,27 @@ _EXAMPLE = "huawei.com/Ascend910=8"
 
 
 def device_options(command: Command) -> Command:
-    """The options of every command that offers this machine's devices; `declared` reads them."""
+    """Add the options that declare devices of this machine; `declared` reads their values."""
     for option in (
         click.option(
             "--device-config",
             metavar="FILE",
             default="",
-            help="Read the devices of other resources, and the variables that name them to containers, from this file."
-            "  [default: trainwright/devices.yaml in $XDG_CONFIG_HOME, else in ~/.config]",
+            help="Read from FILE which devices this machine has, and which environment variables tell a container its "
+            "devices.  [default: trainwright/devices.yaml in $XDG_CONFIG_HOME or ~/.config]",
         ),
         click.option(
             "--device",
             "device",
             metavar="NAME=N",
             multiple=True,
-            help="Say that this machine has N devices of the resource NAME; may be given again.",
+            help="Declare that this machine has N devices of the resource NAME. You can repeat this option.",
         ),
         click.option(
             "--gpus",
-            type=click.IntRange(0, MOST),
+            type=click.IntRange(0, MAX_DEVICES),
             metavar="N",
-            help=f"Pretend that there are N GPUs; short for --device {GPU}=N.",
+            help=f"Declare that this machine has N GPUs. Same as --device {GPU}=N.",
         ),
     ):
         command = option(command)
@@ -64,9 +65,9 @@ def device_options(command: Command) -> Command:
 
 
 def declared(gpus: int | None, device: Sequence[str], device_config: str) -> dict[str, DeviceSet]:
-    """The devices that the user says there are, by resource name. Raises UsageError."""
+    """The devices that the user declares, by resource name. Raises UsageError."""
     found = _file(device_config)
-    numbers = dict([_number(text) for text in device])
+    numbers = dict([_name_and_number(text) for text in device])
     if gpus is not None:
         if numbers.get(GPU, gpus) != gpus:
             raise UsageError(f"--gpus {gpus} and --device {GPU}={numbers[GPU]} contradict each other; give one of them")
@@ -84,41 +85,41 @@ def declared(gpus: int | None, device: Sequence[str], device_config: str) -> dic
     return found
 
 
-def nameless(devices: Mapping[str, DeviceSet]) -> list[str]:
-    """What to tell about devices of which containers learn nothing."""
-    told = []
+def missing_variable_notices(devices: Mapping[str, DeviceSet]) -> list[str]:
+    """A notice for each resource without an environment variable that tells a container which devices it has."""
+    notices = []
     for name, found in devices.items():
         if found.ids and not found.variables:
             near = nearest(name, KNOWN_VARIABLES)
             meant = f" (did you mean {near}?)" if near else ""
-            told.append(
-                f"{name}{meant}: containers are not told which devices are theirs, since no environment variable is"
-                f" known for it; `env` in {default_file()} names one"
+            notices.append(
+                f"{name}{meant}: a container cannot know which of these devices it has, because no environment variable"
+                f" is known for them; set one with `env` in {default_file()}"
             )
-    return told
+    return notices
 
 
 def default_file() -> Path:
-    """Where the devices file is looked for."""
+    """The path of the devices file if `--device-config` is not given."""
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path.home() / ".config") / "trainwright" / _FILE
 
 
-def _number(text: str) -> tuple[str, int]:
+def _name_and_number(text: str) -> tuple[str, int]:
     name, _, number = text.rpartition("=")
     if not name:
         example = f"{text}=8" if _NAME.fullmatch(text) else _EXAMPLE
         raise UsageError(f"--device: {text!r}; expected NAME=N, such as {example}")
-    problem = _problem(name)
+    problem = _name_problem(name)
     if problem:
         raise UsageError(f"--device: {text!r}; {problem}")
-    if not number.isdecimal() or len(number) > 4 or int(number) > MOST:
-        raise UsageError(f"--device: {text!r}; expected a number of devices from 0 to {MOST} after `{name}=`")
+    if not number.isdecimal() or len(number) > 4 or int(number) > MAX_DEVICES:
+        raise UsageError(f"--device: {text!r}; expected a number of devices from 0 to {MAX_DEVICES} after `{name}=`")
     return name, int(number)
 
 
-def _problem(name: str) -> str:
-    """What is wrong with a resource name, if anything: only extended resources are devices."""
+def _name_problem(name: str) -> str:
+    """Why a resource name is wrong, or nothing. Only an extended resource can be a device."""
     if _NAME.fullmatch(name) and not name.partition("/")[0].endswith("kubernetes.io"):
         return ""
     near = nearest(name, KNOWN_VARIABLES) or next((one for one in KNOWN_VARIABLES if one.endswith(f"/{name}")), "")
@@ -130,11 +131,11 @@ def _file(given: str) -> dict[str, DeviceSet]:
     path = Path(given) if given else default_file()
     if not given and not path.exists():
         return {}
-    import yaml  # noqa: PLC0415 - hardly any machine has such a file
+    import yaml  # noqa: PLC0415 - few machines have such a file
 
     try:
         loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        document = yaml.load(path.read_bytes(), Loader=loader)  # noqa: S506 - a safe one
+        document = yaml.load(path.read_bytes(), Loader=loader)  # noqa: S506 - this is a safe loader
     except OSError as error:
         raise UsageError(f"the devices file {path} cannot be read: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -147,7 +148,7 @@ def _file(given: str) -> dict[str, DeviceSet]:
 
 
 def _entry(where: str, name: str, entry: Any) -> DeviceSet:
-    problem = _problem(name)
+    problem = _name_problem(name)
     if problem:
         raise UsageError(f"{where}: {problem}")
     if not isinstance(entry, dict):
@@ -164,13 +165,15 @@ def _entry(where: str, name: str, entry: Any) -> DeviceSet:
 
 
 def _ids(where: str, given: Any) -> tuple[str, ...]:
-    """`8`, `0-7` or a list of ids."""
-    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= MOST:
+    """The ids that `8`, `0-7` or a list means."""
+    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= MAX_DEVICES:
         return numbered(given)
     if isinstance(given, str) and (match := _RANGE.fullmatch(given)) and int(match[1]) <= int(match[2]):
         return tuple(str(number) for number in range(int(match[1]), int(match[2]) + 1))
     if not isinstance(given, list):
-        raise UsageError(f"{where}: found {given!r}, expected a number up to {MOST}, a range such as 0-7, or a list")
+        raise UsageError(
+            f"{where}: found {given!r}, expected a number up to {MAX_DEVICES}, a range such as 0-7, or a list"
+        )
     ids = []
     for index, one in enumerate(given):
         if isinstance(one, bool) or not isinstance(one, int | str) or not str(one).strip() or "," in str(one):
@@ -198,9 +201,9 @@ _HEAD = ["RESOURCE", "DEVICE", "USER", "JOB", "POD", "RUN", "PID", "AGE", "STATE
 
 
 def show_leases(form: str) -> None:
-    """Print every device that somebody holds, in that form. Raises EngineError."""
+    """Print every leased device in this form: table, wide, name, json or yaml. Raises EngineError."""
     folder = LeaseFolder()
-    with folder.mutex():  # nobody who takes leases meets us at a lock
+    with folder.mutex():  # without it, a run that takes a lease would find the lock of this device held by us
         held = folder.held()
     if form in ("table", "wide") and not held:
         click.echo("no device of this machine is leased", err=True)
@@ -220,7 +223,7 @@ def _text(held: list[HeldDevice], form: str) -> str:
 
 
 def _state(one: HeldDevice) -> str:
-    """A run that was killed holds its devices until the last of its processes has ended."""
+    """`ending`: the run was killed, and some of its processes still use the device."""
     return "held" if one.holder.alive else "ending"
 
 
@@ -239,8 +242,9 @@ def _table(held: list[HeldDevice]) -> Iterator[str]:
 
 
 def _row(one: HeldDevice, now: Time) -> list[str]:
-    by = one.holder
-    since = moment(by.since)
+    holder = one.holder
+    since = parse_time(holder.since)
     old = age((now - since).total_seconds()) if since is not None else ""
-    pid = str(by.pid) if by.pid else ""
-    return [one.resource, one.device, by.user or "unknown", by.job, by.pod, by.run, pid, old, _state(one)]
+    pid = str(holder.pid) if holder.pid else ""
+    who = [holder.user or "unknown", holder.job, holder.pod, holder.run, pid]
+    return [one.resource, one.device, *who, old, _state(one)]

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files named on the command line to documents; `-` is standard input. Called by every command that takes manifests.
+"""Read the files that the user names (`-` is standard input), and find out which kind each document has.
 
-Which kind a document is of, who it is about, and what to say if it is none of ours.
-
-Called by every command that reads manifests.
+A document without a known kind gets problems that say what was expected.
 """
 
 import re
@@ -22,7 +20,7 @@ from trainwright.model.problem import Problem, nearest, shown
 
 
 def documents(file: str) -> tuple[Document, ...]:
-    """All documents of one file. Raises MalformedError for whatever cannot be read as manifests."""
+    """All documents of one file. Raises MalformedError if the file cannot be read as manifests."""
     name = "stdin" if file == "-" else click.format_filename(file)
     try:
         return read(name, _bytes(file))
@@ -31,7 +29,7 @@ def documents(file: str) -> tuple[Document, ...]:
 
 
 def examined(file: str) -> tuple[Document | MalformedError, ...]:
-    """All documents of one file, and an error for each part of it that is none."""
+    """All documents of one file, and an error for each part of it that is not a document."""
     name = "stdin" if file == "-" else click.format_filename(file)
     try:
         return tuple(examine(name, _bytes(file)))
@@ -40,7 +38,7 @@ def examined(file: str) -> tuple[Document | MalformedError, ...]:
 
 
 def _bytes(file: str) -> bytes:
-    """The content, or one byte more than may be: enough to see that it is too large."""
+    """The content; at most one byte more than allowed, which is enough to see that the file is too large."""
     if file == "-":
         return sys.stdin.buffer.read(LARGEST + 1)
     with Path(file).open("rb") as stream:
@@ -52,16 +50,16 @@ def _reason(error: OSError) -> str:
         case FileNotFoundError():
             return "no such file"
         case IsADirectoryError():
-            return "this is a directory; name the files in it"
+            return "this is a directory; give the files in it instead"
         case PermissionError():
-            return "not allowed to read it"
+            return "you have no permission to read this file"
         case _:
             return f"cannot be read: {error.strerror or error}"
 
 
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-#: Kubernetes' own objects that people keep in the same file as their job.
-_BESIDE = {
+#: Objects of Kubernetes that users keep in the same file as their job.
+_KUBERNETES_KINDS = {
     "v1": "ConfigMap Endpoints LimitRange Namespace PersistentVolume PersistentVolumeClaim Pod ResourceQuota Secret "
     "Service ServiceAccount",
     "apiextensions.k8s.io/v1": "CustomResourceDefinition",
@@ -77,17 +75,17 @@ _BESIDE = {
 
 
 class DocumentSubject(Struct, frozen=True):
-    """What a document is about: one of our kinds, somebody else's (`beside`), or a problem."""
+    """What a document describes: a job of one of our kinds, another Kubernetes object (`beside`), or neither."""
 
     name: str
     kind: Kind | None = None
     beside: bool = False
     problems: tuple[Problem, ...] = ()
-    #: The kind that was probably meant, where `problems` are about apiVersion and kind alone.
+    #: The kind that the user probably means, if `problems` are only about apiVersion and kind.
     likely: Kind | None = None
 
     def judge(self, body: Body) -> tuple[Problem, ...]:
-        """All problems of the document: a wrong apiVersion or kind does not hide the others."""
+        """All problems of the document. A wrong apiVersion or kind does not hide the other problems."""
         if self.kind is not None:
             return load(self.kind, body).problems
         if self.likely is None:
@@ -95,25 +93,25 @@ class DocumentSubject(Struct, frozen=True):
         meant = {**body, "apiVersion": self.likely.api_version, "kind": self.likely.name}
         heads = {problem.path for problem in self.problems}
         others = load(self.likely, meant).problems
-        # `knd: GenericJob` is told as a missing `kind` already.
+        # For `knd: GenericJob`, `problems` already say that `kind` is missing.
         return (*self.problems, *(one for one in others if "." in one.path or one.nearest not in heads))
 
 
 def subject_of(body: Body) -> DocumentSubject:
-    """Find out what a document is about."""
+    """Find out what a document describes."""
     version, word = body.get("apiVersion"), body.get("kind")
     if not isinstance(version, str) or not isinstance(word, str):
         return DocumentSubject("", problems=tuple(_missing(body)), likely=_likely(version, word))
     kind = find(version, word)
     if kind is not None:
         return DocumentSubject(f"{kind.name} {_name(body)}", kind)
-    if word in _BESIDE.get(version, "").split():
+    if word in _KUBERNETES_KINDS.get(version, "").split():
         return DocumentSubject(f"{version} {word} {_name(body)}", beside=True)
     return DocumentSubject("", problems=(_unknown(version, word),), likely=_likely(version, word))
 
 
 def _likely(version: object, word: object) -> Kind | None:
-    """The kind of that name, whatever the version; else the kind of that version whose name is nearly this one."""
+    """The kind with this name in any version; otherwise the kind of this version with a similar name."""
     named = next((kind for kind in KINDS if kind.name == word), None)
     if named is not None:
         return named
@@ -125,7 +123,7 @@ def _likely(version: object, word: object) -> Kind | None:
 
 
 def _missing(body: Body) -> list[Problem]:
-    """Both words are needed before anything else can be said; one of them may narrow the other down."""
+    """Problems for a missing apiVersion or kind. If one of them is known, the other has fewer valid values."""
     meant = _misspelt(body.get("kind"))
     named = [kind for kind in KINDS if kind.name == body.get("kind") or kind == meant] or KINDS
     versions = " or ".join(version for kind in named for version in kind.served)
@@ -141,8 +139,8 @@ def _missing(body: Body) -> list[Problem]:
 
 
 def _misspelt(word: object) -> Kind | None:
-    """The kind that a word nearly names; a kind of Kubernetes is spelt as it was meant."""
-    if not isinstance(word, str) or word in " ".join(_BESIDE.values()).split():
+    """The kind whose name is similar to the word; None if the word is a kind of Kubernetes."""
+    if not isinstance(word, str) or word in " ".join(_KUBERNETES_KINDS.values()).split():
         return None
     near = nearest(word, [kind.name for kind in KINDS])
     return next((kind for kind in KINDS if kind.name == near != word), None)
@@ -153,33 +151,35 @@ def _unknown(version: str, word: str) -> Problem:
     if own is not None:
         known = " or ".join(own.served)
         return Problem("apiVersion", f"expected {known} for a {word}, found {shown(version)}", own.api_version)
-    names = [kind.name for kind in KINDS] + _BESIDE.get(version, "").split()
+    names = [kind.name for kind in KINDS] + _KUBERNETES_KINDS.get(version, "").split()
     listed = ", ".join(f"{kind.name} ({kind.api_version})" for kind in KINDS)
     return Problem(
-        "kind", f"{word[:60]!r} of {version[:60]!r} is not known here; expected {listed}", nearest(word, names)
+        "kind",
+        f"{word[:60]!r} of {version[:60]!r} is not a kind that Trainwright knows; expected {listed}",
+        nearest(word, names),
     )
 
 
 def _name(body: Body) -> str:
     meta = body.get("metadata")
     meta = meta if isinstance(meta, dict) else {}
-    return f"{_word(meta.get('namespace'), 'default')}/{_word(meta.get('name'), '(no name)')}"
+    return f"{_printable(meta.get('namespace'), 'default')}/{_printable(meta.get('name'), '(no name)')}"
 
 
-def _word(value: object, otherwise: str) -> str:
-    """A name as it can stand in a line of text, or something in its stead."""
+def _printable(value: object, otherwise: str) -> str:
+    """The value if it is a name that can be printed in one line."""
     fit = isinstance(value, str) and value and value.isprintable() and len(value) <= 253
     return str(value) if fit else otherwise
 
 
 def check_namespace(namespace: str) -> None:
-    """Refuse what `--namespace` cannot be."""
+    """Raise UsageError if the value of `--namespace` is not a valid namespace."""
     if namespace and not _NAMESPACE.fullmatch(namespace):
-        raise UsageError(f"{namespace!r} cannot be a namespace: use lower-case letters, digits and dashes")
+        raise UsageError(f"{namespace!r} is not a valid namespace: use lower-case letters, digits and dashes")
 
 
 def placed(document: Document, namespace: str) -> Body:
-    """The manifest in the namespace that was asked for; like kubectl, not against its own word."""
+    """The manifest with the namespace of `--namespace`. Like kubectl, refuse a manifest that has another namespace."""
     meta = document.body.get("metadata")
     if not namespace or not isinstance(meta, dict):
         return document.body

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command in a container, connected to this terminal or to these pipes. `exec` calls it; the supervisor runs it.
+"""`trainwright exec`: run a command inside a replica of a running job, connected to this terminal or to these pipes.
 
-Pipes are handed over as they are. For a terminal a pseudo-terminal stands between: the command has its own, and this
-one is only passed on, key by key, with its size.
-
-`trainwright exec`: a command inside a replica of a live run, with this terminal. That is what debug mode is for.
-
-The engine tells where the replica is; the supervisor of that node runs the command (`terminal` talks to it).
+The engine knows the node of the replica; the supervisor of that node runs the command. The supervisor receives our
+standard files if they are pipes or files. If they are a terminal, it receives a new pseudo-terminal, and this process
+copies bytes and window sizes between the two terminals.
 """
 
 import fcntl
@@ -38,17 +35,17 @@ from trainwright.model.problem import nearest
 from trainwright.node.supervisor.protocol import TerminalEnd, TerminalExec, TerminalSignal
 from trainwright.node.supervisor.terminal import connect
 
-_CHUNK = 64 * 1024
-_LONGEST = 1 << 20
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_CHUNK_BYTES = 64 * 1024
+_MAX_MESSAGE_BYTES = 1 << 20
+_FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def run_in(supervisor: str, container: str, argv: list[str], *, tty: bool | None) -> int:
-    """Run it; its exit code. Without a word about it, it has a terminal if this is one."""
+    """Run the command and return its exit code. With `tty=None` it gets a terminal if this process has one."""
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if tty and not sys.stdin.isatty():
-        raise UsageError("-t needs a terminal, and standard input is none")
-    link = _Link(supervisor)
+        raise UsageError("-t needs a terminal, but standard input is not a terminal")
+    connection = _Connection(supervisor)
     request: TerminalExec = {
         "do": "exec",
         "protocol": SUPERVISOR_PROTOCOL,
@@ -57,66 +54,67 @@ def run_in(supervisor: str, container: str, argv: list[str], *, tty: bool | None
         "argv": argv,
     }
     if tty is False or not (terminal or tty):
-        return _piped(link, request)
+        return _with_pipes(connection, request)
     env = {"TERM": os.environ.get("TERM", "dumb")}
-    return _at_terminal(link, {**request, "env": env, "tty": True})
+    return _with_terminal(connection, {**request, "env": env, "tty": True})
 
 
-class CommandNotStarted(UsageError):  # noqa: N818 - it ends a command, it is no mistake of ours
-    """The command cannot be started; the exit code is what a shell would say: 127 not found, 126 not executable."""
+class CommandNotStarted(UsageError):  # noqa: N818 - the name says what happened
+    """The command cannot be started. The exit code is that of a shell: 127 not found, 126 not executable."""
 
     def __init__(self, text: str, code: int | None) -> None:
         super().__init__(text)
         self.exit_code = code or UsageError.exit_code
 
 
-class _Link:
+class _Connection:
     """The connection to a supervisor."""
 
     def __init__(self, path: str) -> None:
         try:
             self.socket = connect(str(Path(path).parent))
         except OSError as error:
-            raise EngineError(f"the replica's node does not answer at {path}: {error.strerror or error}") from None
-        self._lines, self._ready = LineSplitter(_LONGEST), deque[bytes]()
+            raise EngineError(f"the node of the replica does not answer at {path}: {error.strerror or error}") from None
+        self._lines, self._ready = LineSplitter(_MAX_MESSAGE_BYTES), deque[bytes]()
 
-    def ask(self, request: TerminalExec, fds: list[int]) -> None:
-        """Start the command; Unstarted says why it cannot be."""
+    def start(self, request: TerminalExec, fds: list[int]) -> None:
+        """Start the command with these standard files. Raises CommandNotStarted with the reason."""
         socket.send_fds(self.socket, [encode(request)], fds)
         answer = self._read()
         if not answer.get("ok"):
             raise CommandNotStarted(str(answer.get("error", "the node did not start the command")), answer.get("code"))
 
-    def end(self) -> int:
-        """Wait until the command has ended; its exit code."""
+    def wait(self) -> int:
+        """Wait until the command has ended and return its exit code."""
         end = cast("TerminalEnd", self._read())
         return end["code"]
 
     def signal(self, number: int) -> None:
-        """Pass a signal on."""
+        """Send a signal to the command."""
         message: TerminalSignal = {"signal": number}
         with suppress(OSError):
             self.socket.sendall(encode(message))
 
     def _read(self) -> dict[str, Any]:
-        """The next message; waits for it."""
+        """Wait for the next message."""
         while not self._ready:
-            data = self.socket.recv(_CHUNK)
+            data = self.socket.recv(_CHUNK_BYTES)
             if not data:
-                raise EngineError("the replica's node is gone")
+                raise EngineError("the node of the replica has closed the connection")
             self._ready.extend(self._lines.feed(data))
         return decode(self._ready.popleft())
 
 
-def _piped(link: _Link, request: TerminalExec) -> int:
-    link.ask(request, [0, 1, 2])
-    with _handling(dict.fromkeys(_FORWARDED, link.signal)):
-        return link.end()
+def _with_pipes(connection: _Connection, request: TerminalExec) -> int:
+    connection.start(request, [0, 1, 2])
+    with _handling(dict.fromkeys(_FORWARDED_SIGNALS, connection.signal)):
+        return connection.wait()
 
 
 @contextmanager
-def _handling(acts: dict[signal.Signals, Callable[[int], None]]) -> Iterator[None]:
-    before = {number: signal.signal(number, lambda got, _: acts[signal.Signals(got)](got)) for number in acts}
+def _handling(handlers: dict[signal.Signals, Callable[[int], None]]) -> Iterator[None]:
+    """Install signal handlers and restore the previous ones at the end."""
+    before = {number: signal.signal(number, lambda got, _: handlers[signal.Signals(got)](got)) for number in handlers}
     try:
         yield
     finally:
@@ -124,19 +122,19 @@ def _handling(acts: dict[signal.Signals, Callable[[int], None]]) -> Iterator[Non
             signal.signal(number, handler)
 
 
-def _at_terminal(link: _Link, request: TerminalExec) -> int:
+def _with_terminal(connection: _Connection, request: TerminalExec) -> int:
     ours, theirs = os.openpty()
     _resize(ours)
     try:
-        link.ask(request, [theirs, theirs, theirs])
+        connection.start(request, [theirs, theirs, theirs])
     finally:
         os.close(theirs)
     with _raw(), _handling({signal.SIGWINCH: lambda _: _resize(ours)}):
-        return _pass_on(link, ours)
+        return _relay(connection, ours)
 
 
 def _resize(terminal: int) -> None:
-    """Give it this one's size; the kernel tells whoever is in it."""
+    """Give the pseudo-terminal the size of our terminal. The kernel sends SIGWINCH to the processes in it."""
     with suppress(OSError):
         size = fcntl.ioctl(0, termios.TIOCGWINSZ, b"\0" * 8)
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
@@ -144,19 +142,19 @@ def _resize(terminal: int) -> None:
 
 @contextmanager
 def _raw() -> Iterator[None]:
-    """Keys as they come, Ctrl-C too; the terminal is put back whatever happens."""
+    """Put our terminal into raw mode, so that the command receives each key, even Ctrl-C; restore it at the end."""
     before = termios.tcgetattr(0)
     try:
-        tty.setraw(0, termios.TCSADRAIN)  # what was typed ahead is not to be lost
+        tty.setraw(0, termios.TCSADRAIN)  # TCSADRAIN keeps the input that was typed before
         yield
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
-def _pass_on(link: _Link, terminal: int) -> int:
-    """Both ways, until the command has ended and all it wrote is shown."""
+def _relay(connection: _Connection, terminal: int) -> int:
+    """Copy in both directions until the command has ended and all its output is shown; return its exit code."""
     with selectors.DefaultSelector() as selector:
-        for fd in (0, terminal, link.socket.fileno()):
+        for fd in (0, terminal, connection.socket.fileno()):
             selector.register(fd, selectors.EVENT_READ)
         while True:
             ready = {key.fd for key, _ in selector.select()}
@@ -164,16 +162,16 @@ def _pass_on(link: _Link, terminal: int) -> int:
                 selector.unregister(terminal)
             if 0 in ready and not _copy(0, terminal):
                 selector.unregister(0)
-            if link.socket.fileno() in ready:
-                code = link.end()
+            if connection.socket.fileno() in ready:
+                code = connection.wait()
                 _drain(terminal)
                 return code
 
 
 def _copy(source: int, target: int) -> bool:
     try:
-        data = os.read(source, _CHUNK)
-    except OSError:  # how a terminal says that nobody is in it any more
+        data = os.read(source, _CHUNK_BYTES)
+    except OSError:  # a pseudo-terminal reports EIO when no process has it open any more
         return False
     view = memoryview(data)
     while view:
@@ -187,6 +185,7 @@ def _drain(terminal: int) -> None:
         pass
 
 
+#: The annotation of a node with the path of its supervisor's socket.
 SUPERVISOR = f"{PREFIX}/supervisor"
 
 
@@ -195,14 +194,26 @@ SUPERVISOR = f"{PREFIX}/supervisor"
 @click.argument("replica", metavar="REPLICA")
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED, required=True)
 @namespaced
-@click.option("-c", "--container", metavar="NAME", default="", help="Which container.  [default: the first]")
-@click.option("-i", is_flag=True, expose_value=False, help="Accepted for kubectl's sake: input is always passed on.")
-@click.option("-t/-T", "--tty/--no-tty", default=None, help="A terminal for it, or none.  [default: if this is one]")
+@click.option(
+    "-c", "--container", metavar="NAME", default="", help="Run in the container NAME.  [default: the first container]"
+)
+@click.option(
+    "-i",
+    is_flag=True,
+    expose_value=False,
+    help="Ignored; accepted as in kubectl. The command always receives the input.",
+)
+@click.option(
+    "-t/-T",
+    "--tty/--no-tty",
+    default=None,
+    help="Give COMMAND a terminal or none.  [default: a terminal if this is one]",
+)
 def command(job: str, replica: str, words: tuple[str, ...], namespace: str, container: str, tty: bool | None) -> int:
-    """Run COMMAND in REPLICA of JOB, which must be running; exit with its exit code.
+    """Run COMMAND in REPLICA of JOB, which must be running, and exit with the exit code of COMMAND.
 
-    REPLICA is ROLE-INDEX such as worker-0, or the name of its pod. The command sees what the replica sees: its network,
-    files, environment and working directory.
+    REPLICA is ROLE-INDEX such as worker-0, or the name of a pod. COMMAND has the network, files, environment variables
+    and working directory of the replica.
 
     \b
     Examples:
@@ -212,22 +223,21 @@ def command(job: str, replica: str, words: tuple[str, ...], namespace: str, cont
     """
     reached = reach(job, namespace)
     pod = _pod(reached, replica)
-    place = _container(pod, container)
-    return run_in(_supervisor(reached, pod), place, list(words), tty=tty)
+    return run_in(_supervisor(reached, pod), _container_id(pod, container), list(words), tty=tty)
 
 
 def _pod(reached: LiveJob, word: str) -> Body:
-    """The replica's pod that runs."""
+    """The running pod of a replica. Raises UsageError."""
     pods = reached.pods()
     names = {_name(pod): pod for pod in pods} | {pod["metadata"]["name"]: pod for pod in pods}
     found: Body | None = {name.lower(): pod for name, pod in names.items()}.get(word.lower())
     if found is None:
         meant = near_replica(word, names)
-        there = ", ".join(_name(pod) for pod in pods[:8]) + ", …" * (len(pods) > 8)
-        hint = f"; {meant}" if meant else f"; there are {there}" if pods else "; it has none now"
+        known = ", ".join(_name(pod) for pod in pods[:8]) + ", …" * (len(pods) > 8)
+        hint = f"; {meant}" if meant else f"; it has {known}" if pods else "; it has no replicas now"
         raise UsageError(f"{reached.run.key} has no replica {word!r}{hint}")
     state = condition(found)
-    if state.phase not in ("Running", BACKING_OFF):  # of several containers, one that runs may still be entered
+    if state.phase not in ("Running", BACKING_OFF):  # another container of the pod may still run
         why = f" ({state.reason})" if state.reason else ""
         raise UsageError(f"{word} is not running: {state.phase}{why}")
     return found
@@ -238,8 +248,8 @@ def _name(pod: Body) -> str:
     return f"{labels.get(ROLE)}-{labels.get(INDEX)}"
 
 
-def _container(pod: Body, word: str) -> str:
-    """The id of a container that runs."""
+def _container_id(pod: Body, word: str) -> str:
+    """The id of a running container. Raises UsageError."""
     statuses = {one["name"]: one for one in pod["status"].get("containerStatuses") or ()}
     name = word or next(iter(statuses), "")
     if name not in statuses:
@@ -254,6 +264,6 @@ def _container(pod: Body, word: str) -> str:
 
 def _supervisor(reached: LiveJob, pod: Body) -> str:
     name = pod["spec"]["nodeName"]
-    node = reached.portal.get("nodes", ("", name))
-    told = (node["metadata"].get("annotations") or {}).get(SUPERVISOR)
-    return str(told or reached.run.folder / "nodes" / name / "supervisor.sock")
+    node = reached.client.get("nodes", ("", name))
+    path = (node["metadata"].get("annotations") or {}).get(SUPERVISOR)
+    return str(path or reached.run.folder / "nodes" / name / "supervisor.sock")

@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spans of time on the command line: `30`, `1.5m`, `1h30m` in, `12.3s`, `5m03s` out. Used by options and by views.
+"""Option types of the command line: durations, and options in the style of Go programs, which a file can set too.
 
-Options as operators written in Go take them: `-v=4`, `--leader-elect=true`, `-logtostderr`. For `cli.operator`
-and, where they are the same, for `cli.run`.
-
-A start line that works for one of the operators whose jobs we run should work here, unchanged.
-
-The options of a command from a file: YAML, one key per option, `lease-duration` or `leaseDuration`.
-
-An option's callback: what it finds becomes the command's defaults, so the environment and the command line come first.
+Go programs accept `-v=4`, `--leader-elect=true` and `-logtostderr`. The command line of an original operator works here
+without a change. The option file is YAML with one key per option, `lease-duration` or `leaseDuration`. Its values
+become the defaults of the command, so environment variables and the command line override them.
 """
 
 import logging
 import re
 from collections.abc import Callable
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,27 +25,28 @@ if TYPE_CHECKING:
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _WHOLE = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+")
-#: A year; longer is a slip of the keyboard, and timers need not be able to take it.
-LONGEST = 366 * 86400.0
+#: About a year. A longer time is a typing error, and some timers do not support it.
+_MAX_SECONDS = 366 * 86400.0
 
 
 class Duration(click.ParamType[float]):
-    """An option that takes a span of time; a bare number is seconds."""
+    """An option that takes a duration. A number without a unit means seconds."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The seconds."""
+        """Return the seconds."""
         seconds = parse(str(value))
-        if seconds is None or seconds > LONGEST:
-            self.fail(f"{value!r} is not a span of time; write 30, 30s, 5m, 1h or 1h30m", param, ctx)
+        if seconds is None or seconds > _MAX_SECONDS:
+            self.fail(f"{value!r} is not a duration; write 30, 30s, 5m, 1h or 1h30m", param, ctx)
         return seconds
 
 
 def parse(text: str) -> float | None:
-    """The seconds that a text names."""
+    """The seconds of a text such as `30`, `1.5m` or `1h30m`; None if it is not a duration."""
     try:
-        return _bare(float(text))
+        seconds = float(text)
+        return seconds if 0 <= seconds < inf else None
     except ValueError:
         pass
     if not _WHOLE.fullmatch(text):
@@ -56,12 +54,8 @@ def parse(text: str) -> float | None:
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
 
 
-def _bare(seconds: float) -> float | None:
-    return seconds if 0 <= seconds < float("inf") else None
-
-
 def spell(seconds: float) -> str:
-    """As people read it: a tenth of a second below a minute, two units above."""
+    """Format a duration: tenths of a second below a minute (`12.3s`), two units above (`5m03s`)."""
     if seconds < 59.95:
         return f"{max(seconds, 0):.1f}s"
     whole = round(seconds)
@@ -73,22 +67,22 @@ def spell(seconds: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length that somebody chose: `90 s`, `1.5 s`; from an hour on also as people read it."""
+    """Format a configured duration: `90 s`, `1.5 s`; from an hour on also as `spell` does."""
     return f"{seconds:g} s" + (f" ({spell(seconds)})" if seconds >= 3600 else "")
 
 
 def age(seconds: float) -> str:
-    """As a table shows it: whole seconds, so that it does not change more often."""
+    """Format an age for a table: in whole seconds, so that it changes at most once per second."""
     return f"{max(int(seconds), 0)}s" if seconds < 60 else spell(seconds)
 
 
-_WORD = re.compile(r"-([A-Za-z][A-Za-z0-9-]*)((?:=.*)?)", re.DOTALL)
+_GO_OPTION = re.compile(r"-([A-Za-z][A-Za-z0-9-]*)((?:=.*)?)", re.DOTALL)
 _TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
 _FALSE = frozenset({"0", "f", "false", "n", "no", "off"})
 
 
 class GoCommand(click.Command):
-    """A command whose options may be written with one dash, and each also as an environment variable of its name."""
+    """A command whose long options also work with one dash, and as environment variables under each of their names."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -99,25 +93,25 @@ class GoCommand(click.Command):
             param.envvar = [*(f"{prefix}_{name}" for name in names), *given]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Give every long option its two dashes."""
+        """Add the second dash to long options."""
         known = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
         return super().parse_args(ctx, [_dashed(word, known) for word in args])
 
 
 def _dashed(word: str, known: set[str]) -> str:
-    match = _WORD.fullmatch(word)
+    match = _GO_OPTION.fullmatch(word)
     if match is None or f"-{match[1]}" in known or f"--{match[1]}" not in known:
         return word
     return f"-{word}"
 
 
 class Switch(click.ParamType[bool]):
-    """An option that is on when it is there, unless it says otherwise."""
+    """A Boolean option: `--name` means true, `--name=false` means false."""
 
     name = "switch"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
-        """Whether it is on."""
+        """Return the value."""
         if isinstance(value, bool):
             return value
         word = str(value).strip().lower()
@@ -127,12 +121,12 @@ class Switch(click.ParamType[bool]):
 
 
 class PortRange(click.ParamType[tuple[int, int]]):
-    """The first and the last of some ports: `35000,65000`."""
+    """A range of ports, given as the first and the last one: `35000,65000`."""
 
     name = "ports"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """The two."""
+        """Return the first and the last port."""
         given = value if isinstance(value, list | tuple) else re.split("[,-]", str(value))
         words = [str(word).strip() for word in given]
         if len(words) != 2 or not all(word.isdecimal() for word in words):
@@ -144,18 +138,18 @@ class PortRange(click.ParamType[tuple[int, int]]):
 
 
 class Servers(click.ParamType[str]):
-    """Where servers are: `host:port,…`. They speak plain HTTP, so a scheme says no more than that."""
+    """Addresses of servers: `host:port,…`. The servers use plain HTTP, so the scheme http:// may be left out."""
 
     name = "servers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Hosts and ports alone."""
+        """Return `host:port,…` without schemes."""
         words = [word.strip() for word in str(value).split(",") if word.strip()]
-        return ",".join(self._place(word, param, ctx) for word in words)
+        return ",".join(self._address(word, param, ctx) for word in words)
 
-    def _place(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        scheme, _, place = word.rpartition("://")
-        host, _, port = place.rstrip("/").rpartition(":")
+    def _address(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        scheme, _, address = word.rpartition("://")
+        host, _, port = address.rstrip("/").rpartition(":")
         if scheme not in ("", "http", "etcd") or not host or "/" in host or not port.isdecimal():
             self.fail(f"{word!r} is not a server; write host:port", param, ctx)
         if not 0 < int(port) < 65536:
@@ -164,38 +158,38 @@ class Servers(click.ParamType[str]):
 
 
 class Words(click.ParamType[frozenset[str]]):
-    """Some words, `A,B`; `default` among them stands for those that are known, `none` for no word at all."""
+    """A list of words, `A,B`. The word `default` stands for all default words, and `none` for an empty list."""
 
     name = "words"
 
-    def __init__(self, known: frozenset[str]) -> None:
-        self.known = known
+    def __init__(self, default: frozenset[str]) -> None:
+        self._default = default
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[str]:
-        """The words."""
+        """Return the words."""
         if isinstance(value, frozenset):
             return value
         given = [word for one in str(value).split(",") if (word := one.strip())]
         found: set[str] = set()
         for word in given:
-            found |= self.known if word == "default" else {word} - {"none"}
+            found |= self._default if word == "default" else {word} - {"none"}
         if not given or ("none" in given and len(given) > 1):
             self.fail(f"{value!r}: expected words with commas between them, `default` or `none`", param, ctx)
         return frozenset(found)
 
 
 class Conditions(click.ParamType[frozenset[tuple[str, str]]]):
-    """Conditions of nodes that mean trouble: `GPUMissing`, which is as good as `GPUMissing=True`, `GPUReady=False`."""
+    """A list of node conditions that mean a failure, such as `GPUReady=False`. `GPUMissing` means `GPUMissing=True`."""
 
     name = "conditions"
 
-    def __init__(self, known: frozenset[tuple[str, str]]) -> None:
-        self._words = Words(frozenset(f"{type_}={status}" for type_, status in known))
+    def __init__(self, default: frozenset[tuple[str, str]]) -> None:
+        self._words = Words(frozenset(f"{type_}={status}" for type_, status in default))
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> frozenset[tuple[str, str]]:
-        """Their types, each with the status that means trouble."""
+        """Return the types, each with the status that means a failure."""
         if isinstance(value, frozenset):
             return value
         return frozenset([self._pair(word, param, ctx) for word in self._words.convert(value, param, ctx)])
@@ -208,10 +202,10 @@ class Conditions(click.ParamType[frozenset[tuple[str, str]]]):
 
 
 class ZapLevel(click.ParamType[int]):
-    """A level of zap, the log library of operators written in Go: a word, or a number that grows with the detail."""
+    """A level of zap, the log library of operators in Go: a word, or a number. Higher numbers log more."""
 
     name = "level"
-    _WORDS: ClassVar = {
+    _LEVELS: ClassVar = {
         "debug": logging.DEBUG,
         "info": logging.INFO,
         "warn": logging.WARNING,
@@ -220,39 +214,52 @@ class ZapLevel(click.ParamType[int]):
     }
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The level of Python's `logging`. Every number of zap from 1 on is some debug level."""
-        if isinstance(value, int) and not isinstance(value, bool) and value in self._WORDS.values():
+        """Return the level of Python's `logging`. All numbers of zap from 1 on are debug levels."""
+        if isinstance(value, int) and not isinstance(value, bool) and value in self._LEVELS.values():
             return value
         word = str(value).strip().lower()
         if word.isdecimal() and int(word) > 0:
             return logging.DEBUG
-        if word not in self._WORDS:
-            self.fail(f"{value!r} is not a level; write {', '.join(self._WORDS)} or a number from 1 on", param, ctx)
-        return self._WORDS[word]
+        if word not in self._LEVELS:
+            self.fail(f"{value!r} is not a level; write {', '.join(self._LEVELS)} or a number from 1 on", param, ctx)
+        return self._LEVELS[word]
 
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def switch(*names: str, default: bool = False, **more: Any) -> Decorator:
-    """An option of that type: `--name`, `--name=true`, `--name=false`."""
+    """A decorator for an option of type `Switch`."""
     return click.option(
         *names, type=Switch(), is_flag=False, flag_value="true", default=default, metavar="[true|false]", **more
     )
 
 
-_HUMP = re.compile(r"(?<=[a-z0-9])[A-Z]")
+duration_option = partial(click.option, type=Duration(), metavar="TIME", show_default=True)
+text_option = partial(click.option, default="")
+
+
+def kubeconfig_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose a cluster."""
+    text = "Use this context of the kubeconfig.  [default: its current context]"
+    function = text_option("--context", metavar="NAME", help=text)(function)
+    return text_option("--kubeconfig", metavar="FILE", help="Use FILE instead of $KUBECONFIG or ~/.kube/config.")(
+        function
+    )
+
+
+_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])[A-Z]")
 
 
 def from_file(ctx: click.Context, param: click.Parameter, name: str) -> str:
-    """Read the file, if one is named; UsageError or ManifestError, with its line."""
+    """Option callback: read the defaults from a file. Raises UsageError or ManifestError with the line."""
     if name:
         ctx.default_map = _defaults(ctx, param, _read(name))
     return name
 
 
 def _read(name: str) -> "Document":
-    from trainwright.manifest import read  # noqa: PLC0415 - YAML, which most commands do not need
+    from trainwright.manifest import read  # noqa: PLC0415 - it imports a YAML parser, which most commands do not need
 
     try:
         text = Path(name).expanduser().read_bytes()
@@ -264,17 +271,17 @@ def _read(name: str) -> "Document":
     return documents[0]
 
 
-def _defaults(ctx: click.Context, itself: click.Parameter, document: "Document") -> dict[str, Any]:
+def _defaults(ctx: click.Context, file_option: click.Parameter, document: "Document") -> dict[str, Any]:
     known = {
         option.removeprefix("--"): param
         for param in ctx.command.params
         for option in param.opts
-        if option.startswith("--") and param is not itself
+        if option.startswith("--") and param is not file_option
     }
     found: dict[str, Any] = {}
     for key, value in document.body.items():
         where = f"{document.file}:{document.line(key)}: {key}"
-        option = _HUMP.sub(lambda match: f"-{match[0].lower()}", key)
+        option = _CAMEL_CASE.sub(lambda match: f"-{match[0].lower()}", key)
         if option not in known:
             hint = nearest(option, known)
             raise UsageError(f"{where}: there is no such option" + (f"; did you mean `{hint}`?" if hint else ""))
@@ -284,7 +291,7 @@ def _defaults(ctx: click.Context, itself: click.Parameter, document: "Document")
 
 
 def _value(ctx: click.Context, param: click.Parameter, value: Any, where: str) -> Any:
-    """As the command line would have it."""
+    """Convert a value of the file as the command line would."""
     if isinstance(value, list):
         value = [str(word) for word in value] if param.multiple else ",".join(str(word) for word in value)
     elif isinstance(value, dict):
@@ -292,7 +299,7 @@ def _value(ctx: click.Context, param: click.Parameter, value: Any, where: str) -
     elif param.multiple:
         value = [value]
     try:
-        # Twice is as good as once: what comes out is what goes in again.
+        # click converts defaults once more, which is safe: every type here also accepts its own result.
         return param.type_cast_value(ctx, value)
     except click.BadParameter as error:
         raise UsageError(f"{where}: {error.message}") from None

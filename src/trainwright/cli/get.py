@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a job whose run was killed before it could write how the job ended. `get` shows it.
+"""`trainwright get`: list the jobs that run on this machine, or show a job with its replicas or with its end.
 
-Sources are the files that the run writes as things happen: `run.json`, `replicas.jsonl` and `events.jsonl`.
-
-`trainwright get`: jobs that are being run on this machine, and with a name also their replicas, or how they ended.
-
-Live ones are asked of their engine (`live_job`); of the others the folder of the last run tells (`record`).
+The engine of a live run gives the current state. For a run that has ended, the command reads the folder of the run. A
+killed run has no final status; then `run.json`, `replicas.jsonl` and `events.jsonl` have what it wrote before.
 """
 
 from collections.abc import Iterator
@@ -21,7 +18,16 @@ from trainwright.cli.devices import show_leases
 from trainwright.cli.flags import age
 from trainwright.cli.live_job import namespaced, reach
 from trainwright.cli.output import columns
-from trainwright.cli.record import PodCount, RecordedPod, RunInfo, as_yaml, events, facts_of, pods, shown, status_of
+from trainwright.cli.record import (
+    PodCount,
+    RecordedPod,
+    as_yaml,
+    count_restarts,
+    read_events,
+    read_job,
+    read_pods,
+    read_run_info,
+)
 from trainwright.cli.runs import Run, find, jobs, latest
 from trainwright.cli.show.news import JobVerdict
 from trainwright.cli.show.text import details, headline
@@ -34,66 +40,18 @@ from trainwright.kinds.registry import find as kind_of
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ATTEMPT, INDEX, ROLE, Key
-from trainwright.model.units import Time, members, moment
+from trainwright.model.units import Time, parse_indexes, parse_time
 from trainwright.runtime.ports import WallClock
 
-#: Replicas and events that are listed.
-_MOST_REPLICAS = 50
-_MOST_EVENTS = 5
-_UNKNOWN = "how the job and its replicas ended, and restarts of containers inside a pod"
-
-
-def restarts(folder: Path, key: Key) -> int:
-    """Pods that replaced another one of the same replica."""
-    seen = _pods(folder, key)
-    return len(seen) - len({one.replica for one in seen})
-
-
-def lines(folder: Path, key: Key, word: str) -> Iterator[str]:
-    """What `get` prints below the table of jobs."""
-    yield _headline(key, facts_of(folder))
-    yield f"not known: {_UNKNOWN}"
-    last = {one.replica: one for one in _pods(folder, key)}
-    if last:
-        yield ""
-        rows = [[one.replica, one.pod, str(one.attempt)] for one in list(last.values())[:_MOST_REPLICAS]]
-        yield from columns(["REPLICA", "LAST POD", "ATTEMPT"], rows)
-        if len(last) > _MOST_REPLICAS:
-            yield f"… and {len(last) - _MOST_REPLICAS} more"
-    told = [_event(one) for one in events(folder) if _is_of(one, key, {pod.pod for pod in _pods(folder, key)})]
-    if told:
-        yield ""
-        yield "last events:"
-        yield from (f"  {text}" for text in told[-_MOST_EVENTS:])
-    yield ""
-    yield f"`trainwright logs {word}` prints the logs; they are in {folder}, without a final status"
-
-
-def _headline(key: Key, facts: RunInfo | None) -> str:
-    who = f" (process {facts.pid}, started at {facts.started})" if facts is not None else ""
-    return f"{key.name} was lost: its run{who} was killed"
-
-
-def _pods(folder: Path, key: Key) -> list[RecordedPod]:
-    return [one for one in pods(folder) if one.job == str(key)]
-
-
-def _is_of(event: Body, key: Key, names: set[str]) -> bool:
-    about = event.get("involvedObject") or {}
-    return about.get("namespace") == key.namespace and about.get("name") in {key.name, *names}
-
-
-def _event(event: Body) -> str:
-    about = (event.get("involvedObject") or {}).get("name", "")
-    at = event.get("lastTimestamp") or event.get("eventTime") or ""
-    return clean(f"{at} {about} {event.get('reason', '')}: {event.get('message', '')}".strip())
-
+#: How many replicas and events of a killed run are listed.
+_MAX_REPLICAS = 50
+_MAX_EVENTS = 5
 
 Form = Literal["table", "wide", "json", "yaml", "name"]
 
 
 class ListedJob(Struct, frozen=True):
-    """One job: its last run, the object, and its pods if it is live."""
+    """One job: its live or last run, the job object, and its pods if the run is live."""
 
     run: Run
     body: Body
@@ -103,8 +61,8 @@ class ListedJob(Struct, frozen=True):
 @click.command("get")
 @click.argument("names", metavar="[JOB]...", nargs=-1)
 @namespaced
-@click.option("-a", "--all", "every", is_flag=True, help="Also jobs whose last run is over.")
-@click.option("--all-users", is_flag=True, help="Show which device of this machine is leased by which user and run.")
+@click.option("-a", "--all", "include_ended", is_flag=True, help="List also jobs whose last run has ended.")
+@click.option("--all-users", is_flag=True, help="Show which user and run leases which device of this machine.")
 @click.option(
     "-o",
     "--output",
@@ -112,13 +70,13 @@ class ListedJob(Struct, frozen=True):
     type=click.Choice(["table", "wide", "json", "yaml", "name"]),
     default="table",
     show_default=True,
-    help="A table, one with more columns, the objects, or their names.",
+    help="Print a table, a table with more columns, the objects, or only their names.",
 )
-def command(names: tuple[str, ...], namespace: str, every: bool, all_users: bool, form: Form) -> None:
-    """List the jobs that are being run on this machine, or show each JOB with its replicas.
+def command(names: tuple[str, ...], namespace: str, include_ended: bool, all_users: bool, form: Form) -> None:
+    """List the jobs that run on this machine, or show each JOB with its replicas.
 
-    A job whose run is over is shown as it ended. The jobs of other users are theirs to see; which devices they hold is
-    shown by --all-users.
+    For a job whose run has ended, the command shows how it ended. You see only your own jobs; --all-users shows which
+    devices other users hold.
 
     \b
     Examples:
@@ -128,32 +86,32 @@ def command(names: tuple[str, ...], namespace: str, every: bool, all_users: bool
       trainwright get --all-users
     """
     if all_users:
-        if names or namespace or every:
+        if names or namespace or include_ended:
             raise UsageError("--all-users lists the device leases of this machine; it takes no JOB, -n or -a")
         show_leases(form)
         return
     if names:
-        found = [_known(find(name, namespace)) for name in names]
+        found = [_listed(find(name, namespace)) for name in names]
     else:
         state = home()
         runs = [run for key in jobs(state) if (run := latest(state, key)) is not None]
-        found = [_known(run) for run in runs if (run.live or every) and namespace in ("", run.key.namespace)]
+        found = [_listed(run) for run in runs if (run.live or include_ended) and namespace in ("", run.key.namespace)]
     if not found:
-        click.echo("nothing is being run here; `trainwright get -a` lists what was", err=True)
+        click.echo("no job is running here; `trainwright get -a` lists the jobs that have ended", err=True)
     elif form in ("table", "wide"):
         click.echo("\n".join(_tables(found, detailed=bool(names), wide=form == "wide")))
     else:
         click.echo(_objects(found, form, alone=len(names) == 1), nl=False)
 
 
-def _known(run: Run) -> ListedJob:
+def _listed(run: Run) -> ListedJob:
     if not run.live:
-        return ListedJob(run, status_of(run.folder, run.key))
+        return ListedJob(run, read_job(run.folder, run.key))
     try:
         reached = reach(str(run.key))
-    except UsageError:  # it has just ended
-        return ListedJob(run, status_of(run.folder, run.key))
-    with reached.portal:
+    except UsageError:  # the run has ended since `find` or `latest` looked
+        return ListedJob(run, read_job(run.folder, run.key))
+    with reached.client:
         return ListedJob(run, reached.body, reached.pods())
 
 
@@ -184,106 +142,108 @@ def _tables(found: list[ListedJob], *, detailed: bool, wide: bool) -> Iterator[s
             yield from _ended(one.run)
 
 
+# -- the row of a job -------------------------------------------------------------------------------------------------
+
+
 def _row(one: ListedJob, now: Time, *, wide: bool) -> list[str]:
-    status, ledger = one.body.get("status") or {}, _ledger(one)
+    ledger = _ledger(one)
     row = [
         one.run.key.namespace,
         one.run.key.name,
         one.body.get("kind", "?"),
-        _state(one.body, status) if one.run.live or ledger.outcome is not None else _word(one.run),
-        _counted_replicas(one, ledger),
+        _phase(one.body) if one.run.live or ledger.outcome is not None else _run_outcome(one.run),
+        _replica_counts(one, ledger),
         str(_restarts(one, ledger)),
-        _age(one.body.get("metadata") or {}, now) or _since_start(one.run, now),
+        _age(one.body.get("metadata") or {}, now) or _run_age(one.run, now),
     ]
     return row + [str(one.run.folder)] * wide
 
 
-def _counted_replicas(one: ListedJob, ledger: Ledger) -> str:
-    """`2/4`; a run that was killed has not said how many had succeeded."""
-    total = _total(one.body)
-    return f"{_there(one, ledger)}/{total}" if one.run.live or _endings(one.run) else f"?/{total or '?'}"
+def _phase(body: Body) -> str:
+    kind = kind_of(body.get("apiVersion", ""), body.get("kind", ""))
+    return (kind.phase_of(body.get("status") or {}) if kind is not None else "") or "Pending"
+
+
+def _run_outcome(run: Run) -> str:
+    """How the run of a job without an outcome ended."""
+    return next((verdict.outcome for verdict in _verdicts(run)), "Lost")
+
+
+def _replica_counts(one: ListedJob, ledger: Ledger) -> str:
+    """`2/4`: running replicas, or succeeded ones if the job has ended. A killed run has not recorded the number."""
+    kind = kind_of(one.body.get("apiVersion", ""), one.body.get("kind", ""))
+    total = sum(role.replicas for role in within_bounds(load(kind, one.body).job).roles) if kind is not None else 0
+    if not one.run.live and not _verdicts(one.run):
+        return f"?/{total or '?'}"
+    if one.pods is not None and ledger.outcome is None:
+        return f"{sum(condition(pod).phase == 'Running' for pod in one.pods)}/{total}"
+    return f"{sum(len(parse_indexes(role.succeeded)) for role in ledger.roles)}/{total}"
 
 
 def _restarts(one: ListedJob, ledger: Ledger) -> int:
-    """Of a live job as its ledger and its pods tell; of one whose run is over, as the run told at its end."""
+    """From the ledger and the pods of a live job; from the verdict or the recorded pods if the run has ended."""
     if one.pods is not None:
-        return shown(ledger, (_counted(pod) for pod in one.pods))
-    told = [ending.restarts for ending in _endings(one.run)]
-    return told[0] if told else restarts(one.run.folder, one.run.key)
+        return count_restarts(ledger, (_pod_count(pod) for pod in one.pods))
+    verdict = next(iter(_verdicts(one.run)), None)
+    if verdict is not None:
+        return verdict.restarts
+    recorded = _recorded_pods(one.run.folder, one.run.key)
+    return len(recorded) - len({pod.replica for pod in recorded})
 
 
-def _counted(pod: Body) -> PodCount:
+def _pod_count(pod: Body) -> PodCount:
     labels = pod["metadata"]["labels"]
     return PodCount(labels[ROLE], int(labels[INDEX]), int(labels.get(ATTEMPT) or 0), condition(pod).restarts)
 
 
-def _endings(run: Run) -> list[JobVerdict]:
-    """What the run told of this job at its end."""
-    facts = facts_of(run.folder)
-    return [one for one in facts.endings if (one.namespace, one.name) == _pair(run)] if facts is not None else []
+def _verdicts(run: Run) -> list[JobVerdict]:
+    """The verdict on this job that the run recorded at its end, if any."""
+    info, key = read_run_info(run.folder), run.key
+    return [one for one in info.endings if (one.namespace, one.name) == (key.namespace, key.name)] if info else []
 
 
-def _state(body: Body, status: Body) -> str:
-    kind = kind_of(body.get("apiVersion", ""), body.get("kind", ""))
-    return (kind.word(status) if kind is not None else "") or "Pending"
-
-
-def _word(run: Run) -> str:
-    """How a job's run ended that had no outcome."""
-    mine = [one.outcome for one in _endings(run)]
-    return mine[0] if mine else "Lost"
-
-
-def _pair(run: Run) -> tuple[str, str]:
-    return run.key.namespace, run.key.name
-
-
-def _there(one: ListedJob, ledger: Ledger) -> int:
-    """Replicas that run; once it is over, those that succeeded."""
-    if one.pods is not None and ledger.outcome is None:
-        return sum(condition(pod).phase == "Running" for pod in one.pods)
-    return sum(len(members(role.succeeded)) for role in ledger.roles)
-
-
-def _total(body: Body) -> int:
-    kind = kind_of(body.get("apiVersion", ""), body.get("kind", ""))
-    return sum(role.replicas for role in within_bounds(load(kind, body).job).roles) if kind is not None else 0
-
-
-def _age(holder: Body, now: Time) -> str:
-    since = moment(str(holder.get("creationTimestamp") or holder.get("startTime") or ""))
+def _age(source: Body, now: Time) -> str:
+    since = parse_time(str(source.get("creationTimestamp") or source.get("startTime") or ""))
     return age((now - since).total_seconds()) if since is not None else ""
 
 
-def _since_start(run: Run, now: Time) -> str:
-    """Of a run that was killed only its own start is known."""
-    facts = facts_of(run.folder)
-    return _age({"startTime": facts.started}, now) if facts is not None else "?"
-
-
-def _replicas(one: ListedJob, pods: list[Body], now: Time, *, wide: bool) -> Iterator[str]:
-    ledger = _ledger(one)
-    rows = []
-    for pod in sorted(pods, key=_place):
-        labels, seen = pod["metadata"]["labels"], condition(pod)
-        restarts = _attempts(ledger, labels) + seen.restarts
-        row = [f"{labels[ROLE]}-{labels[INDEX]}", seen.phase, pod["spec"].get("nodeName", "")]
-        row += [str(restarts), _age(pod["metadata"], now)]
-        row += [pod["metadata"]["name"], (pod.get("status") or {}).get("podIP", "")] if wide else []
-        rows.append([*row, seen.reason])
-    head = ["REPLICA", "PHASE", "NODE", "RESTARTS", "AGE"] + ["POD", "ADDRESS"] * wide + ["REASON"]
-    yield from columns(head, rows) if rows else ["no replicas now"]
+def _run_age(run: Run, now: Time) -> str:
+    """The time since the start of the run: a killed run has not recorded when the job was created."""
+    info = read_run_info(run.folder)
+    return _age({"startTime": info.started}, now) if info is not None else "?"
 
 
 def _ledger(one: ListedJob) -> Ledger:
     return msgspec.convert((one.body.get("status") or {}).get("trainwright") or {}, Ledger)
 
 
-def _attempts(ledger: Ledger, labels: dict[str, str]) -> int:
-    """Earlier tries at a replica; after a suspension all began anew, so only those since then.
+# -- the replicas of a live job ---------------------------------------------------------------------------------------
 
-    A change of size also begins anew, and so does a restart of the whole role, above the attempts of all replicas: no
-    replica was restarted more often than the job as a whole.
+
+def _replicas(one: ListedJob, pods: list[Body], now: Time, *, wide: bool) -> Iterator[str]:
+    ledger = _ledger(one)
+    rows = []
+    for pod in sorted(pods, key=_role_and_index):
+        labels, state = pod["metadata"]["labels"], condition(pod)
+        restarts = _earlier_attempts(ledger, labels) + state.restarts
+        row = [f"{labels[ROLE]}-{labels[INDEX]}", state.phase, pod["spec"].get("nodeName", "")]
+        row += [str(restarts), _age(pod["metadata"], now)]
+        row += [pod["metadata"]["name"], (pod.get("status") or {}).get("podIP", "")] if wide else []
+        rows.append([*row, state.reason])
+    head = ["REPLICA", "PHASE", "NODE", "RESTARTS", "AGE"] + ["POD", "ADDRESS"] * wide + ["REASON"]
+    yield from columns(head, rows) if rows else ["the job has no replicas now"]
+
+
+def _role_and_index(pod: Body) -> tuple[str, int]:
+    labels = pod["metadata"]["labels"]
+    return labels[ROLE], int(labels[INDEX])
+
+
+def _earlier_attempts(ledger: Ledger, labels: dict[str, str]) -> int:
+    """Restarts of a replica, from its attempt; after a resume, only those since the resume.
+
+    A change of size and a restart of the whole role also raise the attempt, above the attempts of all replicas of the
+    role. So the number of restarts of the whole job is an upper bound.
     """
     attempt = int(labels.get(ATTEMPT) or 0)
     if not ledger.resumes:
@@ -292,17 +252,53 @@ def _attempts(ledger: Ledger, labels: dict[str, str]) -> int:
     return max(attempt - epoch, 0)
 
 
-def _place(pod: Body) -> tuple[str, int]:
-    labels = pod["metadata"]["labels"]
-    return labels[ROLE], int(labels[INDEX])
+# -- a run that has ended ---------------------------------------------------------------------------------------------
 
 
 def _ended(run: Run) -> Iterator[str]:
-    endings = _endings(run)
-    if not endings:
-        yield from lines(run.folder, run.key, run.word)
+    verdicts = _verdicts(run)
+    if not verdicts:
+        yield from _killed(run)
         return
-    for one in endings:
+    for one in verdicts:
         yield headline(one)
         yield from (f"  {line}" for line in details(one))
     yield f"logs and final status: {run.folder}"
+
+
+def _killed(run: Run) -> Iterator[str]:
+    """What the files show about a run that was killed."""
+    info, recorded = read_run_info(run.folder), _recorded_pods(run.folder, run.key)
+    process = f" (process {info.pid}, started at {info.started})" if info is not None else ""
+    yield f"{run.key.name} was lost: its run{process} was killed"
+    yield "not known: how the job and its replicas ended, and restarts of containers inside a pod"
+    last = {pod.replica: pod for pod in recorded}
+    if last:
+        yield ""
+        rows = [[pod.replica, pod.pod, str(pod.attempt)] for pod in list(last.values())[:_MAX_REPLICAS]]
+        yield from columns(["REPLICA", "LAST POD", "ATTEMPT"], rows)
+        if len(last) > _MAX_REPLICAS:
+            yield f"… and {len(last) - _MAX_REPLICAS} more"
+    names = {run.key.name, *(pod.pod for pod in recorded)}
+    events = [_event_line(event) for event in read_events(run.folder) if _is_about(event, run.key.namespace, names)]
+    if events:
+        yield ""
+        yield "last events:"
+        yield from (f"  {text}" for text in events[-_MAX_EVENTS:])
+    yield ""
+    yield f"`trainwright logs {run.word}` prints the logs; they are in {run.folder}, without a final status"
+
+
+def _recorded_pods(folder: Path, key: Key) -> list[RecordedPod]:
+    return [pod for pod in read_pods(folder) if pod.job == str(key)]
+
+
+def _is_about(event: Body, namespace: str, names: set[str]) -> bool:
+    about = event.get("involvedObject") or {}
+    return about.get("namespace") == namespace and about.get("name") in names
+
+
+def _event_line(event: Body) -> str:
+    about = (event.get("involvedObject") or {}).get("name", "")
+    at = event.get("lastTimestamp") or event.get("eventTime") or ""
+    return clean(f"{at} {about} {event.get('reason', '')}: {event.get('message', '')}".strip())

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright init`: a short manifest with comments, to begin from. `starters` has one for each kind."""
+"""`trainwright init`: write a short manifest with comments as a starting point. `starters/` has one for each kind."""
 
 from importlib.resources import files
 from pathlib import Path
 
 import click
 
-from trainwright.cli.install import named
+from trainwright.cli.install import kinds_named
 from trainwright.errors import UsageError
 
 _DEFAULT = "GenericJob"
@@ -23,11 +23,11 @@ _STDOUT = "-"
     show_default=True,
     help='Write to FILE; "-" is standard output.',
 )
-@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 def command(kind: str, output: str, force: bool) -> None:
-    """Write a short manifest with comments, of the KIND (GenericJob, tfjob, ...); GenericJob unless told otherwise.
+    """Write a short manifest with comments for KIND: GenericJob (the default), TFJob, PaddleJob or AITrainingJob.
 
-    It runs as it is, on this machine and on a cluster; put your own command in.
+    The manifest runs without changes, on this machine and on a cluster. Replace its command with your own.
 
     \b
     Examples:
@@ -40,17 +40,19 @@ def command(kind: str, output: str, force: bool) -> None:
         return
     shown = click.format_filename(output)
     try:
-        # Exclusive, so that nothing is lost that came to be meanwhile.
+        # Mode "x" fails if the file exists, so that no file of the user is lost.
         with Path(output).open("w" if force else "x", encoding="utf-8") as file:
             file.write(text.replace(" FILE ", f" {shown} ").replace(" FILE\n", f" {shown}\n"))
     except FileExistsError:
-        raise UsageError(f"{shown} is there already; --force replaces it, -o names another file") from None
+        raise UsageError(
+            f"{shown} already exists; to replace it, give --force; to write another file, give -o FILE"
+        ) from None
     except OSError as error:
         raise UsageError(f"{shown} cannot be written: {error.strerror or error}") from None
     click.echo(f"wrote {shown}; run it with: trainwright run {shown}")
 
 
 def starter(word: str) -> str:
-    """The manifest of the kind that a word means. Raises UsageError with the nearest kind."""
-    (kind,) = named([word])
+    """The manifest for the kind that the user names. Raises UsageError with the nearest kind."""
+    (kind,) = kinds_named([word])
     return files("trainwright.cli").joinpath("starters", f"{kind.singular}.yaml").read_text(encoding="utf-8")

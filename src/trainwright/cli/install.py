@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright crds`: what to install on a cluster before the operator. Loaded by `cli.main` when it is asked for.
-
-`trainwright manifests`: everything to install on a cluster, the operator included. Loaded by `cli.main`.
-"""
+"""`trainwright crds` and `trainwright manifests`: print the objects to install on a cluster."""
 
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -20,21 +17,22 @@ from trainwright.kinds.registry import KINDS
 from trainwright.model.job import Body
 from trainwright.model.problem import nearest
 
-#: What everybody should read who applies what follows.
-FIRST = "# Run `trainwright preflight` first: it shows what this would replace on your cluster.\n"
-OUTPUT = click.option(
+_IMAGE = f"trainwright:{__version__}"
+#: The first line of the YAML output.
+_HEADER = "# Run `trainwright preflight` first: it shows what this would replace on your cluster.\n"
+_OUTPUT = click.option(
     "-o",
     "--output",
     type=click.Choice(["yaml", "json"]),
     default="yaml",
     show_default=True,
-    help="YAML documents, or one JSON List.",
+    help="Print YAML documents, or one JSON List.",
 )
 
 
 @click.command("crds")
 @click.argument("kind", nargs=-1)
-@OUTPUT
+@_OUTPUT
 def crds_command(kind: tuple[str, ...], output: Literal["yaml", "json"]) -> None:
     """Print the CustomResourceDefinitions of all kinds, or of each KIND (GenericJob, genericjobs, gj).
 
@@ -44,23 +42,23 @@ def crds_command(kind: tuple[str, ...], output: Literal["yaml", "json"]) -> None
     Example:
       trainwright crds | kubectl apply --server-side -f -
     """
-    bodies = crds(named(kind))
-    click.echo(as_json(bodies) if output == "json" else FIRST + as_yaml(bodies), nl=False)
+    bodies = crds(kinds_named(kind))
+    click.echo(_as_json(bodies) if output == "json" else _HEADER + _as_yaml(bodies), nl=False)
 
 
-def named(words: Iterable[str]) -> tuple[Kind, ...]:
-    """The kinds that these words mean, in the order of the registry; all of them, if there are no words."""
-    names = [_name(word) for word in words]
+def kinds_named(words: Iterable[str]) -> tuple[Kind, ...]:
+    """The kinds with these names, in the order of the registry; all kinds if there are no names."""
+    names = [_kind_name(word) for word in words]
     return tuple(each for each in KINDS if not names or each.name in names)
 
 
-def _name(word: str) -> str:
-    """The kind that a word means, whichever way kubectl would let people write it."""
+def _kind_name(word: str) -> str:
+    """The name of a kind from any spelling that kubectl accepts."""
     known = {spelling.lower(): each.name for each in KINDS for spelling in _spellings(each)}
     name = known.get(word.lower())
     if name is None:
-        meant = known.get(nearest(word, known))
-        hint = f"did you mean `{meant}`?" if meant else f"known are {', '.join(dict.fromkeys(known.values()))}"
+        close = known.get(nearest(word, known))
+        hint = f"did you mean `{close}`?" if close else f"known are {', '.join(dict.fromkeys(known.values()))}"
         raise UsageError(f"there is no kind `{word}`; {hint}")
     return name
 
@@ -69,47 +67,54 @@ def _spellings(kind: Kind) -> tuple[str, ...]:
     return kind.name, kind.plural, f"{kind.plural}.{kind.group}", *kind.short_names
 
 
-def as_json(bodies: tuple[Body, ...]) -> str:
-    """One List."""
+def _as_json(bodies: tuple[Body, ...]) -> str:
     whole = {"apiVersion": "v1", "kind": "List", "items": bodies}
     return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
 
 
-def as_yaml(bodies: tuple[Body, ...]) -> str:
-    """Documents, each written out: what they share is no alias."""
+def _as_yaml(bodies: tuple[Body, ...]) -> str:
+    """YAML documents without aliases: shared parts are repeated."""
     import yaml  # noqa: PLC0415 - a third of a command's start-up time
 
-    class Plain(yaml.SafeDumper):
-        """kubectl would take aliases, people would not."""
+    class DumperWithoutAliases(yaml.SafeDumper):
+        """kubectl accepts aliases, but people find them hard to read."""
 
-        def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - of anything
+        def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - for all data
             return True
 
-    return yaml.dump_all(bodies, Dumper=Plain, sort_keys=False, allow_unicode=True, width=120)
-
-
-_IMAGE = f"trainwright:{__version__}"
+    return yaml.dump_all(bodies, Dumper=DumperWithoutAliases, sort_keys=False, allow_unicode=True, width=120)
 
 
 @click.command("manifests")
-@click.option("--image", default=_IMAGE, show_default=True, help="The operator's, as Containerfile builds it.")
-@click.option("-n", "--namespace", metavar="NS", default="trainwright", show_default=True, help="Where it runs.")
-@click.option("--watch-namespace", "watch", metavar="NS", help="Look after jobs of this one alone.  [default: all]")
-@click.option("--kinds", metavar="KIND,…", default="", help="Look after these only.  [default: all]")
+@click.option(
+    "--image", default=_IMAGE, show_default=True, help="Run the operator from this image, which Containerfile builds."
+)
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NS",
+    default="trainwright",
+    show_default=True,
+    help="Install the operator in this namespace.",
+)
+@click.option(
+    "--watch-namespace", "watch", metavar="NS", help="Manage the jobs of this namespace only.  [default: all]"
+)
+@click.option("--kinds", metavar="KIND,…", default="", help="Manage these kinds only.  [default: all]")
 @click.option("--crds/--no-crds", "definitions", default=True, show_default=True, help="Print the CRDs as well.")
 @click.option(
     "--nodes",
     is_flag=True,
-    help="Also what `trainwright node` needs: an account that requests certificates, and few rights for all nodes.",
+    help="Also print what `trainwright node` needs: an account that requests certificates, and rights for nodes.",
 )
-@OUTPUT
+@_OUTPUT
 def manifests_command(watch: str | None, kinds: str, output: Literal["yaml", "json"], **given: Any) -> None:
-    """Print CRDs, namespace, RBAC rules, Deployment, metrics Service and disruption budget of the operator.
+    """Print the CRDs, namespace, RBAC rules, Deployment, metrics Service and disruption budget of the operator.
 
     Run `trainwright preflight` first: it shows what an install would replace on your cluster.
 
-    With --watch-namespace its rights on jobs and pods are in a Role of that namespace; only nodes and its CRDs are
-    looked at cluster-wide. If both namespaces are one, that one must exist and is left as it is.
+    With --watch-namespace the operator has rights on jobs and pods in that namespace only; it reads only nodes and its
+    CRDs in the whole cluster. If both namespaces are the same, this namespace must exist and is not printed.
 
     \b
     Examples:
@@ -121,10 +126,9 @@ def manifests_command(watch: str | None, kinds: str, output: Literal["yaml", "js
     if watch is not None:
         _check_namespace("--watch-namespace", watch)
     _check_image(given["image"])
-    wanted = named(word.strip() for word in kinds.split(",") if word.strip())
-    choice = InstallOptions(watch=watch or "", kinds=wanted, **given)
-    bodies = manifests(choice)
-    click.echo(as_json(bodies) if output == "json" else FIRST + as_yaml(bodies), nl=False)
+    wanted = kinds_named(word.strip() for word in kinds.split(",") if word.strip())
+    bodies = manifests(InstallOptions(watch=watch or "", kinds=wanted, **given))
+    click.echo(_as_json(bodies) if output == "json" else _HEADER + _as_yaml(bodies), nl=False)
 
 
 def _check_namespace(option: str, namespace: str) -> None:
@@ -135,5 +139,4 @@ def _check_namespace(option: str, namespace: str) -> None:
 
 def _check_image(image: str) -> None:
     if not image or any(letter.isspace() for letter in image):
-        wanted = f"registry.example/{_IMAGE}"
-        raise UsageError(f"--image: expected a name such as {wanted}, found {image!r}")
+        raise UsageError(f"--image: expected a name such as registry.example/{_IMAGE}, found {image!r}")

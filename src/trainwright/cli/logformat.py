@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's log: one line per record on stderr, as `key=value` or as JSON, and no floods. `cli.operator` opens it.
+"""The format of the operator's log: one line per record on stderr, as `key=value` or as JSON, with a rate limit.
 
-A server that is away makes thousands of passes fail alike. After some lines of one text the rest are held back, and the
-next line that is let through says how many there were.
+If the API server does not answer, thousands of reconciliations fail with the same text. The filter drops most of these
+lines, and the next line that it writes contains the number of dropped ones.
 """
 
 import logging
@@ -15,47 +15,47 @@ from typing import Any
 
 import msgspec
 
-from trainwright.runtime.telemetry import LogMessage, word
+from trainwright.runtime.telemetry import LogMessage, quoted
 
-#: So many warnings of one text are let through at once, and one more every so many seconds.
-_BURST, _EVERY = 10, 10.0
+#: The filter writes this many warnings with the same text at once, and then one per period.
+_BURST, _PERIOD_SECONDS = 10, 10.0
 _JSON = msgspec.json.Encoder()
-#: What JSON has as well.
-_KEPT = (str, int, float)
+#: Types that JSON has as well.
+_JSON_TYPES = (str, int, float)
 
 
-class _Fields(logging.Formatter):
-    """The parts of a line, in order."""
+class _FieldFormatter(logging.Formatter):
+    """Splits a record into fields."""
 
     def fields(self, record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
-        """Time, level, text, what it is about, and how many others there were."""
+        """Time, level, text, the fields of the message, and the number of dropped lines."""
         yield "time", time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
         yield "level", record.levelname.lower()
-        line = record.msg
-        if isinstance(line, LogMessage):
-            yield "msg", line.text
-            yield from line.about.items()
+        message = record.msg
+        if isinstance(message, LogMessage):
+            yield "msg", message.text
+            yield from message.about.items()
         else:
             yield "msg", record.getMessage()
-        if held := getattr(record, "held", 0):
-            yield "held_back", held
+        if dropped := getattr(record, "dropped", 0):
+            yield "held_back", dropped
 
 
-class LogfmtFormatter(_Fields):
-    """`key=value`, as logfmt has it; a traceback follows in lines of its own."""
+class LogfmtFormatter(_FieldFormatter):
+    """The logfmt format, `key=value`. A traceback follows on its own lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One record."""
-        line = " ".join(f"{key}={word(value)}" for key, value in self.fields(record))
+        line = " ".join(f"{key}={quoted(value)}" for key, value in self.fields(record))
         return line + ("\n" + _traceback(record) if record.exc_info else "")
 
 
-class JsonFormatter(_Fields):
-    """An object a line, a traceback included."""
+class JsonFormatter(_FieldFormatter):
+    """One JSON object per line, which includes the traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One record."""
-        fields = {key: value if isinstance(value, _KEPT) else str(value) for key, value in self.fields(record)}
+        fields = {key: value if isinstance(value, _JSON_TYPES) else str(value) for key, value in self.fields(record)}
         fields["logger"] = record.name
         if record.exc_info:
             fields["traceback"] = _traceback(record)
@@ -63,35 +63,35 @@ class JsonFormatter(_Fields):
 
 
 class RateLimitFilter(logging.Filter):
-    """Lets through what is new, and of what repeats itself a little."""
+    """Limits the rate of warnings that have the same text."""
 
     def __init__(self) -> None:
         super().__init__()
-        #: By text: since when there is room, and how many were held back.
-        self._room: dict[str, float] = {}
-        self._held: dict[str, int] = {}
+        #: By text: the time from which the next record may be written, and the number of dropped records.
+        self._next: dict[str, float] = {}
+        self._dropped: dict[str, int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether this record is written; only warnings and worse are ever held back."""
+        """Whether to write this record. Records below a warning are always written."""
         if record.levelno < logging.WARNING:
             return True
         text = record.msg.text if isinstance(record.msg, LogMessage) else str(record.msg)
-        room = max(self._room.get(text, -inf), record.created - _BURST * _EVERY) + _EVERY
-        if room > record.created:
-            self._held[text] = self._held.get(text, 0) + 1
+        next_ = max(self._next.get(text, -inf), record.created - _BURST * _PERIOD_SECONDS) + _PERIOD_SECONDS
+        if next_ > record.created:
+            self._dropped[text] = self._dropped.get(text, 0) + 1
             return False
-        self._room[text] = room
-        record.held = self._held.pop(text, 0)
+        self._next[text] = next_
+        record.dropped = self._dropped.pop(text, 0)
         return True
 
 
-def open_journal(form: str, level: int) -> None:
-    """From here on, everything that is logged goes to stderr so. Other libraries are heard from warnings on."""
+def configure_logging(log_format: str, level: int) -> None:
+    """Write all logs to stderr in this format. Of other libraries, write only warnings and errors."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else LogfmtFormatter())
+    handler.setFormatter(JsonFormatter() if log_format == "json" else LogfmtFormatter())
     handler.addFilter(RateLimitFilter())
     logging.basicConfig(handlers=[handler], level=max(logging.WARNING, level), force=True)
-    logging.raiseExceptions = False  # a full disk is no reason to stop
+    logging.raiseExceptions = False  # a log that cannot be written, as on a full disk, must not stop the operator
     logging.getLogger("trainwright").setLevel(level)
 
 

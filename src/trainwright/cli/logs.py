@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log files of a run, found by what the run has noted of its pods (`record`). Called by `logs`.
+"""`trainwright logs`: print the logs of replicas, of the live run of a job or of a run that has ended.
 
-RUN/logs/<pod>/<first 8 of uid>-<container>-<restarts>.log; what was rotated away has `.1`, `.2` … behind it.
-
-`trainwright logs`: what replicas printed, in a live run or the last one. The files are enough; no engine is asked.
-
-Several replicas are told apart by their names before each line; one alone comes byte for byte.
+The command reads the log files and the record of the run's pods; it needs no engine. The files are
+RUN/logs/<pod>/<first 8 characters of the uid>-<container>-<restarts>.log; rotated files have `.1`, `.2` … at the end.
+The name of the replica is printed before each line, except if there is only one replica and no terminal: then the
+output is the content of the files, byte for byte.
 """
 
 import os
@@ -21,11 +20,11 @@ import click
 from msgspec import Struct
 
 from trainwright.cli.live_job import namespaced
-from trainwright.cli.record import RecordedPod, pods
+from trainwright.cli.record import RecordedPod, read_pods
 from trainwright.cli.runs import Run, find, latest, near_replica
 from trainwright.cli.show.text import coloured, prefix
 from trainwright.cli.show.text import line as clean
-from trainwright.cli.state import home, place, runs_in
+from trainwright.cli.state import home, job_folder, runs_in
 from trainwright.cli.tail import Tail
 from trainwright.errors import UsageError
 from trainwright.model.problem import nearest
@@ -34,7 +33,7 @@ _INDEX = re.compile(r"(.*)-(\d+)")
 
 
 class LogSelection(Struct, frozen=True):
-    """Whose logs: of which job, of which replicas and containers; nothing said means all."""
+    """Which logs the user wants. No replicas: those of all replicas; no container: those of all containers."""
 
     job: str
     replicas: tuple[str, ...] = ()
@@ -42,15 +41,15 @@ class LogSelection(Struct, frozen=True):
 
 
 class LogFile(Struct, frozen=True):
-    """One log, with the name of its replica before it, as large as it was when it was found."""
+    """One log file: the label before its lines, and its size in bytes when it was found."""
 
     path: str
     label: str
     inode: int
     size: int
 
-    def parts(self) -> Iterator[bytes]:
-        """Its lines, those that were rotated away first."""
+    def lines(self) -> Iterator[bytes]:
+        """The lines, those of rotated files first."""
         older = [f"{self.path}.{number}" for number in range(15, 0, -1)]
         for path in older:
             if Path(path).exists():
@@ -64,11 +63,11 @@ class LogFile(Struct, frozen=True):
 
 
 def chosen(folder: Path, wanted: LogSelection) -> list[RecordedPod]:
-    """The pods that are meant, replica by replica, oldest first; in any case, for so some kinds write their types."""
+    """The selected pods, replica by replica, oldest first. Upper and lower case are the same, as in some kinds."""
     words = {word.lower() for word in wanted.replicas}
     found = [
         one
-        for one in pods(folder)
+        for one in read_pods(folder)
         if one.job == wanted.job
         and (not words or one.replica.lower() in words or one.pod in words)
         and (not wanted.container or wanted.container in one.containers)
@@ -88,13 +87,13 @@ def _index(pod: RecordedPod) -> int:
 
 
 def files(folder: Path, found: Iterable[RecordedPod], container: str = "") -> list[LogFile]:
-    """Their logs, in the order in which containers ran."""
-    return [file for pod in found for file in _of(folder / "logs" / pod.pod, pod, container)]
+    """The log files of these pods, in the order in which the containers ran."""
+    return [file for pod in found for file in _files_of(folder / "logs" / pod.pod, pod, container)]
 
 
-def _of(place: Path, pod: RecordedPod, container: str) -> Iterator[LogFile]:
+def _files_of(directory: Path, pod: RecordedPod, container: str) -> Iterator[LogFile]:
     try:
-        names = set(os.listdir(place))  # noqa: PTH208 - only names are needed
+        names = set(os.listdir(directory))  # noqa: PTH208 - only names are needed
     except OSError:
         return
     for name in [name for name in pod.containers if container in ("", name)]:
@@ -102,30 +101,34 @@ def _of(place: Path, pod: RecordedPod, container: str) -> Iterator[LogFile]:
         pattern = re.compile(rf"{pod.uid[:8]}-{re.escape(name)}-(\d+)\.log")
         numbers = sorted(int(match[1]) for one in names if (match := pattern.fullmatch(one)))
         for number in numbers:
-            path = place / f"{pod.uid[:8]}-{name}-{number}.log"
+            path = directory / f"{pod.uid[:8]}-{name}-{number}.log"
             stat = path.stat()
             yield LogFile(str(path), label, stat.st_ino, stat.st_size)
 
 
-_LOOK = 0.08
-#: New files are looked for every so many looks.
-_SELDOM = 6
+_POLL_SECONDS = 0.08
+#: `--follow` looks for new files only in every sixth poll.
+_POLLS_PER_SCAN = 6
 
 
 @click.command("logs")
 @click.argument("job", metavar="JOB")
 @click.argument("replicas", metavar="[REPLICA]...", nargs=-1)
 @namespaced
-@click.option("-f", "--follow", is_flag=True, help="Go on as long as the run lives.")
-@click.option("--tail", "last", type=click.IntRange(0), metavar="N", help="Only the last N lines of each replica.")
-@click.option("-c", "--container", metavar="NAME", default="", help="Only this container.")
-@click.option("--run", "run_id", metavar="ID", default="", help="An earlier run.  [default: the live one, or the last]")
+@click.option("-f", "--follow", is_flag=True, help="Print new lines until the run ends.")
+@click.option(
+    "--tail", "last", type=click.IntRange(0), metavar="N", help="Print only the last N lines of each replica."
+)
+@click.option("-c", "--container", metavar="NAME", default="", help="Print only the logs of the container NAME.")
+@click.option(
+    "--run", "run_id", metavar="ID", default="", help="Print the logs of the run ID.  [default: the live or last run]"
+)
 def command(
     job: str, replicas: tuple[str, ...], namespace: str, last: int | None, container: str, **more: str | bool
 ) -> None:
-    """Print what the replicas of JOB printed, or each REPLICA alone: worker-0, or the name of its pod.
+    """Print the logs of all replicas of JOB, or of each REPLICA: worker-0, or the name of a pod.
 
-    A replica that was restarted has all its logs in order. They are kept after the run, for the last runs of a job.
+    The logs of a restarted replica are printed in order. The logs of the last five runs of a job are kept.
 
     \b
     Examples:
@@ -133,37 +136,37 @@ def command(
       trainwright logs -f demo worker-0
       trainwright logs --tail 20 lab/demo worker-0 worker-1
     """
-    run = _earlier(find(job, namespace), str(more["run_id"]))
+    run = _select_run(find(job, namespace), str(more["run_id"]))
     wanted = LogSelection(str(run.key), replicas, container)
     found = chosen(run.folder, wanted)
     if not found and not (more["follow"] and run.live and not replicas):
-        raise UsageError(_none(run, wanted))
-    there = files(run.folder, found, container)
-    printer = _Printer(several=len({one.label for one in there}) > 1 or (run.live and not replicas))
+        raise UsageError(_nothing_found(run, wanted))
+    logs = files(run.folder, found, container)
+    printer = _Printer(several=len({one.label for one in logs}) > 1 or (run.live and not replicas))
     followed: Tail[str] = Tail()
-    printer.show(there, last)
-    for one in there:
+    printer.show(logs, last)
+    for one in logs:
         followed.add(one.path, one.label, inode=one.inode, offset=one.size)
     if more["follow"] and run.live:
         _follow(run, wanted, followed, printer)
 
 
-def _earlier(run: Run, run_id: str) -> Run:
+def _select_run(run: Run, run_id: str) -> Run:
     if not run_id:
         return run
-    known = {folder.name: folder for folder in runs_in(place(home(), run.key))}
+    known = {folder.name: folder for folder in runs_in(job_folder(home(), run.key))}
     if run_id not in known:
         meant = nearest(run_id, known)
-        hint = f"did you mean `{meant}`?" if meant else f"kept are {', '.join(known)}"
+        hint = f"did you mean `{meant}`?" if meant else f"these runs are kept: {', '.join(known)}"
         raise UsageError(f"{run.key} has no run {run_id!r}; {hint}")
     folder = known[run_id].resolve()
     return Run(run.key, folder, live=run.live and folder == run.folder, pid=run.pid)
 
 
-def _none(run: Run, wanted: LogSelection) -> str:
+def _nothing_found(run: Run, wanted: LogSelection) -> str:
     every = chosen(run.folder, LogSelection(wanted.job))
     if not every:
-        return f"{run.key} has no logs (yet): none of its replicas was started"
+        return f"{run.key} has no logs yet: none of its replicas was started"
     known = {one.replica for one in every} | {one.pod for one in every}
     for word in wanted.replicas:
         if word.lower() not in {name.lower() for name in known}:
@@ -172,31 +175,31 @@ def _none(run: Run, wanted: LogSelection) -> str:
     names = sorted({name for one in every for name in one.containers})
     meant = nearest(wanted.container, names)
     hint = f"did you mean `{meant}`?" if meant else f"there are {', '.join(names)}"
-    return f"{run.key} has no container {wanted.container!r} there; {hint}"
+    return f"{run.key} has no container {wanted.container!r} in these replicas; {hint}"
 
 
 class _Printer:
-    """Writes lines the way this reader wants them."""
+    """Writes lines with or without labels and colours."""
 
     def __init__(self, *, several: bool) -> None:
         self._several = several
         self._terminal = sys.stdout.isatty()
         self._colour = self._terminal and not os.environ.get("NO_COLOR")
 
-    def show(self, there: list[LogFile], last: int | None) -> None:
-        """What the files hold by now; of each replica, however many it has, only its last lines if so asked."""
+    def show(self, logs: list[LogFile], last: int | None) -> None:
+        """Print the files; with `last`, only so many last lines of each replica, which may have several files."""
         if last is None:
-            for one in there:
-                for line in one.parts():
+            for one in logs:
+                for line in one.lines():
                     self.line(one.label, line)
             return
-        for label in dict.fromkeys(one.label for one in there):
-            parts = chain.from_iterable(one.parts() for one in there if one.label == label)
-            for line in deque(parts, maxlen=last):
+        for label in dict.fromkeys(one.label for one in logs):
+            lines = chain.from_iterable(one.lines() for one in logs if one.label == label)
+            for line in deque(lines, maxlen=last):
                 self.line(label, line)
 
     def line(self, label: str, data: bytes) -> None:
-        """One line, with its end if it has one."""
+        """Print one line. `data` includes the line end if there is one."""
         if not self._several and not self._terminal:
             sys.stdout.buffer.write(data)
             return
@@ -206,9 +209,9 @@ class _Printer:
 
 
 def _follow(run: Run, wanted: LogSelection, followed: Tail[str], printer: _Printer) -> None:
-    """Until the run is over."""
-    for turn in _turns(run):
-        if turn % _SELDOM == 0:
+    """Print new lines until the run ends."""
+    for poll in _polls(run):
+        if poll % _POLLS_PER_SCAN == 0:
             for one in files(run.folder, chosen(run.folder, wanted), wanted.container):
                 followed.add(one.path, one.label)
         for label, text in followed.poll(time.monotonic()):
@@ -218,13 +221,13 @@ def _follow(run: Run, wanted: LogSelection, followed: Tail[str], printer: _Print
         printer.line(label, text.encode() + b"\n")
 
 
-def _turns(run: Run) -> Iterator[int]:
-    turn = 0
+def _polls(run: Run) -> Iterator[int]:
+    poll = 0
     alive = True
     while alive:
-        if turn % _SELDOM == 0:
+        if poll % _POLLS_PER_SCAN == 0:
             now = latest(home(), run.key)
             alive = now is not None and now.live and now.folder == run.folder
-        yield turn
-        turn += 1
-        time.sleep(_LOOK * alive)
+        yield poll
+        poll += 1
+        time.sleep(_POLL_SECONDS * alive)

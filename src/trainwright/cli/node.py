@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`trainwright node`: this machine as a node of a Kubernetes cluster.
 
-The options and what they mean; nothing heavy is imported before they have been read.
-
-The life of `trainwright node`: what this machine offers, the agent of `node.node`, the API server of `kube`.
-
-`local` and `kube` do not know each other; here they meet.
+It connects the agent of `node` with the API server of `kube`.
 """
 
 import asyncio
@@ -30,7 +26,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.cli.devices import declared, device_options
-from trainwright.cli.flags import Duration
+from trainwright.cli.flags import Duration, duration_option, kubeconfig_options, text_option
 from trainwright.cli.state import home
 from trainwright.errors import EngineError, ForbiddenError, UsageError
 from trainwright.kube.config import Access, ConnectionOptions, load
@@ -47,31 +43,39 @@ from trainwright.node.node import LocalNode
 from trainwright.node.settings import AgentSettings
 from trainwright.runtime.ports import WallClock
 
-_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+_LOG = logging.getLogger("trainwright.node")
+#: In the state folder. The name is hidden, because the state folder lists its visible folders as runs.
+_NODES = ".nodes"
+#: Less than the number of addresses of an agent, so that an address is not reused immediately.
+_MAX_PODS = "512"
+_NO_CERTIFICATE = (
+    "logs are not served (`kubectl logs` will not work): there is no `openssl` command to make a certificate; name a"
+    " certificate with --tls-cert-file and --tls-private-key-file"
+)
+_NO_AUTHORITY = (
+    "nobody can read logs (`kubectl logs` will not work): the cluster does not say which client CA it trusts; name the"
+    " file of that CA with --client-ca-file"
+)
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 @click.command("node", context_settings={"auto_envvar_prefix": "TRAINWRIGHT_NODE"})
-@click.option("--name", metavar="NAME", default="", help="The node's.  [default: this machine's]")
-@click.option("--kubeconfig", metavar="FILE", default="", help="Instead of $KUBECONFIG, ~/.kube/config, the pod's.")
-@click.option("--context", metavar="NAME", default="", help="Of the kubeconfig.  [default: its current one]")
-@click.option("--master", metavar="HOST:PORT", default="", help="The API server, instead of the kubeconfig's.")
-@click.option("--run-in-cluster", is_flag=True, help="Use the pod's service account and nothing else.")
-@click.option(
+@text_option("--name", metavar="NAME", help="Give the node this name.  [default: the host name]")
+@kubeconfig_options
+@text_option("--master", metavar="HOST:PORT", help="Use this API server instead of the kubeconfig's.")
+@click.option("--run-in-cluster", is_flag=True, help="Use only the service account of the pod.")
+@text_option(
     "--bootstrap-kubeconfig",
     "bootstrap",
     metavar="FILE",
-    default="",
     help="Request a client certificate for this node with the user of FILE, and renew it from then on.",
 )
-@click.option(
+@duration_option(
     "--approval-timeout",
     "approval",
-    type=Duration(),
     default="15m",
-    show_default=True,
-    metavar="TIME",
     help="Give up if that certificate is not approved and issued within TIME. 0 waits for ever.",
 )
 @click.option(
@@ -79,38 +83,67 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
     type=click.Choice(["auto", "sandbox", "process"]),
     default="auto",
     show_default=True,
-    help="Pods with a network, processes and mounts of their own (sandbox, Linux), or as plain processes; auto takes "
-    "the first that works here.",
+    help="Run pods with their own network, processes and mounts (sandbox, Linux only), or as plain processes. "
+    "auto takes sandbox if it works here.",
 )
-@click.option("--cpus", type=click.FloatRange(0.001), metavar="N", help="Offer so many.  [default: the machine's]")
-@click.option("--memory", metavar="SIZE", default="", help="Offer so much: 8Gi.  [default: the machine's]")
+@click.option("--cpus", type=click.FloatRange(0.001), metavar="N", help="Offer N CPUs to pods.  [default: all]")
+@text_option("--memory", metavar="SIZE", help="Offer SIZE to pods, such as 8Gi.  [default: all]")
 @device_options
-@click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Of the node; may be given again.")
-@click.option("--taint", "taints", metavar="KEY=VALUE:EFFECT", multiple=True, help="Of a new node; likewise.")
-@click.option("--address", metavar="IP", default="", help="Of this machine.  [default: by which it reaches others]")
-@click.option("--port", type=click.IntRange(0, 65535), default=10250, show_default=True, help="For logs; 0: any.")
-@click.option("--tls-cert-file", "certificate", metavar="FILE", default="", help="Of the port.  [default: self-signed]")
-@click.option("--tls-private-key-file", "key", metavar="FILE", default="", help="Its key.")
-@click.option("--client-ca-file", "authority", metavar="FILE", default="", help="Who may connect.  [default: ask]")
-@click.option("--folder", metavar="DIR", default="", help="For logs and volumes.  [default: in the state folder]")
-@click.option("--working-dir", "working", metavar="DIR", default="", help="Of containers that name none.  [default: .]")
 @click.option(
-    "--network", metavar="NAME", default="", help="Agents that say the same share one.  [default: by cluster]"
+    "--label", "labels", metavar="KEY=VALUE", multiple=True, help="Label the node. Repeat it for more labels."
 )
-@click.option("--heartbeat", type=Duration(), default="10s", show_default=True, metavar="TIME", help="Renew the lease.")
-@click.option("--grace", type=Duration(), metavar="TIME", help="For pods at the end.  [default: what they ask for]")
-@click.option("--remove", is_flag=True, help="Delete the Node at the end, if the user may: a node's own may not.")
-@click.option("--v", "verbosity", type=click.IntRange(0, 10), default=0, help="From 4 on, every detail.")
+@click.option(
+    "--taint", "taints", metavar="KEY=VALUE:EFFECT", multiple=True, help="Taint a new node. Repeat it for more taints."
+)
+@text_option("--address", metavar="IP", help="The address of this machine.  [default: that of its outgoing traffic]")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=10250,
+    show_default=True,
+    help="Serve logs there; 0 takes any port.",
+)
+@text_option(
+    "--tls-cert-file", "certificate", metavar="FILE", help="Use this certificate for the port.  [default: self-signed]"
+)
+@text_option("--tls-private-key-file", "key", metavar="FILE", help="The key of that certificate.")
+@text_option(
+    "--client-ca-file",
+    "authority",
+    metavar="FILE",
+    help="Accept clients with a certificate of this CA.  [default: the CA of the cluster]",
+)
+@text_option("--folder", metavar="DIR", help="Keep logs and volumes in DIR.  [default: in the state folder]")
+@text_option(
+    "--working-dir",
+    "working",
+    metavar="DIR",
+    help="Run containers without a workingDir in DIR.  [default: the current folder]",
+)
+@text_option(
+    "--network",
+    metavar="NAME",
+    help="Share one pod network with the agents that use the same NAME.  [default: one per cluster]",
+)
+@duration_option("--heartbeat", default="10s", help="Renew the node's lease every TIME.")
+@click.option(
+    "--grace",
+    type=Duration(),
+    metavar="TIME",
+    help="Give pods TIME to end when the agent stops.  [default: their own grace period]",
+)
+@click.option("--remove", is_flag=True, help="Delete the Node at the end. The user of a node itself may not do that.")
+@click.option("--v", "verbosity", type=click.IntRange(0, 10), default=0, help="Log every detail from 4 on.")
 def command(**given: Any) -> int:
-    """Be a node of a Kubernetes cluster: run the pods that are put on it, until SIGTERM.
+    """Make this machine a node of a Kubernetes cluster: run the pods that are bound to it, until SIGTERM.
 
-    No image is used: commands must be installed on this machine. SIGTERM gives pods their time to end, tells how they
-    ended, and leaves the node NotReady; a second one ends everything at once. Pods that ran when an agent was killed
-    have ended with it: the next one says so, or starts them again as their restartPolicy wishes. Several agents on one
-    machine, each with a name and a port of its own, share one network between their pods.
-    With --bootstrap-kubeconfig the node gets an identity of its own: it may read the secrets of its own pods and change
-    its own Node, and nothing of other nodes. The certificate is kept; later starts need neither option nor file.
-    Every option can be an environment variable, TRAINWRIGHT_NODE_KUBECONFIG and so on.
+    The agent uses no images: the programs must be installed on this machine. On SIGTERM it stops the pods within their
+    grace periods, reports how they ended, and leaves the node NotReady; a second SIGTERM stops everything at once. If
+    the agent is killed, its pods end too: the next agent reports that, or restarts them if their restartPolicy says so.
+    Several agents can run on one machine, each with its own name and port; their pods share one network.
+    With --bootstrap-kubeconfig the node gets its own identity: it may read only the secrets of its own pods, and change
+    only its own Node. The agent keeps the certificate; later starts need neither the option nor the file.
+    Every option can also be an environment variable, such as TRAINWRIGHT_NODE_KUBECONFIG.
 
     \b
     Examples:
@@ -119,7 +152,7 @@ def command(**given: Any) -> int:
       trainwright node --name half --cpus 4 --memory 16Gi --port 0 --remove
     """
     level = logging.DEBUG if given.pop("verbosity") >= 4 else logging.INFO
-    logging.basicConfig(format=_FORMAT, level=level)
+    logging.basicConfig(format=_LOG_FORMAT, level=level)
     given |= {
         "name": node_name(given["name"] or socket.gethostname().lower()),
         "labels": dict(label(text) for text in given["labels"]),
@@ -129,19 +162,18 @@ def command(**given: Any) -> int:
     }
     if bool(given["certificate"]) != bool(given["key"]):
         raise UsageError("--tls-cert-file and --tls-private-key-file belong together: one of them is missing")
-
-    return asyncio.run(work(given))
+    return asyncio.run(_run(given))
 
 
 def node_name(text: str) -> str:
-    """A name that Kubernetes takes."""
+    """Check the name of the node."""
     if not _NAME.fullmatch(text):
         raise UsageError(f"--name: {text!r}; expected lower case letters, digits, `-` and `.`, such as node-1")
     return text
 
 
 def label(text: str) -> tuple[str, str]:
-    """`KEY=VALUE`."""
+    """Parse `KEY=VALUE`."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise UsageError(f"--label: {text!r}; expected KEY=VALUE")
@@ -149,41 +181,26 @@ def label(text: str) -> tuple[str, str]:
 
 
 def taint(text: str) -> dict[str, str]:
-    """`KEY=VALUE:EFFECT`, or without a value."""
+    """Parse `KEY=VALUE:EFFECT`. The value may be missing."""
     pair, _, effect = text.rpartition(":")
     key, _, value = pair.partition("=")
     if not key or effect not in _EFFECTS:
         hint = nearest(effect, _EFFECTS)
-        meant = f"; did you mean `{hint}`?" if hint else ""
-        raise UsageError(f"--taint: {text!r}; expected KEY=VALUE:EFFECT with one of {', '.join(_EFFECTS)}{meant}")
+        suggestion = f"; did you mean `{hint}`?" if hint else ""
+        raise UsageError(f"--taint: {text!r}; expected KEY=VALUE:EFFECT with one of {', '.join(_EFFECTS)}{suggestion}")
     return {"key": key, "value": value, "effect": effect}
 
 
 def memory(text: str) -> int | None:
-    """Bytes."""
+    """Parse a size into bytes."""
     amount = quantity(text) if text else None
     if text and (amount is None or amount < 1):
         raise UsageError(f"--memory: {text!r}; expected a size such as 8Gi or 512Mi")
     return None if amount is None else int(amount)
 
 
-_LOG = logging.getLogger("trainwright.node")
-#: In the state folder, where hidden folders are not looked into for runs.
-_NODES = ".nodes"
-#: Fewer than an agent has addresses for: one that is given back comes round again late.
-_MOST_PODS = "512"
-_NO_CERTIFICATE = (
-    "logs are not served (`kubectl logs` will not work): there is no `openssl` to make a certificate with; "
-    "--tls-cert-file and --tls-private-key-file name one"
-)
-_NO_AUTHORITY = (
-    "nobody can read logs (`kubectl logs` will not work): the cluster does not tell whose client certificates it"
-    " trusts; --client-ca-file names a file"
-)
-
-
-async def work(given: dict[str, Any]) -> int:
-    """Be a node until a signal comes. Raises TrainwrightError."""
+async def _run(given: dict[str, Any]) -> int:
+    """Run the node until a signal arrives. Raises TrainwrightError."""
     working = asyncio.ensure_future(_serve(given))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, working.cancel)
@@ -191,7 +208,7 @@ async def work(given: dict[str, Any]) -> int:
         await working
     except asyncio.CancelledError:
         return 0
-    raise EngineError("nothing can be run here any more, as was said above; start it again")
+    raise EngineError("the agent can run no more pods, for the reason in the log above; restart it")
 
 
 async def _serve(given: dict[str, Any]) -> None:
@@ -204,8 +221,8 @@ async def _serve(given: dict[str, Any]) -> None:
         try:
             session = await stack.enter_async_context(_identified(entry, given["approval"]))
             cluster = NodeCluster(HttpClient(session))
-            await node.prepare(given["runtime"], given["network"] or _named(entry.access.server))
-            port = await stack.enter_async_context(_logs(cluster, node, settings, given))
+            await node.prepare(given["runtime"], given["network"] or _network_name(entry.access.server))
+            port = await stack.enter_async_context(_serve_logs(cluster, node, settings, given))
             await node.start(cluster, port, cluster.token)
             _LOG.info("node %s is ready at %s, port %d", settings.node, settings.address, port)
             await node.broken.wait()
@@ -214,67 +231,67 @@ async def _serve(given: dict[str, Any]) -> None:
 
 
 class _Entry(Struct, frozen=True):
-    """How this node comes to the cluster."""
+    """The user with which this node connects to the cluster."""
 
     identity: NodeIdentity
-    #: The user of this one talks to the API server, unless a certificate is to be requested first.
+    #: The user for the API server; if `request` is set, the requested certificate replaces it.
     access: Access
-    #: Whether the certificate is one that we requested, and renew.
-    ours: bool = False
-    #: Who may request a certificate; None: nobody.
+    #: Whether the agent requested the certificate and renews it.
+    renewed: bool = False
+    #: The user that may request a certificate, if there is one.
     bootstrap: Access | None = None
-    #: Whether one has to be requested before anything else.
+    #: Whether the agent must request a certificate first.
     request: bool = False
 
 
 def _entry(given: dict[str, Any], identity: NodeIdentity) -> _Entry:
-    """Which user is meant: the node itself if it has a certificate or can request one, else the kubeconfig's."""
+    """Choose the user: the node itself if it has a certificate or can request one, else that of the kubeconfig."""
     named = given["kubeconfig"] or given["run_in_cluster"]
     if given["bootstrap"] and named:
         raise UsageError(
-            "--bootstrap-kubeconfig goes without --kubeconfig and --run-in-cluster: the node gets a user of its own,"
+            "--bootstrap-kubeconfig cannot be used with --kubeconfig or --run-in-cluster: the node gets its own user,"
             f" and keeps its kubeconfig as {identity.kubeconfig}"
         )
     if given["bootstrap"]:
         return _bootstrapped(given, identity)
     if identity.kubeconfig.exists() and not (named or given["context"] or given["master"]):
-        if identity.kept() is None:
+        if identity.stored() is None:
             raise UsageError(
-                f"the certificate that {identity.kubeconfig} names has ended, or is not one of node {given['name']};"
-                " --bootstrap-kubeconfig FILE requests a new one, --kubeconfig FILE names another user"
+                f"the certificate that {identity.kubeconfig} names has expired, or is not one of node {given['name']};"
+                " request a new one with --bootstrap-kubeconfig FILE, or name another user with --kubeconfig FILE"
             )
-        return _Entry(identity, identity.access(), ours=True)
-    asked = ConnectionOptions(
+        return _Entry(identity, identity.access(), renewed=True)
+    connection = ConnectionOptions(
         kubeconfig=given["kubeconfig"],
         context=given["context"],
         server=given["master"],
         in_cluster=given["run_in_cluster"],
     )
-    return _Entry(identity, load(asked))
+    return _Entry(identity, load(connection))
 
 
 def _bootstrapped(given: dict[str, Any], identity: NodeIdentity) -> _Entry:
-    """The node itself. A certificate that is kept is used, unless the file leads to another cluster."""
-    kept = identity.kept()
-    if kept and not Path(given["bootstrap"]).expanduser().exists():
-        return _Entry(identity, identity.access(), ours=True)
+    """Connect as the node itself, with the stored certificate unless the bootstrap file names another cluster."""
+    stored = identity.stored()
+    if stored and not Path(given["bootstrap"]).expanduser().exists():
+        return _Entry(identity, identity.access(), renewed=True)
     bootstrap = load(ConnectionOptions(kubeconfig=given["bootstrap"], context=given["context"], server=given["master"]))
-    if kept and identity.belongs_to(bootstrap):
-        return _Entry(identity, identity.access(), ours=True, bootstrap=bootstrap)
-    return _Entry(identity, bootstrap, ours=True, bootstrap=bootstrap, request=True)
+    if stored and identity.belongs_to(bootstrap):
+        return _Entry(identity, identity.access(), renewed=True, bootstrap=bootstrap)
+    return _Entry(identity, bootstrap, renewed=True, bootstrap=bootstrap, request=True)
 
 
 @asynccontextmanager
 async def _identified(entry: _Entry, timeout: float) -> AsyncIterator[ApiSession]:
-    """A session as the user that is meant, whose certificate is renewed until the end of the block if it is ours."""
+    """A session as the chosen user. The agent renews a certificate that it requested until the end of the block."""
     identity, access = entry.identity, entry.access
-    if entry.bootstrap is not None and (entry.request or not await _known(access)):
+    if entry.bootstrap is not None and (entry.request or not await _is_accepted(access)):
         access = await identity.obtain(entry.bootstrap, timeout)
     session = ApiSession(access)
     renewing: asyncio.Task[None] | None = None
     try:
         await _check_user(NodeCluster(HttpClient(session)), identity)
-        if entry.ours:
+        if entry.renewed:
             renewing = asyncio.create_task(identity.keep_renewed(session, entry.bootstrap))
         yield session
     finally:
@@ -284,13 +301,13 @@ async def _identified(entry: _Entry, timeout: float) -> AsyncIterator[ApiSession
         await session.close()
 
 
-async def _known(access: Access) -> bool:
-    """Whether the API server accepts the certificate that is kept. Its CA may have been replaced."""
+async def _is_accepted(access: Access) -> bool:
+    """Whether the API server accepts the stored certificate. Its CA may have been replaced."""
     session = ApiSession(access)
     try:
         await NodeCluster(HttpClient(session)).user()
     except ForbiddenError as error:
-        _LOG.warning("the certificate that this node has is refused, a new one is requested: %s", error)
+        _LOG.warning("the API server refuses the certificate of this node; the agent requests a new one: %s", error)
         return False
     finally:
         await session.close()
@@ -298,25 +315,25 @@ async def _known(access: Access) -> bool:
 
 
 async def _check_user(cluster: NodeCluster, identity: NodeIdentity) -> None:
-    """The API server refuses every request of another node's user; a user with more rights is a risk."""
+    """Refuse the user of another node, whose requests would fail; warn about a user with more rights than a node."""
     user = await cluster.user()
     if user == identity.user or not user:
         return
     if user.startswith(credentials.user_of("")):
-        raise UsageError(f"--name {identity.node}: the kubeconfig is that of {user}; a node may only be itself")
+        raise UsageError(f"--name {identity.node}: the kubeconfig is that of {user}; a node can only use its own user")
     _LOG.warning(
-        "this agent is %s to the API server, and whoever can read its kubeconfig has all rights of that user;"
-        " with --bootstrap-kubeconfig it becomes %s, which sees the secrets of its own pods only",
+        "this agent connects as the user %s, and everyone who can read its kubeconfig has all rights of that user;"
+        " with --bootstrap-kubeconfig it connects as %s, which can read only the secrets of its own pods",
         user,
         identity.user,
     )
 
 
 @asynccontextmanager
-async def _logs(
+async def _serve_logs(
     cluster: NodeCluster, node: LocalNode, settings: AgentSettings, given: dict[str, Any]
 ) -> AsyncIterator[int]:
-    """Serve logs until the end of the block, where there is a certificate for it; the port, or 0."""
+    """Serve logs until the end of the block. Yields the port, or 0 if there is no certificate to serve with."""
     pair: tuple[Path, Path] | None = (Path(given["certificate"]), Path(given["key"]))
     if not given["certificate"]:
         folder = Path(settings.folder, "tls")
@@ -337,7 +354,7 @@ def _settings(given: dict[str, Any], folder: Path, access: Access) -> AgentSetti
     working = Path(given["working"] or ".").absolute()
     if not working.is_dir():
         raise UsageError(f"--working-dir: {working} is not a folder")
-    share = _share(given)
+    capacity = _capacity(given)
     storage = {"ephemeral-storage": f"{shutil.disk_usage(folder).total // 1024}Ki"}
     visible = dict.fromkeys(str(path) for path in (working, sys.prefix, sys.base_prefix))
     return AgentSettings(
@@ -348,9 +365,9 @@ def _settings(given: dict[str, Any], folder: Path, access: Access) -> AgentSetti
         cwd=str(working),
         address=_address(given["address"], access.server),
         labels=given["labels"],
-        capacity=share.capacity() | storage | {"pods": _MOST_PODS},
-        devices=share.devices,
-        passed=passed(os.environ) | _api(access.server),
+        capacity=capacity.capacity() | storage | {"pods": _MAX_PODS},
+        devices=capacity.devices,
+        passed=passed(os.environ) | _api_variables(access.server),
         visible=tuple(visible),
         heartbeat=given["heartbeat"],
         kubelet=True,
@@ -359,45 +376,45 @@ def _settings(given: dict[str, Any], folder: Path, access: Access) -> AgentSetti
     )
 
 
-def _share(given: dict[str, Any]) -> machine.NodeCapacity:
-    share = machine.machine(given["devices"])
-    share = replace(share, cpu=int(given["cpus"] * 1000)) if given["cpus"] else share
-    return replace(share, memory=given["memory"]) if given["memory"] else share
+def _capacity(given: dict[str, Any]) -> machine.NodeCapacity:
+    capacity = machine.machine(given["devices"])
+    capacity = replace(capacity, cpu=int(given["cpus"] * 1000)) if given["cpus"] else capacity
+    return replace(capacity, memory=given["memory"]) if given["memory"] else capacity
 
 
-def _api(server: str) -> dict[str, str]:
-    """Where pods find the API server, as every pod of a cluster is told; its service has an address only there."""
-    place = urlsplit(server)
-    if place.scheme != "https" or _loopback(place.hostname or ""):
+def _api_variables(server: str) -> dict[str, str]:
+    """The variables with the API server's address. The service address, which other pods get, does not work here."""
+    url = urlsplit(server)
+    if url.scheme != "https" or _is_loopback(url.hostname or ""):
         return {}
-    return {"KUBERNETES_SERVICE_HOST": place.hostname or "", "KUBERNETES_SERVICE_PORT": str(place.port or 443)}
+    return {"KUBERNETES_SERVICE_HOST": url.hostname or "", "KUBERNETES_SERVICE_PORT": str(url.port or 443)}
 
 
-def _named(server: str) -> str:
-    """One network for the agents of one cluster on this machine."""
+def _network_name(server: str) -> str:
+    """The default network: agents of the same cluster on this machine share it."""
     return hashlib.sha256(server.encode()).hexdigest()[:12]
 
 
 def _address(given: str, server: str) -> str:
-    """This machine's: by which it would reach the API server; if that is itself, anybody else. Nothing is sent."""
+    """The address of this machine on its route to the API server, or to another network. It sends nothing."""
     if given:
         try:
             return str(ipaddress.ip_address(given))
         except ValueError:
             raise UsageError(f"--address: {given!r}; expected an address such as 192.0.2.7") from None
-    for place in (urlsplit(server).hostname or "", "198.51.100.1"):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+    for host in (urlsplit(server).hostname or "", "198.51.100.1"):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
-                one.connect((place, 9))
-                found = str(one.getsockname()[0])
+                probe.connect((host, 9))
+                found = str(probe.getsockname()[0])
             except OSError:
                 continue
-        if not _loopback(found):
+        if not _is_loopback(found):
             return found
     return "127.0.0.1"
 
 
-def _loopback(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     return host == "localhost" or host.startswith("127.") or host == "::1"
 
 

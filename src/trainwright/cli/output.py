@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How findings are worded: one line per problem for people and editors, one JSON object for programs.
-
-`validate` makes a `Finding` per document and hands them here; other commands use `lines` for what they must refuse.
-
-Text in columns, as `kubectl get` prints it. Called by `get`.
-"""
+"""Output for people and programs: problems of documents as lines or JSON, and tables as `kubectl get` prints them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
@@ -19,7 +14,7 @@ State = Literal["valid", "invalid", "skipped"]
 
 
 class LocatedProblem(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One problem, with its line."""
+    """One problem with its line in the file."""
 
     severity: Literal["error", "warning"]
     path: str
@@ -32,7 +27,7 @@ class LocatedProblem(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 def remarks(document: Document, problems: Iterable[Problem], *, strict: bool = False) -> tuple[LocatedProblem, ...]:
-    """Problems with the lines they are on, in the order of the lines; to the strict a warning is an error."""
+    """Problems with their lines, in the order of the lines. With `strict` a warning becomes an error."""
     found = [
         LocatedProblem(
             "warning" if one.warning and not strict else "error",
@@ -47,7 +42,7 @@ def remarks(document: Document, problems: Iterable[Problem], *, strict: bool = F
 
 
 class Finding(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What was found out about one document, counted from 1; 0 stands for a file of which no document can be read."""
+    """The result for one document. `document` counts from 1; 0 means that no document of the file can be read."""
 
     file: str
     document: int
@@ -58,7 +53,7 @@ class Finding(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Summary(Struct, frozen=True):
-    """The counts of a run."""
+    """How many documents are valid, invalid or skipped, and how many warnings there are."""
 
     valid: int
     invalid: int
@@ -90,7 +85,7 @@ def summary(findings: Iterable[Finding]) -> Summary:
 
 
 def lines(finding: Finding) -> Iterator[str]:
-    """A finding as people read it."""
+    """A finding as lines of text."""
     about = f"document {finding.document}" + (f" ({finding.subject})" if finding.subject else "")
     for remark in finding.problems:
         where = _where(finding.file, remark.line or finding.line)
@@ -116,9 +111,9 @@ def _count(number: int, word: str) -> str:
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The lines of a table; the last column is as wide as it likes."""
-    every = [head, *rows]
-    widths = [max(len(row[place]) for row in every) for place in range(len(head) - 1)]
-    for row in every:
+    """The lines of a table. The last column is not padded."""
+    all_rows = [head, *rows]
+    widths = [max(len(row[column]) for row in all_rows) for column in range(len(head) - 1)]
+    for row in all_rows:
         cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=True)]
         yield "   ".join([*cells, row[-1]]).rstrip()

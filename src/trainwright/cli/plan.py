@@ -1,15 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects that a plan creates, as people want to see them: what runs, with which environment, at which ports.
+"""`trainwright plan`: show what a job would create, its rules, and its first steps, without a cluster.
 
-Replicas that differ in nothing but their name are shown once, and of many that differ only the first few.
-
-One job looked at before it runs: its objects, its rules, its steps; as text, JSON or YAML. Called by `plan`.
-
-`steps` drives the job, `policy_text` words its rules.
-
-`trainwright plan`: what manifests would create and what would happen then, without a cluster. Loaded by `cli.main`.
-
-It reads and refuses like `validate`.
+The command checks manifests like `trainwright validate`. In the text form, replicas that differ only in their name are
+shown once, and if many replicas differ, only the first ones are shown.
 """
 
 import re
@@ -26,7 +19,7 @@ from msgspec.structs import replace
 from trainwright.cli import output, policy_text
 from trainwright.cli.documents import check_namespace, documents, placed, subject_of
 from trainwright.cli.output import Finding, State
-from trainwright.cli.policy_text import OPTION, needs_etcd
+from trainwright.cli.policy_text import ETCD_OPTION, needs_etcd
 from trainwright.cli.steps import Step, StepsOfJob
 from trainwright.errors import UsageError
 from trainwright.kinds.base import Kind, Loaded, load
@@ -36,151 +29,31 @@ from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ROLE
 from trainwright.model.problem import Problem
 
-#: Of more replicas than this only the first ones are shown.
-_FEW = 4
-_SHOWN = 3
-#: Longer text is cut, and so are scripts of more lines.
-_LONGEST = 240
-_LINES = 8
-_PLAIN = re.compile(r"[\w@%+=:,./$()\[\]-]+", re.ASCII)
+#: Up to four replicas that differ are all shown; of more, only the first three.
+_MAX_DIFFERENT = 4
+_SHOWN_OF_MANY = 3
+#: A longer text is shortened; this counts characters.
+_MAX_TEXT = 240
+_MAX_SCRIPT_LINES = 8
+_NEEDS_NO_QUOTES = re.compile(r"[\w@%+=:,./$()\[\]-]+", re.ASCII)
 _PLURAL = {"Pod": "pods", "Service": "services", "PodGroup": "pod groups", "ConfigMap": "config maps"}
 
-Shown = tuple[str, tuple[str, ...]]
+#: The name of an object, and the lines that describe it.
+ObjectText = tuple[str, tuple[str, ...]]
 
-
-def count(kinds: Iterable[str]) -> str:
-    """`4 pods, 1 service`."""
-    found = Counter(kinds)
-    order = sorted(found, key=lambda kind: (list(_PLURAL).index(kind) if kind in _PLURAL else len(_PLURAL), kind))
-    return ", ".join(f"{found[kind]} {_word(kind, found[kind])}" for kind in order) or "nothing"
-
-
-def _word(kind: str, number: int) -> str:
-    words = _PLURAL.get(kind, kind)
-    return words.removesuffix("s") if number == 1 and kind in _PLURAL else words
-
-
-def lines(objects: Iterable[Body]) -> Iterator[str]:
-    """Objects as text: the job's own first, then pods, then services; role by role."""
-    rank = {"Pod": 1, "Service": 2}
-    ordered = sorted(objects, key=lambda body: rank.get(body["kind"], 0))
-    for (kind, _), group in groupby(ordered, key=lambda body: (body["kind"], body["metadata"]["labels"].get(ROLE))):
-        yield from _group(kind, [(body["metadata"]["name"], tuple(_inside(body))) for body in group])
-
-
-def _group(kind: str, members: list[Shown]) -> Iterator[str]:
-    """One role's objects of one kind."""
-    if len(members) > 1 and len({inside for _, inside in members}) == 1:
-        yield f"{kind} {members[0][0]} … {members[-1][0]}"
-        yield from (f"  {line}" for line in members[0][1])
-        return
-    shown = members if len(members) <= _FEW else members[:_SHOWN]
-    for name, inside in shown:
-        yield f"{kind} {name}"
-        yield from (f"  {line}" for line in inside)
-    if len(members) > len(shown):
-        yield f"… and {len(members) - len(shown)} more"
-
-
-def _inside(body: Body) -> Iterator[str]:
-    spec = body.get("spec") or {}
-    if body["kind"] == "Pod":
-        yield from _pod(spec)
-    elif body["kind"] == "Service":
-        ports = [f"{port.get('name', '')} {port['port']}".strip() for port in spec.get("ports") or ()]
-        yield f"ports    {', '.join(ports) or '(none)'}"
-    elif body["kind"] == "ConfigMap":
-        yield from (f"{key}={_whole(value)}" for key, value in (body.get("data") or {}).items())
-    else:
-        yield ", ".join(f"{key} {_raw(str(value))}" for key, value in spec.items())
-
-
-def _pod(spec: Body) -> Iterator[str]:
-    if spec.get("schedulerName"):
-        yield f"scheduler {_raw(spec['schedulerName'])}"
-    for role, group in (("init container", "initContainers"), ("container", "containers")):
-        for one in spec.get(group) or ():
-            yield f"{role} {_raw(one.get('name'))}, image {_raw(one.get('image'))}"
-            yield from (f"  {line}" for line in _container(one))
-
-
-def _container(one: Body) -> Iterator[str]:
-    for key in ("command", "args"):
-        if one.get(key):
-            yield from _words(key, [str(part) for part in one[key]])
-    limits = (one.get("resources") or {}).get("limits") or {}
-    if limits:
-        yield f"limits   {', '.join(f'{name} {_raw(amount)}' for name, amount in limits.items())}"
-    for source in one.get("envFrom") or ():
-        yield f"env      {_all_of(source)}"
-    for entry in one.get("env") or ():
-        yield f"env      {_raw(entry.get('name'))}={_value(entry)}"
-
-
-def _value(entry: Body) -> str:
-    """`value`, or where it will come from."""
-    source = entry.get("valueFrom")
-    if not isinstance(source, dict):
-        return _whole(entry.get("value") or "")
-    for key, kind in (("secretKeyRef", "secret"), ("configMapKeyRef", "config map")):
-        if source.get(key):
-            return f"<from {kind} {source[key].get('name')}/{source[key].get('key')}>"
-    if source.get("fieldRef"):
-        return f"<field {source['fieldRef'].get('fieldPath')}>"
-    return f"<resource {(source.get('resourceFieldRef') or {}).get('resource')}>"
-
-
-def _all_of(source: Body) -> str:
-    kind = "secret" if source.get("secretRef") else "config map"
-    name = (source.get("secretRef") or source.get("configMapRef") or {}).get("name")
-    return f"{source.get('prefix') or ''}* <from {kind} {name}>"
-
-
-def _words(key: str, words: list[str]) -> Iterator[str]:
-    """A command as a shell-minded reader expects it; scripts go on lines of their own."""
-    scripts = [word for word in words if "\n" in word.strip("\n")]
-    yield f"{key:<8} {' '.join('|' if word in scripts else _quoted(word) for word in words)}"
-    for script in scripts:
-        lines = script.strip("\n").split("\n")
-        shown = lines if len(lines) <= _LINES else lines[: _LINES - 1]
-        yield from (f"         | {_raw(line)}" for line in shown)
-        if len(lines) > len(shown):
-            yield f"         | … {len(lines) - len(shown)} more lines"
-
-
-def _quoted(word: str) -> str:
-    """Bare if it can be, else in quotes."""
-    return word if _PLAIN.fullmatch(word) and len(word) <= _LONGEST else repr(_cut(word))
-
-
-def _raw(value: object) -> str:
-    """As it is, if it is not too long; only what a terminal should not be sent is escaped."""
-    return _whole(_cut(str(value)))
-
-
-def _whole(value: object) -> str:
-    """However long it is: in the environment, half of TF_CONFIG or of a list of hosts is of no use."""
-    text = str(value)
-    return text if text.isprintable() else repr(text)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
-
-
-#: Clearly nobody's: a plan looks the same each time.
+#: A fixed uid, so that the plan of a manifest is always the same.
 FAKE_UID = "00000000-0000-0000-0000-000000000000"
-DEBUG = "Debug mode replaces the commands, so nothing ends by itself."
-ENDLESS = "No success rule can be fulfilled, so nothing ends well by itself."
-ELSEWHERE = "The manifest leaves the job to another controller: nothing is made, and its status is not touched."
-AGAIN = "Restarted even after success: the job does not end before its restarts are used up."
-ADDRESSES = "Addresses are examples: pods have theirs once they are on a node."
-ETCD = "Replicas find each other through an etcd: give `trainwright run` or `trainwright operator` one with {}."
-GANG = "This is for a cluster that has {}; on others pods start one by one."
+DEBUG = "Debug mode replaces the commands, so the job does not end until you end it."
+ENDLESS = "No success rule can be fulfilled, so the job cannot succeed."
+UNMANAGED = "The manifest names another controller: Trainwright creates nothing and does not change the status."
+ALWAYS_RESTARTED = "Replicas are restarted even after success: the job ends only when its restarts are used up."
+ADDRESSES = "The addresses are examples: a pod gets its address when it is on a node."
+ETCD = "Replicas find each other through an etcd server: give `trainwright run` or `trainwright operator` {}."
+GANG = "This plan is for a cluster with {}; on other clusters the pods start one by one."
 
 
 class Preview(Struct, frozen=True, rename="camel"):
-    """What there is to say of one job."""
+    """Everything that the command prints about one job."""
 
     file: str
     kind: str
@@ -193,80 +66,151 @@ class Preview(Struct, frozen=True, rename="camel"):
     notes: list[str]
 
 
-def look(file: str, kind: Kind, loaded: Loaded) -> Preview:
-    """Try a job out."""
-    job, wire = _fresh(loaded.job), loaded.wire
-    story = StepsOfJob(kind, job)
-    story.begin()
-    made = list(story.objects)
-    notes = [DEBUG] if _debugging(wire) else _succeed(story, job)
-    failing = [] if _debugging(wire) else _fail(StepsOfJob(kind, job), job)
+@click.command("plan")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["text", "json", "yaml"]),
+    default="text",
+    show_default=True,
+    help="Print a summary, or everything as one JSON object or YAML document per job.",
+)
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NS",
+    default="",
+    help="The namespace for jobs without a namespace.  [default: default]",
+)
+def command(files: tuple[str, ...], form: Literal["text", "json", "yaml"], namespace: str) -> int:
+    """Show what the jobs in each FILE would create, their rules in words, and their first steps.
+
+    "-" reads standard input. No cluster is needed: the real operator controls the job in a simulated cluster, which has
+    the gang scheduler that the job asks for. Other Kubernetes objects in the same file are skipped. The exit code is 2
+    if a job is invalid.
+
+    \b
+    Examples:
+      trainwright plan job.yaml
+      trainwright plan -o json job.yaml | jq '.objects[] | select(.kind == "Pod") | .spec'
+    """
+    check_namespace(namespace)
+    states = [_plan(document, form, namespace) for file in files for document in documents(file)]
+    if set(states) == {"skipped"}:
+        raise UsageError("the files contain no job; expected at least one")
+    return 2 if "invalid" in states else 0
+
+
+def _plan(document: Document, form: str, namespace: str) -> State:
+    """Print the plan of one document, or its problems."""
+    subject = subject_of(document.body)
+    if subject.kind is None:
+        state: State = "skipped" if subject.beside else "invalid"
+        _print_problems(document, state, subject.name, subject.judge(document.body))
+        return state
+    loaded = load(subject.kind, placed(document, namespace))
+    if loaded.problems:
+        _print_problems(document, "invalid", subject.name, loaded.problems)
+    if loaded.errors:
+        return "invalid"
+    text = {"text": as_text, "json": as_json, "yaml": as_yaml}[form](preview(document.file, subject.kind, loaded))
+    click.echo(text, nl=False)
+    return "valid"
+
+
+def _print_problems(document: Document, state: State, subject: str, problems: tuple[Problem, ...]) -> None:
+    """Print problems like `trainwright validate`, but on standard error: standard output is for the plan."""
+    remarks = output.remarks(document, problems)
+    finding = Finding(document.file, document.number, state, subject, document.line(""), remarks)
+    for line in output.lines(finding):
+        click.echo(line, err=True)
+
+
+def preview(file: str, kind: Kind, loaded: Loaded) -> Preview:
+    """Simulate a job."""
+    job, debug = _as_new(loaded.job), _is_debug(loaded.wire)
+    simulation = StepsOfJob(kind, job)
+    simulation.begin()
+    objects = list(simulation.objects)
+    notes = [DEBUG] if debug else _succeed(simulation, job)
+    failing = [] if debug else _fail(StepsOfJob(kind, job), job)
     apis = [one.api for one in job.gang.choices()] if job.gang is not None and job.gang.asked else []
     notes += [ADDRESSES] if any(role.gate and not role.service for role in job.roles) else []
-    notes += [ETCD.format(OPTION)] if needs_etcd(job) else []
+    notes += [ETCD.format(ETCD_OPTION)] if needs_etcd(job) else []
     notes += [GANG.format(" or ".join(apis))] if apis else []
     return Preview(
-        file, kind.name, job.key.namespace, job.key.name, made, policy_text.rules(job), story.steps, failing, notes
+        file=file,
+        kind=kind.name,
+        namespace=job.key.namespace,
+        name=job.key.name,
+        objects=objects,
+        rules=policy_text.rules(job),
+        steps=simulation.steps,
+        if_it_fails=failing,
+        notes=notes,
     )
 
 
-def _fresh(job: Job) -> Job:
-    """As if it were submitted now, whatever a manifest that came from a cluster says of its past."""
+def _as_new(job: Job) -> Job:
+    """The job without its history: a manifest that was read from a cluster has a status and a uid."""
     owner = replace(job.owner, uid=FAKE_UID)
     return replace(job, uid=FAKE_UID, owner=owner, ledger=Ledger(), deleting=False, foreign="")
 
 
-def _debugging(wire: Any) -> bool:
+def _is_debug(wire: Any) -> bool:
     mode = getattr(wire.spec, "run_mode", None)
     return mode is not None and mode.debug is not None and bool(mode.debug.enabled)
 
 
-def _succeed(story: StepsOfJob, job: Job) -> list[str]:
+def _succeed(simulation: StepsOfJob, job: Job) -> list[str]:
+    """Let the replicas succeed that decide about success; return notes."""
     who = policy_text.deciders(job.success, job)
     if job.unmanaged:
-        return [ELSEWHERE]
+        return [UNMANAGED]
     if who is None:
         return [ENDLESS]
-    story.succeed(who)
-    return [] if story.outcome is not None else [AGAIN]
+    simulation.succeed(who)
+    return [] if simulation.outcome is not None else [ALWAYS_RESTARTED]
 
 
-def _fail(story: StepsOfJob, job: Job) -> list[Step]:
-    """What happens after it ran, if those fail who can fail it."""
+def _fail(simulation: StepsOfJob, job: Job) -> list[Step]:
+    """The steps after the start, if the replicas fail that decide about failure."""
     who = policy_text.deciders(job.failure, job)
     if who is None:
         return []
-    story.begin()
-    known = len(story.steps)
-    story.end(who, 1)
-    return story.steps[known:]
+    simulation.begin()
+    known = len(simulation.steps)
+    simulation.end(who, 1)
+    return simulation.steps[known:]
 
 
 def as_json(preview: Preview) -> str:
-    """Everything, as one JSON object."""
+    """Everything as one JSON object."""
     return msgspec.json.format(msgspec.json.encode(preview), indent=2).decode() + "\n"
 
 
 def as_yaml(preview: Preview) -> str:
-    """Everything, as one YAML document."""
-    import yaml  # noqa: PLC0415 - a third of a command's start-up time
+    """Everything as one YAML document."""
+    import yaml  # noqa: PLC0415 - its import takes a third of the start-up time of a command
 
-    class Plain(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-        """Bodies share what they have in common; a reader wants it spelled out."""
+    class NoAliasDumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+        """Writes a value that several objects share in full each time, instead of a YAML alias."""
 
         def ignore_aliases(self, _data: Any) -> bool:
             return True
 
     whole = msgspec.to_builtins(preview)
-    return "---\n" + yaml.dump(whole, Dumper=Plain, sort_keys=False, allow_unicode=True, width=120)
+    return "---\n" + yaml.dump(whole, Dumper=NoAliasDumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def as_text(preview: Preview) -> str:
-    """A summary to read."""
+    """A summary for people."""
     name = f"{preview.kind} {preview.namespace}/{preview.name}"
     parts = [
         click.style(name, bold=True) + f"  ({preview.file})",
-        *_section(_title(preview), lines(preview.objects)),
+        *_section(_title(preview), object_lines(preview.objects)),
         *_section("Rules", _columns([list(pair) for pair in preview.rules.items()])),
         *_section("Steps", _steps(preview.steps)),
         *(_section("If it fails instead", _steps(preview.if_it_fails)) if preview.if_it_fails else ()),
@@ -286,10 +230,10 @@ def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def _steps(steps: list[Step]) -> Iterator[str]:
-    yield from _columns([[step.event, f"→ {step.phase}", _doing(step)] for step in steps])
+    yield from _columns([[step.event, f"→ {step.phase}", _reaction(step)] for step in steps])
 
 
-def _doing(step: Step) -> str:
+def _reaction(step: Step) -> str:
     changes = [
         f"{verb} {count(name.split(' ')[0] for name in names)}"
         for verb, names in (("removes", step.deletes), ("creates", step.creates))
@@ -305,59 +249,123 @@ def _columns(rows: list[list[str]]) -> Iterator[str]:
         yield "  ".join([*cells, row[-1]]).rstrip()
 
 
-_FORMS = {"text": as_text, "json": as_json, "yaml": as_yaml}
+def count(kinds: Iterable[str]) -> str:
+    """`4 pods, 1 service`."""
+    found = Counter(kinds)
+    order = sorted(found, key=lambda kind: (list(_PLURAL).index(kind) if kind in _PLURAL else len(_PLURAL), kind))
+    return ", ".join(f"{found[kind]} {_noun(kind, found[kind])}" for kind in order) or "nothing"
 
 
-@click.command("plan")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(list(_FORMS)),
-    default="text",
-    show_default=True,
-    help="A summary to read, or everything: one JSON object, or YAML document, per job.",
-)
-@click.option("-n", "--namespace", metavar="NS", default="", help="For jobs that name none.  [default: default]")
-def command(files: tuple[str, ...], form: Literal["text", "json", "yaml"], namespace: str) -> int:
-    """Show what the jobs in each FILE would create, their rules in words, and their first steps.
+def _noun(kind: str, number: int) -> str:
+    plural = _PLURAL.get(kind, kind)
+    return plural.removesuffix("s") if number == 1 and kind in _PLURAL else plural
 
-    "-" reads standard input. No cluster is needed: the steps are those of the real operator in a simulated cluster,
-    which has the gang scheduler that a job asks for. Kubernetes objects that stand beside a job in the same file are
-    skipped. Exits with 2 if a job is invalid.
 
-    \b
-    Examples:
-      trainwright plan job.yaml
-      trainwright plan -o json job.yaml | jq '.objects[] | select(.kind == "Pod") | .spec'
+def object_lines(objects: Iterable[Body]) -> Iterator[str]:
+    """Objects as text: objects of the whole job first, then pods, then services; role by role."""
+    rank = {"Pod": 1, "Service": 2}
+    ordered = sorted(objects, key=lambda body: rank.get(body["kind"], 0))
+    for (kind, _), group in groupby(ordered, key=lambda body: (body["kind"], body["metadata"]["labels"].get(ROLE))):
+        yield from _group(kind, [(body["metadata"]["name"], tuple(_content(body))) for body in group])
+
+
+def _group(kind: str, members: list[ObjectText]) -> Iterator[str]:
+    """The objects of one role and one kind."""
+    if len(members) > 1 and len({content for _, content in members}) == 1:
+        yield f"{kind} {members[0][0]} … {members[-1][0]}"
+        yield from (f"  {line}" for line in members[0][1])
+        return
+    shown = members if len(members) <= _MAX_DIFFERENT else members[:_SHOWN_OF_MANY]
+    for name, content in shown:
+        yield f"{kind} {name}"
+        yield from (f"  {line}" for line in content)
+    if len(members) > len(shown):
+        yield f"… and {len(members) - len(shown)} more"
+
+
+def _content(body: Body) -> Iterator[str]:
+    spec = body.get("spec") or {}
+    if body["kind"] == "Pod":
+        yield from _pod(spec)
+    elif body["kind"] == "Service":
+        ports = [f"{port.get('name', '')} {port['port']}".strip() for port in spec.get("ports") or ()]
+        yield f"ports    {', '.join(ports) or '(none)'}"
+    elif body["kind"] == "ConfigMap":
+        yield from (f"{key}={_printable(value)}" for key, value in (body.get("data") or {}).items())
+    else:
+        yield ", ".join(f"{key} {_short(str(value))}" for key, value in spec.items())
+
+
+def _pod(spec: Body) -> Iterator[str]:
+    if spec.get("schedulerName"):
+        yield f"scheduler {_short(spec['schedulerName'])}"
+    for title, group in (("init container", "initContainers"), ("container", "containers")):
+        for one in spec.get(group) or ():
+            yield f"{title} {_short(one.get('name'))}, image {_short(one.get('image'))}"
+            yield from (f"  {line}" for line in _container(one))
+
+
+def _container(one: Body) -> Iterator[str]:
+    for key in ("command", "args"):
+        if one.get(key):
+            yield from _command_lines(key, [str(part) for part in one[key]])
+    limits = (one.get("resources") or {}).get("limits") or {}
+    if limits:
+        yield f"limits   {', '.join(f'{name} {_short(amount)}' for name, amount in limits.items())}"
+    for source in one.get("envFrom") or ():
+        yield f"env      {_env_source(source)}"
+    for entry in one.get("env") or ():
+        yield f"env      {_short(entry.get('name'))}={_env_value(entry)}"
+
+
+def _env_value(entry: Body) -> str:
+    """The value of a variable, or its source."""
+    source = entry.get("valueFrom")
+    if not isinstance(source, dict):
+        return _printable(entry.get("value") or "")
+    for key, kind in (("secretKeyRef", "secret"), ("configMapKeyRef", "config map")):
+        if source.get(key):
+            return f"<from {kind} {source[key].get('name')}/{source[key].get('key')}>"
+    if source.get("fieldRef"):
+        return f"<field {source['fieldRef'].get('fieldPath')}>"
+    return f"<resource {(source.get('resourceFieldRef') or {}).get('resource')}>"
+
+
+def _env_source(source: Body) -> str:
+    kind = "secret" if source.get("secretRef") else "config map"
+    name = (source.get("secretRef") or source.get("configMapRef") or {}).get("name")
+    return f"{source.get('prefix') or ''}* <from {kind} {name}>"
+
+
+def _command_lines(key: str, words: list[str]) -> Iterator[str]:
+    """A command as in a shell. A script of several lines is shown on separate lines."""
+    scripts = [word for word in words if "\n" in word.strip("\n")]
+    yield f"{key:<8} {' '.join('|' if word in scripts else _quoted(word) for word in words)}"
+    for script in scripts:
+        lines = script.strip("\n").split("\n")
+        shown = lines if len(lines) <= _MAX_SCRIPT_LINES else lines[: _MAX_SCRIPT_LINES - 1]
+        yield from (f"         | {_short(line)}" for line in shown)
+        if len(lines) > len(shown):
+            yield f"         | … {len(lines) - len(shown)} more lines"
+
+
+def _quoted(word: str) -> str:
+    return word if _NEEDS_NO_QUOTES.fullmatch(word) and len(word) <= _MAX_TEXT else repr(_cut(word))
+
+
+def _short(value: object) -> str:
+    """The text, shortened if it is too long."""
+    return _printable(_cut(str(value)))
+
+
+def _printable(value: object) -> str:
+    """The whole text, with escapes if it has characters that change the terminal.
+
+    Variables are never shortened: one half of TF_CONFIG or of a list of hosts is useless.
     """
-    check_namespace(namespace)
-    states = [_plan(document, form, namespace) for file in files for document in documents(file)]
-    if set(states) == {"skipped"}:
-        raise UsageError("there is no job in what was given")
-    return 2 if "invalid" in states else 0
+    text = str(value)
+    return text if text.isprintable() else repr(text)
 
 
-def _plan(document: Document, form: str, namespace: str) -> State:
-    """Print the plan of one document, or why it has none."""
-    subject = subject_of(document.body)
-    if subject.kind is None:
-        state: State = "skipped" if subject.beside else "invalid"
-        _tell(document, state, subject.name, subject.judge(document.body))
-        return state
-    loaded = load(subject.kind, placed(document, namespace))
-    if loaded.problems:
-        _tell(document, "invalid", subject.name, loaded.problems)
-    if loaded.errors:
-        return "invalid"
-    click.echo(_FORMS[form](look(document.file, subject.kind, loaded)), nl=False)
-    return "valid"
-
-
-def _tell(document: Document, state: State, subject: str, problems: tuple[Problem, ...]) -> None:
-    """Problems as `validate` words them, on standard error: standard output is the plan's."""
-    remarks = output.remarks(document, problems)
-    finding = Finding(document.file, document.number, state, subject, document.line(""), remarks)
-    for line in output.lines(finding):
-        click.echo(line, err=True)
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's rules and policies in words, and the replicas that would decide it. For `plan` and its `steps`.
-
-Which jobs need an etcd in which their replicas meet: `run` warns where it was given none, `plan` says so.
-"""
+"""The rules and policies of a job in words, the replicas that decide about it, and whether it needs an etcd server."""
 
 from collections.abc import Iterable
 
@@ -10,15 +7,16 @@ from trainwright.model.cause import CauseKind
 from trainwright.model.job import CleanPods, Job, Lifecycle, Restart, RestartScope, Role, Since
 from trainwright.model.ledger import Outcome, Reason
 from trainwright.model.rule import AllOf, AnyOf, Atom, Result, Rule, Which
-from trainwright.model.units import spell
+from trainwright.model.units import format_indexes
 
+#: The indexes of replicas by role.
 Ranks = dict[str, tuple[int, ...]]
 
-#: More alternatives than this are not spelled out.
-_MOST = 6
-_NEVER = "never by itself"
-#: Of a process that ended; larger ones mean no more.
-_HIGHEST_CODE = 255
+#: Of more alternatives only the first ones are written out.
+_MAX_ALTERNATIVES = 6
+_NEVER = "never"
+#: The highest exit code of a process.
+_MAX_EXIT_CODE = 255
 _CLEAN = {
     CleanPods.NONE: "keeps all pods",
     CleanPods.UNFINISHED: "removes unfinished pods, keeps finished ones for their logs",
@@ -28,11 +26,11 @@ _CLEAN = {
 
 def replicas(who: Ranks) -> str:
     """`worker 0`, `master 2 and worker 0-1`."""
-    return " and ".join(f"{role} {spell(ranks)}" for role, ranks in who.items())
+    return " and ".join(f"{role} {format_indexes(ranks)}" for role, ranks in who.items())
 
 
 def deciders(rule: Rule, job: Job) -> Ranks | None:
-    """Which replicas fulfil the rule: those of the first alternative that can be. None: nobody does."""
+    """The replicas that fulfil the first possible alternative of the rule; None if no replicas can fulfil it."""
     match rule:
         case Atom(role, which, _):
             size = next((one.replicas for one in job.roles if one.name == role), 0)
@@ -55,7 +53,7 @@ def _merged(parts: Iterable[Ranks]) -> Ranks:
 
 
 def because(job: Job, outcome: Outcome) -> str:
-    """What decided: the user's rule, or ours in words."""
+    """Why the job has this outcome: the rule of the user, or our rule in words."""
     if outcome.rule:
         return f"rule {outcome.rule}"
     if outcome.reason is Reason.RULE:
@@ -64,19 +62,21 @@ def because(job: Job, outcome: Outcome) -> str:
 
 
 def when(rule: Rule) -> str:
-    """`worker 0 succeeds`; alternatives are joined with `or`."""
+    """A rule in words: `worker 0 succeeds`. Alternatives are joined with `or`."""
     alternatives = list(rule.rules) if isinstance(rule, AnyOf) else [rule]
-    texts = [_one(part) for part in alternatives if part != AllOf(()) and part != AnyOf(())]
-    more = [f"{len(texts) - _MOST} other rules are fulfilled"] if len(texts) > _MOST + 1 else []
-    return ", or ".join((texts[:_MOST] if more else texts) + more) or "never"
+    texts = [_alternative(part) for part in alternatives if part != AllOf(()) and part != AnyOf(())]
+    rest = len(texts) - _MAX_ALTERNATIVES
+    if rest > 1:
+        texts = [*texts[:_MAX_ALTERNATIVES], f"{rest} other rules are fulfilled"]
+    return ", or ".join(texts) or "never"
 
 
-def _one(rule: Rule) -> str:
+def _alternative(rule: Rule) -> str:
     if isinstance(rule, AnyOf):
         return f"({when(rule)})"
     atoms = list(rule.rules) if isinstance(rule, AllOf) else [rule]
     if not all(isinstance(atom, Atom) for atom in atoms):
-        return " and ".join(_one(atom) for atom in atoms)
+        return " and ".join(_alternative(atom) for atom in atoms)
     named = [atom for atom in atoms if isinstance(atom, Atom)]
     single = len(named) == 1 and (not isinstance(named[0].which, tuple) or len(named[0].which) == 1)
     verb = "succeed" if named[0].result is Result.SUCCEEDED else "fail"
@@ -85,12 +85,12 @@ def _one(rule: Rule) -> str:
 
 def _atom(atom: Atom) -> str:
     if isinstance(atom.which, tuple):
-        return f"{atom.role} {spell(atom.which)}"
+        return f"{atom.role} {format_indexes(atom.which)}"
     return f"{'every' if atom.which is Which.EVERY else 'any'} {atom.role}"
 
 
 def rules(job: Job) -> dict[str, str]:
-    """Everything that decides about the job, by the word it is printed under."""
+    """Everything that decides about the job, by the title under which it is printed."""
     life = job.lifecycle
     clean = life.clean
     levels = (("success", clean.succeeded), ("failure", clean.failed), ("a deadline", clean.ended))
@@ -119,13 +119,13 @@ def _succeeds(job: Job) -> str:
         return f"when {when(rule)}"
     ends = ["it fails"] if _fails(job) != _NEVER else []
     ends += ["its deadline passes"] if job.lifecycle.deadline is not None else []
-    return f"{_NEVER}: no replica can fulfil its success rule, so it goes on until {_or([*ends, 'somebody ends it'])}"
+    return f"{_NEVER}: no replica can fulfil its success rule, so it runs until {_or([*ends, 'you end it'])}"
 
 
 def _fails(job: Job) -> str:
     rule = _reachable(job.failure, job)
     ends = [when(rule)] if rule is not None else []
-    ends += ["success is out of reach"] if _partial(job.failure) and _can_miss(job.success, job) else []
+    ends += ["success is impossible"] if _allows_failures(job.failure) and _can_become_false(job.success, job) else []
     return f"when {', or '.join(ends)}" if ends else _NEVER
 
 
@@ -134,7 +134,7 @@ def _or(parts: list[str]) -> str:
 
 
 def _reachable(rule: Rule, job: Job) -> Rule | None:
-    """The rule without alternatives that nobody can fulfil; None: nobody can fulfil any."""
+    """The rule without the alternatives that no replicas can fulfil; None if no alternative is left."""
     if deciders(rule, job) is None:
         return None
     if isinstance(rule, AnyOf):
@@ -143,15 +143,15 @@ def _reachable(rule: Rule, job: Job) -> Rule | None:
     return rule
 
 
-def _can_miss(rule: Rule, job: Job) -> bool:
-    """Whether replicas can come to an end with which the rule can never be fulfilled any more."""
+def _can_become_false(rule: Rule, job: Job) -> bool:
+    """Whether replicas can end in such a way that the rule cannot be fulfilled any more."""
     match rule:
         case Atom(role, _, _):
             return any(one.replicas for one in job.roles if one.name == role)
         case AllOf(parts, _):
-            return any(_can_miss(part, job) for part in parts)
+            return any(_can_become_false(part, job) for part in parts)
         case AnyOf(parts, _):
-            return bool(parts) and all(_can_miss(part, job) for part in parts)
+            return bool(parts) and all(_can_become_false(part, job) for part in parts)
 
 
 def _limit(life: Lifecycle) -> str:
@@ -163,22 +163,22 @@ def _limit(life: Lifecycle) -> str:
     )
 
 
-def _partial(rule: Rule) -> bool:
-    """Whether some failure may pass, so that success can get out of reach without a rule."""
+def _allows_failures(rule: Rule) -> bool:
+    """Whether a replica can fail without fulfilling this failure rule. Then success can become impossible first."""
     match rule:
         case Atom(_, which, _):
             return which is not Which.SOME
         case AllOf(parts, _) | AnyOf(parts, _):
-            return not parts or any(_partial(part) for part in parts)
+            return not parts or any(_allows_failures(part) for part in parts)
 
 
 def restarts(role: Role) -> str:
-    """When replicas of a role are made again."""
+    """When replicas of a role are restarted."""
     rule = role.restart
-    counted, spared = rule.causes - rule.free, rule.causes & rule.free
+    counted, free = rule.causes - rule.free, rule.causes & rule.free
     if not counted or rule.limit == 0:
         never = "never (limit 0)" if counted else "never"
-        return never + (", except after preemption or a lost node" if spared else "")
+        return never + (", except after preemption or a lost node" if free else "")
     end = "success or failure" if CauseKind.COMPLETED in counted else _failure(rule)
     extent = "of each replica" if rule.per_replica else "in all"
     limit = "without limit" if rule.limit is None else f"at most {rule.limit} {extent}"
@@ -187,7 +187,7 @@ def restarts(role: Role) -> str:
         RestartScope.ROLE: ", all its replicas together",
         RestartScope.JOB: ", with the whole job",
     }[rule.scope]
-    return f"after {end}, {limit}{scope}" + ("; preemption and lost nodes do not count" if spared else "")
+    return f"after {end}, {limit}{scope}" + ("; preemption and lost nodes do not count" if free else "")
 
 
 def _failure(rule: Restart) -> str:
@@ -199,22 +199,24 @@ def _failure(rule: Restart) -> str:
 
 
 def _codes(first: int, last: int) -> str:
-    if last > _HIGHEST_CODE:
+    if last > _MAX_EXIT_CODE:
         return f"{first} and above"
     return f"{first}" if first == last else f"{first}-{last}"
 
 
-OPTION = "--etcd-server HOST:PORT"
-#: A template that sets one of these names an etcd itself.
-_OWN = frozenset({"PADDLE_ELASTIC_SERVER", "PADDLE_MASTER"})
+ETCD_OPTION = "--etcd-server HOST:PORT"
+#: A template that sets one of these variables names its own etcd server.
+_ETCD_VARIABLES = frozenset({"PADDLE_ELASTIC_SERVER", "PADDLE_MASTER"})
 
 
 def needs_etcd(job: Job, variables: Iterable[str] = ()) -> bool:
-    """Whether replicas meet in an etcd that neither their template nor these variables of every container name."""
-    return not _OWN & set(variables) and any(role.size_key and not _named(role.template) for role in job.roles)
+    """Whether replicas need an etcd server, and neither the template nor these variables name one."""
+    if _ETCD_VARIABLES & set(variables):
+        return False
+    return any(role.size_key and not _names_etcd(role.template) for role in job.roles)
 
 
-def _named(template: object) -> bool:
+def _names_etcd(template: object) -> bool:
     spec = template.get("spec") if isinstance(template, dict) else None
     containers = (spec.get("containers") if isinstance(spec, dict) else None) or ()
-    return any(one.get("name") in _OWN for container in containers for one in container.get("env") or ())
+    return any(one.get("name") in _ETCD_VARIABLES for container in containers for one in container.get("env") or ())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright preflight`: what an install on a cluster would meet, before it is made. `kube.survey` looks."""
+"""`trainwright preflight`: report what an install would replace or disturb on a cluster."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,34 +8,34 @@ from typing import TYPE_CHECKING, Literal
 import click
 import msgspec
 
-from trainwright.cli.install import named
+from trainwright.cli.flags import kubeconfig_options
+from trainwright.cli.install import kinds_named
 from trainwright.cli.output import columns
 from trainwright.crd.compare import worded
 
 if TYPE_CHECKING:
     from trainwright.kube.survey import JobCounts, Survey
 
-#: Something has to be decided first.
-_DECIDE = 1
+#: The exit code if the user must decide something first.
+_DECISION_NEEDED = 1
 
 
 @click.command("preflight")
-@click.option("--kubeconfig", metavar="FILE", default="", help="Instead of $KUBECONFIG, ~/.kube/config, the pod's.")
-@click.option("--context", metavar="NAME", default="", help="Of the kubeconfig.  [default: its current one]")
-@click.option("--kinds", metavar="KIND,…", default="", help="Look at these kinds only.  [default: all]")
+@kubeconfig_options
+@click.option("--kinds", metavar="KIND,…", default="", help="Check these kinds only.  [default: all]")
 @click.option(
     "-o",
     "--output",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="For people, or one JSON object.",
+    help="Print a report for people, or one JSON object.",
 )
 def command(kubeconfig: str, context: str, kinds: str, output: Literal["text", "json"]) -> int:
-    """Show what an install of the operator would meet on a cluster: run it before you apply anything.
+    """Show what an install of the operator would change on a cluster. Run it before you apply anything.
 
-    It shows the CRDs that an install would replace and whose they are, other operators for the same kinds, and the jobs
-    that exist. It changes nothing and uses your own rights; what you may not read is listed as not permitted.
+    It shows the CRDs that an install would replace and their owners, other operators for the same kinds, and the jobs
+    that exist. It changes nothing and uses your own rights. It lists what you may not read as not permitted.
 
     \b
     Examples:
@@ -44,7 +44,7 @@ def command(kubeconfig: str, context: str, kinds: str, output: Literal["text", "
 
     \b
     Exit codes:
-      0  nothing is in the way     1  something has to be decided first
+      0  no problem was found     1  you must decide something first
       2  wrong usage, or no cluster is known     3  no answer from the cluster
     """
     return asyncio.run(_run(kubeconfig, context, kinds, output))
@@ -57,16 +57,16 @@ async def _run(kubeconfig: str, context: str, kinds: str, output: str) -> int:
     from trainwright.kube.survey import survey  # noqa: PLC0415 - likewise
     from trainwright.runtime.ports import WallClock  # noqa: PLC0415 - likewise
 
-    wanted = named(word.strip() for word in kinds.split(",") if word.strip())
+    wanted = kinds_named(word.strip() for word in kinds.split(",") if word.strip())
     access = load(ConnectionOptions(kubeconfig=kubeconfig, context=context))
-    async with connected(access, RequestPolicy(timeout=15.0, patience=5.0)) as cluster:
+    async with connected(access, RequestPolicy(timeout=15.0, retry_seconds=5.0)) as cluster:
         found = await survey(cluster, access.server, access.namespace, wanted, WallClock().now())
     if output == "json":
         whole = msgspec.to_builtins(found) | {"decisions": list(found.decisions)}
         click.echo(msgspec.json.format(msgspec.json.encode(whole), indent=2).decode())
     else:
         click.echo("\n".join(_lines(found)))
-    return _DECIDE if found.decisions else 0
+    return _DECISION_NEEDED if found.decisions else 0
 
 
 def _lines(found: "Survey") -> Iterator[str]:
@@ -77,20 +77,20 @@ def _lines(found: "Survey") -> Iterator[str]:
     yield from columns(head, [(one.kind, *_counted(one.jobs), worded(one.definition)) for one in found.kinds])
     for one in found.kinds:
         if one.jobs is not None and one.jobs.unfinished:
-            by = ", ".join(f"{number} of {who}" for who, number in one.jobs.unfinished_by.items())
-            yield f"Unfinished {one.kind}s: {by}"
+            managers = ", ".join(f"{number} of {name}" for name, number in one.jobs.unfinished_by.items())
+            yield f"Unfinished {one.kind}s: {managers}"
     if found.operators:
         yield f"Trainwright is installed: {', '.join(found.operators)}"
     yield from _section(
         "Other controllers of these kinds:",
         [f"{sign.object}: {', '.join(sign.kinds)}; {sign.detail}" for sign in found.controllers],
     )
-    yield from _section("Not permitted (what is there could not be seen):", list(found.not_permitted))
+    yield from _section("Not permitted (the report does not include these):", list(found.not_permitted))
     decisions = [f"{number}. {text}" for number, text in enumerate(found.decisions, 1)]
     yield from _section("Decide before you install:", decisions)
     if not decisions:
         yield ""
-        yield "Nothing that could be seen is in the way of an install."
+        yield "Nothing that you may read prevents an install."
 
 
 def _section(title: str, lines: list[str]) -> Iterator[str]:

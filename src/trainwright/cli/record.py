@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of a run, in its folder: `status.yaml`, `events.jsonl`, `replicas.jsonl` and `run.json`.
+"""The files that a run keeps in its folder: `status.yaml`, `events.jsonl`, `replicas.jsonl` and `run.json`.
 
-Until there is a `status.yaml`, `manifest.yaml` has the jobs as they were submitted; if the run is killed, it stays.
+`manifest.yaml` has the submitted jobs until the run writes `status.yaml`; after a killed run it is still there. A full
+disk does not end a job: the record drops data that it cannot write, and `trouble` has the first error. The record
+reserves disk space for the final status at the start, so that the logs cannot use it.
 
-`session` writes here as things happen; `get` and `logs` read it, also long after. A full disk ends no job: what cannot
-be kept is left out and `trouble` says so once. Room for the final status is set aside before the logs can take it.
-
-How many restarts of a job people are shown: one number for the table of `run`, its verdict, and `get`.
-
-A restart counts once the pod that follows exists, and a restart inside a pod once the kubelet reports it. Decisions
-that still wait for their back-off are not restarts yet (`core.counting`).
+`count_restarts` gives the number of restarts that people see. A restart counts as soon as the new pod exists; a restart
+inside a pod counts as soon as the kubelet reports it. A restart that waits for its back-off does not count yet.
 """
 
 import os
@@ -33,12 +30,13 @@ EVENTS = "events.jsonl"
 REPLICAS = "replicas.jsonl"
 RUN = "run.json"
 MANIFEST = "manifest.yaml"
-_ROOM = ".room"
-_ROOM_SIZE = 128 * 1024
+#: Reserves disk space for the final status.
+_RESERVE = ".room"
+_RESERVE_BYTES = 128 * 1024
 
 
 class RecordedPod(Struct, frozen=True, omit_defaults=True):
-    """One line of `replicas.jsonl`: a pod that was seen, and how to find its logs."""
+    """One line of `replicas.jsonl`: a pod of the run, and the names from which the paths of its logs are made."""
 
     job: str
     replica: str
@@ -50,7 +48,7 @@ class RecordedPod(Struct, frozen=True, omit_defaults=True):
 
 
 class RunInfo(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """`run.json`: what a run is about, and how it ended once it has."""
+    """`run.json`: the jobs and the process of a run, and at its end the verdicts."""
 
     jobs: tuple[str, ...]
     pid: int
@@ -61,84 +59,84 @@ class RunInfo(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class RunRecord:
-    """Writes it."""
+    """Writes the files of a run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        #: The first thing that could not be kept, and why.
+        #: The first error of a write.
         self.trouble = ""
         self._lines: dict[str, list[Any]] = {EVENTS: [], REPLICAS: []}
         self._reserve()
 
-    def note(self, file: str, item: Any) -> None:
-        """A line for `events.jsonl` or `replicas.jsonl`; it is written with the next `flush`."""
+    def append(self, file: str, item: Any) -> None:
+        """Add a line to `events.jsonl` or `replicas.jsonl`; the next `flush` writes it."""
         self._lines[file].append(item)
 
     def flush(self) -> None:
-        """Write the lines that wait."""
+        """Write the added lines."""
         for file, items in self._lines.items():
             if items:
                 self._lines[file] = []
                 text = b"".join(msgspec.json.encode(item) + b"\n" for item in items)
                 self._write(file, text, os.O_APPEND)
 
-    def facts(self, facts: RunInfo) -> None:
-        """Write `run.json` anew."""
-        self._write(RUN, msgspec.json.encode(facts) + b"\n", os.O_TRUNC)
+    def write_info(self, info: RunInfo) -> None:
+        """Replace `run.json`."""
+        self._write(RUN, msgspec.json.encode(info) + b"\n", os.O_TRUNC)
 
-    def submitted(self, jobs: Sequence[Body]) -> None:
-        """Write the jobs as they are submitted."""
+    def write_manifest(self, jobs: Sequence[Body]) -> None:
+        """Write the submitted jobs."""
         self._write(MANIFEST, as_yaml(jobs).encode(), os.O_TRUNC)
 
-    def close(self, jobs: Sequence[Body], facts: RunInfo) -> None:
-        """Write the final status of all jobs, into the room that was kept for it."""
+    def close(self, jobs: Sequence[Body], info: RunInfo) -> None:
+        """Write the final status of all jobs into the reserved disk space."""
         with suppress(OSError):
-            (self.folder / _ROOM).unlink()
+            (self.folder / _RESERVE).unlink()
         self._write(STATUS, as_yaml(jobs).encode(), os.O_TRUNC)
         with suppress(OSError):
             (self.folder / MANIFEST).unlink()
-        self.facts(facts)
+        self.write_info(info)
         self.flush()
 
-    def tidy(self, *, keep: bool) -> None:
-        """Remove what only a live run needs: the nodes' own files, and the pods' unless they are to be kept."""
-        for part in ("nodes",) if keep else ("nodes", "pods"):
+    def remove_working_files(self, *, keep_pods: bool) -> None:
+        """Remove files that only a live run needs: those of the nodes, and those of the pods unless `keep_pods`."""
+        for part in ("nodes",) if keep_pods else ("nodes", "pods"):
             shutil.rmtree(self.folder / part, ignore_errors=True)
 
     def _reserve(self) -> None:
-        """Take the room. Where it cannot be had the disk is full already, which `facts` will find out."""
+        """Reserve disk space. This fails if the disk is already full; then `write_info` reports the error."""
         with suppress(OSError):
-            room = os.open(self.folder / _ROOM, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            file = os.open(self.folder / _RESERVE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                os.posix_fallocate(room, 0, _ROOM_SIZE)
+                os.posix_fallocate(file, 0, _RESERVE_BYTES)
             finally:
-                os.close(room)
+                os.close(file)
 
-    def _write(self, file: str, data: bytes, how: int) -> None:
-        path = self.folder / file
+    def _write(self, name: str, data: bytes, mode: int) -> None:
+        path = self.folder / name
         try:
-            place = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | mode, 0o600)
             try:
                 view = memoryview(data)
                 while view:
-                    view = view[os.write(place, view) :]
+                    view = view[os.write(file, view) :]
             finally:
-                os.close(place)
+                os.close(file)
         except OSError as error:
             self.trouble = self.trouble or f"{path} could not be written: {error.strerror or error}"
 
 
 def as_yaml(bodies: Iterable[Body]) -> str:
     """Objects as YAML documents."""
-    import yaml  # noqa: PLC0415 - a third of a command's start-up time
+    import yaml  # noqa: PLC0415 - its import takes a third of the start-up time of a command
 
     dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     text: str = yaml.dump_all(bodies, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
     return text
 
 
-def pods(folder: Path) -> list[RecordedPod]:
-    """The pods that a run has had, oldest first; a line that was cut off by a full disk is left out."""
+def read_pods(folder: Path) -> list[RecordedPod]:
+    """The pods of a run, oldest first. A line that a full disk has cut off is ignored."""
     found = []
     with suppress(OSError):
         for line in (folder / REPLICAS).read_bytes().splitlines():
@@ -147,18 +145,18 @@ def pods(folder: Path) -> list[RecordedPod]:
     return found
 
 
-def facts_of(folder: Path) -> RunInfo | None:
-    """What a run was about."""
+def read_run_info(folder: Path) -> RunInfo | None:
+    """`run.json`; None if it cannot be read."""
     try:
         return msgspec.json.decode((folder / RUN).read_bytes(), type=RunInfo)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def status_of(folder: Path, key: Key) -> Body:
-    """The job as a run left it; of a run that was killed, as it was submitted, if even that is there."""
-    nothing: Body = {"metadata": {"namespace": key.namespace, "name": key.name}}
-    return _body(folder / STATUS, key) or _body(folder / MANIFEST, key) or nothing
+def read_job(folder: Path, key: Key) -> Body:
+    """The job with its final status; after a killed run, the submitted job; without any file, only the metadata."""
+    bare: Body = {"metadata": {"namespace": key.namespace, "name": key.name}}
+    return _body(folder / STATUS, key) or _body(folder / MANIFEST, key) or bare
 
 
 def _body(path: Path, key: Key) -> Body | None:
@@ -173,8 +171,8 @@ def _body(path: Path, key: Key) -> Body | None:
     return None
 
 
-def events(folder: Path) -> list[Body]:
-    """What happened, oldest first; a line that was cut off is left out."""
+def read_events(folder: Path) -> list[Body]:
+    """The events of a run, oldest first. A line that is cut off is ignored."""
     found: list[Body] = []
     with suppress(OSError):
         for line in (folder / EVENTS).read_bytes().splitlines():
@@ -184,7 +182,7 @@ def events(folder: Path) -> list[Body]:
 
 
 class PodCount(Struct, frozen=True, gc=False):
-    """A pod that exists or existed: which replica it is, of which attempt, and how often its containers restarted."""
+    """A pod that exists or existed: its replica, its attempt, and how often its containers were restarted in it."""
 
     role: str
     index: int
@@ -192,8 +190,8 @@ class PodCount(Struct, frozen=True, gc=False):
     inside: int = 0
 
 
-def shown(ledger: Ledger, pods: Iterable[PodCount] = ()) -> int:
-    """Restarts that have happened, as far as the ledger and these pods tell."""
+def count_restarts(ledger: Ledger, pods: Iterable[PodCount] = ()) -> int:
+    """Restarts that have happened, from the ledger and these pods."""
     by_role: dict[str, list[PodCount]] = {}
     for pod in pods:
         by_role.setdefault(pod.role, []).append(pod)
@@ -201,8 +199,8 @@ def shown(ledger: Ledger, pods: Iterable[PodCount] = ()) -> int:
 
 
 def _of_role(book: RoleLedger, pods: list[PodCount], ledger: Ledger) -> int:
-    current = [pod for pod in pods if pod.attempt >= attempts.attempt(book, pod.index)]
-    book = attempts.happened(book, frozenset(pod.index for pod in current)) if book.pending else book
-    # The ledger keeps what was restarted inside a pod once that is replaced, and of all pods when the job ends.
+    current = [pod for pod in pods if pod.attempt >= attempts.current_attempt(book, pod.index)]
+    book = attempts.note_happened(book, frozenset(pod.index for pod in current)) if book.pending else book
+    # The ledger counts restarts inside a pod when the pod is replaced, and those of all pods when the job ends.
     inside = sum(pod.inside for pod in current) if ledger.outcome is None else 0
     return book.made() + book.inside + inside

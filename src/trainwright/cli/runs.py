@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding runs, live and past, by the name of their job. Called by every command that speaks of a run by name."""
+"""Find live and past runs by the name of their job."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec import Struct
 
-from trainwright.cli.state import LATEST, LOCK, VOLUMES, holder, home, is_live, place, runs_in
+from trainwright.cli.state import LATEST, LOCK, VOLUMES, home, is_live, job_folder, read_lock, runs_in
 from trainwright.errors import UsageError
 from trainwright.model.meta import Key
 from trainwright.model.problem import nearest
 
-#: How many names are listed where an unknown one is given.
-_LISTED = 8
+#: How many names an error lists.
+_MAX_LISTED = 8
 
 
 class Run(Struct, frozen=True):
-    """One run of a job: where it keeps its things, and who runs it if it is live."""
+    """One run of a job: its folder, and its process if it is live."""
 
     key: Key
     folder: Path
@@ -25,19 +25,19 @@ class Run(Struct, frozen=True):
 
     @property
     def word(self) -> str:
-        """The job's name as one would type it."""
+        """The name of the job as the user types it."""
         return self.key.name if self.key.namespace == "default" else str(self.key)
 
     @property
     def socket(self) -> Path:
-        """Where its engine listens."""
+        """The socket of its engine."""
         return self.folder / "engine.sock"
 
 
 def jobs(state: Path) -> tuple[Key, ...]:
-    """Every job that the state folder knows of, live or not."""
-    spaces = [entry for entry in _folders(state) if entry.name != VOLUMES]
-    return tuple(sorted(Key(space.name, job.name) for space in spaces for job in _folders(space)))
+    """Every job in the state folder, live or not."""
+    namespaces = [entry for entry in _folders(state) if entry.name != VOLUMES]
+    return tuple(sorted(Key(namespace.name, job.name) for namespace in namespaces for job in _folders(namespace)))
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -48,11 +48,11 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def latest(state: Path, key: Key) -> Run | None:
-    """The live run of a job, or else its last one."""
-    folder = place(state, key)
-    by = holder(folder / LOCK) if is_live(folder / LOCK) else None
-    if by is not None:
-        return Run(key, Path(by.run), live=True, pid=by.pid)
+    """The live run of a job, otherwise its last run."""
+    folder = job_folder(state, key)
+    lock = read_lock(folder / LOCK) if is_live(folder / LOCK) else None
+    if lock is not None:
+        return Run(key, Path(lock.run), live=True, pid=lock.pid)
     past = runs_in(folder)
     last = folder / LATEST
     found = last.resolve() if last.is_dir() else past[-1].resolve() if past else None
@@ -66,20 +66,21 @@ def live(state: Path) -> tuple[Run, ...]:
 
 
 def find(word: str, namespace: str = "") -> Run:
-    """The run of the job that somebody means: NAME or NAMESPACE/NAME. Raises UsageError with the nearest names."""
+    """The live or last run of the job NAME or NAMESPACE/NAME. Raises UsageError with the nearest names."""
     state = home()
     known = jobs(state)
-    found = [run for key in known if _means(word, namespace, key) and (run := latest(state, key)) is not None]
-    lively = [run for run in found if run.live]
-    if len(lively or found) == 1:
-        return (lively or found)[0]
+    found = [run for key in known if _matches(word, namespace, key) and (run := latest(state, key)) is not None]
+    live_runs = [run for run in found if run.live]
+    if len(live_runs or found) == 1:
+        return (live_runs or found)[0]
     if found:
-        raise UsageError(f"{word!r} may be {_listed(run.key for run in found)}; say which, with its namespace")
+        keys = " or ".join(str(run.key) for run in found)
+        raise UsageError(f"{word!r} can mean {keys}; give the namespace too")
     raise UsageError(_unknown(word, namespace, known))
 
 
 def near_replica(word: str, known: Iterable[str]) -> str:
-    """What to say of a replica that a job has not: the replicas of that role, or the name that was probably meant."""
+    """The hint for a replica that does not exist: the replicas of the same role, or the name that is probably meant."""
     names = sorted(known, key=lambda name: (len(name), name))
     role, dash, index = word.lower().rpartition("-")
     same = [name for name in names if name.lower().rpartition("-")[0] == role]
@@ -89,22 +90,16 @@ def near_replica(word: str, known: Iterable[str]) -> str:
     return f"did you mean `{meant}`?" if meant else ""
 
 
-def _means(word: str, namespace: str, key: Key) -> bool:
+def _matches(word: str, namespace: str, key: Key) -> bool:
     return word in (key.name, str(key)) and namespace in ("", key.namespace)
-
-
-def _listed(keys: Iterable[Key]) -> str:
-    return " or ".join(str(key) for key in keys)
 
 
 def _unknown(word: str, namespace: str, known: tuple[Key, ...]) -> str:
     where = f" in namespace {namespace!r}" if namespace else ""
     if not known:
-        return (
-            f"there is no run called {word!r}{where}: nothing was run here yet; start one with `trainwright run FILE`"
-        )
+        return f"there is no job {word!r}{where}: no job has run here yet; start one with `trainwright run FILE`"
     names = {name: str(key) for key in known for name in (key.name, str(key))}
     meant = names.get(nearest(word, names))
-    more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
-    hint = f"did you mean `{meant}`?" if meant else f"known are {', '.join(map(str, known[:_LISTED]))}{more}"
-    return f"there is no run called {word!r}{where}; {hint}"
+    more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
+    hint = f"did you mean `{meant}`?" if meant else f"known jobs: {', '.join(map(str, known[:_MAX_LISTED]))}{more}"
+    return f"there is no job {word!r}{where}; {hint}"

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state folder: where a run keeps what outlives it, and the lock that says that a job of that name is running.
+"""The state folder: the files that stay after a run, and a lock for each job name, which a live run holds.
 
-`run` claims its jobs here and is handed a folder; every other command looks for that folder with `runs`.
-
-    STATE/NAMESPACE/NAME/lock        held with flock for as long as the run lives; who holds it is written in it
-    STATE/NAMESPACE/NAME/RUN-ID/     logs, final status; a link where several jobs share one run
-    STATE/NAMESPACE/NAME/latest      a link to the last of them
-    STATE/volumes/NAMESPACE/CLAIM/   the folders of PersistentVolumeClaims
+STATE/NAMESPACE/NAME/lock        the live run holds it with flock; it contains the process id and folder of the run
+STATE/NAMESPACE/NAME/RUN-ID/     logs and final status; a link if several jobs share one run
+STATE/NAMESPACE/NAME/latest      a link to the last run
+STATE/volumes/NAMESPACE/CLAIM/   the folders of PersistentVolumeClaims
 """
 
 import fcntl
@@ -25,27 +23,27 @@ from msgspec import Struct
 from trainwright.cli.flags import age
 from trainwright.errors import EngineError, UsageError
 from trainwright.model.meta import Key
-from trainwright.model.units import Time, moment, rfc3339
+from trainwright.model.units import Time, parse_time, rfc3339
 
 #: How many runs of a job are kept.
 KEPT = 5
-#: Claims share the folder with namespaces.
+#: The folder of volumes is beside the folders of namespaces, so no namespace can have this name.
 VOLUMES = "volumes"
 LOCK = "lock"
 LATEST = "latest"
-#: Somebody who only looks at a lock holds it for an instant.
-_TRIES = 5
-_PATIENCE = 0.02
-#: Files that a run has open besides its locks.
-_OTHERS = 512
+#: `is_live` holds a lock for a very short time, so a run tries several times to take the lock.
+_LOCK_TRIES = 5
+_RETRY_SECONDS = 0.02
+#: Files that a run may have open in addition to its locks.
+_OTHER_OPEN_FILES = 512
 
 
 class NameInUseError(UsageError):
-    """A live run holds the name of a job."""
+    """A live run uses the name of a job."""
 
 
 class RunLock(Struct, frozen=True):
-    """What a live run writes into its lock."""
+    """What a live run writes into the lock file."""
 
     pid: int
     run: str
@@ -61,37 +59,37 @@ def home() -> Path:
     return (Path(base) if base else Path.home() / ".local/state").absolute() / "trainwright"
 
 
-def place(state: Path, key: Key) -> Path:
-    """Where everything of a job is kept."""
+def job_folder(state: Path, key: Key) -> Path:
+    """The folder of a job and all its runs."""
     return state / key.namespace / key.name
 
 
 def run_id(now: Time, pid: int) -> str:
-    """Sorts by time."""
+    """The id of a run; ids sort by time."""
     return f"{now:%Y%m%d-%H%M%S}-{pid}"
 
 
 class NameLocks:
-    """The names of a run's jobs, held against other runs until it is over. A killed run holds nothing."""
+    """Locks the names of a run's jobs until the run ends. The kernel releases the locks of a killed run."""
 
     def __init__(self, state: Path, keys: Iterable[Key], now: Time) -> None:
         self.state = state
         self.keys = tuple(keys)
         self.now = now
-        self.folder = place(state, self.keys[0]) / run_id(now, os.getpid())
+        self.folder = job_folder(state, self.keys[0]) / run_id(now, os.getpid())
         self._locks: list[int] = []
-        #: The folders and locks that were not there before, outer ones first.
-        self._made: list[Path] = []
-        _more_files(len(self.keys))
+        #: The folders and locks that this run has created, outer ones first.
+        self._created: list[Path] = []
+        _raise_file_limit(len(self.keys))
 
     def __enter__(self) -> "NameLocks":
         try:
             for key in sorted(self.keys):
                 self._take(key)
-            self._make()
+            self._create_folder()
         except OSError as error:
             self._undo()
-            raise EngineError(f"the state folder {self.state} cannot be used: {_why(error)}") from None
+            raise EngineError(f"the state folder {self.state} cannot be used: {_advice(error)}") from None
         except BaseException:
             self._undo()
             raise
@@ -101,25 +99,25 @@ class NameLocks:
         self.release()
 
     def discard(self) -> None:
-        """Forget this run: nothing was started, so nothing stays that was not there before."""
+        """Remove the folder of this run and everything that was created for it, because nothing was started."""
         shutil.rmtree(self.folder, ignore_errors=True)
         for key in self.keys:
-            folder = place(self.state, key)
+            folder = job_folder(self.state, key)
             prune(folder)
             past = runs_in(folder)
             if past:
-                _point(folder / LATEST, past[-1].name)
+                _replace_link(folder / LATEST, past[-1].name)
         self._undo()
 
     def release(self) -> None:
-        """Let go of all names."""
+        """Release the locks of all names."""
         while self._locks:
             os.close(self._locks.pop())
 
     def _undo(self) -> None:
-        """Remove what this claim has made, as far as it is empty, and let go of all names."""
-        while self._made:
-            path = self._made.pop()
+        """Remove the created locks and empty folders, and release all names."""
+        while self._created:
+            path = self._created.pop()
             with suppress(OSError):
                 if path.name == LOCK and not path.is_dir():
                     path.unlink()
@@ -128,17 +126,20 @@ class NameLocks:
         self.release()
 
     def _take(self, key: Key) -> None:
-        folder = place(self.state, key)
+        folder = job_folder(self.state, key)
         lock = self._lock(folder / LOCK)
         if lock is None:
-            raise NameInUseError(in_use(key, holder(folder / LOCK), self.now))
+            raise NameInUseError(_in_use(key, read_lock(folder / LOCK), self.now))
         self._locks.append(lock)
         text = msgspec.json.encode(RunLock(os.getpid(), str(self.folder), rfc3339(self.now)))
         os.ftruncate(lock, 0)
         os.pwrite(lock, text, 0)
 
     def _lock(self, path: Path) -> int | None:
-        """The lock, held; None: another run holds it. A claim that is undone removes its lock: then again."""
+        """Open and lock the file; None if another run holds it.
+
+        Another run may remove the file between the opening and the locking (`_undo`): then try again.
+        """
         while True:
             missing = [one for one in (path, *path.parents) if not one.exists()]
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -148,63 +149,63 @@ class NameLocks:
                 if path.parent.exists():
                     raise
                 continue
-            if not _locked(lock):
+            if not _try_lock(lock):
                 os.close(lock)
                 return None
             if _is_at(lock, path):
-                self._made += reversed(missing)
+                self._created += reversed(missing)
                 return lock
             os.close(lock)
 
-    def _make(self) -> None:
+    def _create_folder(self) -> None:
         self.folder.mkdir(mode=0o700)
         for key in self.keys:
-            folder = place(self.state, key)
+            folder = job_folder(self.state, key)
             if folder / self.folder.name != self.folder:
                 (folder / self.folder.name).symlink_to(self.folder)
-            _point(folder / LATEST, self.folder.name)
+            _replace_link(folder / LATEST, self.folder.name)
             prune(folder)
 
 
-def _more_files(names: int) -> None:
-    """A lock is an open file; of very many jobs there may be more than a shell allows by default."""
+def _raise_file_limit(names: int) -> None:
+    """Each lock is an open file; a run of very many jobs needs more than the usual limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = names + _OTHERS
+    wanted = names + _OTHER_OPEN_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _locked(lock: int) -> bool:
-    for attempt in range(_TRIES):
+def _try_lock(lock: int) -> bool:
+    for attempt in range(_LOCK_TRIES):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(_PATIENCE * (attempt < _TRIES - 1))
+            time.sleep(_RETRY_SECONDS * (attempt < _LOCK_TRIES - 1))
         else:
             return True
     return False
 
 
 def _is_at(file: int, path: Path) -> bool:
-    """Whether an open file is still what the path names."""
+    """Whether the path still names this open file."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
         return False
 
 
-def _point(link: Path, target: str) -> None:
-    """Never without a target in between."""
+def _replace_link(link: Path, target: str) -> None:
+    """Replace a link atomically, so that it always exists."""
     new = link.with_name(f".{link.name}-{os.getpid()}")
     new.symlink_to(target)
     new.replace(link)
 
 
 def prune(folder: Path, keep: int = KEPT) -> None:
-    """Remove all but the last runs of a job. Only the holder of its lock may, so none of them is live."""
-    dead = [link for link in folder.iterdir() if link.is_symlink() and not link.exists()]
-    for old in (*dead, *runs_in(folder)[:-keep]):
+    """Remove all but the last `keep` runs of a job. The caller holds the lock of the job, so no removed run is live."""
+    broken = [link for link in folder.iterdir() if link.is_symlink() and not link.exists()]
+    for old in (*broken, *runs_in(folder)[:-keep]):
         with suppress(OSError):
             if old.is_symlink():
                 old.unlink()
@@ -213,7 +214,7 @@ def prune(folder: Path, keep: int = KEPT) -> None:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The folders of a job's runs, oldest first; what is not called like one is left alone."""
+    """The folders of a job's runs, oldest first. A folder without the name of a run is ignored."""
     try:
         found = [entry for entry in folder.iterdir() if entry.name[:1].isdigit() and entry.is_dir()]
     except OSError:
@@ -221,8 +222,8 @@ def runs_in(folder: Path) -> list[Path]:
     return sorted(found, key=lambda entry: entry.name)
 
 
-def holder(lock: Path) -> RunLock | None:
-    """Who wrote into a lock; it may be long gone."""
+def read_lock(lock: Path) -> RunLock | None:
+    """The content of a lock file. The run that wrote it may have ended."""
     try:
         return msgspec.json.decode(lock.read_bytes(), type=RunLock)
     except (OSError, msgspec.DecodeError):
@@ -230,30 +231,29 @@ def holder(lock: Path) -> RunLock | None:
 
 
 def is_live(lock: Path) -> bool:
-    """Whether somebody holds it."""
+    """Whether a run holds the lock."""
     try:
-        seen = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        fcntl.flock(seen, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
-        os.close(seen)
+        os.close(file)
     return False
 
 
-def in_use(key: Key, by: RunLock | None, now: Time) -> str:
-    """The refusal of a second run, with the ways to the first."""
-    since = moment(by.since) if by is not None else None
-    who = f" by process {by.pid}" if by is not None else ""
-    when = f", since {by.since} ({age((now - since).total_seconds())} ago)" if by is not None and since else ""
+def _in_use(key: Key, lock: RunLock | None, now: Time) -> str:
+    """The error for a second run, with the commands that reach the first run."""
+    since = parse_time(lock.since) if lock is not None else None
+    process = f" in process {lock.pid}" if lock is not None else ""
+    when = f" since {lock.since} ({age((now - since).total_seconds())} ago)" if lock is not None and since else ""
     word = key.name if key.namespace == "default" else str(key)
-    ways = f"`trainwright get {word}`, `trainwright logs -f {word}`, `trainwright delete {word}`"
-    return f"{key} is already being run{who}{when}; to see, follow or end it: {ways}"
+    commands = f"`trainwright get {word}`, `trainwright logs -f {word}`, `trainwright delete {word}`"
+    return f"{key} already runs{process}{when}; to see, follow or end it: {commands}"
 
 
-def _why(error: OSError) -> str:
-    what = error.strerror or str(error)
-    return f"{what}; set TRAINWRIGHT_STATE to a folder that can be written to"
+def _advice(error: OSError) -> str:
+    return f"{error.strerror or error}; set TRAINWRIGHT_STATE to a folder in which you can write"

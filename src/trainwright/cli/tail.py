@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Following many log files at once, by looking at them now and then. Called by `run` and by `logs -f`.
+"""Follow many log files by polling them.
 
-A file that has not grown costs one `stat`, and an empty one is never opened: a thousand silent replicas are cheap.
-Files that are rotated are read to their end first; a line that goes on for ever is handed out in pieces.
+A file that has not grown costs one `stat`, and an empty file is never opened, so a thousand silent replicas are cheap.
+The tail reads a rotated file to its end before it reads the new file. It splits a very long line into pieces.
 """
 
 import os
@@ -12,47 +12,48 @@ from msgspec import Struct
 
 Who = TypeVar("Who")
 
-#: Bytes read of one file at a time, so that one that floods does not keep the others waiting.
-CHUNK = 256 * 1024
-#: A longer line is handed out in pieces.
-LONGEST = 16 * 1024
-#: Seconds after which a line without an end (a prompt, a progress bar) is shown as far as it goes.
-PATIENCE = 1.0
-#: How many rotated files are looked through for the one that was being read.
-_ROTATED = 16
+#: Bytes read from one file in one poll, so that one file with much output does not delay the others.
+CHUNK_BYTES = 256 * 1024
+#: Bytes; a longer line is split.
+MAX_LINE_BYTES = 16 * 1024
+#: An unfinished line (a prompt, a progress bar) is shown when it has not grown for this time.
+UNFINISHED_LINE_SECONDS = 1.0
+#: In how many rotated files the tail looks for the file that it was reading.
+_MAX_ROTATED = 16
 
 
 class TailedFile(Struct, Generic[Who]):
-    """One file, and how far it has been read."""
+    """One file, and the position up to which it has been read."""
 
     path: str
     who: Who
     inode: int = 0
     offset: int = 0
+    #: The beginning of a line that is not finished.
     rest: bytes = b""
-    #: When the rest last grew.
+    #: When `rest` last grew.
     grown: float = 0.0
-    #: Nobody writes to it any more: read what is there, then forget it.
+    #: No process writes to the file any more: the tail reads it to its end and then forgets it.
     final: bool = False
 
 
 class Tail(Generic[Who]):
-    """Lines of many files, in the order in which they are found. A line comes without its end."""
+    """Lines of many files, in the order in which they are found, without line ends."""
 
     def __init__(self) -> None:
         self._tracks: dict[str, TailedFile[Who]] = {}
-        #: There was more to read than was read.
+        #: Whether the last poll left something unread.
         self.behind = False
 
     def __len__(self) -> int:
         return len(self._tracks)
 
     def add(self, path: str, who: Who, *, inode: int = 0, offset: int = 0) -> None:
-        """Follow a file from its beginning, or from where it has been read to; it need not exist yet."""
+        """Follow a file from its beginning or from an offset. The file need not exist yet."""
         self._tracks.setdefault(path, TailedFile(path, who, inode, offset))
 
     def end(self, path: str, now: float) -> list[tuple[Who, str]]:
-        """The rest of a file that will not grow any more. Of a very long rest `poll` hands out what is left."""
+        """The rest of a file that does not grow any more. If the rest is very long, `poll` returns what is left."""
         track = self._tracks.get(path)
         if track is None:
             return []
@@ -64,16 +65,16 @@ class Tail(Generic[Who]):
         return found
 
     def poll(self, now: float) -> list[tuple[Who, str]]:
-        """What is new."""
+        """The new lines of all files."""
         found: list[tuple[Who, str]] = []
         self.behind = False
-        over = [track.path for track in self._tracks.values() if self._look(track, now, found)]
-        for path in over:
+        done = [track.path for track in self._tracks.values() if self._look(track, now, found)]
+        for path in done:
             del self._tracks[path]
         return found
 
     def drain(self, now: float) -> list[tuple[Who, str]]:
-        """Everything that is left, unfinished lines too; afterwards nothing is followed."""
+        """All remaining lines, unfinished lines too. Afterwards no file is followed."""
         for track in self._tracks.values():
             track.final = True
         found = self.poll(now)
@@ -82,39 +83,40 @@ class Tail(Generic[Who]):
         return found
 
     def _look(self, track: TailedFile[Who], now: float, found: list[tuple[Who, str]]) -> bool:
-        """Whether the file is read to its end for good."""
+        """Read new lines of one file. Return whether the file is final and read to its end."""
         try:
-            stat = os.stat(track.path)  # noqa: PTH116 - a Path costs as much again, a thousand times a second
+            stat = os.stat(track.path)  # noqa: PTH116 - a Path doubles the cost, and this runs a thousand times a second
         except OSError:
-            return track.final and self._quiet(track, now, found)
+            return track.final and self._end_of_file(track, now, found)
         if stat.st_size == track.offset and (stat.st_ino == track.inode or not track.offset):
-            return self._quiet(track, now, found)
-        if track.inode not in (0, stat.st_ino) and not self._rotated(track, found):
+            return self._end_of_file(track, now, found)
+        if track.inode not in (0, stat.st_ino) and not self._read_rotated(track, found):
             return False
         track.inode = stat.st_ino
-        if stat.st_size < track.offset:  # cut short from under us
+        if stat.st_size < track.offset:  # the file was truncated
             track.offset = 0
         self._read(track, track.path, stat.st_size, found)
         track.grown = now
-        return track.final and not self.behind and self._quiet(track, now, found)
+        return track.final and not self.behind and self._end_of_file(track, now, found)
 
-    def _quiet(self, track: TailedFile[Who], now: float, found: list[tuple[Who, str]]) -> bool:
-        if track.rest and (track.final or now - track.grown >= PATIENCE):
+    def _end_of_file(self, track: TailedFile[Who], now: float, found: list[tuple[Who, str]]) -> bool:
+        if track.rest and (track.final or now - track.grown >= UNFINISHED_LINE_SECONDS):
             found.append((track.who, _text(track.rest)))
             track.rest = b""
         return track.final
 
-    def _rotated(self, track: TailedFile[Who], found: list[tuple[Who, str]]) -> bool:
-        """Read what is left of the file that was moved away, and all that were moved after it; True when done."""
-        names = [f"{track.path}.{number}" for number in range(1, _ROTATED)]
+    def _read_rotated(self, track: TailedFile[Who], found: list[tuple[Who, str]]) -> bool:
+        """Read the rest of the rotated file, and the files that were rotated after it. Return whether all are read."""
+        names = [f"{track.path}.{number}" for number in range(1, _MAX_ROTATED)]
         place = next((at for at, name in enumerate(names) if _inode(name) == track.inode), None)
         if place is None:
-            found.append((track.who, f"… lines are missing here: {track.path} was rotated faster than it was read"))
+            text = f"… lines are missing here: {track.path} was rotated before all its lines were read"
+            found.append((track.who, text))
             track.offset, track.rest = 0, b""
             return True
         try:
             size = os.stat(names[place]).st_size  # noqa: PTH116 - as above
-        except OSError:  # rotated once more since: look again in a moment
+        except OSError:  # rotated again in the meantime: the next poll tries again
             self.behind = True
             return False
         if track.offset < size:
@@ -129,10 +131,11 @@ class Tail(Generic[Who]):
         try:
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - as above
                 file.seek(track.offset)
-                data = file.read(CHUNK)
+                data = file.read(CHUNK_BYTES)
         except OSError:
             data = b""
-        track.offset = track.offset + len(data) if data else size  # what cannot be read is not tried for ever
+        # Skip what cannot be read, so that the tail does not retry for ever.
+        track.offset = track.offset + len(data) if data else size
         self.behind = self.behind or track.offset < size
         *lines, track.rest = (track.rest + data).split(b"\n")
         found += [(track.who, _text(part)) for line in lines for part in _parts(line)]
@@ -141,10 +144,11 @@ class Tail(Generic[Who]):
 
 
 def _parts(line: bytes) -> list[bytes]:
-    """A line, or the pieces of one that is too long, none of them cut within a character."""
+    """A line, split into pieces if it is too long. No piece ends inside a UTF-8 character."""
     parts = []
-    while len(line) > LONGEST:
-        end = next((at for at in range(LONGEST, LONGEST - 4, -1) if line[at] & 0xC0 != 0x80), LONGEST)
+    while len(line) > MAX_LINE_BYTES:
+        ends = range(MAX_LINE_BYTES, MAX_LINE_BYTES - 4, -1)
+        end = next((at for at in ends if line[at] & 0xC0 != 0x80), MAX_LINE_BYTES)
         parts.append(line[:end])
         line = line[end:]
     return [*parts, line]

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright validate`: everything that is wrong with manifests, without a cluster. Loaded by `cli.main`.
-
-Reads with `files`, judges like the engines (`subject`), words the result with `output`.
-"""
+"""`trainwright validate`: list every mistake in manifests, without a cluster, with the checks of the engines."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -25,14 +22,14 @@ from trainwright.manifest import Document, MalformedError
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="One line per problem, or one JSON object.",
+    help="Print one line per problem, or one JSON object.",
 )
 def command(files: tuple[str, ...], strict: bool, form: Literal["text", "json"]) -> int:
     """Check the manifests in each FILE; "-" reads standard input. No cluster is needed.
 
-    Lists every mistake with its line, what was expected, and the nearest valid spelling. Kubernetes objects that stand
-    beside a job in the same file (Secret, ConfigMap, PersistentVolumeClaim, ...) are skipped. Exits with 0 if all jobs
-    are valid and with 2 if not.
+    Lists every mistake with its line, what was expected, and the nearest valid spelling. Other Kubernetes
+    objects in the same file (Secret, ConfigMap, PersistentVolumeClaim, ...) are skipped. The exit code is 0 if all jobs
+    are valid, otherwise 2.
 
     \b
     Examples:
@@ -50,7 +47,7 @@ def command(files: tuple[str, ...], strict: bool, form: Literal["text", "json"])
 
 
 def _examine(file: str, *, strict: bool) -> Iterator[Finding]:
-    """One finding per document, or one for a file that cannot be read; the next file is looked at all the same."""
+    """One finding per document, and one per part of the file that is not a document."""
     for found in examined(file):
         yield _judge(found, strict=strict) if isinstance(found, Document) else _malformed(found)
 

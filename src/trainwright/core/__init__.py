@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions, all of them pure: no I/O, no clock, no randomness. Start at `reconcile`, the whole product on one page."""
+"""All decisions. This package is pure: no I/O, no clock, no randomness. Start reading at `reconcile`."""

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bookkeeping of a role's durable state: attempts, holds, what has ended. Pure edits of `model.ledger.RoleLedger`.
+"""Edits of a role's entry in the ledger: attempts, holds (back-off), restart counts.
 
-A replica's attempt is its role's epoch plus the retries of its index. Both only ever grow, so a pod that carries less
-than its replica's attempt is stale whatever its phase. `observe` reads attempts; `restart` and `lifecycle` raise them.
+A replica's attempt is its role's epoch plus the retries of its index. Both numbers only grow, so a pod with a lower
+attempt than its replica is stale, whatever its phase.
 
-Counting restarts: what is decided, which replica it is charged to, and what people are shown of it.
-
-A restart is counted in `RoleLedger.restarts`, and charged to its budget, when it is decided: that is stored before
-anything is deleted, so a kill loses no count. People are shown a restart once it has happened: when the pod that
-follows exists, or for a restart of a whole scope the first of its pods. Until then, and for good if no pod ever
-follows because the job ended or was suspended first, the restart is in `RoleLedger.hidden`.
+A restart is counted in `RoleLedger.restarts`, and charged to its budget, when it is decided. The ledger is stored
+before any pod is deleted, so a kill loses no count. Status and command line show a restart only after it has happened:
+when the next pod exists, or the first of the next pods for a restart of a whole role or job. Until then the restart is
+also in `RoleLedger.hidden`. It stays there if the job ends or is suspended before a new pod exists.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,172 +17,183 @@ from msgspec.structs import replace
 from trainwright.model.cause import CauseKind
 from trainwright.model.job import Role
 from trainwright.model.ledger import Hold, Ledger, PendingRestart, RoleLedger
-from trainwright.model.units import Time, after, counts, members, row, spell, spell_counts, spell_row
+from trainwright.model.units import (
+    Time,
+    after,
+    format_counts,
+    format_indexes,
+    format_row,
+    parse_counts,
+    parse_indexes,
+    parse_row,
+)
 
-FIRST_DELAY = 1.0
-LONGEST_DELAY = 60.0
-#: More groups of replicas in back-off than this are merged: the durable state stays bounded.
-MOST_HOLDS = 32
+FIRST_BACKOFF_SECONDS = 1.0
+LONGEST_BACKOFF_SECONDS = 60.0
+#: If more groups of replicas than this are in back-off, groups are merged, so that the ledger stays small.
+MAX_HOLDS = 32
 
 
-def of_role(ledger: Ledger, name: str) -> RoleLedger:
-    """What is remembered of a role; a new role has nothing behind it."""
+def find_entry(ledger: Ledger, name: str) -> RoleLedger:
+    """Return the ledger's entry for a role, or an empty entry for a new role."""
     return next((role for role in ledger.roles if role.name == name), RoleLedger(name))
 
 
-def attempt(role: RoleLedger, index: int) -> int:
-    """Which try at this replica is the current one."""
-    return role.epoch + counts(role.retries).get(index, 0) if role.retries else role.epoch
+def current_attempt(entry: RoleLedger, index: int) -> int:
+    """Return the current attempt of a replica."""
+    return entry.epoch + parse_counts(entry.retries).get(index, 0) if entry.retries else entry.epoch
 
 
-def next_epoch(role: RoleLedger) -> RoleLedger:
-    """Every replica of the role starts anew: above every attempt so far, with nothing finished or pending."""
-    highest = max(counts(role.retries).values(), default=0)
-    epoch = role.epoch + highest + 1
-    return replace(role, epoch=epoch, retries="", succeeded="", failed="", reached=0, holds=(), pending=())
+def next_epoch(entry: RoleLedger) -> RoleLedger:
+    """Restart every replica of the role with an attempt above all earlier ones; nothing is finished or pending."""
+    highest = max(parse_counts(entry.retries).values(), default=0)
+    epoch = entry.epoch + highest + 1
+    return replace(entry, epoch=epoch, retries="", succeeded="", failed="", reached=0, holds=(), pending=())
 
 
-def retry(role: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
-    """These replicas start anew."""
+def retry_replicas(entry: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
+    """Raise the attempt of these replicas and forget how they ended."""
     chosen = frozenset(indexes)
-    tries = dict(counts(role.retries))
+    tries = dict(parse_counts(entry.retries))
     for index in chosen:
         tries[index] = tries.get(index, 0) + 1
     return replace(
-        role,
-        retries=spell_counts(tries),
-        succeeded=spell(members(role.succeeded) - chosen),
-        failed=spell(members(role.failed) - chosen),
+        entry,
+        retries=format_counts(tries),
+        succeeded=format_indexes(parse_indexes(entry.succeeded) - chosen),
+        failed=format_indexes(parse_indexes(entry.failed) - chosen),
     )
 
 
-def learn(role: RoleLedger, higher: Mapping[int, int]) -> RoleLedger:
-    """Pods carry attempts above what is stored (a status was lost): believe the pods."""
-    tries = dict(counts(role.retries)) | {index: found - role.epoch for index, found in higher.items()}
-    return replace(role, retries=spell_counts(tries))
+def raise_attempts(entry: RoleLedger, higher: Mapping[int, int]) -> RoleLedger:
+    """Take over attempts of pods that are higher than the stored ones: the stored status was lost."""
+    tries = dict(parse_counts(entry.retries)) | {index: found - entry.epoch for index, found in higher.items()}
+    return replace(entry, retries=format_counts(tries))
 
 
-def count(role: RoleLedger, why: CauseKind, times: int = 1) -> RoleLedger:
-    """One more restart for this cause."""
-    return replace(role, restarts=role.restarts | {why.value: role.restarts.get(why.value, 0) + times})
+def count_restarts(entry: RoleLedger, why: CauseKind, times: int = 1) -> RoleLedger:
+    """Count restarts for a cause."""
+    return replace(entry, restarts=entry.restarts | {why.value: entry.restarts.get(why.value, 0) + times})
 
 
-def hold(role: RoleLedger, indexes: Iterable[int], until: Time) -> RoleLedger:
-    """Do not create these replicas before then."""
+def hold(entry: RoleLedger, indexes: Iterable[int], until: Time) -> RoleLedger:
+    """Do not create these replicas before `until`."""
     chosen = frozenset(indexes)
     groups = {until: chosen}
-    for old in role.holds:
-        groups[old.until] = groups.get(old.until, frozenset()) | (members(old.indexes) - chosen)
-    while len(groups) > MOST_HOLDS:
+    for old in entry.holds:
+        groups[old.until] = groups.get(old.until, frozenset()) | (parse_indexes(old.indexes) - chosen)
+    while len(groups) > MAX_HOLDS:
         earliest, second = sorted(groups)[:2]
         groups[second] |= groups.pop(earliest)
-    return replace(role, holds=tuple(Hold(when, spell(groups[when])) for when in sorted(groups) if groups[when]))
-
-
-def held(role: RoleLedger, now: Time) -> dict[int, Time]:
-    """The replicas that must wait, and until when."""
-    return {index: one.until for one in role.holds if _holds(one, now) for index in members(one.indexes)}
-
-
-def release(role: RoleLedger, now: Time) -> RoleLedger:
-    """Forget holds that are over."""
-    if all(_holds(one, now) for one in role.holds):
-        return role
-    return replace(role, holds=tuple(one for one in role.holds if _holds(one, now)))
-
-
-def _holds(one: Hold, now: Time) -> bool:
-    """Not over yet; one that lies much further ahead than any back-off was written by a clock that was wrong."""
-    return now < one.until <= after(now, 2 * LONGEST_DELAY)
-
-
-def resize(role: RoleLedger, replicas: int) -> RoleLedger:
-    """Forget what replicas that are no longer wanted had come to."""
-    if role.reached <= replicas and not (role.succeeded or role.failed):
-        return role
     return replace(
-        role,
-        reached=min(role.reached, replicas),
-        succeeded=spell(index for index in members(role.succeeded) if index < replicas),
-        failed=spell(index for index in members(role.failed) if index < replicas),
+        entry, holds=tuple(Hold(when, format_indexes(groups[when])) for when in sorted(groups) if groups[when])
     )
 
 
-def restarts(role: RoleLedger, free: frozenset[CauseKind]) -> int:
-    """How much of its budget the role has used."""
-    return sum(times for why, times in role.restarts.items() if why not in free)
+def held_replicas(entry: RoleLedger, now: Time) -> dict[int, Time]:
+    """Return the replicas that must wait, each with the end of its back-off."""
+    return {index: one.until for one in entry.holds if _is_active(one, now) for index in parse_indexes(one.indexes)}
 
 
-def decided(book: RoleLedger, why: CauseKind, indexes: Iterable[int]) -> RoleLedger:
-    """Each of these replicas is restarted by itself."""
+def drop_expired_holds(entry: RoleLedger, now: Time) -> RoleLedger:
+    """Remove holds that are over."""
+    if all(_is_active(one, now) for one in entry.holds):
+        return entry
+    return replace(entry, holds=tuple(one for one in entry.holds if _is_active(one, now)))
+
+
+def _is_active(one: Hold, now: Time) -> bool:
+    """Return whether a hold is in force. A hold far beyond the longest back-off was written by a wrong clock."""
+    return now < one.until <= after(now, 2 * LONGEST_BACKOFF_SECONDS)
+
+
+def forget_surplus(entry: RoleLedger, replicas: int) -> RoleLedger:
+    """Forget the results of replicas that the role no longer has."""
+    if entry.reached <= replicas and not (entry.succeeded or entry.failed):
+        return entry
+    return replace(
+        entry,
+        reached=min(entry.reached, replicas),
+        succeeded=format_indexes(index for index in parse_indexes(entry.succeeded) if index < replicas),
+        failed=format_indexes(index for index in parse_indexes(entry.failed) if index < replicas),
+    )
+
+
+def budget_used(entry: RoleLedger, free: frozenset[CauseKind]) -> int:
+    """Return how many restarts count against the role's budget."""
+    return sum(times for why, times in entry.restarts.items() if why not in free)
+
+
+def decide_restarts(entry: RoleLedger, why: CauseKind, indexes: Iterable[int]) -> RoleLedger:
+    """Count one restart for each of these replicas, pending until its next pod exists."""
     chosen = frozenset(indexes)
-    same = [one for one in book.pending if one.cause is why and not one.together]
-    waiting = chosen.union(*(members(one.indexes) for one in same))
-    others = tuple(one for one in book.pending if one not in same)
-    book = _hide(count(book, why, len(chosen)), why, len(chosen))
-    return replace(book, pending=(*others, PendingRestart(why, spell(waiting))))
+    same = [one for one in entry.pending if one.cause is why and not one.together]
+    waiting = chosen.union(*(parse_indexes(one.indexes) for one in same))
+    others = tuple(one for one in entry.pending if one not in same)
+    entry = _hide(count_restarts(entry, why, len(chosen)), why, len(chosen))
+    return replace(entry, pending=(*others, PendingRestart(why, format_indexes(waiting))))
 
 
-def decided_together(book: RoleLedger, why: CauseKind, replicas: int) -> RoleLedger:
-    """One restart of the whole role. Whatever was pending before is part of it, and never happens by itself."""
-    book = _hide(count(book, why), why, 1)
-    return replace(book, pending=(PendingRestart(why, spell(range(replicas)), together=True),))
+def decide_role_restart(entry: RoleLedger, why: CauseKind, replicas: int) -> RoleLedger:
+    """Count one restart of the whole role. It replaces all pending restarts of single replicas."""
+    entry = _hide(count_restarts(entry, why), why, 1)
+    return replace(entry, pending=(PendingRestart(why, format_indexes(range(replicas)), together=True),))
 
 
-def shared_charge(book: RoleLedger, why: CauseKind) -> RoleLedger:
-    """The role is restarted by another, and charged as well; people are shown it once, on the role that caused it."""
-    return _hide(count(book, why), why, 1)
+def count_shared_restart(entry: RoleLedger, why: CauseKind) -> RoleLedger:
+    """Count a restart that another role caused. It is shown only once, on the role that caused it."""
+    return _hide(count_restarts(entry, why), why, 1)
 
 
-def awaited(book: RoleLedger) -> frozenset[int]:
-    """The replicas whose next pod makes a decided restart happen."""
-    return frozenset[int]().union(*(members(one.indexes) for one in book.pending))
+def pending_replicas(entry: RoleLedger) -> frozenset[int]:
+    """Return the replicas whose next pod completes a pending restart."""
+    return frozenset[int]().union(*(parse_indexes(one.indexes) for one in entry.pending))
 
 
-def happened(book: RoleLedger, present: frozenset[int]) -> RoleLedger:
-    """The book after pods of the current attempt were seen for these replicas."""
+def note_happened(entry: RoleLedger, present: frozenset[int]) -> RoleLedger:
+    """Complete pending restarts of replicas that now have a pod of their current attempt."""
     pending: list[PendingRestart] = []
-    for one in book.pending:
-        waiting = members(one.indexes)
+    for one in entry.pending:
+        waiting = parse_indexes(one.indexes)
         arrived = waiting & present
         if arrived:
-            book = _hide(book, one.cause, -1 if one.together else -len(arrived))
+            entry = _hide(entry, one.cause, -1 if one.together else -len(arrived))
         if not arrived:
             pending.append(one)
         elif not one.together and waiting - arrived:
-            pending.append(replace(one, indexes=spell(waiting - arrived)))
-    return replace(book, pending=tuple(pending))
+            pending.append(replace(one, indexes=format_indexes(waiting - arrived)))
+    return replace(entry, pending=tuple(pending))
 
 
-def _hide(book: RoleLedger, why: CauseKind, times: int) -> RoleLedger:
-    hidden = book.hidden | {why.value: book.hidden.get(why.value, 0) + times}
-    return replace(book, hidden={cause: number for cause, number in hidden.items() if number > 0})
+def _hide(entry: RoleLedger, why: CauseKind, times: int) -> RoleLedger:
+    hidden = entry.hidden | {why.value: entry.hidden.get(why.value, 0) + times}
+    return replace(entry, hidden={cause: number for cause, number in hidden.items() if number > 0})
 
 
-def charge(book: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
-    """Each of these replicas has used one restart of its own budget."""
-    charged = dict(row(book.charged))
+def charge_replicas(entry: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
+    """Charge one restart to the own budget of each of these replicas."""
+    charged = dict(parse_row(entry.charged))
     for index in indexes:
         charged[index] = charged.get(index, 0) + 1
-    return replace(book, charged=spell_row(charged))
+    return replace(entry, charged=format_row(charged))
 
 
-def attributed(role: Role, book: RoleLedger) -> RoleLedger:
-    """The book with every restart that counts charged to a replica, where each replica has its own budget.
+def attribute_charges(role: Role, entry: RoleLedger) -> RoleLedger:
+    """Charge every counted restart to a replica, where each replica has its own budget.
 
-    A ledger of a version that knew only the sum of the role says nothing of its replicas. Their retries tell most of
-    it: in index order each replica is charged as many restarts as it has retries, until the sum is used up. What is
-    left was made before a suspension, which forgets the retries: all replicas share it evenly, the lowest first.
+    A ledger of an older version holds only the sum for the role. In index order, each replica is charged as many
+    restarts as it has retries, until the sum is used up. The rest happened before a suspension, which resets the
+    retries; it is divided evenly, with the remainder on the lowest indexes.
     """
-    charged = dict(row(book.charged))
-    missing = restarts(book, role.uncounted | {CauseKind.IN_PLACE}) - sum(charged.values())
+    charged = dict(parse_row(entry.charged))
+    missing = budget_used(entry, role.uncounted | {CauseKind.IN_PLACE}) - sum(charged.values())
     if missing <= 0 or not role.replicas:
-        return book
-    for index, tries in sorted(counts(book.retries).items()):
+        return entry
+    for index, tries in sorted(parse_counts(entry.retries).items()):
         share = min(max(tries - charged.get(index, 0), 0), missing)
         charged[index] = charged.get(index, 0) + share
         missing -= share
     each, more = divmod(missing, role.replicas)
     for index in range(role.replicas):
         charged[index] = charged.get(index, 0) + each + (index < more)
-    return replace(book, charged=spell_row(charged))
+    return replace(entry, charged=format_row(charged))

@@ -1,23 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes: within their bounds, the first thing `reconcile` does; and what a change of size takes along, after restarts.
+"""Sizes of elastic roles: bounds, restarts after a resize, and roles that are sized automatically to what can run.
 
-A role that may be resized while it runs has bounds; a wanted size outside them counts as the nearer bound. Where peers
-are told of each other when they start, a change of size starts them anew: no failure, so nothing is counted for it.
-Where they look the size up while they run, it is announced to them.
+A wanted size outside a role's bounds counts as the nearer bound. If pods know the size only from their environment, a
+resize restarts them; this is not a failure and is not counted. If they can look the size up, it is announced instead.
 
-Spares: pods that hold places for a role that wants to grow. `fit` counts them, `create` makes and removes them.
-
-A role that was made smaller must not be disturbed for a guess that there is room again: where peers are told of each
-other, growing starts all of them anew. So pods of the missing replicas are made first, with everything a scheduler
-looks at, but their containers wait for a ConfigMap that nobody makes. Once they have their places the role grows into
-them. They are no replicas: no rule, no count and no phase knows of them.
-
-Roles that resize themselves: fitted to what can run. A step of `reconcile`, after restarts are decided.
-
-Smaller: once every replica has a pod, and some of these have found no place for a while, the role does without so many,
-down to its least. Larger again: after a cool-down spares look for places; the role grows by as many as they found.
-What is decided is a ceiling in the ledger, which `elastic.bounded` heeds; a user's edit changes what is wanted, and is
-not undone. A role of which some have finished is left alone: a new size could mean to do their work again.
+An automatically sized role shrinks when pods have found no node for a while, down to its minimum. It grows again after
+a cool-down. Growing may restart every replica, so the operator first creates spares: pods with the same scheduling
+requirements whose containers wait for a ConfigMap that never exists. When spares have nodes, the role grows by their
+number. Spares are not replicas: rules, counts and phases ignore them. The decision is stored as a ceiling in the
+ledger; a later edit of the manifest changes only the wanted size. A role with finished replicas keeps its size, because
+a new size could repeat their work.
 """
 
 from collections.abc import Iterator
@@ -25,26 +17,26 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from trainwright.core import attempts, quarantine, render
-from trainwright.core.observe import Snapshot, StalePod, up
-from trainwright.core.restart import kept_in_place
+from trainwright.core.observe import Snapshot, StalePod, is_up
+from trainwright.core.restart import keep_in_place_counts
 from trainwright.model.cause import brief
 from trainwright.model.child import ObjectCondition, Pod, Refusal
 from trainwright.model.job import Job, Replica, RestartScope, Role
 from trainwright.model.ledger import RoleLedger, SizeCap
 from trainwright.model.plan import Announce, Create, ReplicaState, RoleState, State
-from trainwright.model.units import BEGINNING, Time, after
+from trainwright.model.units import EARLIEST_TIME, Time, after
 
 
 def within_bounds(job: Job) -> Job:
-    """The job with every elastic role at the size that is in force."""
+    """Return the job with every elastic role at its current size."""
     if all([role.elastic is None for role in job.roles]):  # noqa: C419 - asked on every pass, and a list is cheaper
         return job
-    ceilings = {book.name: book.ceiling for book in job.ledger.roles}
+    ceilings = {entry.name: entry.ceiling for entry in job.ledger.roles}
     return replace(job, roles=tuple(_bounded(role, ceilings.get(role.name)) for role in job.roles))
 
 
-def largest(job: Job) -> Job:
-    """The job with every role at the largest size that a pass may decide on: as asked for, within the bounds."""
+def at_largest_size(job: Job) -> Job:
+    """Return the job with every elastic role at the wanted size within its bounds. A pass never chooses more."""
     return replace(job, roles=tuple(_bounded(role, None) for role in job.roles))
 
 
@@ -59,187 +51,187 @@ def _bounded(role: Role, ceiling: SizeCap | None) -> Role:
     return replace(role, replicas=size, wanted=wanted)
 
 
-def resized(view: Snapshot) -> Snapshot:
-    """The pass after its changes of size: whoever was told of the old world starts anew in the new one."""
-    if not view.job.told:
+def apply_resizes(view: Snapshot) -> Snapshot:
+    """Record changed sizes and restart the replicas that know only the old size."""
+    if not view.job.records_size:
         return view
     pairs = list(zip(view.job.roles, view.ledger.roles, strict=True))
-    told = [pair for pair in pairs if pair[1].size != pair[0].replicas and pair[0].told]
+    told = [pair for pair in pairs if pair[1].size != pair[0].replicas and pair[0].records_size]
     if not told:
         return view
-    changed = {role.name: role for role, book in told if role.resize is not None and book.size >= 0}
+    changed = {role.name: role for role, entry in told if role.resize is not None and entry.size >= 0}
     everything = any(role.resize is RestartScope.JOB for role in changed.values())
-    books = tuple(
-        _sized(role, _anew(view, book, group) if everything or role.name in changed else book)
-        for (role, book), group in zip(pairs, view.roles, strict=True)
+    entries = tuple(
+        _entry_with_size(role, _restarted_entry(view, entry, group) if everything or role.name in changed else entry)
+        for (role, entry), group in zip(pairs, view.roles, strict=True)
     )
-    view = view.remember(replace(view.ledger, roles=books))
-    return view.again() if changed else view
+    view = view.with_ledger(replace(view.ledger, roles=entries))
+    return view.reobserve() if changed else view
 
 
-def _anew(view: Snapshot, book: RoleLedger, group: RoleState) -> RoleLedger:
-    return attempts.next_epoch(kept_in_place(view, book, group.replicas))
+def _restarted_entry(view: Snapshot, entry: RoleLedger, group: RoleState) -> RoleLedger:
+    return attempts.next_epoch(keep_in_place_counts(view, entry, group.replicas))
 
 
-def _sized(role: Role, book: RoleLedger) -> RoleLedger:
-    return replace(book, size=role.replicas) if role.told else book
+def _entry_with_size(role: Role, entry: RoleLedger) -> RoleLedger:
+    return replace(entry, size=role.replicas) if role.records_size else entry
 
 
 def announced_sizes(view: Snapshot) -> tuple[Announce, ...]:
-    """What replicas should find where they look up the size of their role."""
+    """Return the sizes to publish for replicas that look up the size of their role."""
     return tuple(Announce(role.size_key, str(role.replicas)) for role in view.job.roles if role.size_key)
 
 
-#: So many places are looked for at once.
-MOST_SPARES = 64
-#: The pause between two tries is doubled so often at most.
-_DOUBLED = 4
+#: Maximum number of spares per role.
+MAX_SPARES = 64
+#: The cool-down between two searches for nodes is doubled at most this often.
+_MAX_DOUBLINGS = 4
 
 
-def spares_capped(role: Role, book: RoleLedger) -> SizeCap | None:
-    """What keeps the role below what is asked for, if anything does."""
-    ceiling = book.ceiling
-    if not role.resizes or ceiling is None or role.wanted is None or not 0 <= ceiling.most < role.wanted:
+def active_cap(role: Role, entry: RoleLedger) -> SizeCap | None:
+    """Return the ceiling that keeps the role below its wanted size, if there is one."""
+    ceiling = entry.ceiling
+    if not role.is_autosized or ceiling is None or role.wanted is None or not 0 <= ceiling.most < role.wanted:
         return None
     return ceiling
 
 
-def due(view: Snapshot, ceiling: SizeCap) -> Time:
-    """When places may be looked for: ever more rarely where there were none, but soon if a node has come since."""
+def next_search_at(view: Snapshot, ceiling: SizeCap) -> Time:
+    """Return when spares may be created: the cool-down doubles after each failed search, but not after a new node."""
     cooldown = view.site.sizing.cooldown
-    if ceiling.tries and any(_came(view, ceiling.at)):
+    if ceiling.tries and any(_became_ready_since(view, ceiling.at)):
         return after(ceiling.at, cooldown)
-    return after(ceiling.at, cooldown * 2.0 ** min(ceiling.tries, _DOUBLED))
+    return after(ceiling.at, cooldown * 2.0 ** min(ceiling.tries, _MAX_DOUBLINGS))
 
 
-def _came(view: Snapshot, since: Time) -> Iterator[bool]:
+def _became_ready_since(view: Snapshot, since: Time) -> Iterator[bool]:
     for node in (view.observed.nodes or {}).values():
         times = [c.last_transition_time for c in node.status.conditions or () if c.type == "Ready"]
-        yield node.ready and max((time for time in times if time is not None), default=BEGINNING) > since
+        yield node.ready and max((time for time in times if time is not None), default=EARLIEST_TIME) > since
 
 
-def room_for_spares(role: Role) -> int:
-    """How many more are asked for, at once."""
-    return min((role.wanted or 0) - role.replicas, MOST_SPARES)
+def missing_replicas(role: Role) -> int:
+    """Return how many replicas are missing for the wanted size, at most `MAX_SPARES`."""
+    return min((role.wanted or 0) - role.replicas, MAX_SPARES)
 
 
 def spares_of(view: Snapshot, role: Role) -> list[Pod]:
-    """The spares of a role that are not on their way out."""
-    pods = [one.pod for one in view.leftovers if one.spare and one.role == role.name and _wanted(role, one)]
+    """Return the spares of a role that are not being deleted."""
+    pods = [one.pod for one in view.stale_pods if one.spare and one.role == role.name and _is_wanted_spare(role, one)]
     return [pod for pod in pods if pod.metadata.deletion_timestamp is None]
 
 
-def _wanted(role: Role, one: StalePod) -> bool:
-    return role.replicas <= one.index < role.replicas + room_for_spares(role)
+def _is_wanted_spare(role: Role, one: StalePod) -> bool:
+    return role.replicas <= one.index < role.replicas + missing_replicas(role)
 
 
-def spares_placed(view: Snapshot, pod: Pod) -> bool:
-    """It has a place where it could run."""
+def has_usable_node(view: Snapshot, pod: Pod) -> bool:
+    """Return whether the pod is on a healthy node and has not ended."""
     ended = pod.status.phase in ("Succeeded", "Failed")
-    return bool(pod.spec.node_name) and not ended and pod.spec.node_name not in view.doubts
+    return bool(pod.spec.node_name) and not ended and pod.spec.node_name not in view.unhealthy_nodes
 
 
-def spares_kept(view: Snapshot) -> frozenset[str]:
-    """The UIDs of those that go on holding their places."""
-    if not any(one.spare for one in view.leftovers):
+def kept_spares(view: Snapshot) -> frozenset[str]:
+    """Return the UIDs of the spares that stay."""
+    if not any(one.spare for one in view.stale_pods):
         return frozenset()
-    return frozenset(pod.metadata.uid for role in _looking(view) for pod in spares_of(view, role))
+    return frozenset(pod.metadata.uid for role in _searching_roles(view) for pod in spares_of(view, role))
 
 
-def spares_missing(view: Snapshot) -> list[Create]:
-    """Those that are to be made, while nothing is on its way: what does not run has ended for good."""
-    looking = list(_looking(view))
-    if not looking or not spares_at_rest(view):
+def missing_spares(view: Snapshot) -> list[Create]:
+    """Return the spares to create. Spares wait until all replicas of the job run or have finished."""
+    looking = list(_searching_roles(view))
+    if not looking or not all_up(view):
         return []
     taken = {pod.metadata.name for pod in view.observed.pods}
-    made = (create for role in looking for create in _made(view, role))
+    made = (create for role in looking for create in _spare_creates(view, role))
     return [create for create in made if create.name not in taken]
 
 
-def _looking(view: Snapshot) -> Iterator[Role]:
-    """The roles for which places are looked for now."""
-    for role, group, book in zip(view.job.roles, view.roles, view.ledger.roles, strict=True):
-        ceiling = spares_capped(role, book) if role.resizes else None
-        if ceiling is not None and view.now >= due(view, ceiling) and not keeps_size(view, role, group):
+def _searching_roles(view: Snapshot) -> Iterator[Role]:
+    """Yield the roles that need spares now."""
+    for role, group, entry in zip(view.job.roles, view.roles, view.ledger.roles, strict=True):
+        ceiling = active_cap(role, entry) if role.is_autosized else None
+        if ceiling is not None and view.now >= next_search_at(view, ceiling) and not is_size_fixed(view, role, group):
             yield role
 
 
-def spares_at_rest(view: Snapshot) -> bool:
-    """Whether every replica runs or has ended for good: no pod of any role is still to come."""
-    return view.calm or all(up(seen) for role in view.roles for seen in role.replicas)
+def all_up(view: Snapshot) -> bool:
+    """Return whether every replica of the job runs or has finished."""
+    return view.all_running or all(is_up(replica) for role in view.roles for replica in role.replicas)
 
 
-def keeps_size(view: Snapshot, role: Role, group: RoleState) -> bool:
-    """Whether growth would start a replica anew that has ended for good: then the role does not grow."""
+def is_size_fixed(view: Snapshot, role: Role, group: RoleState) -> bool:
+    """Return whether growth would restart a finished replica. Then the role does not grow."""
     restarted = view.roles if role.resize is RestartScope.JOB else (group,)
-    return any(seen.final for one in restarted for seen in one.replicas)
+    return any(replica.final for one in restarted for replica in one.replicas)
 
 
-def _made(view: Snapshot, role: Role) -> Iterator[Create]:
+def _spare_creates(view: Snapshot, role: Role) -> Iterator[Create]:
     terms = quarantine.node_terms(view, role)
-    grown = replace(role, replicas=role.replicas + room_for_spares(role))
+    grown = replace(role, replicas=role.replicas + missing_replicas(role))
     job = replace(view.job, roles=tuple(grown if one.name == role.name else one for one in view.job.roles))
     for index in range(role.replicas, grown.replicas):
         yield render.spare(job, Replica(grown, index, 0, job.key.replica_name(role.name, index)), view.site, terms)
 
 
 def spare_wakes(view: Snapshot) -> list[Time]:
-    """When places may be looked for, or have been for long enough; and meanwhile now and then, should a node come."""
+    """Return when spares may be created or are given up; at the latest after one cool-down: a node may come."""
     times: list[Time] = []
-    for role, book in zip(view.job.roles, view.ledger.roles, strict=True):
-        ceiling = spares_capped(role, book) if role.resizes else None
+    for role, entry in zip(view.job.roles, view.ledger.roles, strict=True):
+        ceiling = active_cap(role, entry) if role.is_autosized else None
         if ceiling is None:
             continue
         begun = [time for pod in spares_of(view, role) if (time := pod.metadata.creation_timestamp) is not None]
         if begun:
             times.append(after(min(begun), view.site.sizing.patience))
         else:
-            times.append(min(due(view, ceiling), after(view.now, view.site.sizing.cooldown)))
+            times.append(min(next_search_at(view, ceiling), after(view.now, view.site.sizing.cooldown)))
     return times
 
 
-#: A size that lasted so many cool-downs was not a mistake.
-LASTING = 10.0
+#: A size that lasted this many cool-downs was right: shrinking after it resets the doubling.
+STABLE_COOLDOWNS = 10.0
 
 
-def fit(view: Snapshot) -> Snapshot:
-    """The pass with every such role at the size that it should have now."""
-    if not view.job.resizing and all([book.ceiling is None for book in view.ledger.roles]):  # noqa: C419 - cheaper
+def fit_sizes(view: Snapshot) -> Snapshot:
+    """Shrink or grow every automatically sized role to what can run now."""
+    if not view.job.has_autosized_role and all([entry.ceiling is None for entry in view.ledger.roles]):  # noqa: C419 - cheaper
         return view
-    books = tuple(
-        _fitted(view, role, group, book)
-        for role, group, book in zip(view.job.roles, view.roles, view.ledger.roles, strict=True)
+    entries = tuple(
+        _fitted_entry(view, role, group, entry)
+        for role, group, entry in zip(view.job.roles, view.roles, view.ledger.roles, strict=True)
     )
-    if all(new is old for new, old in zip(books, view.ledger.roles, strict=True)):
+    if all(new is old for new, old in zip(entries, view.ledger.roles, strict=True)):
         return view
-    view = view.remember(replace(view.ledger, roles=books))
-    return replace(view, job=within_bounds(view.job)).again()
+    view = view.with_ledger(replace(view.ledger, roles=entries))
+    return replace(view, job=within_bounds(view.job)).reobserve()
 
 
-def _fitted(view: Snapshot, role: Role, group: RoleState, book: RoleLedger) -> RoleLedger:
-    if not role.resizes or role.elastic is None:
-        # Its user sizes it. Should it do so itself again some day, that begins anew.
-        return replace(book, ceiling=None) if book.ceiling is not None else book
-    if any(seen.final for seen in group.replicas):
-        return book
-    ceiling = book.ceiling
+def _fitted_entry(view: Snapshot, role: Role, group: RoleState, entry: RoleLedger) -> RoleLedger:
+    if not role.is_autosized or role.elastic is None:
+        # The user sizes this role now. Forget the ceiling.
+        return replace(entry, ceiling=None) if entry.ceiling is not None else entry
+    if any(replica.final for replica in group.replicas):
+        return entry
+    ceiling = entry.ceiling
     if ceiling is not None and ceiling.most >= (role.wanted or 0):
-        # Less is asked for by now, so nothing is held back.
-        return replace(book, ceiling=replace(ceiling, most=-1, why=""))
-    homeless = _homeless(view, role, group)
+        # The user now wants no more than the ceiling allows.
+        return replace(entry, ceiling=replace(ceiling, most=-1, why=""))
+    homeless = _unplaced_reasons(view, role, group)
     if homeless and role.replicas > role.elastic.least:
-        return _shrunk(view, role, book, homeless)
-    return book if keeps_size(view, role, group) else _grown(view, role, book)
+        return _shrunk(view, role, entry, homeless)
+    return entry if is_size_fixed(view, role, group) else _grown(view, role, entry)
 
 
-def _homeless(view: Snapshot, role: Role, group: RoleState) -> list[str]:
-    """Why pods have no place, if all have had time enough to find one; else nothing."""
-    if group.calm:
+def _unplaced_reasons(view: Snapshot, role: Role, group: RoleState) -> list[str]:
+    """Return why pods have no node, or nothing while one of them has not waited long enough."""
+    if group.all_running:
         return []
     found: list[str] = []
-    refused = _refusal(view, role, group)
-    for seen in group.replicas:
-        since, why = _without_place(view, seen, refused)
+    refused = _quota_refusal(view, role, group)
+    for replica in group.replicas:
+        since, why = _unplaced_since(view, replica, refused)
         if since is not None and view.now < after(since, view.site.sizing.patience):
             return []
         if why:
@@ -247,54 +239,60 @@ def _homeless(view: Snapshot, role: Role, group: RoleState) -> list[str]:
     return found
 
 
-def _without_place(view: Snapshot, seen: ReplicaState, refused: Refusal | None) -> tuple[Time | None, str]:
-    """Since when a replica has no place, and why; only since now, if it may still find one."""
-    if seen.state is State.WAITING:
+def _unplaced_since(view: Snapshot, replica: ReplicaState, refused: Refusal | None) -> tuple[Time | None, str]:
+    """Return since when a replica has no node, and why. For a replica that may still find one: since now."""
+    if replica.state is State.WAITING:
         return (view.now, "") if refused is None else (refused.since, f"{refused.reason}: {refused.message}")
-    if seen.state is State.STOPPING:
+    if replica.state is State.STOPPING:
         return view.now, ""
-    if seen.state is not State.STARTING or seen.pod is None or seen.pod.spec.node_name:
+    if replica.state is not State.STARTING or replica.pod is None or replica.pod.spec.node_name:
         return None, ""
-    told = _unplaced(seen.pod)
+    told = _unschedulable(replica.pod)
     if told is None or told.last_transition_time is None:
         return view.now, ""
     return told.last_transition_time, told.message or told.reason
 
 
-def _refusal(view: Snapshot, role: Role, group: RoleState) -> Refusal | None:
-    """The answer of an API server that will not have one of its pods, nor any other like it: a quota is used up."""
+def _quota_refusal(view: Snapshot, role: Role, group: RoleState) -> Refusal | None:
+    """Return the API server's refusal of one of the role's pods if the reason is an exhausted quota."""
     told = [one for one in view.observed.refusals if one.kind == "Pod" and one.quota]
     if not told:
         return None
     missing = {
-        view.job.key.replica_name(role.name, seen.index) for seen in group.replicas if seen.state is State.WAITING
+        view.job.key.replica_name(role.name, replica.index)
+        for replica in group.replicas
+        if replica.state is State.WAITING
     }
     return next((one for one in told if one.name in missing and one.since is not None), None)
 
 
-def fit_wakes(view: Snapshot) -> list[Time]:
-    """When pods have been without a place for long enough, or spares."""
+def size_wakes(view: Snapshot) -> list[Time]:
+    """Return when pods, or spares, will have waited long enough for a node."""
     times = spare_wakes(view)
     for role, group in zip(view.job.roles, view.roles, strict=True):
-        if role.resizes and not group.calm:
-            refused = _refusal(view, role, group)
-            since = [time for seen in group.replicas if (time := _without_place(view, seen, refused)[0]) is not None]
+        if role.is_autosized and not group.all_running:
+            refused = _quota_refusal(view, role, group)
+            since = [
+                time for replica in group.replicas if (time := _unplaced_since(view, replica, refused)[0]) is not None
+            ]
             times += [after(time, view.site.sizing.patience) for time in since if time < view.now]
     return times
 
 
-def _unplaced(pod: Pod) -> ObjectCondition | None:
-    """The scheduler's word that there is no node for it."""
+def _unschedulable(pod: Pod) -> ObjectCondition | None:
+    """Return the scheduler's condition that no node fits the pod."""
     for condition in pod.status.conditions or ():
         if condition.type == "PodScheduled" and condition.status == "False" and condition.reason == "Unschedulable":
             return condition
     return None
 
 
-def _shrunk(view: Snapshot, role: Role, book: RoleLedger, homeless: list[str]) -> RoleLedger:
+def _shrunk(view: Snapshot, role: Role, entry: RoleLedger, homeless: list[str]) -> RoleLedger:
     least = role.elastic.least if role.elastic is not None else 0
-    before = book.ceiling
-    hasty = before is not None and before.grew and view.now < after(before.at, LASTING * view.site.sizing.cooldown)
+    before = entry.ceiling
+    hasty = (
+        before is not None and before.grew and view.now < after(before.at, STABLE_COOLDOWNS * view.site.sizing.cooldown)
+    )
     why = f"{len(homeless)} of {role.replicas} pods found no place for {view.site.sizing.patience:g} s: {homeless[0]}"
     ceiling = SizeCap(
         view.now,
@@ -302,28 +300,28 @@ def _shrunk(view: Snapshot, role: Role, book: RoleLedger, homeless: list[str]) -
         brief(why),
         tries=before.tries + 1 if before is not None and hasty else 0,
     )
-    return replace(book, ceiling=ceiling)
+    return replace(entry, ceiling=ceiling)
 
 
-def _grown(view: Snapshot, role: Role, book: RoleLedger) -> RoleLedger:
-    """Larger by as many places as were found, once all were or they were looked for long enough."""
-    ceiling = spares_capped(role, book)
+def _grown(view: Snapshot, role: Role, entry: RoleLedger) -> RoleLedger:
+    """Grow by the number of spares with a node, once all have one or the search has ended."""
+    ceiling = active_cap(role, entry)
     waiting = spares_of(view, role) if ceiling is not None else []
     if ceiling is None or not waiting:
-        return book
-    placed = sum(spares_placed(view, pod) for pod in waiting)
-    over = view.now >= _given_up_at(view, waiting)
-    if placed and spares_at_rest(view) and (over or placed == room_for_spares(role)):
+        return entry
+    placed = sum(has_usable_node(view, pod) for pod in waiting)
+    over = view.now >= _search_ends_at(view, waiting)
+    if placed and all_up(view) and (over or placed == missing_replicas(role)):
         size = role.replicas + placed
         most = size if size < (role.wanted or 0) else -1
         why = f"there is room for {placed} more"
-        return replace(book, ceiling=SizeCap(view.now, most, why, grew=True, tries=ceiling.tries))
+        return replace(entry, ceiling=SizeCap(view.now, most, why, grew=True, tries=ceiling.tries))
     if over:
-        return replace(book, ceiling=replace(ceiling, at=view.now, tries=ceiling.tries + 1))
-    return book
+        return replace(entry, ceiling=replace(ceiling, at=view.now, tries=ceiling.tries + 1))
+    return entry
 
 
-def _given_up_at(view: Snapshot, waiting: list[Pod]) -> Time:
-    """When places have been looked for long enough."""
+def _search_ends_at(view: Snapshot, waiting: list[Pod]) -> Time:
+    """Return when the search for nodes ends."""
     begun = [pod.metadata.creation_timestamp or view.now for pod in waiting]
     return after(min(begun), view.site.sizing.patience)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ConfigMap that pods wait for before they start: which attempt it speaks of, and what follows from that.
+"""The gate: a ConfigMap with the addresses of all pods of one attempt, which the pods wait for.
 
-It holds the addresses of one attempt at the whole job. `create` makes it once the dialect can spell it, keeps it for as
-long as that attempt lasts, and makes no pod of another before it is gone; so nobody ever reads of peers that are no
-more. `classify` asks whether a container merely waits for it, `observe` whether a pod is still where it says.
+It is created when the dialect can build it and stays for that attempt. No pod of the next attempt is created before it
+is gone, so a pod never reads addresses of old peers.
 """
 
 from functools import lru_cache
@@ -15,112 +14,113 @@ from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import Extra, Observed, Waiting
 from trainwright.model.job import Job, Role
 from trainwright.model.ledger import RoleLedger
-from trainwright.model.meta import PLACES, WORLD
+from trainwright.model.meta import ADDRESS_HASHES, WORLD
 from trainwright.model.plan import ReplicaState, RoleState, State
 
-#: Why a pod that is still there counts as lost.
+#: Why an existing pod counts as lost.
 _MOVED = Cause(
     CauseKind.DISRUPTED, reason="AddressChanged", message="its peers were told the address that it had before"
 )
-#: So long is the print of an address.
-_PRINT = 6
+#: Length of an address hash in characters.
+_HASH_LENGTH = 6
 
 
-def basis(job: Job, roles: tuple[RoleState, ...], observed: Observed) -> Observed:
-    """What a dialect may spell extras from: of pods only those that count."""
-    if not job.gated:
+def visible_to_dialect(job: Job, roles: tuple[RoleState, ...], observed: Observed) -> Observed:
+    """Return what the dialect builds extras from. With a gate: only current pods that are not being deleted."""
+    if not job.has_gate:
         return observed
-    pods = [seen.pod for role in roles for seen in role.replicas if seen.pod is not None]
+    pods = [replica.pod for role in roles for replica in role.replicas if replica.pod is not None]
     return replace(observed, pods=tuple([pod for pod in pods if pod.metadata.deletion_timestamp is None]))
 
 
-def holds(job: Job, extra: Extra) -> bool:
-    """It is the ConfigMap of the current attempt: it stays, also when the dialect could not spell it any more."""
-    return _gates(job, extra) and (extra.metadata.annotations or {}).get(WORLD) == job.world
+def is_current(job: Job, extra: Extra) -> bool:
+    """Return whether this is the gate of the current attempt. It stays even if the dialect can no longer build it."""
+    return _is_gate(job, extra) and (extra.metadata.annotations or {}).get(WORLD) == job.world
 
 
-def outlived(job: Job, extra: Extra, roles: tuple[RoleState, ...]) -> bool:
-    """It is of an older attempt, of which no pod is left that counts: it goes, whatever the next one will hold.
+def is_obsolete(job: Job, extra: Extra, roles: tuple[RoleState, ...]) -> bool:
+    """Return whether this is the gate of an older attempt without pods. It is deleted, not overwritten.
 
-    Written over it would keep keys that the next one has not. Where pods count, a status was lost: they may ask for it.
+    Overwriting it would keep keys that the next one lacks. If current pods exist, the status was lost: keep it.
     """
-    if not _gates(job, extra) or holds(job, extra):
+    if not _is_gate(job, extra) or is_current(job, extra):
         return False
-    return all(seen.pod is None for role in roles for seen in role.replicas)
+    return all(replica.pod is None for role in roles for replica in role.replicas)
 
 
-def shut(job: Job, observed: Observed) -> bool:
-    """One of an older attempt is still there: a pod that is made now might read it."""
+def blocks_creation(job: Job, observed: Observed) -> bool:
+    """Return whether a gate of an older attempt exists: a new pod might read it."""
     return any(
-        _gates(job, extra) and (extra.metadata.deletion_timestamp is not None or not holds(job, extra))
+        _is_gate(job, extra) and (extra.metadata.deletion_timestamp is not None or not is_current(job, extra))
         for extra in observed.extras
     )
 
 
-def passed(job: Job, observed: Observed) -> bool:
-    """The ConfigMap of the current attempt is there."""
-    return job.gated and any(holds(job, extra) for extra in observed.extras)
+def is_open(job: Job, observed: Observed) -> bool:
+    """Return whether the gate of the current attempt exists."""
+    return job.has_gate and any(is_current(job, extra) for extra in observed.extras)
 
 
-def places(job: Job, roles: tuple[RoleState, ...]) -> str:
-    """Where the pods are of which it tells, as it is noted on it; nothing where addresses may change."""
-    if not any(_settled(role) for role in job.roles):
+def address_hashes(job: Job, roles: tuple[RoleState, ...]) -> str:
+    """Return the hashes of all pod addresses, to store on the gate; empty if addresses may change."""
+    if not any(_fixes_addresses(role) for role in job.roles):
         return ""
-    return "".join([_print(_address(seen)) for role in roles for seen in role.replicas])
+    return "".join([_address_hash(_pod_address(replica)) for role in roles for replica in role.replicas])
 
 
-def moved(job: Job, observed: Observed, roles: tuple[RoleState, ...]) -> tuple[RoleState, ...]:
-    """The replicas; those whose pods have got other addresses since, as after a reboot of their node, are lost."""
-    told = next((extra.metadata.annotations or {} for extra in observed.extras if holds(job, extra)), {}).get(PLACES)
-    if not told or len(told) != _PRINT * sum(len(role.replicas) for role in roles) or told == places(job, roles):
+def mark_moved(job: Job, observed: Observed, roles: tuple[RoleState, ...]) -> tuple[RoleState, ...]:
+    """Mark replicas as lost if their pods have changed their address since, as after a reboot of the node."""
+    annotations = next((extra.metadata.annotations or {} for extra in observed.extras if is_current(job, extra)), {})
+    stored, length = annotations.get(ADDRESS_HASHES, ""), _HASH_LENGTH * sum(len(role.replicas) for role in roles)
+    if not stored or len(stored) != length or stored == address_hashes(job, roles):
         return roles
     found, at = [], 0
     for role, group in zip(job.roles, roles, strict=True):
-        prints = told[at : at + _PRINT * len(group.replicas)]
-        found.append(_without_moved(group, prints) if _settled(role) else group)
-        at += len(prints)
+        hashes = stored[at : at + _HASH_LENGTH * len(group.replicas)]
+        found.append(_mark_moved_in_role(group, hashes) if _fixes_addresses(role) else group)
+        at += len(hashes)
     return tuple(found)
 
 
-def _without_moved(group: RoleState, prints: str) -> RoleState:
-    replicas = tuple(
-        [_judged(seen, prints[_PRINT * seen.index : _PRINT * (seen.index + 1)]) for seen in group.replicas]
-    )
-    return replace(group, replicas=replicas, running=sum(seen.state is State.RUNNING for seen in replicas))
+def _mark_moved_in_role(group: RoleState, hashes: str) -> RoleState:
+    stored = [hashes[at : at + _HASH_LENGTH] for at in range(0, len(hashes), _HASH_LENGTH)]
+    replicas = tuple([_mark_if_moved(replica, stored[replica.index]) for replica in group.replicas])
+    return replace(group, replicas=replicas, running=sum(replica.state is State.RUNNING for replica in replicas))
 
 
-def _judged(seen: ReplicaState, told: str) -> ReplicaState:
-    if seen.final or seen.state not in (State.RUNNING, State.STARTING) or _print(_address(seen)) in ("", told):
-        return seen
-    return replace(seen, state=State.LOST, cause=_MOVED)
+def _mark_if_moved(replica: ReplicaState, stored: str) -> ReplicaState:
+    live = not replica.final and replica.state in (State.RUNNING, State.STARTING)
+    if not live or _address_hash(_pod_address(replica)) in ("", stored):
+        return replica
+    return replace(replica, state=State.LOST, cause=_MOVED)
 
 
-def _settled(role: Role) -> bool:
-    """Its peers hold addresses, and are made anew where one is another."""
+def _fixes_addresses(role: Role) -> bool:
+    """Return whether peers of this role hold addresses and must restart when one changes."""
     return bool(role.gate) and role.restart.answers_removal and role.restart.answers(CauseKind.DISRUPTED)
 
 
-def _address(seen: ReplicaState) -> str:
-    return seen.pod.status.pod_ip if seen.pod is not None else ""
+def _pod_address(replica: ReplicaState) -> str:
+    return replica.pod.status.pod_ip if replica.pod is not None else ""
 
 
 @lru_cache(maxsize=16384)
-def _print(address: str) -> str:
-    return blake2b(address.encode(), digest_size=_PRINT // 2).hexdigest() if address else ""
+def _address_hash(address: str) -> str:
+    return blake2b(address.encode(), digest_size=_HASH_LENGTH // 2).hexdigest() if address else ""
 
 
-def reached(role: Role, book: RoleLedger) -> RoleLedger:
-    """Past the gate: every replica has existed, where it takes all their addresses to open, whatever was stored."""
-    known = min(book.size, role.replicas)
-    if not (role.gate and role.restart.answers_removal) or book.reached >= known:
-        return book
-    return replace(book, reached=known)
+def reached_at_gate(role: Role, entry: RoleLedger) -> RoleLedger:
+    """Note that every replica has existed: the gate needed all their addresses, even if the status was lost."""
+    known = min(entry.size, role.replicas)
+    if not (role.gate and role.restart.answers_removal) or entry.reached >= known:
+        return entry
+    return replace(entry, reached=known)
 
 
-def excuses(role: Role, waiting: Waiting) -> bool:
-    """The container waits for nothing but the gate; anything else that is missing is a mistake of somebody's."""
+def is_waiting_for_gate(role: Role, waiting: Waiting) -> bool:
+    """Return whether the container waits only for the gate, so that this is no creation error."""
     return bool(role.gate) and role.gate in waiting.missing
 
 
-def _gates(job: Job, extra: Extra) -> bool:
+def _is_gate(job: Job, extra: Extra) -> bool:
     return extra.kind == "ConfigMap" and any(role.gate == extra.metadata.name for role in job.roles)

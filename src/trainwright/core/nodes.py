@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Taints: whether a node keeps pods of a role off. `nodes` asks before it counts on one.
+"""Health of the nodes that hold pods of a job: lost nodes, failed GPUs, and whether another node could take a pod.
 
-What an admission plugin adds to pods is not in their template, so two more are taken for tolerated: those of nodes
-where such pods have been, and one that is called like a resource which the pods ask for.
+A node is lost when it has not been ready for longer than the grace period. A node that is not in the list is not
+judged: the engine may not have listed its nodes yet, and it keeps a removed node as not ready.
 
-GPUs: which roles hold some, and whether those of a node have failed. Asked by `nodes`, for jobs that use any.
+GPU failures show in conditions and taints of the node, or in fewer allocatable GPUs than the job's pods hold there. The
+node still answers, so its pods can be deleted normally.
 
-Detectors tell by conditions and taints of the node; a device plugin takes a GPU that it no longer trusts out of what
-the node has to give, so that less is left than pods of the job hold there.
-
-Which nodes of a job are in doubt, and when they count as lost. `observe` asks once a pass; later steps look it up.
-
-A node is lost when it has not been ready for longer than the grace. One that nobody knows is not judged: an engine that
-has not listed its nodes must not declare them dead, and keeps one that was removed as not ready since it went. GPUs
-that have failed are a doubt of another kind: the node answers, so its pods can still be asked to go.
+Admission plugins may add tolerations that the template lacks. Two kinds of taints therefore count as tolerated: those
+on nodes where such pods have run, and those named like a resource that the pods request.
 """
 
 from collections import Counter
@@ -22,28 +17,28 @@ from typing import Any
 
 from msgspec import Struct
 
-from trainwright.model.child import GONE, Node, Observed, Taint
+from trainwright.model.child import NODE_GONE, Node, Observed, Taint
 from trainwright.model.job import Body, Job, Role
 from trainwright.model.meta import JOB_UID, ROLE
 from trainwright.model.site import Site
 from trainwright.model.units import Time, after, count
 
-_KEEPING_OFF = frozenset({"NoSchedule", "NoExecute"})
+_REPELLING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 
 
 def repelled_by_taints(node: Node, spec: Body, known: Container[str]) -> bool:
-    """Whether a node keeps pods of this spec off; taints of these keys do not."""
-    hard = [one for one in node.spec.taints or () if one.effect in _KEEPING_OFF and one.key not in known]
+    """Return whether a node's taints repel pods with this spec. Taints with a known key do not."""
+    hard = [one for one in node.spec.taints or () if one.effect in _REPELLING_EFFECTS and one.key not in known]
     return any(not _tolerated(one, spec.get("tolerations") or ()) for one in hard)
 
 
 def taint_keys(nodes: Iterable[Node | None]) -> frozenset[str]:
-    """The keys of the taints of these nodes."""
+    """Return the taint keys of these nodes."""
     return frozenset(one.key for node in nodes if node is not None for one in node.spec.taints or ())
 
 
 def _tolerated(taint: Taint, given: Iterable[Mapping[str, Any]]) -> bool:
-    """By key and effect; values are not looked at, for a doubt must not keep pods on a sick node."""
+    """Compare key and effect only. Ignoring values may allow too many nodes, but never keeps pods on a failed node."""
     return any(
         one.get("effect") in (None, "", taint.effect)
         and (one.get("key") == taint.key or (not one.get("key") and one.get("operator") == "Exists"))
@@ -55,22 +50,22 @@ _ENDED = ("Succeeded", "Failed")
 
 
 class HeldDevices(Struct, frozen=True, gc=False):
-    """What live pods of the job hold on one node, by resource, and of which roles they are."""
+    """The devices that running pods of the job hold on one node, by resource, and the roles of these pods."""
 
     amounts: dict[str, int]
     roles: set[str]
 
 
 def requested_devices(role: Role, site: Site) -> Mapping[str, int]:
-    """How many GPUs a pod of this role asks for, by resource; most roles ask for none."""
-    found, known = role.extended, site.devices.resources
+    """Return how many GPUs a pod of this role requests, by resource."""
+    found, known = role.extended_resources, site.devices.resources
     if not found or found.keys() <= known:
         return found
     return {name: amount for name, amount in found.items() if name in known}
 
 
 def most_requested_devices(job: Job, site: Site) -> Mapping[str, int]:
-    """The most that a pod of any role asks for, by resource."""
+    """Return the largest request of any role's pod, by resource."""
     asks = [amounts for role in job.roles if (amounts := requested_devices(role, site))]
     if len(asks) <= 1:
         return asks[0] if asks else {}
@@ -78,7 +73,7 @@ def most_requested_devices(job: Job, site: Site) -> Mapping[str, int]:
 
 
 def held_devices(job: Job, observed: Observed, site: Site) -> Mapping[str, HeldDevices]:
-    """What live pods of the job hold, by node."""
+    """Return the devices that running pods of the job hold, by node."""
     asks = {role.name: amounts for role in job.roles if (amounts := requested_devices(role, site))}
     found: dict[str, HeldDevices] = {}
     if not asks:
@@ -98,12 +93,14 @@ def held_devices(job: Job, observed: Observed, site: Site) -> Mapping[str, HeldD
 
 
 def device_failure(node: Node, amounts: Mapping[str, int], site: Site, times: int = 1) -> str:
-    """What is wrong with the GPUs of a node of which so many times so much is in use, in words; empty: nothing."""
-    return ("" if node.plain else _told(node, site)) or _short(node.status.allocatable or {}, amounts, times)
+    """Return what is wrong with the GPUs of a node where `times` pods use these amounts; empty if nothing is."""
+    return ("" if node.is_healthy else _detector_message(node, site)) or _missing_devices(
+        node.status.allocatable or {}, amounts, times
+    )
 
 
-def _told(node: Node, site: Site) -> str:
-    """What detectors say."""
+def _detector_message(node: Node, site: Site) -> str:
+    """Return what failure detectors report."""
     known = site.devices
     for condition in node.status.conditions or ():
         if (condition.type, condition.status) in known.conditions:
@@ -115,109 +112,110 @@ def _told(node: Node, site: Site) -> str:
     return ""
 
 
-def _short(has: Mapping[str, str], amounts: Mapping[str, int], times: int) -> str:
-    """What the node's device plugin no longer trusts."""
+def _missing_devices(has: Mapping[str, str], amounts: Mapping[str, int], times: int) -> str:
+    """Return which devices the device plugin has withdrawn."""
     for name, amount in amounts.items():
         left = has.get(name)
-        # One that never said how many it has is not judged by it.
+        # A node that reports no such resource is not judged by it.
         if left is not None and count(left) < amount * times:
             return f"{count(left)} {name} left of {amount * times} in use"
     return ""
 
 
 UNREACHABLE = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
-#: From so many nodes on, the share of those that fell silent says something about the cluster.
-FEW = 3
-#: If more than this share of all nodes falls silent, it is more likely that nobody hears them than that all died.
-MOST_SILENT = 0.55
-#: And then they are waited for so many times as long.
-LONGER = 5.0
+#: With this many nodes or fewer, the share of nodes that are not ready says nothing.
+MIN_NODES_FOR_SHARE = 3
+#: If more than this share of nodes is not ready, the network or the API server is the likely cause.
+MAX_SILENT_SHARE = 0.55
+#: In that case the grace period is this many times longer.
+WIDE_OUTAGE_GRACE_FACTOR = 5.0
 
 
 class NodeHealth(Struct, frozen=True, gc=False):
-    """What is the matter with a node that holds pods of the job."""
+    """What is wrong with a node that holds pods of the job."""
 
-    #: It does not answer; it counts as lost from then on, or never as things are.
+    #: The node is not ready. It counts as lost from `lost_at`; None: never.
     silent: bool = False
     lost_at: Time | None = None
-    #: Why it is not ready, in the words of its Ready condition.
-    words: str = ""
-    #: Its GPUs have failed, in words, and which roles hold some; pods of those are given up from then on.
-    sick: str = ""
+    #: The message of its Ready condition.
+    not_ready_message: str = ""
+    #: What is wrong with its GPUs, the roles that hold some, and when these count as failed.
+    device_message: str = ""
     roles: frozenset[str] = frozenset()
-    failed_at: Time | None = None
+    devices_failed_at: Time | None = None
 
-    def lost(self, now: Time) -> bool:
-        """Whether the node is lost."""
+    def is_lost(self, now: Time) -> bool:
+        """Return whether the node is lost."""
         return self.lost_at is not None and now >= self.lost_at
 
-    def failed(self, role: str, now: Time) -> bool:
-        """Whether GPUs that this role holds have failed."""
-        return self.failed_at is not None and now >= self.failed_at and role in self.roles
+    def devices_have_failed(self, role: str, now: Time) -> bool:
+        """Return whether GPUs that this role holds have failed."""
+        return self.devices_failed_at is not None and now >= self.devices_failed_at and role in self.roles
 
 
-def doubts(job: Job, observed: Observed, site: Site, now: Time) -> Mapping[str, NodeHealth]:
-    """The nodes that hold pods of the job and are not as they should be; few jobs ever have any."""
+def unhealthy_nodes(job: Job, observed: Observed, site: Site, now: Time) -> Mapping[str, NodeHealth]:
+    """Return the unhealthy nodes that hold pods of the job."""
     known = observed.nodes
     if known is None:
         return {}
     asked = most_requested_devices(job, site)
     names = {pod.spec.node_name for pod in observed.pods}
     here = [(name, node) for name in names if (node := known.get(name)) is not None]
-    strange = [pair for pair in here if not pair[1].plain or (asked and pair[1].status.allocatable)]
+    strange = [pair for pair in here if not pair[1].is_healthy or (asked and pair[1].status.allocatable)]
     if not strange:
         return {}
-    silent = {name: node for name, node in strange if not (node.plain or node.ready)}
+    silent = {name: node for name, node in strange if not (node.is_healthy or node.ready)}
     odd: dict[str, Node] = {}
     if asked:
         pods = Counter([pod.spec.node_name for pod in observed.pods])
         odd = {
             name: node for name, node in strange if name not in silent and device_failure(node, asked, site, pods[name])
         }
-    found = _silent(silent, known, site) if silent else {}
-    return found | _sick(job, odd, observed, site, now) if odd else found
+    found = _silent_nodes(silent, known, site) if silent else {}
+    return found | _device_nodes(job, odd, observed, site, now) if odd else found
 
 
-def _gone(node: Node) -> bool:
-    return any(condition.reason == GONE for condition in node.status.conditions or ())
+def _is_removed(node: Node) -> bool:
+    return any(condition.reason == NODE_GONE for condition in node.status.conditions or ())
 
 
-def silent_since(node: Node) -> Time | None:
-    """Since when the node has not answered."""
+def not_ready_since(node: Node) -> Time | None:
+    """Return since when the node has not been ready."""
     times = [c.last_transition_time for c in node.status.conditions or () if c.type == "Ready" and c.status != "True"]
     times += [taint.time_added for taint in node.spec.taints or () if taint.key in UNREACHABLE]
     return min((moment for moment in times if moment is not None), default=node.metadata.creation_timestamp)
 
 
-def _words(node: Node) -> str:
+def _ready_message(node: Node) -> str:
     return next((one.message for one in node.status.conditions or () if one.type == "Ready"), "")
 
 
-def _silent(silent: Mapping[str, Node], known: Mapping[str, Node], site: Site) -> dict[str, NodeHealth]:
-    """When each of them counts as lost.
+def _silent_nodes(silent: Mapping[str, Node], known: Mapping[str, Node], site: Site) -> dict[str, NodeHealth]:
+    """Return when each of these nodes counts as lost.
 
-    With no node ready, none is ever judged: nothing could run elsewhere, so giving pods up could only do harm. With
-    most of them silent it is the network or the API server that we have lost; they are waited for longer. A node that
-    was removed is gone whatever the others do.
+    If no node is ready, none is lost: pods could not run anywhere else. If most are not ready, the network or the API
+    server has probably failed, and the grace period is longer. A removed node is always lost.
     """
-    there = [node for node in known.values() if not _gone(node)]
+    there = [node for node in known.values() if not _is_removed(node)]
     mute = sum([not node.ready for node in there])
     if mute == len(there):
         return dict.fromkeys(silent, NodeHealth(silent=True))
-    braked = len(there) > FEW and mute > MOST_SILENT * len(there)
+    braked = len(there) > MIN_NODES_FOR_SHARE and mute > MAX_SILENT_SHARE * len(there)
     found: dict[str, NodeHealth] = {}
     for name, node in silent.items():
-        since = silent_since(node)
-        grace = site.node_grace * (LONGER if braked and not _gone(node) else 1.0)
+        since = not_ready_since(node)
+        grace = site.node_grace * (WIDE_OUTAGE_GRACE_FACTOR if braked and not _is_removed(node) else 1.0)
         lost_at = None if since is None else after(since, grace)
-        found[name] = NodeHealth(silent=True, lost_at=lost_at, words=_words(node))
+        found[name] = NodeHealth(silent=True, lost_at=lost_at, not_ready_message=_ready_message(node))
     return found
 
 
-def _sick(job: Job, answering: Mapping[str, Node], observed: Observed, site: Site, now: Time) -> dict[str, NodeHealth]:
-    """When the GPUs of each of them count as failed: a while after that was first seen.
+def _device_nodes(
+    job: Job, answering: Mapping[str, Node], observed: Observed, site: Site, now: Time
+) -> dict[str, NodeHealth]:
+    """Return when the GPUs of each of these nodes count as failed, a grace period after the failure was first seen.
 
-    Where nothing could run elsewhere they are not judged, as with nodes that are silent.
+    If the pods could not run on another node, the GPUs never count as failed.
     """
     held = held_devices(job, observed, site)
     ill = {
@@ -229,31 +227,33 @@ def _sick(job: Job, answering: Mapping[str, Node], observed: Observed, site: Sit
     found: dict[str, NodeHealth] = {}
     for name, illness in ill.items():
         roles = [role for role in job.roles if role.name in held[name].roles]
-        movable = any(elsewhere(role, observed.nodes or {}, ill, site) for role in roles)
+        movable = any(another_node_fits(role, observed.nodes or {}, ill, site) for role in roles)
         due = after(min(since.get(name, now), now), site.devices.grace) if movable else None
-        found[name] = NodeHealth(sick=illness, roles=frozenset(role.name for role in roles), failed_at=due)
+        found[name] = NodeHealth(
+            device_message=illness, roles=frozenset(role.name for role in roles), devices_failed_at=due
+        )
     return found
 
 
-def elsewhere(role: Role, known: Mapping[str, Node], barred: Collection[str], site: Site) -> bool:
-    """Whether a node is known that could take pods of this role, as far as one can tell without its scheduler.
+def another_node_fits(role: Role, known: Mapping[str, Node], barred: Collection[str], site: Site) -> bool:
+    """Return whether another known node could take pods of this role, as far as can be known without the scheduler.
 
-    The barred ones are those where such pods have been.
+    `barred` are the nodes where such pods have run.
     """
     asked = requested_devices(role, site)
     spec: Body = role.template.get("spec") or {}
     borne = taint_keys(known.get(name) for name in barred) | asked.keys()
     return any(
         name not in barred
-        and _takes(node, spec.get("nodeSelector") or {}, asked)
+        and _can_take(node, spec.get("nodeSelector") or {}, asked)
         and not repelled_by_taints(node, spec, borne)
         and not device_failure(node, {}, site)
         for name, node in known.items()
     )
 
 
-def _takes(node: Node, selector: Mapping[str, str], asked: Mapping[str, int]) -> bool:
-    """It is open, and has what is asked for; one that does not say what it has may have anything."""
+def _can_take(node: Node, selector: Mapping[str, str], asked: Mapping[str, int]) -> bool:
+    """Return whether the node is schedulable and has the requested devices. Unknown capacity counts as enough."""
     labels, has = node.metadata.labels or {}, node.status.allocatable
     return (
         node.ready

@@ -1,18 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose a child is. Called by `observe` first of all: nothing is concluded from, or done to, what is not ours.
+"""Classify everything that exists for a job, once per pass: replicas by role and index, stale pods, foreign pods.
 
-Ours: its controller is this job, by UID. A pod to adopt: it bears a replica's name and this job's UID as a label, and
-has no controller. A pod to release: we control and once labelled it, but somebody took its labels away; it is let go,
-not removed. All else is foreign, and where it bears a name that we need, `create` says so.
+A child is ours if this job is its controller, by UID. A pod without a controller that has a replica's name and this
+job's UID as a label is adopted. A pod that we control but whose labels were removed is released, not deleted. All other
+pods are foreign. Later steps work on the `Snapshot` and never look at raw pods again.
 
-What is there, classified once: children → replicas by role and index, leftovers, claims. The first step of a pass.
-
-Later steps never look at raw pods again. `reconcile` calls `observe`; every step takes and returns a `View`.
-
-Where a job is, and which moves there are. `lifecycle` asks for the phase; `docs/state-machine.md` prints MOVES.
-
-`Pending` and `Resuming` last until every replica has run; after that a replica that is missing means `Restarting`.
-The ends are final. A test drives random worlds and holds every move it sees against the table, both ways.
+The phase of a live job is also decided here. `Pending` and `Resuming` last until every replica has run; after that, a
+missing replica means `Restarting`. `Succeeded` and `Failed` are final.
 """
 
 from collections.abc import Mapping
@@ -22,7 +16,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from trainwright.core import attempts, classify, gate, nodes
-from trainwright.core.classify import conclude
+from trainwright.core.classify import classify_pod
 from trainwright.core.nodes import NodeHealth
 from trainwright.model.child import Observed, Pod
 from trainwright.model.job import Body, Job, Role
@@ -30,35 +24,35 @@ from trainwright.model.ledger import Ledger, Phase, RoleLedger
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, KIND, ROLE, SPARE, Meta, Owner
 from trainwright.model.plan import Patch, ReplicaState, RoleState, State
 from trainwright.model.site import Site
-from trainwright.model.units import Time, members
+from trainwright.model.units import Time, parse_indexes
 
 
 def is_ours(job: Job, pod: Pod) -> bool:
-    """Controlled by this very job, and labelled as we label."""
+    """Return whether this job controls the pod and our labels are on it."""
     labels = pod.metadata.labels
     if not labels or labels.get(JOB_UID) != job.uid or ROLE not in labels or INDEX not in labels:
         return False
-    return _controlled(pod.metadata, job.uid)
+    return _is_controlled_by(pod.metadata, job.uid)
 
 
-def adopt(job: Job, pod: Pod) -> Patch | None:
-    """What to do about a pod that is not (yet, or any longer) ours; foreign pods and dying ones are left alone."""
+def ownership_patch(job: Job, pod: Pod) -> Patch | None:
+    """Return the patch that adopts or releases a pod, if one is needed. Pods that are being deleted are left alone."""
     if job.deleting or pod.metadata.deletion_timestamp is not None:
         return None
     labels = pod.metadata.labels or {}
     controller = pod.metadata.controller
     complete = labels.get(JOB_UID) == job.uid and ROLE in labels and INDEX in labels and ATTEMPT in labels
-    if complete and controller is None and _named(job, pod.metadata.name, labels):
-        return _owners(
-            pod, (*_others(job, pod), job.owner), "adopted: it carries this job's UID and nobody controls it"
+    if complete and controller is None and _has_replica_name(job, pod.metadata.name, labels):
+        return _owner_patch(
+            pod, (*_other_owners(job, pod), job.owner), "adopted: it carries this job's UID and nobody controls it"
         )
     if not complete and KIND in labels and controller is not None and controller.uid == job.uid:
-        return _owners(pod, _others(job, pod), "released: its labels no longer name a replica of this job")
+        return _owner_patch(pod, _other_owners(job, pod), "released: its labels no longer name a replica of this job")
     return None
 
 
-def _named(job: Job, name: str, labels: Mapping[str, str]) -> bool:
-    """It bears the very name of the replica that its labels speak of, and the job has such a role."""
+def _has_replica_name(job: Job, name: str, labels: Mapping[str, str]) -> bool:
+    """Return whether the pod has the name of the replica in its labels and the job has that role."""
     index = labels[INDEX]
     if not index.isdecimal() or len(index) > 7 or all(role.name != labels[ROLE] for role in job.roles):
         return False
@@ -66,20 +60,20 @@ def _named(job: Job, name: str, labels: Mapping[str, str]) -> bool:
 
 
 def owned_by(job: Job, observed: Observed) -> Observed:
-    """The same without services and extras that somebody else controls."""
+    """Return the observed children without services and extras of other controllers."""
     uid = job.uid
-    services = tuple([one for one in observed.services if _controlled(one.metadata, uid)])
-    extras = tuple([one for one in observed.extras if _controlled(one.metadata, uid)]) if observed.extras else ()
+    services = tuple([one for one in observed.services if _is_controlled_by(one.metadata, uid)])
+    extras = tuple([one for one in observed.extras if _is_controlled_by(one.metadata, uid)]) if observed.extras else ()
     if len(services) == len(observed.services) and len(extras) == len(observed.extras):
         return observed
     return replace(observed, services=services, extras=extras)
 
 
-def _controlled(meta: Meta, uid: str) -> bool:
+def _is_controlled_by(meta: Meta, uid: str) -> bool:
     owners = meta.owner_references
     if not owners:
         return False
-    # Almost everything has its controller first; the property walks lists.
+    # The controller is nearly always the first owner; this is faster than the property.
     first = owners[0]
     if first.controller:
         return first.uid == uid
@@ -87,28 +81,28 @@ def _controlled(meta: Meta, uid: str) -> bool:
     return controller is not None and controller.uid == uid
 
 
-def _others(job: Job, pod: Pod) -> tuple[Owner, ...]:
+def _other_owners(job: Job, pod: Pod) -> tuple[Owner, ...]:
     return tuple(owner for owner in pod.metadata.owner_references or () if owner.uid != job.uid)
 
 
-def _owners(pod: Pod, owners: tuple[Owner, ...], why: str) -> Patch:
+def _owner_patch(pod: Pod, owners: tuple[Owner, ...], why: str) -> Patch:
     body: Body = {"metadata": {"ownerReferences": [to_builtins(owner) for owner in owners]}}
     return Patch("Pod", pod.metadata.name, pod.metadata.uid, body, why)
 
 
 class StalePod(Struct, frozen=True, gc=False):
-    """A pod of ours that is no wanted replica: of an old attempt, or of a role or index that is gone."""
+    """A pod of ours that is not a wanted replica: it has an old attempt, or its role or index is gone."""
 
     pod: Pod
     role: str
     index: int
     why: str
-    #: It holds a place for a replica that may come: `autosize` says for how long.
+    #: The pod is a spare: it reserves a node for growth.
     spare: bool = False
 
 
 class Snapshot(Struct, frozen=True, gc=False):
-    """One pass over one job. `job.ledger` is the working copy, `stored` is what the job came with."""
+    """One pass over one job. `job.ledger` is the working copy, `stored` is the ledger that was read."""
 
     job: Job
     stored: Ledger
@@ -116,26 +110,26 @@ class Snapshot(Struct, frozen=True, gc=False):
     site: Site
     now: Time
     roles: tuple[RoleState, ...]
-    leftovers: tuple[StalePod, ...] = ()
-    claims: tuple[Patch, ...] = ()
-    #: Nodes of its pods that are not as they should be, lost or not yet.
-    doubts: Mapping[str, NodeHealth] = {}
-    #: Every replica runs: nothing has ended, nothing is missing. Most passes over most jobs are like that.
-    calm: bool = False
-    #: Names of pods that are not ours, or not yet.
-    foreign: tuple[str, ...] = ()
+    stale_pods: tuple[StalePod, ...] = ()
+    ownership_patches: tuple[Patch, ...] = ()
+    #: Unhealthy nodes that hold pods of the job.
+    unhealthy_nodes: Mapping[str, NodeHealth] = {}
+    #: Every replica runs. True for most passes, so steps check it first to save time.
+    all_running: bool = False
+    #: Names of pods that are not ours, including those that are adopted in this pass.
+    foreign_pods: tuple[str, ...] = ()
 
     @property
     def ledger(self) -> Ledger:
-        """The working copy of the durable state."""
+        """The working copy of the ledger."""
         return self.job.ledger
 
-    def remember(self, ledger: Ledger) -> "Snapshot":
-        """The same pass with another working copy."""
+    def with_ledger(self, ledger: Ledger) -> "Snapshot":
+        """Return the snapshot with another working copy."""
         return self if ledger is self.job.ledger else replace(self, job=replace(self.job, ledger=ledger))
 
-    def again(self) -> "Snapshot":
-        """Look once more: attempts have been raised, so pods that counted a moment ago are stale."""
+    def reobserve(self) -> "Snapshot":
+        """Classify again after attempts were raised: pods that were current are stale now."""
         return replace(observe(self.job, self.observed, self.site, self.now), stored=self.stored)
 
 
@@ -144,45 +138,45 @@ RUNNING = State.RUNNING
 
 
 def observe(job: Job, observed: Observed, site: Site, now: Time) -> Snapshot:
-    """Classify every pod: replica, leftover, or not ours."""
+    """Classify every pod: replica, stale, or not ours."""
     observed = owned_by(job, observed)
     slots: dict[str, Slots] = {role.name: {} for role in job.roles}
-    leftovers: list[StalePod] = []
+    stale: list[StalePod] = []
     patches: list[Patch] = []
     foreign: list[str] = []
     for pod in observed.pods:
         if is_ours(job, pod):
-            _place(pod, slots, leftovers)
+            _assign_slot(pod, slots, stale)
             continue
         foreign.append(pod.metadata.name)
-        if (patch := adopt(job, pod)) is not None:
+        if (patch := ownership_patch(job, pod)) is not None:
             patches.append(patch)
-    books = {book.name: book for book in job.ledger.roles}
-    doubts, passed = nodes.doubts(job, observed, site, now), gate.passed(job, observed)
-    looker = _Looker(site, now, doubts, leftovers, passed, job.ledger.outcome is None)
-    seen = tuple([looker.look(role, slots[role.name], books) for role in job.roles])
-    if looker.passed:
-        seen = gate.moved(job, observed, seen)
-    running = sum([role.running for role in seen])
-    calm = running > 0 and running == sum([role.replicas for role in job.roles])
+    entries = {entry.name: entry for entry in job.ledger.roles}
+    unhealthy, gate_is_open = nodes.unhealthy_nodes(job, observed, site, now), gate.is_open(job, observed)
+    observer = _RoleObserver(site, now, unhealthy, stale, gate_is_open, job.ledger.outcome is None)
+    roles = tuple([observer.observe_role(role, slots[role.name], entries) for role in job.roles])
+    if gate_is_open:
+        roles = gate.mark_moved(job, observed, roles)
+    running = sum([role.running for role in roles])
+    all_running = running > 0 and running == sum([role.replicas for role in job.roles])
     view = Snapshot(
-        job,
-        job.ledger,
-        observed,
-        site,
-        now,
-        seen,
-        tuple(leftovers),
-        tuple(patches),
-        looker.doubts,
-        calm,
-        tuple(foreign),
+        job=job,
+        stored=job.ledger,
+        observed=observed,
+        site=site,
+        now=now,
+        roles=roles,
+        stale_pods=tuple(stale),
+        ownership_patches=tuple(patches),
+        unhealthy_nodes=unhealthy,
+        all_running=all_running,
+        foreign_pods=tuple(foreign),
     )
-    return view.remember(_rebuilt(job, books))
+    return view.with_ledger(_with_every_role(job, entries))
 
 
-def _place(pod: Pod, slots: dict[str, Slots], leftovers: list[StalePod]) -> None:
-    """Into its slot; of several in one slot the highest attempt stays."""
+def _assign_slot(pod: Pod, slots: dict[str, Slots], leftovers: list[StalePod]) -> None:
+    """Put the pod into its slot. If two pods have the same slot, the one with the lower attempt is stale."""
     labels = pod.metadata.labels or {}
     role, index, attempt = labels[ROLE], _number(labels[INDEX]), _number(labels.get(ATTEMPT, "0"))
     slot = slots.get(role)
@@ -191,7 +185,7 @@ def _place(pod: Pod, slots: dict[str, Slots], leftovers: list[StalePod]) -> None
         return
     other = slot.setdefault(index, (attempt, pod))
     if other[1] is not pod:
-        # By UID where nothing else tells them apart: the order in which they are listed must not decide.
+        # Equal attempts are ordered by UID, so that the order of the list does not matter.
         older, newer = sorted(((attempt, pod), other), key=lambda found: (found[0], found[1].metadata.uid))
         slot[index] = newer
         leftovers.append(StalePod(older[1], role, index, f"there is another pod for {role} {index}"))
@@ -199,114 +193,116 @@ def _place(pod: Pod, slots: dict[str, Slots], leftovers: list[StalePod]) -> None
 
 @lru_cache(maxsize=16384)
 def _number(text: str) -> int:
-    """A label's number; -1, which no replica has, for what is none."""
+    """Parse a label's number; -1 if it is not a number."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
 
 
-def _rebuilt(job: Job, books: dict[str, RoleLedger]) -> Ledger:
-    """The ledger with one entry per role of the job, in the job's order."""
-    wanted = tuple([books[role.name] for role in job.roles])
+def _with_every_role(job: Job, entries: dict[str, RoleLedger]) -> Ledger:
+    """Return the ledger with one entry per role, in the job's order."""
+    wanted = tuple([entries[role.name] for role in job.roles])
     return job.ledger if wanted == job.ledger.roles else replace(job.ledger, roles=wanted)
 
 
-class _Looker(Struct, frozen=True, gc=False):
-    """What every replica of a pass is looked at with."""
+class _RoleObserver(Struct, frozen=True, gc=False):
+    """What is needed to classify the replicas of each role."""
 
     site: Site
     now: Time
-    doubts: Mapping[str, NodeHealth]
-    leftovers: list[StalePod]
-    #: The gate of this attempt is open.
-    passed: bool = False
-    #: The job has not ended.
-    live: bool = True
+    unhealthy_nodes: Mapping[str, NodeHealth]
+    stale_pods: list[StalePod]
+    gate_is_open: bool = False
+    job_is_live: bool = True
 
-    def look(self, role: Role, slot: Slots, books: dict[str, RoleLedger]) -> RoleState:
-        """The replicas of one role; its book is opened, or corrected where pods know better."""
-        book = books.get(role.name) or RoleLedger(role.name)
-        if slot and (higher := _higher(slot, book)):
-            book = attempts.learn(book, higher)
-        if self.live and book.restarts and role.restart.per_replica:
-            book = attempts.attributed(role, book)
-        if slot and book.pending:
-            book = attempts.happened(book, _current(slot, book))
+    def observe_role(self, role: Role, slot: Slots, entries: dict[str, RoleLedger]) -> RoleState:
+        """Classify the replicas of one role, and correct its entry where pods show more than the ledger."""
+        entry = entries.get(role.name) or RoleLedger(role.name)
+        if slot and (higher := _attempts_above(slot, entry)):
+            entry = attempts.raise_attempts(entry, higher)
+        if self.job_is_live and entry.restarts and role.restart.per_replica:
+            entry = attempts.attribute_charges(role, entry)
+        if slot and entry.pending:
+            entry = attempts.note_happened(entry, _current(slot, entry))
         if slot and (max(slot) >= role.replicas or min(slot) < 0):
-            book = self._shrink(role, slot, book)
-        if book.reached > role.replicas or book.succeeded or book.failed:
-            book = attempts.resize(book, role.replicas)
-        if self.passed:
-            book = gate.reached(role, book)
-        books[role.name] = book
-        replicas = [self._replica(role, book, index, slot.get(index)) for index in range(role.replicas)]
+            entry = self._drop_surplus(role, slot, entry)
+        if entry.reached > role.replicas or entry.succeeded or entry.failed:
+            entry = attempts.forget_surplus(entry, role.replicas)
+        if self.gate_is_open:
+            entry = gate.reached_at_gate(role, entry)
+        entries[role.name] = entry
+        replicas = [self._replica(role, entry, index, slot.get(index)) for index in range(role.replicas)]
         return RoleState(role.name, tuple(replicas), sum([one.state is RUNNING for one in replicas]))
 
-    def _shrink(self, role: Role, slot: Slots, book: RoleLedger) -> RoleLedger:
-        """Replicas that are no longer wanted go; should one come back, it is a new one, and its old pod is stale."""
+    def _drop_surplus(self, role: Role, slot: Slots, entry: RoleLedger) -> RoleLedger:
+        """Make pods of surplus replicas stale. Their attempt is raised, so that a later replica gets a new pod."""
         surplus = [(index, found) for index, found in sorted(slot.items()) if not 0 <= index < role.replicas]
         why = f"{role.name} has {role.replicas} replica{'s' * (role.replicas != 1)}"
-        self.leftovers.extend(StalePod(pod, role.name, index, why, _spare(pod)) for index, (_, pod) in surplus)
-        current = [index for index, (found, _) in surplus if index >= 0 and found >= attempts.attempt(book, index)]
-        return attempts.retry(book, current) if current else book
+        self.stale_pods.extend(StalePod(pod, role.name, index, why, _is_spare(pod)) for index, (_, pod) in surplus)
+        current = [
+            index for index, (found, _) in surplus if index >= 0 and found >= attempts.current_attempt(entry, index)
+        ]
+        return attempts.retry_replicas(entry, current) if current else entry
 
-    def _replica(self, role: Role, book: RoleLedger, index: int, found: tuple[int, Pod] | None) -> ReplicaState:
-        """One replica: its pod if that is of the current attempt, else what is remembered of it."""
-        if found is not None and found[0] == book.epoch and not (book.retries or book.succeeded or book.failed):
+    def _replica(self, role: Role, entry: RoleLedger, index: int, found: tuple[int, Pod] | None) -> ReplicaState:
+        """Return one replica: its pod if it has the current attempt, otherwise what the ledger stores."""
+        if found is not None and found[0] == entry.epoch and not (entry.retries or entry.succeeded or entry.failed):
             pod = found[1]
-            # The dull case, which `classify` would find as well, only not as fast.
+            # The common case. `classify_pod` gives the same result, but is slower.
             if (
                 pod.status.phase == "Running"
                 and pod.metadata.deletion_timestamp is None
-                and pod.spec.node_name not in self.doubts
-                and not (role.mains and _any_ended(pod))
+                and pod.spec.node_name not in self.unhealthy_nodes
+                and not (role.main_containers and _any_ended(pod))
             ):
-                return ReplicaState(index, book.epoch, RUNNING, pod)
-        return self._unusual(role, book, index, found)
+                return ReplicaState(index, entry.epoch, RUNNING, pod)
+        return self._classify_replica(role, entry, index, found)
 
-    def _unusual(self, role: Role, book: RoleLedger, index: int, found: tuple[int, Pod] | None) -> ReplicaState:
-        current = attempts.attempt(book, index)
+    def _classify_replica(
+        self, role: Role, entry: RoleLedger, index: int, found: tuple[int, Pod] | None
+    ) -> ReplicaState:
+        current = attempts.current_attempt(entry, index)
         pod = old = None
         state, cause = State.WAITING, None
         if found is not None and found[0] >= current:
             pod = found[1]
-            state, cause = conclude(pod, role, self.doubts.get(pod.spec.node_name), self.site, self.now)
-            if state is State.STARTING and cause is not None and role.recreates:
-                over = classify.creation_given_up(book, index, pod, self.site.creating, self.now)
+            state, cause = classify_pod(pod, role, self.unhealthy_nodes.get(pod.spec.node_name), self.site, self.now)
+            if state is State.STARTING and cause is not None and role.recreates_pods:
+                over = classify.is_given_up(entry, index, pod, self.site.creating, self.now)
                 state = State.FAILED if over else state
         elif found is not None:
             old = found[1]
-            why = "its place is needed" if _spare(old) else f"attempt {found[0]} has been replaced by {current}"
-            self.leftovers.append(StalePod(old, role.name, index, why))
-        if book.succeeded and index in members(book.succeeded):
+            why = "its place is needed" if _is_spare(old) else f"attempt {found[0]} has been replaced by {current}"
+            self.stale_pods.append(StalePod(old, role.name, index, why))
+        if entry.succeeded and index in parse_indexes(entry.succeeded):
             return ReplicaState(index, current, State.SUCCEEDED, pod, cause, True, old)
-        if book.failed and index in members(book.failed):
+        if entry.failed and index in parse_indexes(entry.failed):
             return ReplicaState(index, current, State.FAILED, pod, cause, True, old)
         return ReplicaState(index, current, state, pod, cause, False, old)
 
 
-def _spare(pod: Pod) -> bool:
+def _is_spare(pod: Pod) -> bool:
     return (pod.metadata.labels or {}).get(ATTEMPT) == SPARE
 
 
 def _any_ended(pod: Pod) -> bool:
-    """Whether any of its containers has ended, so that those which count may have."""
+    """Return whether any container of the pod has ended."""
     for container in pod.status.container_statuses or ():
         if container.state is not None and container.state.terminated is not None:
             return True
     return False
 
 
-def _current(slot: Slots, book: RoleLedger) -> frozenset[int]:
-    """The replicas that have a pod of their current attempt."""
-    return frozenset(index for index, (found, _) in slot.items() if found >= attempts.attempt(book, index))
+def _current(slot: Slots, entry: RoleLedger) -> frozenset[int]:
+    """Return the replicas that have a pod of their current attempt."""
+    return frozenset(index for index, (found, _) in slot.items() if found >= attempts.current_attempt(entry, index))
 
 
-def _higher(slot: Slots, book: RoleLedger) -> dict[int, int]:
-    """Attempts on pods that are above what is stored: only after a status was lost."""
-    epoch = book.epoch
+def _attempts_above(slot: Slots, entry: RoleLedger) -> dict[int, int]:
+    """Return attempts of pods that are higher than stored. This happens only after a status was lost."""
+    epoch = entry.epoch
     return {
         index: found
         for index, (found, _) in slot.items()
-        if found > epoch and index >= 0 and found > attempts.attempt(book, index)
+        if found > epoch and index >= 0 and found > attempts.current_attempt(entry, index)
     }
 
 
@@ -317,7 +313,7 @@ _ENDS: Mapping[Phase, str] = {
 _SUSPEND = {Phase.SUSPENDED: "suspension is asked for: every pod is removed, what had finished is forgotten"}
 _RUN = {Phase.RUNNING: "every replica runs or has finished"}
 
-MOVES: Mapping[Phase, Mapping[Phase, str]] = {
+TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.NEW: {
         Phase.PENDING: "the job is accepted",
         Phase.SUSPENDED: "the job is created suspended",
@@ -326,11 +322,7 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
         Phase.FAILED: "the manifest cannot be run, or its end was asked for before it began",
     },
     Phase.PENDING: {**_RUN, **_SUSPEND, **_ENDS},
-    Phase.RUNNING: {
-        Phase.RESTARTING: "a replica that ran is being replaced",
-        **_SUSPEND,
-        **_ENDS,
-    },
+    Phase.RUNNING: {Phase.RESTARTING: "a replica that ran is being replaced", **_SUSPEND, **_ENDS},
     Phase.RESTARTING: {**_RUN, **_SUSPEND, **_ENDS},
     Phase.SUSPENDED: {
         Phase.RESUMING: "suspension is lifted: every replica is made anew",
@@ -342,39 +334,43 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.FAILED: {},
 }
 
-FINAL = frozenset(phase for phase, moves in MOVES.items() if not moves)
+FINAL_PHASES = frozenset(phase for phase, moves in TRANSITIONS.items() if not moves)
 
 
-def up(seen: ReplicaState) -> bool:
-    """It runs, or has run to its end."""
-    return seen.state is State.RUNNING or seen.final
+def is_up(replica: ReplicaState) -> bool:
+    """Return whether the replica runs or has finished."""
+    return replica.state is State.RUNNING or replica.final
 
 
-def present(role: RoleState) -> bool:
-    """Every replica of the role has a pod, or has finished."""
-    return all(seen.pod is not None or seen.final for seen in role.replicas)
+def all_present(role: RoleState) -> bool:
+    """Return whether every replica of the role has a pod or has finished."""
+    return all(replica.pod is not None or replica.final for replica in role.replicas)
 
 
-def has_arrived(view: Snapshot, role: RoleState) -> bool:
-    """Every replica of the role has existed; those by which it grows while the job runs count once they are up.
+def all_reached(view: Snapshot, role: RoleState) -> bool:
+    """Return whether every replica of the role has existed. Replicas added while the job runs count once they are up.
 
-    Else they would be missed in the next pass, as if they had been up before.
+    Otherwise the next pass would treat them as replicas that were up and are missing.
     """
-    return all(up(seen) for seen in role.replicas) if view.ledger.phase is Phase.RUNNING else present(role)
+    return all(is_up(replica) for replica in role.replicas) if view.ledger.phase is Phase.RUNNING else all_present(role)
 
 
 def phase_of(view: Snapshot) -> Phase:
-    """The phase of a job that is neither suspended nor at its end."""
+    """Return the phase of a job that is neither suspended nor ended."""
     before = view.ledger.phase
-    if view.calm:
+    if view.all_running:
         return Phase.RUNNING
-    if all(role.calm or all(up(seen) for seen in role.replicas) for role in view.roles):
-        # All of them finished and no rule decided: nothing runs, so nothing has changed.
+    if all(role.all_running or all(is_up(replica) for replica in role.replicas) for role in view.roles):
+        # All replicas have finished but no rule has decided: keep the phase.
         return Phase.RUNNING if any(role.running for role in view.roles) else before
-    return Phase.RESTARTING if before is Phase.RUNNING and _replaced(view) else before
+    return Phase.RESTARTING if before is Phase.RUNNING and _is_replacing(view) else before
 
 
-def _replaced(view: Snapshot) -> bool:
-    """Whether a replica that once existed is not up: growth alone is not a restart."""
-    reached = {book.name: book.reached for book in view.stored.roles}
-    return any(not up(seen) and seen.index < reached.get(role.name, 0) for role in view.roles for seen in role.replicas)
+def _is_replacing(view: Snapshot) -> bool:
+    """Return whether a replica that once existed is not up. New replicas from growth do not count."""
+    reached = {entry.name: entry.reached for entry in view.stored.roles}
+    return any(
+        not is_up(replica) and replica.index < reached.get(role.name, 0)
+        for role in view.roles
+        for replica in role.replicas
+    )

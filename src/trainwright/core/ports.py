@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports of shared machines, handed out: each replica that shares one has a block of its own. A step of `reconcile`.
+"""Assign port blocks to replicas that share the ports of a machine.
 
-They are in the ledger, which is stored before any pod is made, so a pod and its peers agree on them whatever dies. The
-first candidate comes from the job's UID; blocks that other jobs hold are skipped for as long as there are others.
-`endpoints` is asked before a pass: where names do not resolve, the engine reserves hosts and single ports for these.
+The ledger stores the blocks before any pod is created, so a pod and its peers always agree. The first candidate comes
+from the job's UID; blocks of other jobs are skipped while free ones are left. Where names do not resolve, the engine
+reserves hosts and ports for `endpoints` before the pass.
 """
 
 from collections.abc import Iterator
@@ -18,64 +18,64 @@ from trainwright.model.site import Endpoints, Site
 
 
 def endpoints(job: Job) -> tuple[Endpoints, ...]:
-    """The replicas that pods may be told of in the next pass; none where that pass makes no pods."""
+    """Return the replicas whose addresses pods of the next pass may contain; none if that pass creates no pods."""
     if job.ledger.outcome is not None or job.lifecycle.suspended or job.deleting or job.unmanaged:
         return ()
-    largest = autosize.largest(job)
+    largest = autosize.at_largest_size(job)
     told = job.dialect.endpoints(largest)
     roles = [role for role in largest.roles if role.name in told]
     return tuple(Endpoints(job.key.replica_prefix(role.name), role.replicas, told[role.name]) for role in roles)
 
 
-def lacking(job: Job, site: Site) -> bool:
-    """Whether a replica still needs ports: only then must be known which ones others hold."""
-    return any(name not in job.ledger.ports for name, _ in _needs(autosize.within_bounds(job), site))
+def needs_ports(job: Job, site: Site) -> bool:
+    """Return whether a replica still needs ports. Only then the engine must collect the ports of other jobs."""
+    return any(name not in job.ledger.ports for name, _ in _needed_ports(autosize.within_bounds(job), site))
 
 
-def handed(view: Snapshot) -> Snapshot:
-    """The pass in which every replica that needs ports has some, and no other."""
+def assign_ports(view: Snapshot) -> Snapshot:
+    """Give ports to every replica that needs some, and take them from the others."""
     before = view.ledger.ports
-    if not (before or view.job.ported):
+    if not (before or view.job.has_ports):
         return view
-    needs = dict(_needs(view.job, view.site))
+    needs = dict(_needed_ports(view.job, view.site))
     if needs.keys() == before.keys():
         return view
     known = {name: base for name, base in before.items() if name in needs}
     new = [name for name in needs if name not in known]
     if new:
         size = max(needs.values())
-        taken = _places(view.site, size, view.observed.ports | frozenset(known.values()))
-        known |= zip(new, _free(view.job.uid, view.site, size, taken), strict=False)
-    return view.remember(replace(view.ledger, ports=known))
+        taken = _blocks(view.site, size, view.observed.ports | frozenset(known.values()))
+        known |= zip(new, _candidate_ports(view.job.uid, view.site, size, taken), strict=False)
+    return view.with_ledger(replace(view.ledger, ports=known))
 
 
-def shared(view: Snapshot) -> list[str]:
-    """Replicas that were given ports in this pass which another job has as well: there were no others."""
+def shared_ports(view: Snapshot) -> list[str]:
+    """Return replicas that got ports in this pass which another job also has, because no free ones were left."""
     if view.ledger.ports == view.stored.ports or not view.observed.ports:
         return []
-    sizes = dict(_needs(view.job, view.site))
+    sizes = dict(_needed_ports(view.job, view.site))
     size = max(sizes.values(), default=1)
-    taken = _places(view.site, size, view.observed.ports)
+    taken = _blocks(view.site, size, view.observed.ports)
     new = {name: base for name, base in view.ledger.ports.items() if name not in view.stored.ports}
     return [name for name, base in new.items() if (base - view.site.host_ports[0]) // size in taken]
 
 
-def _needs(job: Job, site: Site) -> Iterator[tuple[str, int]]:
-    """The names of replicas that need ports, each with how many."""
+def _needed_ports(job: Job, site: Site) -> Iterator[tuple[str, int]]:
+    """Yield the names of replicas that need ports, each with the number of ports."""
     for role in job.roles:
-        if role.ports and (role.hosted or not site.names_resolve):
+        if role.ports and (role.uses_host_ports or not site.names_resolve):
             for index in range(role.replicas):
                 yield job.key.replica_name(role.name, index), role.ports
 
 
-def _places(site: Site, size: int, bases: frozenset[int]) -> set[int]:
-    """Which places of the range these blocks touch; another range or size may have been in force when they were."""
+def _blocks(site: Site, size: int, bases: frozenset[int]) -> set[int]:
+    """Return the block numbers that these port blocks overlap. Their range or size may have been different."""
     low = site.host_ports[0]
     return {(port - low) // size for base in bases for port in (base, base + size - 1)}
 
 
-def _free(uid: str, site: Site, size: int, taken: set[int]) -> Iterator[int]:
-    """First ports of blocks, for ever: first those that nobody holds, then the others."""
+def _candidate_ports(uid: str, site: Site, size: int, taken: set[int]) -> Iterator[int]:
+    """Yield the first ports of blocks without end: free blocks first, then all blocks again."""
     low, high = site.host_ports
     count = max((high - low + 1) // size, 1)
     start = int.from_bytes(blake2b(uid.encode(), digest_size=8).digest()) % count

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that failed a replica get no other one for a while. `create` has pods rendered by the list.
+"""Quarantine: a node that failed a replica gets no other replica of the job for a while.
 
-The list is in the ledger: suspects, whose GPUs do not look well, since when; and those that have failed, until they
-have been well again for long enough. A pod that waits for a place and was made to avoid one that is trusted again is
-made anew, for what it demands of its node cannot be taken back.
+The list is in the ledger: nodes whose GPUs look unhealthy, since when; and nodes that have failed, until they have been
+healthy for long enough. When a node leaves the list, pods without a node that must avoid it are created again, because
+the affinity of a pod cannot be changed.
 """
 
 from collections.abc import Iterable
@@ -23,85 +23,86 @@ HOSTNAME = "kubernetes.io/hostname"
 
 
 def update(view: Snapshot) -> Snapshot:
-    """The pass with the list brought up to date: suspects noted, those that are well again forgotten in time."""
+    """Update the list: add nodes with unhealthy GPUs, remove nodes that have been healthy for long enough."""
     ledger = view.ledger
-    if not (view.doubts or ledger.avoided):
+    if not (view.unhealthy_nodes or ledger.avoided):
         return view
-    sick = {name for name, doubt in view.doubts.items() if doubt.sick}
-    kept = [new for one in ledger.avoided if (new := _aged(one, view, sick)) is not None]
+    sick = {name for name, health in view.unhealthy_nodes.items() if health.device_message}
+    kept = [new for one in ledger.avoided if (new := _updated(one, view, sick)) is not None]
     noted = {one.node for one in kept}
     for name in sorted(sick - noted):
-        kept = _with(kept, Avoided(name, view.now, CauseKind.DEVICE))
+        kept = _added(kept, Avoided(name, view.now, CauseKind.DEVICE))
     avoided = tuple(kept)
     if avoided == ledger.avoided:
         return view
     trusted = {one.node for one in ledger.avoided if one.failed} - noted
-    view = view.remember(replace(ledger, avoided=avoided))
-    return _released(view) if trusted else view
+    view = view.with_ledger(replace(ledger, avoided=avoided))
+    return _retry_unplaced(view) if trusted else view
 
 
-def _aged(one: Avoided, view: Snapshot, sick: set[str]) -> Avoided | None:
-    """What is to be remembered of it now; nothing once it has been well for long enough."""
+def _updated(one: Avoided, view: Snapshot, sick: set[str]) -> Avoided | None:
+    """Return the updated entry, or None once the node has been healthy for long enough."""
     node = (view.observed.nodes or {}).get(one.node)
-    # One that nobody knows is no danger to pods either; should it come back, it may have been mended.
+    # A node that is not listed cannot get pods. If it returns, it may have been repaired.
     well = one.node not in sick and (node is None or (node.ready and not nodes.device_failure(node, {}, view.site)))
     if not well:
         return replace(one, until=None) if one.until is not None else one
     if not one.failed or (one.until is not None and view.now >= one.until):
         return None
-    latest = after(view.now, view.site.distrust)
-    # Further ahead than that it was written by a clock that was wrong.
+    latest = after(view.now, view.site.node_quarantine)
+    # A later time was written by a wrong clock.
     return one if one.until is not None and one.until <= latest else replace(one, until=latest)
 
 
-def _with(kept: list[Avoided], new: Avoided) -> list[Avoided]:
-    """The list with this one; the oldest that failed makes room, a suspect never does: its time would begin anew."""
+def _added(kept: list[Avoided], new: Avoided) -> list[Avoided]:
+    """Add an entry. If the list is full, the oldest failed node makes room, never a suspect."""
     if len(kept) < KEPT_NODES:
         return [*kept, new]
     oldest = next((one for one in kept if one.failed), None)
     return [*(one for one in kept if one is not oldest), new] if oldest is not None else kept
 
 
-def _released(view: Snapshot) -> Snapshot:
-    """Pods that wait for a place start anew, without the terms they were made with; and there may be room again."""
-    books: list[RoleLedger] = []
-    for book, group in zip(view.ledger.roles, view.roles, strict=True):
-        placeless = _placeless(group)
-        new = attempts.retry(book, placeless) if placeless else book
+def _retry_unplaced(view: Snapshot) -> Snapshot:
+    """Retry pods without a node, so that they lose the old affinity; roles may search for nodes again."""
+    entries: list[RoleLedger] = []
+    for entry, group in zip(view.ledger.roles, view.roles, strict=True):
+        placeless = _unplaced_indexes(group)
+        new = attempts.retry_replicas(entry, placeless) if placeless else entry
         held = new.ceiling is not None and new.ceiling.tries
-        books.append(replace(new, ceiling=replace(new.ceiling, tries=0)) if new.ceiling and held else new)
-    if all(new is old for new, old in zip(books, view.ledger.roles, strict=True)):
+        entries.append(replace(new, ceiling=replace(new.ceiling, tries=0)) if new.ceiling and held else new)
+    if all(new is old for new, old in zip(entries, view.ledger.roles, strict=True)):
         return view
-    return view.remember(replace(view.ledger, roles=tuple(books))).again()
+    return view.with_ledger(replace(view.ledger, roles=tuple(entries))).reobserve()
 
 
-def _placeless(group: RoleState) -> list[int]:
-    if group.calm:
+def _unplaced_indexes(group: RoleState) -> list[int]:
+    if group.all_running:
         return []
-    starting = [seen for seen in group.replicas if seen.state is State.STARTING and not seen.final]
-    return [seen.index for seen in starting if seen.pod is not None and not seen.pod.spec.node_name]
+    starting = [replica for replica in group.replicas if replica.state is State.STARTING and not replica.final]
+    return [replica.index for replica in starting if replica.pod is not None and not replica.pod.spec.node_name]
 
 
-def failed(ledger: Ledger, causes: Iterable[Cause], now: Time) -> Ledger:
-    """The ledger with the nodes that these failures lie with."""
+def add_failed_nodes(ledger: Ledger, causes: Iterable[Cause], now: Time) -> Ledger:
+    """Add the nodes that caused these failures."""
     blamed = {one.node: one for one in causes if one.why in (CauseKind.NODE_LOST, CauseKind.DEVICE) and one.node}
     if not blamed:
         return ledger
     kept = [one for one in ledger.avoided if one.node not in blamed]
     for name, cause in sorted(blamed.items()):
-        kept = _with(kept, Avoided(name, now, cause.why, failed=True))
+        kept = _added(kept, Avoided(name, now, cause.why, failed=True))
     return replace(ledger, avoided=tuple(kept))
 
 
 def wakes(view: Snapshot) -> list[Time]:
-    """When nodes are trusted again."""
+    """Return when nodes leave quarantine."""
     return [one.until for one in view.ledger.avoided if one.until is not None]
 
 
 def node_terms(view: Snapshot, role: Role) -> Body:
-    """What pods of this role should demand of, or wish for in, their node: a nodeAffinity, or nothing.
+    """Return the nodeAffinity terms for pods of this role, or nothing.
 
-    A demand is made only if another node is known that could take them: a job must not wait for ever for a better one.
+    Avoiding the nodes is required only if another node could take the pods; otherwise it is preferred, so that the job
+    does not wait forever.
     """
     names = [one.node for one in view.ledger.avoided if one.failed]
     if not names:
@@ -109,6 +110,6 @@ def node_terms(view: Snapshot, role: Role) -> Body:
     known = view.observed.nodes or {}
     labels = [(node.metadata.labels or {}).get(HOSTNAME, name) if (node := known.get(name)) else name for name in names]
     term = {"matchExpressions": [{"key": HOSTNAME, "operator": "NotIn", "values": sorted(labels)}]}
-    if nodes.elsewhere(role, known, set(names), view.site):
+    if nodes.another_node_fits(role, known, set(names), view.site):
         return {REQUIRED: {"nodeSelectorTerms": [term]}}
     return {PREFERRED: [{"weight": 100, "preference": term}]}

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Taking children away: which delete a pod needs now, if any. Used by `create` and `lifecycle` for whatever must go.
+"""Deletes: which delete a pod needs now, and which children of a missing job may be deleted.
 
-A pod whose node is lost cannot confirm its end, so it is removed by force: at once if we give it up, after a while
-if it was already being deleted. Any other pod is deleted once and then waited for.
+A pod on a lost node cannot confirm its end and is deleted by force: at once if we delete it, after a while if another
+client is deleting it. Any other pod is deleted once.
 
-What may be removed of children whose job is gone. `runtime.orphans` asks, about jobs that it cannot find.
-
-Kubernetes' garbage collector removes whatever has lost its owner, but it stands still while one API of the cluster does
-not answer, and pods of a job that nobody wants any more keep their GPUs. What is removed here is what it would remove:
-a child of ours whose only owner is that job. One without an owner was let go on purpose (`--cascade=orphan`), and
-one with another owner is that one's: both stay.
+Kubernetes' garbage collector stops while one API of the cluster does not answer; then pods of deleted jobs keep their
+GPUs. `orphan_owner` finds what the collector would delete: children of ours whose only owner is the missing job. A
+child without owner was kept on purpose (`--cascade=orphan`), and a child with another owner belongs to that owner.
 """
 
 from collections.abc import Collection, Iterable
@@ -21,11 +18,11 @@ from trainwright.model.plan import Delete
 from trainwright.model.units import Time, after
 
 
-def of_pod(view: Snapshot, pod: Pod, why: str) -> Delete | None:
-    """The delete that this pod needs now."""
+def pod_delete(view: Snapshot, pod: Pod, why: str) -> Delete | None:
+    """Return the delete that this pod needs now, if any."""
     meta = pod.metadata
-    doubt = view.doubts.get(pod.spec.node_name)
-    lost = doubt is not None and doubt.lost(view.now)
+    health = view.unhealthy_nodes.get(pod.spec.node_name)
+    lost = health is not None and health.is_lost(view.now)
     if meta.deletion_timestamp is None:
         return Delete("Pod", meta.name, meta.uid, why, force=lost)
     if lost and view.now >= after(meta.deletion_timestamp, view.site.linger):
@@ -33,54 +30,54 @@ def of_pod(view: Snapshot, pod: Pod, why: str) -> Delete | None:
     return None
 
 
-def of_pods(view: Snapshot, doomed: Iterable[tuple[Pod, str]]) -> list[Delete]:
-    """The deletes that these pods need now."""
-    found = (of_pod(view, pod, why) for pod, why in doomed)
+def pod_deletes(view: Snapshot, doomed: Iterable[tuple[Pod, str]]) -> list[Delete]:
+    """Return the deletes that these pods need now."""
+    found = (pod_delete(view, pod, why) for pod, why in doomed)
     return [delete for delete in found if delete is not None]
 
 
-def of_service(service: Service, why: str) -> Delete:
-    """A service goes at once."""
+def service_delete(service: Service, why: str) -> Delete:
+    """Return the delete of a service."""
     return Delete("Service", service.metadata.name, service.metadata.uid, why)
 
 
-def of_extra(extra: Extra, why: str) -> Delete:
-    """So does a child of the whole job."""
+def extra_delete(extra: Extra, why: str) -> Delete:
+    """Return the delete of a child of the whole job."""
     return Delete(extra.kind, extra.metadata.name, extra.metadata.uid, why, api=extra.api_version)
 
 
-def address(extra: Extra) -> tuple[str, str, str]:
-    """API, kind and name, as `render.address` has them of what should be."""
+def extra_key(extra: Extra) -> tuple[str, str, str]:
+    """Return API, kind and name of an existing child, as `render.extra_key` does for a wanted one."""
     return extra.api_version, extra.kind, extra.metadata.name
 
 
-def going(child: Pod | Service | Extra) -> bool:
-    """It is being deleted already."""
+def is_terminating(child: Pod | Service | Extra) -> bool:
+    """Return whether the child is being deleted."""
     return child.metadata.deletion_timestamp is not None
 
 
-def overdue_at(view: Snapshot, pods: Iterable[Pod]) -> Time | None:
-    """When to look again for pods that linger, or whose node is in doubt."""
+def next_check_at(view: Snapshot, pods: Iterable[Pod]) -> Time | None:
+    """Return when to check again pods on unhealthy nodes."""
     times: list[Time] = []
-    for pod in pods if view.doubts else ():
-        doubt = view.doubts.get(pod.spec.node_name)
-        if doubt is not None and doubt.lost_at is not None:
+    for pod in pods if view.unhealthy_nodes else ():
+        health = view.unhealthy_nodes.get(pod.spec.node_name)
+        if health is not None and health.lost_at is not None:
             deletion = pod.metadata.deletion_timestamp
-            times.append(doubt.lost_at if deletion is None else max(doubt.lost_at, after(deletion, view.site.linger)))
-        elif doubt is not None and doubt.failed_at is not None:
-            times.append(doubt.failed_at)
+            times.append(health.lost_at if deletion is None else max(health.lost_at, after(deletion, view.site.linger)))
+        elif health is not None and health.devices_failed_at is not None:
+            times.append(health.devices_failed_at)
     return min((moment for moment in times if moment > view.now), default=None)
 
 
-#: Seconds that the collector has first.
-GRACE = 300.0
+#: Seconds that the garbage collector gets before us.
+ORPHAN_GRACE_SECONDS = 300.0
 
 
-def owner(child: Meta, kinds: Collection[tuple[str, str]], now: Time) -> Owner | None:
-    """The job of one of these kinds, by version and name, without which this child must not be there; None: it may."""
+def orphan_owner(child: Meta, kinds: Collection[tuple[str, str]], now: Time) -> Owner | None:
+    """Return the job (of one of these kinds) that must exist for this child to stay; None if the child stays anyway."""
     owners = child.owner_references or ()
     if len(owners) != 1 or child.deletion_timestamp is not None or child.creation_timestamp is None:
         return None
     one = owners[0]
     ours = one.controller and (one.api_version, one.kind) in kinds and one.uid == (child.labels or {}).get(JOB_UID)
-    return one if ours and now >= after(child.creation_timestamp, GRACE) else None
+    return one if ours and now >= after(child.creation_timestamp, ORPHAN_GRACE_SECONDS) else None

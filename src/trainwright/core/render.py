@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Terms of ours for a pod's node, beside the user's own. `quarantine` names them, `render` adds them to the pod.
+"""Build the objects to create for a replica or a job.
 
-Replica → the objects to create. The kind's dialect spells them; here they get what all kinds share.
-
-That is: name, namespace, owner, and our own labels, by which informers find children and `observe` places them.
-Bodies share the user's template where nothing differs; whoever carries a plan out must not edit them.
+The kind's dialect builds the body. This module adds what all kinds share: name, namespace, owner, our labels, and node
+affinity. Bodies share parts with the user's template, so an executor must not change them.
 """
 
 from collections.abc import Mapping
@@ -16,7 +14,7 @@ from typing import Any
 import msgspec
 
 from trainwright.model.job import Body, Job, Replica
-from trainwright.model.meta import ATTEMPT, DIGEST, INDEX, JOB_UID, KIND, PLACES, ROLE, SPARE, WORLD, Owner
+from trainwright.model.meta import ADDRESS_HASHES, ATTEMPT, DIGEST, INDEX, JOB_UID, KIND, ROLE, SPARE, WORLD, Owner
 from trainwright.model.plan import Create
 from trainwright.model.site import Site
 
@@ -24,8 +22,8 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def merged(spec: Body, wanted: Body) -> Body:
-    """A pod's spec with these terms beside the user's own: of their alternatives each gets the demand."""
+def with_node_terms(spec: Body, wanted: Body) -> Body:
+    """Return the pod spec with our node affinity added to the user's. Each of their alternatives gets ours."""
     affinity: Mapping[str, Any] = spec.get("affinity") or {}
     given: Mapping[str, Any] = affinity.get("nodeAffinity") or {}
     node = dict(given)
@@ -34,46 +32,48 @@ def merged(spec: Body, wanted: Body) -> Body:
     if REQUIRED in wanted:
         ours = wanted[REQUIRED]["nodeSelectorTerms"][0]["matchExpressions"]
         theirs = (given.get(REQUIRED) or {}).get("nodeSelectorTerms")
-        node[REQUIRED] = {"nodeSelectorTerms": [_both(one, ours) for one in theirs]} if theirs else wanted[REQUIRED]
+        node[REQUIRED] = (
+            {"nodeSelectorTerms": [_with_expressions(one, ours) for one in theirs]} if theirs else wanted[REQUIRED]
+        )
     return {**spec, "affinity": {**affinity, "nodeAffinity": node}}
 
 
-def _both(term: Body, ours: list[Body]) -> Body:
-    """An alternative that asks for nothing matches no node, and stays so."""
+def _with_expressions(term: Body, ours: list[Body]) -> Body:
+    """Add expressions to a term. An empty term matches no node and stays empty."""
     if not (term.get("matchExpressions") or term.get("matchFields")):
         return term
     return {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *ours]}
 
 
-#: What the containers of a spare wait for; its name is all that people see of the reason.
-_NEVER: Body = {"configMapRef": {"name": "trainwright.spare-holds-a-place-for-growth"}}
+#: The ConfigMap that containers of a spare wait for. Its name tells people the reason.
+_MISSING_CONFIG_MAP: Body = {"configMapRef": {"name": "trainwright.spare-holds-a-place-for-growth"}}
 
 
 def pod(job: Job, replica: Replica, site: Site, terms: Body | None = None) -> Create:
-    """The pod of a replica, of its current attempt, with terms for its node besides the user's own."""
+    """Return the pod of a replica with its current attempt."""
     body = job.dialect.pod(job, replica, site)
     ours = _labels(job, replica) | {ATTEMPT: str(replica.attempt)}
     metadata = _metadata(job, replica.name, body.get("metadata", {}), ours)
-    spec = merged(body["spec"], terms) if terms else body["spec"]
+    spec = with_node_terms(body["spec"], terms) if terms else body["spec"]
     return Create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 
 def spare(job: Job, replica: Replica, site: Site, terms: Body) -> Create:
-    """A pod that takes the place of a replica and runs nothing: all its containers wait for what nobody makes."""
+    """Return a pod that reserves a node for a replica and runs nothing: its containers wait for a missing ConfigMap."""
     spec = job.dialect.pod(job, replica, site)["spec"]
     given = replica.role.template.get("metadata") or {}
     metadata = _metadata(job, replica.name, {**given, "finalizers": []}, _labels(job, replica) | {ATTEMPT: SPARE})
     idle = {
-        part: [{**one, "envFrom": [*(one.get("envFrom") or ()), _NEVER]} for one in spec[part]]
+        part: [{**one, "envFrom": [*(one.get("envFrom") or ()), _MISSING_CONFIG_MAP]} for one in spec[part]]
         for part in ("initContainers", "containers")
         if spec.get(part)
     }
-    spec = merged({**spec, **idle}, terms) if terms else {**spec, **idle}
+    spec = with_node_terms({**spec, **idle}, terms) if terms else {**spec, **idle}
     return Create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 
 def service(job: Job, replica: Replica, site: Site) -> Create:
-    """The headless service of a replica: its name resolves as soon as the pod has an address, ready or not."""
+    """Return the headless service of a replica. Its name resolves before the pod is ready."""
     body = job.dialect.service(job, replica, site)
     metadata = _metadata(job, replica.name, body.get("metadata", {}), _labels(job, replica))
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True} | body["spec"]
@@ -81,23 +81,23 @@ def service(job: Job, replica: Replica, site: Site) -> Create:
 
 
 def extra(job: Job, body: Body, places: str = "") -> Create:
-    """A child of the whole job, with a digest of what it was made from; a gate, with where the pods are."""
+    """Return a child of the whole job, annotated with a digest of its body; a gate also with the address hashes."""
     given = body.get("metadata", {})
     ours = {KIND: job.kind, JOB_UID: job.uid}
-    metadata = _metadata(job, address(job, body)[2], given, ours)
+    metadata = _metadata(job, extra_key(job, body)[2], given, ours)
     metadata["annotations"] = metadata.get("annotations", {}) | {DIGEST: digest(body)}
     if body["kind"] == "ConfigMap" and any(role.gate == metadata["name"] for role in job.roles):
-        metadata["annotations"] |= {WORLD: job.world} | ({PLACES: places} if places else {})
+        metadata["annotations"] |= {WORLD: job.world} | ({ADDRESS_HASHES: places} if places else {})
     return Create(body | {"metadata": metadata})
 
 
-def address(job: Job, body: Body) -> tuple[str, str, str]:
-    """API, kind and name of a child of the whole job; unless it says otherwise it is called like the job."""
+def extra_key(job: Job, body: Body) -> tuple[str, str, str]:
+    """Return API, kind and name of a child of the whole job. Its default name is the job's."""
     return body["apiVersion"], body["kind"], body.get("metadata", {}).get("name", job.key.name)
 
 
 def digest(body: Body) -> str:
-    """A short fingerprint of a body, whatever the order of its keys."""
+    """Return a short hash of a body, independent of key order."""
     return blake2b(msgspec.json.encode(body, order="deterministic"), digest_size=8).hexdigest()
 
 
@@ -120,5 +120,5 @@ def _metadata(job: Job, name: str, given: dict[str, Any], ours: dict[str, str]) 
 
 @lru_cache(maxsize=64)
 def _owner(owner: Owner) -> MappingProxyType[str, Any]:
-    """The owner as children name it, spelled once per job: a thousand pods name the same one."""
+    """Return the owner reference of a job, cached because all children share it."""
     return MappingProxyType(msgspec.to_builtins(owner))

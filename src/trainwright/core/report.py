@@ -1,16 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Closing a pass: the conclusion, whether it must be stored at once, what to tell people, when to look again.
+"""Build the plan of a pass: the status, whether it must be stored at once, events, and the next wake-up.
 
-Every step of `reconcile` that answers ends here. Durable facts are stored at once; what the pods still show (a replica
-that succeeded) may ride along with the next write.
-
-Which replicas have ended since a ledger was stored, for those who want to be told of each. `publisher` asks.
-
-Nothing is decided by it: it reads two ledgers. Of failures, those that are kept word for word are told.
-
-What pods have been waiting for, for those who want to be told with their job. `publisher` asks now and then.
-
-Nothing is decided by it: it reads what kubelets and schedulers say of pods that do not run, or not for long.
+Facts that only the ledger holds are stored at once; facts that pods still show (a replica succeeded) may wait for the
+next write. `exit_events` and `waiting_events` build optional events and decide nothing.
 """
 
 from collections.abc import Iterator
@@ -36,11 +28,11 @@ from trainwright.model.event import (
 from trainwright.model.job import Job
 from trainwright.model.ledger import Ledger, Phase, RoleLedger
 from trainwright.model.plan import Announce, Create, Delete, Patch, Plan, State, Status, Write
-from trainwright.model.units import BEGINNING, Time, after, members
+from trainwright.model.units import EARLIEST_TIME, Time, after, parse_indexes
 
 
 class StepActions(Struct, frozen=True, gc=False):
-    """What a step wants done."""
+    """What a step wants to be done."""
 
     deletes: tuple[Delete, ...] = ()
     creates: tuple[Create, ...] = ()
@@ -51,15 +43,15 @@ class StepActions(Struct, frozen=True, gc=False):
     announces: tuple[Announce, ...] = ()
 
 
-def close(view: Snapshot, actions: StepActions) -> Plan:
-    """The plan of this pass."""
-    refused = _refused(view) if view.observed.refusals or view.foreign else {}
+def make_plan(view: Snapshot, actions: StepActions) -> Plan:
+    """Return the plan of this pass."""
+    refused = _refused(view) if view.observed.refusals or view.foreign_pods else {}
     status = Status(view.ledger, view.roles, refused, actions.cleaning, view.job.invalid)
     write = _write(view.stored, view.ledger)
     return Plan(
         status,
         write,
-        view.claims + actions.patches if view.claims else actions.patches,
+        view.ownership_patches + actions.patches if view.ownership_patches else actions.patches,
         actions.deletes,
         actions.creates,
         () if write is Write.NOT else tuple(_events(view)),
@@ -70,31 +62,39 @@ def close(view: Snapshot, actions: StepActions) -> Plan:
 
 
 def _refused(view: Snapshot) -> dict[str, str]:
-    """What could not be made: what the engine was told, and names that somebody else's pods bear."""
+    """Return the children that could not be created: refusals, and names taken by pods that are not ours."""
     told = {refusal.name: f"{refusal.reason}: {refusal.message}" for refusal in view.observed.refusals}
     idle = view.job.deleting or view.job.lifecycle.suspended or view.ledger.outcome is not None
-    if not view.foreign or view.calm or idle:
+    if not view.foreign_pods or view.all_running or idle:
         return told
     wanted = {
-        view.job.key.replica_name(role.name, seen.index)
+        view.job.key.replica_name(role.name, replica.index)
         for role in view.roles
-        for seen in role.replicas
-        if seen.state is State.WAITING and not seen.final
+        for replica in role.replicas
+        if replica.state is State.WAITING and not replica.final
     }
-    taken = sorted(wanted.intersection(view.foreign) - {patch.name for patch in view.claims})
+    taken = sorted(wanted.intersection(view.foreign_pods) - {patch.name for patch in view.ownership_patches})
     return told | dict.fromkeys(taken, "AlreadyExists: a pod that is not this job's has its name")
 
 
 def _write(stored: Ledger, ledger: Ledger) -> Write:
     if ledger is stored or ledger == stored:
         return Write.NOT
-    return Write.LATER if _urgent(stored) == _urgent(ledger) else Write.NOW
+    return Write.LATER if _urgent_part(stored) == _urgent_part(ledger) else Write.NOW
 
 
-def _urgent(ledger: Ledger) -> Ledger:
-    """The ledger without what can wait: it is on the pods as well, or only saves a little work."""
-    waits = {"succeeded": "", "reached": 0, "holds": (), "stuck": (), "charged": "", "pending": (), "hidden": {}}
-    roles = tuple(replace(role, **waits) for role in ledger.roles)
+def _urgent_part(ledger: Ledger) -> Ledger:
+    """Return the ledger without the parts that may be stored later: pods show them too, or they only save work."""
+    waiting_events = {
+        "succeeded": "",
+        "reached": 0,
+        "holds": (),
+        "stuck": (),
+        "charged": "",
+        "pending": (),
+        "hidden": {},
+    }
+    roles = tuple(replace(role, **waiting_events) for role in ledger.roles)
     avoided = tuple(replace(one, until=None) for one in ledger.avoided if one.failed)
     return replace(ledger, roles=roles, generation=0, avoided=avoided)
 
@@ -104,8 +104,8 @@ def _events(view: Snapshot) -> list[JobEvent]:
     events: list[JobEvent] = []
     if before.phase is Phase.NEW:
         events += [Notice(EventReason.REMARK, message, reason) for reason, message in job.remarks]
-        events += _of_gang(view)
-    events += _of_ports(view)
+        events += _gang_notices(view)
+    events += _port_notices(view)
     if after.times.running is not None and before.times.running is None:
         events.append(JobStep(EventReason.RUNNING, job.key.name))
     if _restarts(after) > _restarts(before):
@@ -120,8 +120,8 @@ def _events(view: Snapshot) -> list[JobEvent]:
     return events
 
 
-def _of_gang(view: Snapshot) -> list[Notice]:
-    """What keeps a job that wants to be a gang from being one."""
+def _gang_notices(view: Snapshot) -> list[Notice]:
+    """Return why a job that asks for gang scheduling does not get it."""
     job, gang, site = view.job, view.job.gang, view.site
     if gang is None or not gang.wanted(site):
         return []
@@ -131,107 +131,107 @@ def _of_gang(view: Snapshot) -> list[Notice]:
         missing = f"none of {apis} is" if "," in apis else f"{apis} is not"
         return [Notice(EventReason.GANG_MISSING, f"{missing} installed: pods start one by one")]
     asked = {role.name: (role.template.get("spec") or {}).get("schedulerName") for role in job.roles}
-    ours = here.called(site)
+    ours = here.scheduler_at(site)
     others = [f"{role} asks for {name}" for role, name in asked.items() if ours and name and name != ours]
     text = f"pods that {ours} does not place are not held back for their gang: {', '.join(others)}"
     return [Notice(EventReason.OTHER_SCHEDULER, text)] if others else []
 
 
-def _of_ports(view: Snapshot) -> list[Notice]:
-    """Replicas that may meet another job's on a machine where each should be alone."""
-    names = ports.shared(view)
+def _port_notices(view: Snapshot) -> list[Notice]:
+    """Return a warning for replicas whose ports are also used by another job."""
+    names = ports.shared_ports(view)
     low, high = view.site.host_ports
     text = f"every port from {low} to {high} belongs to a job; some of these may meet on one node: {', '.join(names)}"
     return [Notice(EventReason.REMARK, text, "PortsExhausted")] if names else []
 
 
 def _restarting(before: Ledger, after: Ledger) -> Restarting:
-    """Names the first failure that is answered; a restart of what had succeeded has none."""
-    over = {(role.name, index) for role in after.roles if role.failed for index in members(role.failed)}
+    """Return the restart event with its first new failure; a restart after success has none."""
+    over = {(role.name, index) for role in after.roles if role.failed for index in parse_indexes(role.failed)}
     new = (one for one in after.failures if one not in before.failures and (one.role, one.index) not in over)
     return Restarting(next(new, None))
 
 
 def _resized(before: Ledger, after: Ledger) -> list[Resized]:
-    """One event for each role whose size is another, with the reason where it was not the user's wish."""
+    """Return one event for each role with a new size, with the reason if the user did not ask for it."""
     known = {role.name: role for role in before.roles}
     return [_scaled(old, role) for role in after.roles if (old := known.get(role.name)) and _other_size(old, role)]
 
 
 def _other_size(old: RoleLedger, new: RoleLedger) -> bool:
-    return 0 <= old.size != new.size >= 0 or (new.size < 0 and _decided(old, new))
+    return 0 <= old.size != new.size >= 0 or (new.size < 0 and _size_decided(old, new))
 
 
-def _decided(old: RoleLedger, new: RoleLedger) -> bool:
-    """Whether we chose another size ourselves."""
+def _size_decided(old: RoleLedger, new: RoleLedger) -> bool:
+    """Return whether the size was chosen automatically."""
     most = new.ceiling.most if new.ceiling is not None else -1
     return most != (old.ceiling.most if old.ceiling is not None else -1) and new.ceiling is not None
 
 
 def _scaled(old: RoleLedger, new: RoleLedger) -> Resized:
-    why = new.ceiling.why if new.ceiling is not None and _decided(old, new) else ""
+    why = new.ceiling.why if new.ceiling is not None and _size_decided(old, new) else ""
     if new.size >= 0:
         return Resized(new.name, old.size, new.size, why)
     return Resized(new.name, -1, new.ceiling.most if new.ceiling is not None else -1, why)
 
 
 def _restarts(ledger: Ledger) -> int:
-    return sum(_total(role) for role in ledger.roles)
+    return sum(_announced_restarts(role) for role in ledger.roles)
 
 
-def _total(role: RoleLedger) -> int:
-    """What the kubelet restarted was never announced; it is only written down when its pod goes."""
+def _announced_restarts(role: RoleLedger) -> int:
+    """Return the restarts without those by kubelets, which have no event."""
     return sum(times for why, times in role.restarts.items() if why != CauseKind.IN_PLACE)
 
 
-def exits(job: Job, before: Ledger, after: Ledger, *, every: bool = True) -> tuple[PodExited, ...]:
-    """One event for each pod that has exited, with its code; or only for each that has failed."""
+def exit_events(job: Job, before: Ledger, after: Ledger, *, every: bool = True) -> tuple[PodExited, ...]:
+    """Return one event for each pod that exited, with its code; only for failures unless `every`."""
     failures = [one for one in after.failures if one.cause.why is CauseKind.EXIT and one not in before.failures]
     ends = [PodExited(one.pod, one.cause.code) for one in failures]
     return (*ends, *(PodExited(pod, 0) for pod in _succeeded(job, before, after) if every))
 
 
 def _succeeded(job: Job, before: Ledger, after: Ledger) -> Iterator[str]:
-    known = {book.name: book.succeeded for book in before.roles}
-    for book in after.roles:
-        if book.succeeded != known.get(book.name, ""):
-            for index in sorted(members(book.succeeded) - members(known.get(book.name, ""))):
-                yield job.key.replica_name(book.name, index)
+    known = {entry.name: entry.succeeded for entry in before.roles}
+    for entry in after.roles:
+        if entry.succeeded != known.get(entry.name, ""):
+            for index in sorted(parse_indexes(entry.succeeded) - parse_indexes(known.get(entry.name, ""))):
+                yield job.key.replica_name(entry.name, index)
 
 
-#: Seconds that a pod may take to start before that is worth a word: most images come within that time.
-LONG = 10.0
+#: Seconds that a pod may wait before an event reports it. Most images are pulled in that time.
+WAITING_NOTICE_SECONDS = 10.0
 
 
-def waits(status: Status, now: Time) -> dict[tuple[str, str], PodWaiting]:
-    """By role and reason: one event, which names the first pod that has been waiting for that reason for long."""
+def waiting_events(status: Status, now: Time) -> dict[tuple[str, str], PodWaiting]:
+    """Return one event per role and reason, which names the first pod that has waited long for that reason."""
     found: dict[tuple[str, str], PodWaiting] = {}
     for role in status.roles if status.ledger.outcome is None else ():
-        for seen in role.replicas:
-            told = _told(seen.pod, now) if seen.pod is not None and not seen.final else None
+        for replica in role.replicas:
+            told = _waiting_event(replica.pod, now) if replica.pod is not None and not replica.final else None
             if told is not None:
                 found.setdefault((role.name, told.reason), told)
     return found
 
 
-def _told(pod: Pod, now: Time) -> PodWaiting | None:
-    """What keeps a pod."""
+def _waiting_event(pod: Pod, now: Time) -> PodWaiting | None:
+    """Return what a pod waits for."""
     meta, status = pod.metadata, pod.status
     if meta.deletion_timestamp is not None or status.phase not in ("Pending", "Running"):
         return None
-    if meta.creation_timestamp is None or now < after(meta.creation_timestamp, LONG):
+    if meta.creation_timestamp is None or now < after(meta.creation_timestamp, WAITING_NOTICE_SECONDS):
         return None
     containers = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
     for one in containers:
         waiting = one.state.waiting if one.state is not None else None
         if waiting is not None and waiting.reason and waiting.message:
             return PodWaiting(meta.name, waiting.reason, waiting.message, one.name)
-    return _of_conditions(pod) if not containers else None
+    return _condition_event(pod) if not containers else None
 
 
-def _of_conditions(pod: Pod) -> PodWaiting | None:
-    """The newest condition, if that is not fulfilled; containers are not yet spoken of."""
-    newest = max(pod.status.conditions or (), key=lambda one: one.last_transition_time or BEGINNING, default=None)
+def _condition_event(pod: Pod) -> PodWaiting | None:
+    """Return the newest condition if it is not true; used before container statuses exist."""
+    newest = max(pod.status.conditions or (), key=lambda one: one.last_transition_time or EARLIEST_TIME, default=None)
     if newest is None or newest.status == "True" or not (newest.reason and newest.message):
         return None
     return PodWaiting(pod.metadata.name, newest.reason, newest.message)

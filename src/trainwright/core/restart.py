@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carrying restarts out: back-off → scope → new attempts. `reconcile` calls `again` with what `settle` handed over.
+"""Apply restarts: back-off, scope, new attempts.
 
-Only the ledger changes here. Raised attempts make the old pods stale, and `create` replaces stale pods; since
-the status is stored first, a kill at any point loses neither the count nor the restart.
+Only the ledger changes here. A higher attempt makes the old pods stale, and stale pods are deleted and replaced. The
+status is stored first, so a kill loses neither the count nor the restart.
 """
 
 from collections.abc import Iterable
@@ -10,41 +10,41 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from trainwright.core import attempts, budget, quarantine
-from trainwright.core.attempts import FIRST_DELAY, LONGEST_DELAY
-from trainwright.core.budget import Retry
+from trainwright.core.attempts import FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS
+from trainwright.core.budget import EndedReplica
 from trainwright.core.observe import Snapshot
-from trainwright.core.verdict import SettledJob, kept
+from trainwright.core.verdict import SettledJob, with_failures
 from trainwright.model.cause import CauseKind
 from trainwright.model.job import RestartScope
 from trainwright.model.ledger import RoleLedger
 from trainwright.model.plan import ReplicaState
 from trainwright.model.units import Time, after
 
-#: A replica that lasted this long had a fresh start: its next delay is the first one again.
-FORGIVEN_AFTER = 600.0
+#: After a replica has run for this many seconds, its back-off starts again from the first delay.
+BACKOFF_RESET_SECONDS = 600.0
 
 
-def again(settled: SettledJob) -> Snapshot:
-    """The pass after its restarts were decided: attempts raised, counted, held back, and the world seen anew."""
+def apply_restarts(settled: SettledJob) -> Snapshot:
+    """Raise, count and hold the attempts of all replicas that are restarted, then classify again."""
     view = settled.view
     if not settled.retries:
         return view
-    ledger = kept(view.ledger, view.job, list(settled.retries), view.now)
-    ledger = quarantine.failed(ledger, [retry.cause for retry in settled.retries], view.now)
-    single, wide = _sorted(settled.retries)
-    books = {book.name: book for book in ledger.roles}
+    ledger = with_failures(view.ledger, view.job, list(settled.retries), view.now)
+    ledger = quarantine.add_failed_nodes(ledger, [retry.cause for retry in settled.retries], view.now)
+    single, wide = _by_scope(settled.retries)
+    entries = {entry.name: entry for entry in ledger.roles}
     for name, group in single.items():
-        books[name] = _retried(view, books[name], group)
-    counted = {(name, retry.seen.index) for name, group in single.items() for retry in group}
+        entries[name] = _retry_replicas(view, entries[name], group)
+    counted = {(name, retry.replica.index) for name, group in single.items() for retry in group}
     for retry in wide:
-        _restarted(view, books, retry, counted)
-    return view.remember(replace(ledger, roles=tuple(books.values()))).again()
+        _restart_scope(view, entries, retry, counted)
+    return view.with_ledger(replace(ledger, roles=tuple(entries.values()))).reobserve()
 
 
-def _sorted(retries: tuple[Retry, ...]) -> tuple[dict[str, list[Retry]], list[Retry]]:
-    """Those of single replicas, by role, and those of whole scopes; without what an earlier scope takes along."""
-    single: dict[str, list[Retry]] = {}
-    wide: list[Retry] = []
+def _by_scope(retries: tuple[EndedReplica, ...]) -> tuple[dict[str, list[EndedReplica]], list[EndedReplica]]:
+    """Separate restarts of single replicas (by role) from wider ones; drop those that a wider one includes."""
+    single: dict[str, list[EndedReplica]] = {}
+    wide: list[EndedReplica] = []
     along = budget.RestartCascade()
     for retry in retries:
         if retry.role not in along:
@@ -56,62 +56,64 @@ def _sorted(retries: tuple[Retry, ...]) -> tuple[dict[str, list[Retry]], list[Re
     return single, wide
 
 
-def _retried(view: Snapshot, book: RoleLedger, group: list[Retry]) -> RoleLedger:
-    """Single replicas of one role: all at once, for a thousand may fail together."""
+def _retry_replicas(view: Snapshot, entry: RoleLedger, group: list[EndedReplica]) -> RoleLedger:
+    """Restart single replicas of one role, all in one edit, because thousands may fail together."""
     holds: dict[float, list[int]] = {}
     for retry in group:
-        holds.setdefault(delay(book, retry, view.now), []).append(retry.seen.index)
-    book = attempts.retry(book, [retry.seen.index for retry in group])
+        holds.setdefault(backoff_seconds(entry, retry, view.now), []).append(retry.replica.index)
+    entry = attempts.retry_replicas(entry, [retry.replica.index for retry in group])
     for seconds, indexes in holds.items():
-        book = attempts.hold(book, indexes, after(view.now, seconds))
+        entry = attempts.hold(entry, indexes, after(view.now, seconds))
     by_cause: dict[CauseKind, list[int]] = {}
     for retry in group:
-        by_cause.setdefault(retry.counted, []).append(retry.seen.index)
+        by_cause.setdefault(retry.counted_as, []).append(retry.replica.index)
     for why, indexes in by_cause.items():
-        book = attempts.decided(book, why, indexes)
-    book = _charged(book, group)
-    return kept_in_place(view, book, [retry.seen for retry in group])
+        entry = attempts.decide_restarts(entry, why, indexes)
+    entry = _charged(entry, group)
+    return keep_in_place_counts(view, entry, [retry.replica for retry in group])
 
 
-def _charged(book: RoleLedger, group: Iterable[Retry]) -> RoleLedger:
-    """Restarts of one role, charged to the replicas that caused them, where each has its own budget."""
-    charged = [retry.seen.index for retry in group if retry.role.restart.per_replica and not retry.free]
-    return attempts.charge(book, charged) if charged else book
+def _charged(entry: RoleLedger, group: Iterable[EndedReplica]) -> RoleLedger:
+    """Charge the restarts to the replicas that caused them, where each has its own budget."""
+    charged = [retry.replica.index for retry in group if retry.role.restart.per_replica and not retry.is_free]
+    return attempts.charge_replicas(entry, charged) if charged else entry
 
 
-def _restarted(view: Snapshot, books: dict[str, RoleLedger], cause: Retry, counted: set[tuple[str, int]]) -> None:
-    """A whole scope: counted on the role that caused it, or on all of them, where they share their budgets."""
-    until = after(view.now, delay(books[cause.role.name], cause, view.now))
+def _restart_scope(
+    view: Snapshot, entries: dict[str, RoleLedger], cause: EndedReplica, counted: set[tuple[str, int]]
+) -> None:
+    """Restart a role or job. It counts on the role that caused it, or on all its roles if they share restarts."""
+    until = after(view.now, backoff_seconds(entries[cause.role.name], cause, view.now))
     for role, group in zip(view.job.roles, view.roles, strict=True):
         if cause.scope is RestartScope.JOB or role.name == cause.role.name:
-            book = attempts.hold(attempts.next_epoch(books[role.name]), range(role.replicas), until)
+            entry = attempts.hold(attempts.next_epoch(entries[role.name]), range(role.replicas), until)
             if role.name == cause.role.name:
-                book = _charged(attempts.decided_together(book, cause.counted, role.replicas), [cause])
+                entry = _charged(attempts.decide_role_restart(entry, cause.counted_as, role.replicas), [cause])
             elif cause.role.restart.shared:
-                book = attempts.shared_charge(book, cause.counted)
-            going = [seen for seen in group.replicas if (role.name, seen.index) not in counted]
-            books[role.name] = kept_in_place(view, book, going)
-            counted |= {(role.name, seen.index) for seen in going}
+                entry = attempts.count_shared_restart(entry, cause.counted_as)
+            going = [replica for replica in group.replicas if (role.name, replica.index) not in counted]
+            entries[role.name] = keep_in_place_counts(view, entry, going)
+            counted |= {(role.name, replica.index) for replica in going}
 
 
-def kept_in_place(view: Snapshot, book: RoleLedger, going: Iterable[ReplicaState]) -> RoleLedger:
-    """Pods of the role go, and the kubelet's counts go with them: keep those, for the budget or only for people."""
-    lost = budget.inside(going)
+def keep_in_place_counts(view: Snapshot, entry: RoleLedger, going: Iterable[ReplicaState]) -> RoleLedger:
+    """Keep the kubelets' restart counts of pods that are deleted: for the budget, or only for display."""
+    lost = budget.in_place_restarts(going)
     if not lost:
-        return book
+        return entry
     if view.job.lifecycle.counts_in_place:
-        return attempts.count(book, CauseKind.IN_PLACE, lost)
-    return replace(book, inside=book.inside + lost)
+        return attempts.count_restarts(entry, CauseKind.IN_PLACE, lost)
+    return replace(entry, inside=entry.inside + lost)
 
 
-def delay(book: RoleLedger, retry: Retry, now: Time) -> float:
-    """1 s, doubling to 60 s with each restart of the same thing; forgiven after it ran well for a while."""
+def backoff_seconds(entry: RoleLedger, retry: EndedReplica, now: Time) -> float:
+    """Return the back-off: 1 s, doubled with each restart up to 60 s; 1 s again after the replica ran long enough."""
     if retry.cause.why is CauseKind.DELETED and retry.scope is RestartScope.POD:
-        # It did nothing wrong, and is made again as soon as its name is free.
+        # A deleted pod did not fail: replace it as soon as its name is free.
         return 0.0
-    pod = retry.seen.pod
+    pod = retry.replica.pod
     born = pod.status.start_time if pod is not None else None
-    if born is not None and now >= after(born, FORGIVEN_AFTER):
-        return FIRST_DELAY
-    tries = retry.seen.attempt - book.epoch if retry.scope is RestartScope.POD else sum(book.restarts.values())
-    return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(tries, 16))
+    if born is not None and now >= after(born, BACKOFF_RESET_SECONDS):
+        return FIRST_BACKOFF_SECONDS
+    tries = retry.replica.attempt - entry.epoch if retry.scope is RestartScope.POD else sum(entry.restarts.values())
+    return min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(tries, 16))

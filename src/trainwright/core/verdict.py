@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules in three values: fulfilled, out of reach for good, still open. `verdict` asks, with what has ended for good.
+"""Decide whether the job has ended, and why.
 
-A rule over nothing stays open: an AND over no replica must not fulfil, and an unknown role or rank can never be met.
+First, ended replicas are split: final ones are stored in the ledger, so that a deleted pod is not run again, and count
+for the rules; the others are restarted. A replica that may be restarted has not failed.
 
-What has ended, split in two: over for good, and to be tried again. Between `observe` and the rules.
+Rules have three values: fulfilled, impossible, open. A rule over no replicas stays open, so an empty AND is not
+fulfilled. An atom about an unknown role or rank is impossible.
 
-What is over for good is remembered in the ledger, so a collected pod is not run again, and counted for the rules;
-what will be tried again is handed to `restart`. A replica that may still be restarted has not failed.
-
-Whether the job has come to its end, and what decided it. Called by `reconcile` once what has ended is settled.
-
-The order is the meaning; the first that answers wins: 1 success, for work that is done is done; 2 somebody asked for
-the end; 3 the deadline; 4 the start deadline; 5 a failure rule; 6 success out of reach; 7 the restart budget.
+The first match decides the outcome: 1. success, so that finished work is never lost; 2. a requested end; 3. the
+deadline; 4. the start deadline; 5. a failure rule; 6. success is impossible; 7. the restart budget is used up.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -21,18 +18,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.core import attempts, budget, classify
-from trainwright.core.budget import Retry, spent
+from trainwright.core.budget import EndedReplica, restarts_used
 from trainwright.core.observe import Snapshot
 from trainwright.model.cause import Cause, CauseKind, brief
 from trainwright.model.job import Job, Role, Since
 from trainwright.model.ledger import KEPT_FAILURES, LONGEST_TEXT, Failure, Ledger, Outcome, Phase, Reason, RoleLedger
 from trainwright.model.plan import ReplicaState, RoleState, State
 from trainwright.model.rule import AllOf, AnyOf, Atom, Result, Rule, Which
-from trainwright.model.units import Time, after, members, spell, whole
+from trainwright.model.units import Time, after, format_indexes, parse_indexes, whole
 
 
 class Truth(Enum):
-    """The three values."""
+    """The value of a rule."""
 
     YES = "yes"
     NO = "no"
@@ -40,7 +37,7 @@ class Truth(Enum):
 
 
 class RoleTally(Struct, frozen=True, gc=False):
-    """What has ended for good in one role."""
+    """The final replicas of one role."""
 
     replicas: int
     succeeded: Set[int] = frozenset()
@@ -48,7 +45,7 @@ class RoleTally(Struct, frozen=True, gc=False):
 
 
 class Judgement(Struct, frozen=True, gc=False):
-    """A truth, and what decided it: the rule as its user wrote it, and the first replica it rests on."""
+    """The value of a rule, the text that the user wrote, and the first replica that decided it."""
 
     truth: Truth
     text: str = ""
@@ -59,19 +56,19 @@ class Judgement(Struct, frozen=True, gc=False):
 _OPEN = Judgement(Truth.OPEN)
 
 
-def judge(rule: Rule, tallies: Mapping[str, RoleTally]) -> Judgement:
-    """The truth of a rule, given what has ended."""
+def evaluate(rule: Rule, tallies: Mapping[str, RoleTally]) -> Judgement:
+    """Return the value of a rule for these final replicas."""
     match rule:
         case Atom():
             return _atom(rule, tallies.get(rule.role))
         case AllOf(rules, text):
-            return _many([judge(part, tallies) for part in rules], text, decides=Truth.NO)
+            return _combine([evaluate(part, tallies) for part in rules], text, decides=Truth.NO)
         case AnyOf(rules, text):  # pragma: no branch - there is no fourth
-            return _many([judge(part, tallies) for part in rules], text, decides=Truth.YES)
+            return _combine([evaluate(part, tallies) for part in rules], text, decides=Truth.YES)
 
 
-def _many(parts: list[Judgement], text: str, *, decides: Truth) -> Judgement:
-    """One part can decide alone (a NO under All, a YES under Any); the other value needs every part."""
+def _combine(parts: list[Judgement], text: str, *, decides: Truth) -> Judgement:
+    """One part can decide alone: a NO under All, a YES under Any. The other value needs every part."""
     first = next((part for part in parts if part.truth is decides), None)
     if first is None and parts and all(part.truth is not Truth.OPEN for part in parts):
         first = parts[0]
@@ -114,139 +111,143 @@ _ENDED = (State.FAILED, State.LOST, State.SUCCEEDED)
 
 
 class SettledJob(Struct, frozen=True, gc=False):
-    """The pass with what is over remembered, the tallies for the rules, and the retries."""
+    """The pass with final replicas stored, their tallies for the rules, and the replicas to restart."""
 
     view: Snapshot
     tallies: dict[str, RoleTally]
-    retries: tuple[Retry, ...] = ()
-    #: The restart that the job's own budget does not allow; where kubelets have overspent it, the worst of theirs.
-    refused: Retry | None = None
+    retries: tuple[EndedReplica, ...] = ()
+    #: The first restart beyond the job's budget; or the replica with the most in-place restarts, if those exceed it.
+    refused: EndedReplica | None = None
     overspent: bool = False
 
 
 def settle(view: Snapshot) -> SettledJob:
-    """Split what has ended."""
-    if view.calm:
-        overspent = budget.overspent(view)
-        return SettledJob(view, {}, refused=budget.worst(view) if overspent else None, overspent=overspent)
+    """Split the ended replicas into final ones and restarts."""
+    if view.all_running:
+        overspent = budget.is_overspent(view)
+        return SettledJob(view, {}, refused=budget.most_restarted(view) if overspent else None, overspent=overspent)
     ended = [
-        Retry(role, seen, cause)
+        EndedReplica(role, replica, cause)
         for role, group in zip(view.job.roles, view.roles, strict=True)
-        if not group.calm
-        for seen, cause in _ended(view, role, group)
+        if not group.all_running
+        for replica, cause in _ended(view, role, group)
     ]
-    retries, finals = budget.split(view.ledger, ended)
+    retries, finals = budget.split_ended(view.ledger, ended)
     view = _remember(view, finals)
     allowed, refused = budget.within_backoff_limit(view, retries)
-    overspent = refused is not None or budget.overspent(view)
+    overspent = refused is not None or budget.is_overspent(view)
     if overspent and refused is None:
-        refused = budget.worst(view)
+        refused = budget.most_restarted(view)
     return SettledJob(view, tallies(view.job), allowed, refused, overspent)
 
 
 def _ended(view: Snapshot, role: Role, group: RoleState) -> Iterator[tuple[ReplicaState, Cause]]:
-    """Replicas that have ended and are not yet remembered, each with its cause."""
-    for seen in group.replicas:
-        if seen.state in _ENDED:
-            if not seen.final and seen.cause is not None:
-                yield seen, seen.cause
-        elif role.recreates and seen.cause is not None and _overstayed(view, role, seen):
-            yield seen, seen.cause
-        elif _taken(view, role, seen):
-            yield seen, Cause(CauseKind.DELETED)
+    """Yield ended replicas that are not yet stored as final, each with its cause."""
+    for replica in group.replicas:
+        if replica.state in _ENDED:
+            if not replica.final and replica.cause is not None:
+                yield replica, replica.cause
+        elif role.recreates_pods and replica.cause is not None and _is_replacement_due(view, role, replica):
+            yield replica, replica.cause
+        elif _was_removed(view, role, replica):
+            yield replica, Cause(CauseKind.DELETED)
 
 
-def _overstayed(view: Snapshot, role: Role, seen: ReplicaState) -> bool:
-    """Its containers cannot be made, and it is time for another try."""
-    book = attempts.of_role(view.ledger, role.name)
-    return classify.stuck_in_creation(role, seen) and classify.creation_overdue(
-        book, seen, view.site.creating, view.now
-    )
+def _is_replacement_due(view: Snapshot, role: Role, replica: ReplicaState) -> bool:
+    """Return whether a stuck pod must be replaced now."""
+    entry = attempts.find_entry(view.ledger, role.name)
+    due = classify.is_replacement_due(entry, replica, view.site.creating, view.now)
+    return due and classify.is_stuck(role, replica)
 
 
-def _taken(view: Snapshot, role: Role, seen: ReplicaState) -> bool:
-    """Somebody removed its pod, and that means more than making it again.
+def _was_removed(view: Snapshot, role: Role, replica: ReplicaState) -> bool:
+    """Return whether a deleted pod needs more than a new pod.
 
-    Its scope restarts with it, since its peers hold its old address; or the kubelet's count goes with the pod, and must
-    be kept.
+    Either its scope restarts, because peers hold its old address, or the kubelet's restart count must be kept.
     """
-    if seen.state is State.STOPPING:
-        return view.job.lifecycle.counts_in_place and seen.pod is not None and budget.in_place(seen.pod) > 0
-    if seen.state is not State.WAITING or not role.restart.answers_removal:
+    if replica.state is State.STOPPING:
+        return view.job.lifecycle.counts_in_place and budget.in_place_restarts([replica]) > 0
+    if replica.state is not State.WAITING or not role.restart.answers_removal:
         return False
-    return seen.index < attempts.of_role(view.ledger, role.name).reached
+    return replica.index < attempts.find_entry(view.ledger, role.name).reached
 
 
-def _remember(view: Snapshot, finals: list[Retry]) -> Snapshot:
-    """Note what is over for good, on the ledger and on the replicas of this pass."""
+def _remember(view: Snapshot, finals: list[EndedReplica]) -> Snapshot:
+    """Store final replicas in the ledger and mark them in the snapshot."""
     if not finals:
         return view
-    done: dict[str, list[Retry]] = {}
+    done: dict[str, list[EndedReplica]] = {}
     for final in finals:
         done.setdefault(final.role.name, []).append(final)
-    books = tuple(_closed(book, done.get(book.name, [])) for book in view.ledger.roles)
-    ledger = replace(kept(view.ledger, view.job, finals, view.now), roles=books)
-    roles = tuple(_marked(group, {final.seen.index for final in done.get(group.name, [])}) for group in view.roles)
-    return replace(view.remember(ledger), roles=roles)
+    entries = tuple(_with_finals(entry, done.get(entry.name, [])) for entry in view.ledger.roles)
+    ledger = replace(with_failures(view.ledger, view.job, finals, view.now), roles=entries)
+    roles = tuple(
+        _mark_final(group, {final.replica.index for final in done.get(group.name, [])}) for group in view.roles
+    )
+    return replace(view.with_ledger(ledger), roles=roles)
 
 
-def _closed(book: RoleLedger, finals: list[Retry]) -> RoleLedger:
+def _with_finals(entry: RoleLedger, finals: list[EndedReplica]) -> RoleLedger:
     if not finals:
-        return book
-    succeeded = {final.seen.index for final in finals if final.cause.why is CauseKind.COMPLETED}
-    failed = {final.seen.index for final in finals} - succeeded
+        return entry
+    succeeded = {final.replica.index for final in finals if final.cause.why is CauseKind.COMPLETED}
+    failed = {final.replica.index for final in finals} - succeeded
     return replace(
-        book,
-        succeeded=spell(members(book.succeeded) | succeeded),
-        failed=spell(members(book.failed) | failed),
+        entry,
+        succeeded=format_indexes(parse_indexes(entry.succeeded) | succeeded),
+        failed=format_indexes(parse_indexes(entry.failed) | failed),
     )
 
 
-def _marked(group: RoleState, done: set[int]) -> RoleState:
+def _mark_final(group: RoleState, done: set[int]) -> RoleState:
     if not done:
         return group
     return replace(
-        group, replicas=tuple(replace(seen, final=True) if seen.index in done else seen for seen in group.replicas)
+        group,
+        replicas=tuple(
+            replace(replica, final=True) if replica.index in done else replica for replica in group.replicas
+        ),
     )
 
 
-def kept(ledger: Ledger, job: Job, ended: list[Retry], now: Time) -> Ledger:
-    """The ledger with these failures among the latest ones."""
+def with_failures(ledger: Ledger, job: Job, ended: list[EndedReplica], now: Time) -> Ledger:
+    """Add failures to the list of the latest ones."""
     new = [failure(job, retry, now) for retry in ended if retry.cause.why is not CauseKind.COMPLETED]
     return replace(ledger, failures=(*ledger.failures, *new)[-KEPT_FAILURES:]) if new else ledger
 
 
-def failure(job: Job, retry: Retry, now: Time) -> Failure:
-    """One failure in full."""
-    role, seen = retry.role.name, retry.seen
-    return Failure(role, seen.index, job.key.replica_name(role, seen.index), seen.attempt, whole(now), retry.cause)
+def failure(job: Job, retry: EndedReplica, now: Time) -> Failure:
+    """Return the record of one failure."""
+    role, replica = retry.role.name, retry.replica
+    name = job.key.replica_name(role, replica.index)
+    return Failure(role, replica.index, name, replica.attempt, whole(now), retry.cause)
 
 
 def tallies(job: Job) -> dict[str, RoleTally]:
-    """What is over for good, by role."""
-    books = {book.name: book for book in job.ledger.roles}
-    return {role.name: _tally(role, books.get(role.name)) for role in job.roles}
+    """Return the final replicas by role."""
+    entries = {entry.name: entry for entry in job.ledger.roles}
+    return {role.name: _tally(role, entries.get(role.name)) for role in job.roles}
 
 
-def _tally(role: Role, book: RoleLedger | None) -> RoleTally:
-    if book is None or not (book.succeeded or book.failed):
+def _tally(role: Role, entry: RoleLedger | None) -> RoleTally:
+    if entry is None or not (entry.succeeded or entry.failed):
         return RoleTally(role.replicas)
-    return RoleTally(role.replicas, members(book.succeeded), members(book.failed))
+    return RoleTally(role.replicas, parse_indexes(entry.succeeded), parse_indexes(entry.failed))
 
 
 def success(settled: SettledJob) -> Outcome | None:
-    """Success alone; a suspension asks for it before it puts a job down."""
-    judged = judge(settled.view.job.success, settled.tallies)
+    """Return the outcome if the job has succeeded; also checked before a job is suspended."""
+    judged = evaluate(settled.view.job.success, settled.tallies)
     return _outcome(settled.view, Result.SUCCEEDED, Reason.RULE, judged) if judged.truth is Truth.YES else None
 
 
 def decide(settled: SettledJob) -> Outcome | None:
-    """The outcome, if there is one now."""
+    """Return the outcome if there is one now."""
     view, life = settled.view, settled.view.job.lifecycle
-    if view.calm and not (life.ending or life.deadline or life.start_deadline is not None or settled.overspent):
+    if view.all_running and not (life.ending or life.deadline or life.start_deadline is not None or settled.overspent):
         return None
     anything = any(tally.succeeded or tally.failed for tally in settled.tallies.values())
-    judged = judge(view.job.success, settled.tallies) if anything else None
+    judged = evaluate(view.job.success, settled.tallies) if anything else None
     if judged is not None and judged.truth is Truth.YES:
         return _outcome(view, Result.SUCCEEDED, Reason.RULE, judged)
     return (
@@ -254,14 +255,14 @@ def decide(settled: SettledJob) -> Outcome | None:
         or _overdue(view, deadline(view), Reason.DEADLINE, "it was active longer than its deadline")
         or _overdue(view, start_deadline(view), Reason.START_DEADLINE, "not every replica had started in time")
         or (_failed(settled, judged) if judged is not None else None)
-        or _spent(settled)
+        or _budget_outcome(settled)
     )
 
 
 def _failed(settled: SettledJob, hope: Judgement) -> Outcome | None:
-    """A failure rule first, since a user wrote it; then that there is no hope of success."""
+    """Check the failure rule first, because the user wrote it, then whether success is impossible."""
     view = settled.view
-    judged = judge(view.job.failure, settled.tallies)
+    judged = evaluate(view.job.failure, settled.tallies)
     if judged.truth is Truth.YES:
         return _outcome(view, Result.FAILED, Reason.RULE, judged)
     return _outcome(view, Result.FAILED, Reason.UNREACHABLE, hope) if hope.truth is Truth.NO else None
@@ -270,34 +271,35 @@ def _failed(settled: SettledJob, hope: Judgement) -> Outcome | None:
 def _outcome(view: Snapshot, result: Result, reason: Reason, judged: Judgement) -> Outcome:
     who = f"{judged.role} {judged.index}" if judged.index >= 0 else ""
     if reason is Reason.RULE:
-        rule, message = brief(judged.text, LONGEST_TEXT), _fulfilled(judged.text, who, result)
+        rule, message = brief(judged.text, LONGEST_TEXT), _rule_message(judged.text, who, result)
     else:
         rule, message = "", "no success rule can be fulfilled any more" + (f", since {who} failed" if who else "")
     failed = _failure(view, judged.role, judged.index) if result is Result.FAILED else None
     return Outcome(result, reason, view.now, rule, brief(message, LONGEST_TEXT), failure=failed)
 
 
-def _fulfilled(text: str, who: str, result: Result) -> str:
-    """In the user's own words, where there are any."""
+def _rule_message(text: str, who: str, result: Result) -> str:
+    """Return the message of an outcome, with the user's rule text if there is one."""
     if text:
         return f"rule {text} fulfilled by {who}"
     return f"{who} failed for good" if result is Result.FAILED else "every replica that counts has succeeded"
 
 
 def _failure(view: Snapshot, name: str, index: int) -> Failure | None:
-    """The failure of that replica: from its pod, or from memory if the pod is gone."""
-    kept = [one for one in view.ledger.failures if (one.role, one.index) == (name, index)]
-    if kept:
-        return kept[-1]
+    """Return the failure of a replica, from the ledger or from its pod."""
+    with_failures = [one for one in view.ledger.failures if (one.role, one.index) == (name, index)]
+    if with_failures:
+        return with_failures[-1]
     for role, group in zip(view.job.roles, view.roles, strict=True):
-        for seen in group.replicas:
-            if (role.name, seen.index) == (name, index):
-                return failure(view.job, Retry(role, seen, seen.cause or Cause(CauseKind.REJECTED)), view.now)
+        for replica in group.replicas:
+            if (role.name, replica.index) == (name, index):
+                cause = replica.cause or Cause(CauseKind.REJECTED)
+                return failure(view.job, EndedReplica(role, replica, cause), view.now)
     return None
 
 
 def end_requested(view: Snapshot) -> Outcome | None:
-    """The end that somebody asked for, also of a suspended job."""
+    """Return the outcome that was requested from outside, also for a suspended job."""
     ending = view.job.lifecycle.ending
     if ending is None:
         return None
@@ -306,7 +308,7 @@ def end_requested(view: Snapshot) -> Outcome | None:
 
 
 def deadline(view: Snapshot) -> Time | None:
-    """When the job's time is up."""
+    """Return when the job's deadline passes."""
     limit = view.job.lifecycle.deadline
     if limit is None:
         return None
@@ -316,7 +318,7 @@ def deadline(view: Snapshot) -> Time | None:
 
 
 def start_deadline(view: Snapshot) -> Time | None:
-    """By when every replica must have run once; no longer asked once they have."""
+    """Return when every replica must have run once; None once they have."""
     seconds = view.job.lifecycle.start_deadline
     if seconds is None or view.ledger.phase not in (Phase.PENDING, Phase.RESUMING):
         return None
@@ -330,23 +332,17 @@ def _overdue(view: Snapshot, due: Time | None, reason: Reason, message: str) -> 
     return Outcome(Result.FAILED, reason, view.now, message=message)
 
 
-def _spent(settled: SettledJob) -> Outcome | None:
+def _budget_outcome(settled: SettledJob) -> Outcome | None:
     if not settled.overspent:
         return None
     view, refused = settled.view, settled.refused
     failed = failure(view.job, refused, view.now) if refused is not None else None
-    return Outcome(
-        Result.FAILED,
-        Reason.BACKOFF_LIMIT,
-        view.now,
-        message=_reached(view),
-        failure=failed,
-    )
+    return Outcome(Result.FAILED, Reason.BACKOFF_LIMIT, view.now, message=_budget_message(view), failure=failed)
 
 
-def _reached(view: Snapshot) -> str:
-    """What a limit on the restarts of all roles together has come to."""
-    limit, made = view.job.lifecycle.backoff_limit or 0, spent(view)
+def _budget_message(view: Snapshot) -> str:
+    """Explain why the restart limit is reached."""
+    limit, made = view.job.lifecycle.backoff_limit or 0, restarts_used(view)
     counted = "1 restart counts against it" if made == 1 else f"{made} restarts count against it"
     if not limit and not made:
         return "the restart limit (backoffLimit) is 0: no restart is made"

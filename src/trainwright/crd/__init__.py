@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to install: structural schemas from the kinds' types (`schema`), whole CRDs around them (`manifests`), who may
-do what (`rbac`), and all of it with the operator's pods, in its order (`install`).
+"""What is installed on a cluster: CRDs with their schemas (`schema`), roles (`rbac`), and all manifests (`install`).
+
+`compare` compares an installed CRD with ours.
 """

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an API server with one structural schema would not keep of what another schema describes. Pure.
+"""Compares an installed CRD with ours: which fields its schema would not keep, and what an install would change. Pure.
 
-API servers drop fields that a schema does not mention, and refuse values that it does not allow. Both would lose the
-ledger of a job: dropped, it starts anew; refused, its status is never written again.
-
-What is installed under the name of a CRD of ours: whose it is, and what an install would change. Pure.
+An API server drops fields that a schema does not mention and refuses values that it does not allow. Both would lose
+the ledger of a job: without its ledger a job starts from the beginning, and a refused status is never stored.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,17 +17,21 @@ from trainwright.model.job import Body
 
 _LEDGER = ("status", "trainwright")
 _PRESERVES = "x-kubernetes-preserve-unknown-fields"
-#: Upper bounds: a smaller one refuses what the larger one allows.
-_BOUNDS = ("maxLength", "maxItems", "maxProperties", "maximum")
-#: How many paths a message names.
-_NAMED = 5
+#: Schema keywords that are upper bounds.
+_UPPER_BOUNDS = ("maxLength", "maxItems", "maxProperties", "maximum")
+#: The number of paths that a message lists.
+_MAX_LISTED = 5
+_HELM = "meta.helm.sh/release-name"
+_HELM_NAMESPACE = "meta.helm.sh/release-namespace"
+_GENERATOR = "controller-gen.kubebuilder.io/version"
+_OWNER_LABELS = tuple(f"app.kubernetes.io/{name}" for name in ("name", "part-of", "instance", "managed-by"))
 
 
 class PrunedField(Struct, frozen=True, order=True):
-    """One part that would not be kept: `status.trainwright.roles[].holds`, and why if it is not simply dropped."""
+    """A field that an API server would drop or refuse; the path looks like `status.trainwright.roles[].holds`."""
 
     path: str
-    #: Empty: the field is dropped. Else what is refused about its value.
+    #: Why the server refuses a value of the field; empty if it drops the field.
     refused: str = ""
 
     def __str__(self) -> str:
@@ -37,26 +39,26 @@ class PrunedField(Struct, frozen=True, order=True):
 
 
 def losses(wanted: Body, installed: Body, path: str = "") -> Iterator[PrunedField]:
-    """What a server with the schema `installed` loses of an object that the schema `wanted` describes."""
-    if path and (refused := _refused(wanted, installed)):
+    """The fields of an object with the schema `wanted` that a server with the schema `installed` would not keep."""
+    if path and (refused := _refusal(wanted, installed)):
         yield PrunedField(path, refused)
-    yield from _of_properties(wanted, installed, path)
+    yield from _property_losses(wanted, installed, path)
     if isinstance(inner := wanted.get("additionalProperties"), dict):
-        yield from _inside(inner, _additional(installed), f"{path}.*")
+        yield from _field_losses(inner, _additional(installed), f"{path}.*")
     elif wanted.get(_PRESERVES) and not installed.get(_PRESERVES) and _additional(installed) is not True:
         yield PrunedField(f"{path}.*")
     if isinstance(inner := wanted.get("items"), dict):
-        yield from _inside(inner, installed.get("items", installed.get(_PRESERVES)), f"{path}[]")
+        yield from _field_losses(inner, installed.get("items", installed.get(_PRESERVES)), f"{path}[]")
 
 
-def _of_properties(wanted: Body, installed: Body, path: str) -> Iterator[PrunedField]:
+def _property_losses(wanted: Body, installed: Body, path: str) -> Iterator[PrunedField]:
     known = installed.get("properties") or {}
     for name, inner in (wanted.get("properties") or {}).items():
-        yield from _inside(inner, known.get(name, _additional(installed)), f"{path}.{name}".lstrip("."))
+        yield from _field_losses(inner, known.get(name, _additional(installed)), f"{path}.{name}".lstrip("."))
 
 
-def _inside(wanted: Body, installed: object, path: str) -> Iterator[PrunedField]:
-    """One part; of a server that keeps everything there (True), or nothing (None)."""
+def _field_losses(wanted: Body, installed: object, path: str) -> Iterator[PrunedField]:
+    """The losses of one field. `installed` is its schema, True if the server keeps any value, None if it drops it."""
     if isinstance(installed, dict):
         yield from losses(wanted, installed, path)
     elif not installed:
@@ -64,21 +66,21 @@ def _inside(wanted: Body, installed: object, path: str) -> Iterator[PrunedField]
 
 
 def _additional(installed: Body) -> object:
-    """The schema of a field that is not mentioned; True: whatever it is, it is kept."""
+    """The schema of a field that the schema does not mention; True if the server keeps any value."""
     return bool(installed.get(_PRESERVES)) or installed.get("additionalProperties")
 
 
-def _refused(wanted: Body, installed: Body) -> str:
-    """What the server would refuse of a value that may be written, as far as it can be told for certain."""
+def _refusal(wanted: Body, installed: Body) -> str:
+    """Why the server would refuse some value that `wanted` allows; empty if no such value is known."""
     ours, theirs = wanted.get("type"), installed.get("type")
     if ours and theirs and ours != theirs and (ours, theirs) != ("integer", "number"):
-        return f"a {theirs} there, a {ours} here"
+        return f"its type is {theirs}, expected {ours}"
     if "enum" in installed:
         values = wanted.get("enum")
         missing = [value for value in values or () if value not in installed["enum"]]
         if missing or not values:
             return f"{', '.join(map(str, missing)) or 'other values'} not allowed"
-    for bound in _BOUNDS:
+    for bound in _UPPER_BOUNDS:
         if bound in installed and wanted.get(bound, float("inf")) > installed[bound]:
             return f"{bound} {installed[bound]}"
     needed = [name for name in installed.get("required") or () if name not in (wanted.get("required") or ())]
@@ -86,45 +88,51 @@ def _refused(wanted: Body, installed: Body) -> str:
 
 
 def ledger_losses(kind: Kind, definition: Body) -> dict[str, tuple[PrunedField, ...]]:
-    """What of the ledger a definition would not keep, by the versions that it serves or stores.
+    """The fields of the ledger that a CRD would not keep, by each version that it serves or stores.
 
-    A write through any of them goes through that version's schema, and so does what is read from the storage.
+    The schema of a version applies to every write through this version and to every read from the storage.
     """
     wanted: Body = schema_of(crd(kind), kind.version)["properties"]["status"]["properties"]["trainwright"]
     return {
-        version["name"]: tuple(_inside(wanted, _at(schema_of(definition, version["name"]), _LEDGER), ".".join(_LEDGER)))
+        version["name"]: tuple(
+            _field_losses(wanted, _at(schema_of(definition, version["name"]), _LEDGER), ".".join(_LEDGER))
+        )
         for version in definition["spec"]["versions"]
         if version.get("served") or version.get("storage")
     }
 
 
 def unusable(kind: Kind, definition: Body) -> str:
-    """Why the operator cannot work with a definition, and what mends that; empty: it can."""
-    name, mend = f"{kind.plural}.{kind.group}", f"`trainwright crds {kind.singular} | kubectl apply --server-side -f -`"
+    """Why the operator cannot work with a CRD, and the command that corrects it; empty if it can."""
+    name, command = (
+        f"{kind.plural}.{kind.group}",
+        f"trainwright crds {kind.singular} | kubectl apply --server-side -f -",
+    )
+    install = f"install ours with `{command}`"
     version: Body = next((one for one in definition["spec"]["versions"] if one["name"] == kind.version), {})
     if not version.get("served"):
-        return f"{name} is another one's: it does not serve {kind.version}; {mend} brings ours"
+        return f"{name} belongs to another operator: it does not serve {kind.version}; {install}"
     if _at(schema_of(definition, kind.version), _LEDGER) is None:
         return (
-            f"{name} is another one's: its status has no `trainwright`, so nothing would be remembered; {mend} brings"
-            " ours"
+            f"{name} belongs to another operator: its status has no `trainwright`, so the API server would drop the"
+            f" state of every job; {install}"
         )
     if "status" not in (version.get("subresources") or {}):
-        return f"{name} has no status subresource in {kind.version}, so that no status can be written; {mend} brings it"
+        return f"{name} has no status subresource in {kind.version}, so no status can be written; {install}"
     lost = [f"{one} in {version}" for version, found in ledger_losses(kind, definition).items() for one in found]
     if not lost:
         return ""
-    return f"{name} would drop or refuse parts of the durable state: {listed(lost)}; {mend} mends that"
+    return f"{name} would drop or refuse parts of the durable state: {listed(lost)}; {install}"
 
 
 def listed(names: list[str]) -> str:
-    """The first few of them, and how many more there are."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    """The first names, and the number of the others."""
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(names[:_MAX_LISTED]) + more
 
 
 def schema_of(definition: Body, version: str) -> Body:
-    """The schema of one version; a definition that preserves unknown fields as a whole keeps everything."""
+    """The schema of one version of a CRD. A CRD with `preserveUnknownFields` keeps every field."""
     if definition["spec"].get("preserveUnknownFields"):
         return {_PRESERVES: True}
     found: Body = next((one for one in definition["spec"]["versions"] if one["name"] == version), {})
@@ -133,7 +141,7 @@ def schema_of(definition: Body, version: str) -> Body:
 
 
 def _at(schema: Body, path: tuple[str, ...]) -> object:
-    """The schema of a part; True: the part is kept whatever it is, None: it is dropped."""
+    """The schema of the field at a path; True if the server keeps any value, None if it drops the field."""
     found: object = schema
     for step in path:
         if not isinstance(found, dict):
@@ -142,44 +150,38 @@ def _at(schema: Body, path: tuple[str, ...]) -> object:
     return found or None
 
 
-_HELM = "meta.helm.sh/release-name"
-_HELM_NAMESPACE = "meta.helm.sh/release-namespace"
-_GENERATOR = "controller-gen.kubebuilder.io/version"
-_LABELS = tuple(f"app.kubernetes.io/{word}" for word in ("name", "part-of", "instance", "managed-by"))
-
-
 class CrdOrigin(StrEnum):
-    """Whose definition is installed."""
+    """Who made the installed CRD."""
 
     ABSENT = "absent"
-    CURRENT = "current"  # ours, of this version
-    OURS = "ours"  # ours, of another version
+    CURRENT = "current"  # this version of Trainwright
+    OURS = "ours"  # another version of Trainwright
     OTHER = "other"
-    UNKNOWN = "unknown"  # it may not be read
+    UNKNOWN = "unknown"  # we have no right to read it
 
 
 class InstalledCrd(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What is installed under the name of one kind's CRD."""
+    """The CRD that is installed for one kind."""
 
     name: str
     origin: CrdOrigin
-    #: Who installed it, as far as can be told.
+    #: Who installed it, from labels, annotations and field managers.
     owner: str = ""
-    #: The version of Trainwright that it is of, if it says so.
+    #: The version of Trainwright that made it, if an annotation names it.
     version: str = ""
     serves: tuple[str, ...] = ()
-    #: Versions that would no longer be served after an install.
+    #: Versions that would not be served any more after an install.
     vanish: tuple[str, ...] = ()
-    #: Versions that objects are stored in and that ours lacks: the API server refuses an install.
+    #: Versions of stored objects that our CRD lacks. The API server refuses an install because of them.
     stored: tuple[str, ...] = ()
     #: Fields of the installed schema that an install would drop from stored objects.
     pruned: tuple[str, ...] = ()
-    #: Why the operator would refuse to start with it as it is.
+    #: Why the operator would refuse to start with this CRD.
     unusable: str = ""
 
 
 def installed(kind: Kind, definition: Body) -> InstalledCrd:
-    """What is there, compared with what this version would install."""
+    """Compare an installed CRD with the one that this version would install."""
     spec, wanted = definition["spec"], crd(kind)
     meta, ours = definition.get("metadata") or {}, [one["name"] for one in wanted["spec"]["versions"]]
     origin = _origin(wanted, definition)
@@ -214,7 +216,7 @@ def _has_ledger(definition: Body, version: str) -> bool:
 
 
 def _pruned(wanted: Body, definition: Body, ours: Iterable[str]) -> tuple[str, ...]:
-    """In the versions that both serve; what is only refused is still there to be read."""
+    """The paths of fields that our CRD would drop, in all its versions. A refused field stays readable."""
     found: dict[str, None] = {}
     for version in ours:
         lost: Iterable[PrunedField] = losses(schema_of(definition, version), schema_of(wanted, version))
@@ -223,14 +225,14 @@ def _pruned(wanted: Body, definition: Body, ours: Iterable[str]) -> tuple[str, .
 
 
 def owner_of(meta: Body) -> str:
-    """Who installed an object, from the marks that installers leave on it."""
-    labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
+    """Who installed an object, from the labels, annotations and field managers that installers set."""
+    labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
     marks = []
-    if notes.get(_HELM):
-        marks.append(f"Helm release {notes.get(_HELM_NAMESPACE, '')}/{notes[_HELM]}")
-    marks += [f"{label}={labels[label]}" for label in _LABELS if labels.get(label)]
-    if notes.get(_GENERATOR):
-        marks.append(f"generated by controller-gen {notes[_GENERATOR]}")
+    if annotations.get(_HELM):
+        marks.append(f"Helm release {annotations.get(_HELM_NAMESPACE, '')}/{annotations[_HELM]}")
+    marks += [f"{label}={labels[label]}" for label in _OWNER_LABELS if labels.get(label)]
+    if annotations.get(_GENERATOR):
+        marks.append(f"generated by controller-gen {annotations[_GENERATOR]}")
     entries = [one for one in meta.get("managedFields") or () if one.get("subresource") != "status"]
     managers = dict.fromkeys(str(one.get("manager")) for one in entries)
     if managers:
@@ -239,11 +241,11 @@ def owner_of(meta: Body) -> str:
 
 
 def worded(found: InstalledCrd) -> str:
-    """In a few words: whose it is."""
+    """The origin of a CRD as a short text."""
     return {
         CrdOrigin.ABSENT: "not installed",
-        CrdOrigin.CURRENT: f"this version's ({found.version or __version__})",
-        CrdOrigin.OURS: f"of another Trainwright ({found.version or 'it does not say which'})",
-        CrdOrigin.OTHER: f"another owner's ({found.owner})",
-        CrdOrigin.UNKNOWN: "not permitted to look",
+        CrdOrigin.CURRENT: f"from this version ({found.version or __version__})",
+        CrdOrigin.OURS: f"from another version of Trainwright ({found.version or 'unknown'})",
+        CrdOrigin.OTHER: f"from another owner ({found.owner})",
+        CrdOrigin.UNKNOWN: "no permission to read it",
     }[found.origin]

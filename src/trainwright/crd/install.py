@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's pods and what goes with them: Deployment, Service, disruption budget. `install` puts them together.
+"""All manifests to install on a cluster, in the order in which they must be applied: `manifests` returns them.
 
-The pods are what the Pod Security level `restricted` demands, and write to no disk.
+The pods of the operator satisfy the Pod Security level `restricted` and write to no disk.
 
-What `trainwright node` needs on a cluster beyond what every node has. `trainwright manifests --nodes` prints it.
-
-Each agent is a user of its own, `system:node:NAME` in the group `system:nodes`, with a client certificate. The API
-server's Node authorizer and NodeRestriction limit that user to its own Node, to the pods on it, and to what these pods
-refer to. What is added here is harmless for every node, kubelets included: no secret, no token, no pod of others.
-
-Everything to install on a cluster, in the order in which it has to be there. `trainwright manifests` prints it.
-
-Who may do what is in `rbac`.
+Each node agent (`trainwright node`) is a separate user, `system:node:NAME` in the group `system:nodes`, with a client
+certificate. The Node authorizer and NodeRestriction of the API server limit this user to its own Node, to the pods on
+it, and to the objects that these pods refer to. The rights that we add for agents apply to all nodes, kubelets
+included, and are harmless: they give access to no secret, no token and no pod of another node.
 """
 
 from collections.abc import Sequence
@@ -24,14 +19,94 @@ from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
 from trainwright.model.job import Body
 
+NODE_NAME = "trainwright-node"
+#: This service account may request the first certificate of a node and nothing else.
+BOOTSTRAP = f"{NODE_NAME}-bootstrap"
+_NODES: Body = {"kind": "Group", "name": "system:nodes", "apiGroup": RBAC}
+#: Roles that exist in every API server.
+_BOOTSTRAPPER_ROLE = "system:node-bootstrapper"
+_RENEWAL_ROLE = "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient"
+_CLIENT_CA_ROLE = "extension-apiserver-authentication-reader"
 _LABELS = {"app.kubernetes.io/name": "trainwright", "app.kubernetes.io/component": "operator"}
+_RESTRICTED = {
+    "pod-security.kubernetes.io/enforce": "restricted",
+    "pod-security.kubernetes.io/warn": "restricted",
+}
 _PORT = 8080
-#: Nobody in particular; the image has no such user, and needs none.
+#: An unprivileged user ID. The image needs no user of this ID.
 _USER = 65532
 
 
-def deployment(image: str, namespace: str, arguments: Sequence[str]) -> Body:
-    """Two: one leads, the other takes over."""
+class InstallOptions(Struct, frozen=True, kw_only=True):
+    """What to install."""
+
+    image: str
+    #: The namespace of the operator.
+    namespace: str
+    #: The namespace whose jobs the operator manages; empty means all namespaces.
+    watch: str = ""
+    kinds: Sequence[Kind] = KINDS
+    #: Whether to include the CRDs. Deleting a CRD deletes all its jobs, so some users keep CRDs separate.
+    definitions: bool = True
+    #: Whether machines will join the cluster with `trainwright node` and request a certificate each.
+    nodes: bool = False
+
+
+def manifests(options: InstallOptions) -> tuple[Body, ...]:
+    """CRDs, namespace, roles, the Service for metrics, the Deployment of the operator and its disruption budget."""
+    account: Body = {"kind": "ServiceAccount", "name": NAME, "namespace": options.namespace}
+    lease_in = lease_namespace(options.namespace, options.watch)
+    return (
+        *(crds(options.kinds) if options.definitions else ()),
+        *_namespace(options),
+        _account(NAME, options.namespace),
+        *people(options.kinds, options.namespace if options.watch else ""),
+        *rights(options.kinds, options.namespace, options.watch, account, lease_in),
+        _service(options.namespace),
+        _deployment(options.image, options.namespace, _arguments(options)),
+        _disruption_budget(options.namespace),
+        *(agents(options.namespace) if options.nodes else ()),
+    )
+
+
+def _namespace(options: InstallOptions) -> tuple[Body, ...]:
+    """The namespace of the operator, and the namespace of the lease.
+
+    If the jobs of the operator run in its own namespace, we neither create nor restrict it: it belongs to the users.
+    """
+    lease_in = lease_namespace(options.namespace, options.watch)
+    names = dict.fromkeys([options.namespace, lease_in] if options.namespace != options.watch else [])
+    return tuple(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": _RESTRICTED}} for name in names
+    )
+
+
+def _account(name: str, namespace: str) -> Body:
+    """A service account. Only pods that ask for its token get it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": name, "namespace": namespace},
+        "automountServiceAccountToken": False,
+    }
+
+
+def _arguments(options: InstallOptions) -> list[str]:
+    """The arguments of the operator that depend on the options.
+
+    `$(NAMESPACE)` is the namespace of the pod, so that users can change the namespace of the manifest.
+    """
+    lease_in = lease_namespace(options.namespace, options.watch)
+    kinds = [kind.singular for kind in options.kinds] if len(options.kinds) < len(KINDS) else []
+    return [
+        f"--lease={'$(NAMESPACE)' if lease_in == options.namespace else lease_in}/{LEASE}",
+        *([f"--namespace={options.watch}"] if options.watch else []),
+        *([f"--kinds={','.join(kinds)}"] if kinds else []),
+    ]
+
+
+def _deployment(image: str, namespace: str, arguments: Sequence[str]) -> Body:
+    """Two replicas of the operator: one is the leader, the other takes over when the leader fails."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -50,8 +125,8 @@ def deployment(image: str, namespace: str, arguments: Sequence[str]) -> Body:
     }
 
 
-def service(namespace: str) -> Body:
-    """Where metrics are found: of each pod, since each has its own."""
+def _service(namespace: str) -> Body:
+    """A headless Service, because each pod has its own metrics."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -64,8 +139,8 @@ def service(namespace: str) -> Body:
     }
 
 
-def budget(namespace: str) -> Body:
-    """A node may be emptied, both nodes at once may not.
+def _disruption_budget(namespace: str) -> Body:
+    """One operator may be evicted at a time.
 
     There is no `unhealthyPodEvictionPolicy`: API servers before Kubernetes 1.26 refuse an object with that field.
     """
@@ -95,11 +170,11 @@ def _pod(image: str, arguments: Sequence[str]) -> Body:
     }
 
 
-def _spread(over: str) -> Body:
-    """If it can be had: an operator on the same node is better than none."""
+def _spread(topology_key: str) -> Body:
+    """A soft constraint: two operators on the same node are better than one operator."""
     return {
         "maxSkew": 1,
-        "topologyKey": over,
+        "topologyKey": topology_key,
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": _LABELS},
     }
@@ -109,13 +184,12 @@ def _container(image: str, arguments: Sequence[str]) -> Body:
     return {
         "name": "operator",
         "image": image,
-        # The pod's own word for its namespace, so that the manifest may be moved to another one.
         "args": ["operator", "--run-in-cluster", *arguments, f"--address=:{_PORT}"],
         "env": [{"name": "NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}],
         "ports": [{"name": "http", "containerPort": _PORT}],
-        # It answers from its start on: a minute without an answer is what nothing explains.
-        "livenessProbe": _probe("/healthz", first=10, every=10, misses=6),
-        "readinessProbe": _probe("/readyz", first=3, every=5, misses=3),
+        # The operator answers as soon as it has started. One minute without an answer means that it hangs.
+        "livenessProbe": _probe("/healthz", initial_delay=10, period=10, failures=6),
+        "readinessProbe": _probe("/readyz", initial_delay=3, period=5, failures=3),
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -125,60 +199,32 @@ def _container(image: str, arguments: Sequence[str]) -> Body:
     }
 
 
-def _probe(path: str, *, first: int, every: int, misses: int) -> Body:
-    """Asked `first` seconds after the start, so that a container that only just starts is not told of as unhealthy."""
+def _probe(path: str, *, initial_delay: int, period: int, failures: int) -> Body:
+    """A probe with times in seconds. The initial delay avoids events about a container that is still starting."""
     return {
         "httpGet": {"path": path, "port": "http"},
-        "initialDelaySeconds": first,
-        "periodSeconds": every,
-        "failureThreshold": misses,
+        "initialDelaySeconds": initial_delay,
+        "periodSeconds": period,
+        "failureThreshold": failures,
     }
-
-
-NODE_NAME = "trainwright-node"
-#: Requests the first certificate of a node, and can do nothing else.
-BOOTSTRAP = f"{NODE_NAME}-bootstrap"
-_NODES: Body = {"kind": "Group", "name": "system:nodes", "apiGroup": RBAC}
-#: Roles that every API server has.
-_REQUESTS = "system:node-bootstrapper"
-_RENEWALS = "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient"
-_CLIENT_CA = "extension-apiserver-authentication-reader"
 
 
 def agents(namespace: str) -> tuple[Body, ...]:
-    """An account that requests certificates for nodes, and the few rights that all nodes get in addition."""
-    account: Body = {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": {"name": BOOTSTRAP, "namespace": namespace},
-        "automountServiceAccountToken": False,
-    }
+    """What node agents need: an account that requests their certificates, and additional rights for all nodes.
+
+    Nodes may read the addresses behind Services (for the hosts files of pods), get their own next certificate without
+    manual approval, and read the CA with which they check clients that request logs.
+    """
+    slices = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}
     bootstrap: Body = {"kind": "ServiceAccount", "name": BOOTSTRAP, "namespace": namespace}
     return (
-        account,
-        _binding("ClusterRoleBinding", {"name": BOOTSTRAP}, bootstrap, "ClusterRole", _REQUESTS),
-        *additions(),
-    )
-
-
-def additions() -> tuple[Body, ...]:
-    """For the group of all nodes.
-
-    Addresses behind Services, for the hosts files of pods; approval of a request in which a node asks for its own next
-    certificate; and the CA of the API server's clients, which log requests are checked against.
-    """
-    return (
-        cluster_role(),
+        _account(BOOTSTRAP, namespace),
+        _binding("ClusterRoleBinding", {"name": BOOTSTRAP}, bootstrap, "ClusterRole", _BOOTSTRAPPER_ROLE),
+        {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": NODE_NAME}, "rules": [slices]},
         _binding("ClusterRoleBinding", {"name": NODE_NAME}, _NODES, "ClusterRole", NODE_NAME),
-        _binding("ClusterRoleBinding", {"name": f"{NODE_NAME}-renewal"}, _NODES, "ClusterRole", _RENEWALS),
-        _binding("RoleBinding", {"name": NODE_NAME, "namespace": "kube-system"}, _NODES, "Role", _CLIENT_CA),
+        _binding("ClusterRoleBinding", {"name": f"{NODE_NAME}-renewal"}, _NODES, "ClusterRole", _RENEWAL_ROLE),
+        _binding("RoleBinding", {"name": NODE_NAME, "namespace": "kube-system"}, _NODES, "Role", _CLIENT_CA_ROLE),
     )
-
-
-def cluster_role() -> Body:
-    """The names of Services and of the pods behind them lead to these addresses."""
-    slices = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}
-    return {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": NODE_NAME}, "rules": [slices]}
 
 
 def _binding(kind: str, metadata: Body, subject: Body, role_kind: str, role: str) -> Body:
@@ -189,74 +235,3 @@ def _binding(kind: str, metadata: Body, subject: Body, role_kind: str, role: str
         "subjects": [subject],
         "roleRef": {"apiGroup": RBAC, "kind": role_kind, "name": role},
     }
-
-
-_RESTRICTED = {
-    "pod-security.kubernetes.io/enforce": "restricted",
-    "pod-security.kubernetes.io/warn": "restricted",
-}
-
-
-class InstallOptions(Struct, frozen=True, kw_only=True):
-    """What somebody wants to have installed."""
-
-    image: str
-    #: Where the operator runs.
-    namespace: str
-    #: Whose jobs it looks after; empty: those of all namespaces.
-    watch: str = ""
-    kinds: Sequence[Kind] = KINDS
-    #: Whether the CRDs are part of it. Deleting them deletes all jobs, so that people may want them apart.
-    definitions: bool = True
-    #: Whether machines will be nodes by `trainwright node`, each with an identity that it requests.
-    nodes: bool = False
-
-
-def manifests(choice: InstallOptions) -> tuple[Body, ...]:
-    """CRDs, namespace, rights, two operators of which one leads, their metrics and their disruption budget."""
-    account: Body = {"kind": "ServiceAccount", "name": NAME, "namespace": choice.namespace}
-    lease_in = lease_namespace(choice.namespace, choice.watch)
-    return (
-        *(crds(choice.kinds) if choice.definitions else ()),
-        *_namespace(choice),
-        _account(choice.namespace),
-        *people(choice.kinds, choice.namespace if choice.watch else ""),
-        *rights(choice.kinds, choice.namespace, choice.watch, account, lease_in),
-        service(choice.namespace),
-        deployment(choice.image, choice.namespace, _arguments(choice)),
-        budget(choice.namespace),
-        *(agents(choice.namespace) if choice.nodes else ()),
-    )
-
-
-def _namespace(choice: InstallOptions) -> tuple[Body, ...]:
-    """The operator's own namespace, and that of the lease which all operators of a cluster share.
-
-    An operator that runs in the namespace of its jobs makes no namespace: that one belongs to the users.
-    """
-    lease = lease_namespace(choice.namespace, choice.watch)
-    names = dict.fromkeys([choice.namespace, lease] if choice.namespace != choice.watch else [])
-    return tuple(
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": _RESTRICTED}} for name in names
-    )
-
-
-def _account(namespace: str) -> Body:
-    """Its token goes to the pods that ask for it, and to no other one that may be started under its name."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": {"name": NAME, "namespace": namespace},
-        "automountServiceAccountToken": False,
-    }
-
-
-def _arguments(choice: InstallOptions) -> list[str]:
-    """What this operator is told beyond what all are. `$(NAMESPACE)` lets a manifest be moved to another namespace."""
-    lease = lease_namespace(choice.namespace, choice.watch)
-    some = [kind.singular for kind in choice.kinds] if len(choice.kinds) < len(KINDS) else []
-    return [
-        f"--lease={'$(NAMESPACE)' if lease == choice.namespace else lease}/{LEASE}",
-        *([f"--namespace={choice.watch}"] if choice.watch else []),
-        *([f"--kinds={','.join(some)}"] if some else []),
-    ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translations: each kind decodes, defaults and checks its manifest, turns it into the one model, and renders back.
+"""The kinds: each decodes, defaults, checks and translates its manifests to the internal model, and renders the status.
 
-Pure, small, and unaware of each other and of `core`. `registry` lists them; `base` says what a kind is made of.
+Kinds are pure and import neither each other nor `core`. `registry` lists them; `base` defines what a kind is.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gang schedulers that more than one kind knows: how each wants its pods marked and its group written.
+"""The gang schedulers that several kinds support: how each wants its pods labelled and its pod group written.
 
-A dialect asks for the `Form` of the gang that its site has; what goes into the group is the kind's to say.
+A dialect fills in a `GangRequest`; `SCHEDULERS` has the format of each scheduler.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,31 +18,31 @@ VOLCANO_API = "scheduling.volcano.sh/v1beta1"
 PLUGINS_API = "scheduling.x-k8s.io/v1alpha1"
 T9K_GROUP, T9K_VERSION = "scheduler.tensorstack.dev", "v1beta1"
 T9K_API = f"{T9K_GROUP}/{T9K_VERSION}"
-#: By these labels of a pod the T9k scheduler knows its gang, and the queue of that.
+#: The labels by which the T9k scheduler finds the group of a pod, and the group's queue.
 T9K_GROUP_LABEL, T9K_QUEUE_LABEL = f"{T9K_GROUP}/group-name", f"{T9K_GROUP}/queue"
-#: What the coscheduling plugin's scheduler is called where nobody says otherwise.
+#: The default name of the scheduler that has the coscheduling plugin.
 PLUGINS_SCHEDULER = "scheduler-plugins-scheduler"
-_QUEUE = "default"
+_DEFAULT_QUEUE = "default"
 
 PLUGINS = Gang(PLUGINS_API, scheduler=PLUGINS_SCHEDULER, word="*")
 T9K = Gang(T9K_API, scheduler="t9k-scheduler", word="t9k-scheduler")
-#: Volcano makes a queue of groups, and wants pods only once a group's turn has come; it may move one to another queue.
+#: Volcano queues groups and admits pods only when it has dequeued their group. It may move a group to another queue.
 VOLCANO = Gang(
     VOLCANO_API,
-    admits=frozenset({"Inqueue", "Running", "Unknown", "Completed"}),
-    keeps=frozenset({"queue"}),
+    admitting_phases=frozenset({"Inqueue", "Running", "Unknown", "Completed"}),
+    create_only_fields=frozenset({"queue"}),
     scheduler="volcano",
     word="volcano",
 )
-#: Whichever gang scheduler there is will do, unless the operator is told which.
+#: Any installed gang scheduler, unless the operator's settings name one.
 ALL = (VOLCANO, PLUGINS, T9K)
-ANY = replace(ALL[0], instead=ALL[1:])
-#: The same for a job that does not ask to be a gang: it is one only where the operator is told a scheduler for them.
+ANY = replace(ALL[0], alternatives=ALL[1:])
+#: The same for a job that does not ask for a gang: it gets one only if the operator's settings name a gang scheduler.
 ANY_UNASKED = replace(ANY, asked=False)
 
 
 class GangRequest(Struct, frozen=True):
-    """What a job wants of its group, whichever scheduler it is for."""
+    """What a job asks of its pod group, for any scheduler."""
 
     name: str
     members: int
@@ -53,72 +53,74 @@ class GangRequest(Struct, frozen=True):
 
 
 class GangScheduler(Struct, frozen=True):
-    """How one scheduler is spoken to."""
+    """The format of one scheduler: the labels and annotations of member pods, and the spec of the pod group."""
 
-    #: Labels and annotations of a member: (group, role) -> each.
+    #: (request, role) -> labels of a member pod, and likewise its annotations.
     labels: Callable[[GangRequest, str], dict[str, str]]
     annotations: Callable[[GangRequest, str], dict[str, str]]
     spec: Callable[[GangRequest], Body]
 
 
-def _nothing(_wish: GangRequest, _role: str) -> dict[str, str]:
+def _none(_request: GangRequest, _role: str) -> dict[str, str]:
     return {}
 
 
-def _said(**fields: Any) -> Body:
+def _non_empty(**fields: Any) -> Body:
     return {name: value for name, value in fields.items() if value not in (None, "", {})}
 
 
-FORMS: dict[str, GangScheduler] = {
+SCHEDULERS: dict[str, GangScheduler] = {
     VOLCANO_API: GangScheduler(
-        _nothing,
-        lambda wish, role: {"scheduling.k8s.io/group-name": wish.name, "volcano.sh/task-spec": role},
-        lambda wish: _said(
-            minMember=wish.members,
-            queue=wish.queue or _QUEUE,
-            priorityClassName=wish.priority_class,
-            minResources=wish.resources,
+        _none,
+        lambda request, role: {"scheduling.k8s.io/group-name": request.name, "volcano.sh/task-spec": role},
+        lambda request: _non_empty(
+            minMember=request.members,
+            queue=request.queue or _DEFAULT_QUEUE,
+            priorityClassName=request.priority_class,
+            minResources=request.resources,
         ),
     ),
     PLUGINS_API: GangScheduler(
-        lambda wish, _role: {"scheduling.x-k8s.io/pod-group": wish.name},
-        _nothing,
-        lambda wish: _said(minMember=wish.members, minResources=wish.resources, scheduleTimeoutSeconds=wish.timeout),
+        lambda request, _role: {"scheduling.x-k8s.io/pod-group": request.name},
+        _none,
+        lambda request: _non_empty(
+            minMember=request.members, minResources=request.resources, scheduleTimeoutSeconds=request.timeout
+        ),
     ),
     T9K_API: GangScheduler(
-        lambda wish, role: {
-            T9K_GROUP_LABEL: wish.name,
-            T9K_QUEUE_LABEL: wish.queue or _QUEUE,
+        lambda request, role: {
+            T9K_GROUP_LABEL: request.name,
+            T9K_QUEUE_LABEL: request.queue or _DEFAULT_QUEUE,
             f"{T9K_GROUP}/role": role,
         },
-        _nothing,
-        lambda wish: {"minMember": wish.members, "queue": wish.queue or _QUEUE, "priority": 0},
+        _none,
+        lambda request: {"minMember": request.members, "queue": request.queue or _DEFAULT_QUEUE, "priority": 0},
     ),
 }
 
 
-def needs(template: Body, *, inits: bool = False) -> dict[str, Decimal]:
-    """What one pod asks for: its containers' requests, or limits where it names no request.
+def pod_requests(template: Body, *, include_init: bool = False) -> dict[str, Decimal]:
+    """The resources that one pod requests: for each container the request, or the limit if it has no request.
 
-    With `inits` as a scheduler counts: init containers run before the others, one by one, and those that stay beside
-    them all the while.
+    With `include_init` the sum is the one that the scheduler uses: init containers run one after another before the
+    main containers, and restartable ones (sidecars) keep running beside all that follow.
     """
     spec = template.get("spec")
     spec = spec if isinstance(spec, dict) else {}
-    sums = _added({}, spec.get("containers"))
-    early = (spec.get("initContainers") or ()) if inits else ()
-    most: dict[str, Decimal] = {}
-    beside: dict[str, Decimal] = {}
-    for container in early:
-        alone = _added(beside, [container])
-        most = {name: max(most.get(name, Decimal(0)), alone.get(name, Decimal(0))) for name in {**most, **alone}}
-        beside = alone if container.get("restartPolicy") == "Always" else beside
-    sums = {name: sums.get(name, Decimal(0)) + beside.get(name, Decimal(0)) for name in {**sums, **beside}}
-    return {name: max(sums.get(name, Decimal(0)), most.get(name, Decimal(0))) for name in {**sums, **most}}
+    total = _with_requests({}, spec.get("containers"))
+    init_containers = (spec.get("initContainers") or ()) if include_init else ()
+    peak: dict[str, Decimal] = {}
+    sidecars: dict[str, Decimal] = {}
+    for container in init_containers:
+        alone = _with_requests(sidecars, [container])
+        peak = {name: max(peak.get(name, Decimal(0)), alone.get(name, Decimal(0))) for name in {**peak, **alone}}
+        sidecars = alone if container.get("restartPolicy") == "Always" else sidecars
+    total = {name: total.get(name, Decimal(0)) + sidecars.get(name, Decimal(0)) for name in {**total, **sidecars}}
+    return {name: max(total.get(name, Decimal(0)), peak.get(name, Decimal(0))) for name in {**total, **peak}}
 
 
-def _added(sums: dict[str, Decimal], containers: Iterable[Body] | None) -> dict[str, Decimal]:
-    found = dict(sums)
+def _with_requests(total: dict[str, Decimal], containers: Iterable[Body] | None) -> dict[str, Decimal]:
+    found = dict(total)
     for container in containers or ():
         resources = container.get("resources") or {}
         for name, given in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
@@ -128,12 +130,12 @@ def _added(sums: dict[str, Decimal], containers: Iterable[Body] | None) -> dict[
     return found
 
 
-def total_needs(job: Job, members: int, *, inits: bool = False) -> Body:
-    """What the first so many pods of a job ask for together, as quantities."""
-    sums: dict[str, Decimal] = {}
+def total_requests(job: Job, members: int, *, include_init: bool = False) -> Body:
+    """The sum of what the first `members` pods of a job request, as quantities."""
+    total: dict[str, Decimal] = {}
     for role in job.roles:
         count = min(role.replicas, members)
         members -= count
-        for name, amount in needs(role.template, inits=inits).items() if count else ():
-            sums[name] = sums.get(name, Decimal(0)) + count * amount
-    return {name: f"{amount.normalize():f}" for name, amount in sums.items()}
+        for name, amount in pod_requests(role.template, include_init=include_init).items() if count else ():
+            total[name] = total.get(name, Decimal(0)) + count * amount
+    return {name: f"{amount.normalize():f}" for name, amount in total.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tuple of kinds, and how to find one. Adding a kind is adding a line here."""
+"""The list of all kinds. A new kind gets a line here."""
 
 from trainwright.kinds.aitrainingjob import AITRAININGJOB
 from trainwright.kinds.base import Kind
@@ -11,5 +11,5 @@ KINDS: tuple[Kind, ...] = (GENERICJOB, TFJOB, PADDLEJOB, AITRAININGJOB)
 
 
 def find(api_version: str, name: str) -> Kind | None:
-    """The kind of that apiVersion and name, if it is one of ours; any version that it serves will do."""
+    """The kind with that name that serves that apiVersion; None if it is not one of ours."""
     return next((kind for kind in KINDS if kind.name == name and api_version in kind.served), None)

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single values against their types, in words a newcomer understands: what was expected, what was found, what to do.
+"""Single values, their paths and their limits: the parts of decoding and checking that all kinds share.
 
-`decode` asks `fault` about every leaf of a manifest and `words` about everything else it did not find as expected.
-
-How the place of a field is written: `spec.replicaSpecs[0].type`, `metadata.labels["a/b"]`.
-
-`decode` and `template` write such paths into problems; `manifest` takes them apart again to find the line.
-
-Limits and types of fields that all kinds share, and what is said of a manifest that exceeds a limit.
+Messages about a value say what was expected, what was found and how to write it. Paths are written
+`spec.replicaSpecs[0].type` and `metadata.labels["a/b"]`.
 """
 
 import re
@@ -37,8 +32,8 @@ _SHAPES: tuple[tuple[tuple[type, ...], tuple[type, ...], str], ...] = (
 )
 
 
-def bare(kind: inspect.Type) -> tuple[inspect.Type, str]:
-    """The type without its annotations, and the description they hold."""
+def unwrapped(kind: inspect.Type) -> tuple[inspect.Type, str]:
+    """The type without its annotations, and the description in them."""
     note = ""
     while isinstance(kind, inspect.Metadata):
         note = (kind.extra_json_schema or {}).get("description", note)
@@ -46,29 +41,29 @@ def bare(kind: inspect.Type) -> tuple[inspect.Type, str]:
     return kind, note
 
 
-def takes(kind: inspect.Type, value: object) -> bool:
-    """Whether the value is of the right sort for this type, whatever its content."""
-    kind = bare(kind)[0]
+def has_shape(kind: inspect.Type, value: object) -> bool:
+    """Whether the value has the shape of this type: the right Python type, with any content."""
+    kind = unwrapped(kind)[0]
     accepted = next((kinds for types, kinds, _ in _SHAPES if isinstance(kind, types)), (object,))
     return isinstance(value, accepted) and (not isinstance(value, bool) or bool in accepted or object in accepted)
 
 
-def words(kind: inspect.Type) -> str:
-    """What this type expects, as a phrase that follows "expected"."""
-    kind = bare(kind)[0]
+def expected_text(kind: inspect.Type) -> str:
+    """What this type accepts, as a phrase that follows "expected"."""
+    kind = unwrapped(kind)[0]
     if isinstance(kind, inspect.UnionType):
-        return " or ".join(words(one) for one in kind.types if not isinstance(one, inspect.NoneType))
-    word = next((word for types, _, word in _SHAPES if isinstance(kind, types)), "something else")
+        return " or ".join(expected_text(one) for one in kind.types if not isinstance(one, inspect.NoneType))
+    text = next((text for types, _, text in _SHAPES if isinstance(kind, types)), "something else")
     if isinstance(kind, inspect.LiteralType | inspect.EnumType):
-        return f"{word} {', '.join(str(choice) for choice in choices(kind) if choice != '')}"
+        return f"{text} {', '.join(str(choice) for choice in choices(kind) if choice != '')}"
     if isinstance(kind, inspect.IntType | inspect.FloatType):
-        return word + _range(kind)
-    return word
+        return text + _range(kind)
+    return text
 
 
 def choices(kind: inspect.Type) -> tuple[object, ...]:
     """The values an enumeration allows; nothing for other types."""
-    match bare(kind)[0]:
+    match unwrapped(kind)[0]:
         case inspect.LiteralType(values=values):
             return tuple(values)
         case inspect.EnumType(cls=cls):
@@ -77,9 +72,9 @@ def choices(kind: inspect.Type) -> tuple[object, ...]:
             return ()
 
 
-def fault(kind: inspect.Type, value: object) -> str:
-    """What is wrong with a single value that the type `takes`; empty if nothing is."""
-    plain, note = bare(kind)
+def value_error(kind: inspect.Type, value: object) -> str:
+    """What is wrong with a scalar that has the shape of its type; empty if nothing is."""
+    plain, note = unwrapped(kind)
     match plain:
         case inspect.IntType() if isinstance(value, int) and not -(2**63) <= value < 2**63:
             return f"expected a whole number that fits in 64 bits, found {shown(value)}"
@@ -94,16 +89,16 @@ def fault(kind: inspect.Type, value: object) -> str:
         case inspect.DateTimeType():
             return "" if _moment(value) else expected(plain, value)
         case _:
-            return ""  # pragma: no cover - the wire types hold no others; msgspec has the last word on them
+            return ""  # pragma: no cover - the wire types have no other scalars; msgspec would check them
 
 
 def expected(kind: inspect.Type, value: object) -> str:
     """The message for a value that is not what the type wants."""
-    return f"expected {words(kind)}, found {shown(value)}{_advice(bare(kind)[0], value)}"
+    return f"expected {expected_text(kind)}, found {shown(value)}{_advice(unwrapped(kind)[0], value)}"
 
 
 def _advice(kind: inspect.Type, value: object) -> str:
-    """How to write it, where the reason is one of those that everybody meets once."""
+    """How to write the value, if the mistake is a common one."""
     match kind, value:
         case inspect.StrType(), bool() | int() | float():
             return "; put it in quotes"
@@ -124,7 +119,7 @@ def _range(kind: inspect.IntType | inspect.FloatType) -> str:
 
 
 def _within(kind: inspect.IntType | inspect.FloatType, value: object) -> bool:
-    assert isinstance(value, int | float)  # noqa: S101 - `takes` said so; for the type checker
+    assert isinstance(value, int | float)  # noqa: S101 - for the type checker; `has_shape` has checked it
     return (
         (kind.ge is None or value >= kind.ge)
         and (kind.gt is None or value > kind.gt)
@@ -148,7 +143,7 @@ def _text(kind: inspect.StrType, value: str, note: str) -> str:
 
 @lru_cache(maxsize=64)
 def _pattern(text: str) -> re.Pattern[str]:
-    """As the API server reads it: there `$` is the very end, while Python's lets a line break pass."""
+    """The pattern as an API server reads it: `$` is the end of the text. Python's `$` also matches before a newline."""
     return re.compile(text[:-1] + r"\Z" if text.endswith("$") else text)
 
 
@@ -160,16 +155,18 @@ def _moment(value: object) -> bool:
     return True
 
 
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_PART = re.compile(r'\[(\d{1,9})\]|\[("(?:[^"\\]|\\.)*")\]|\.?([^.\[\]"]+)')
-#: A longer key is cut: a path is for reading.
-_LONGEST = 80
+# -- paths -----------------------------------------------------------------------------------------------------------
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_PATH_STEP = re.compile(r'\[(\d{1,9})\]|\[("(?:[^"\\]|\\.)*")\]|\.?([^.\[\]"]+)')
+#: Characters of a key in a path; a longer key is cut, because people read the path.
+_MAX_KEY_LENGTH = 80
 
 
 def under(path: str, key: str) -> str:
     """The path of a key of the mapping at `path`."""
-    key = key if len(key) <= _LONGEST else key[: _LONGEST - 3] + "..."
-    if not _WORD.fullmatch(key):
+    key = key if len(key) <= _MAX_KEY_LENGTH else key[: _MAX_KEY_LENGTH - 3] + "..."
+    if not _PLAIN_KEY.fullmatch(key):
         return f"{path}[{msgspec.json.encode(key).decode()}]"
     return f"{path}.{key}" if path else key
 
@@ -180,42 +177,44 @@ def item(path: str, index: int) -> str:
 
 
 def parts(path: str) -> tuple[str | int, ...]:
-    """The keys and indexes that lead to a path; what cannot be read as one ends it."""
+    """The keys and indexes of a path, up to the first part that cannot be read."""
     found: list[str | int] = []
     at = 0
-    while (match := _PART.match(path, at)) is not None:
-        index, quoted, word = match.groups()
-        found.append(int(index) if index else msgspec.json.decode(quoted, type=str) if quoted else word)
+    while (match := _PATH_STEP.match(path, at)) is not None:
+        index, quoted, key = match.groups()
+        found.append(int(index) if index else msgspec.json.decode(quoted, type=str) if quoted else key)
         at = match.end()
     return tuple(found)
 
 
-#: Replicas of a job in all: what its status must remember of them stays within what an API server stores.
-MOST_REPLICAS = 10_000
-#: Characters of a host name, and so of a pod's or service's name.
-LONGEST_NAME = 63
-#: Bytes of one environment variable with which Linux still starts a program.
-LONGEST_VARIABLE = 131_072
-#: What a job may be called whose name becomes part of host names.
+# -- limits ----------------------------------------------------------------------------------------------------------
+
+#: Replicas of one job: with more, its status might exceed the size that an API server stores.
+MAX_REPLICAS = 10_000
+#: Characters of a host name, and therefore of the name of a pod or service.
+MAX_NAME_LENGTH = 63
+#: Bytes of one environment variable; Linux starts no program with a longer one.
+MAX_VARIABLE_BYTES = 131_072
+#: The name of a job whose name becomes part of host names.
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 Seconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Count = Annotated[int, Meta(ge=0, le=MOST_REPLICAS)]
-Word = Annotated[str, Meta(max_length=253)]
+Count = Annotated[int, Meta(ge=0, le=MAX_REPLICAS)]
+ShortText = Annotated[str, Meta(max_length=253)]
 Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
 class Spec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Base of the parts of a manifest; they hold the user's dicts, so they are left to the garbage collector."""
+    """Base of the parts of a manifest. The garbage collector tracks them, because they hold the user's dicts."""
 
 
 def doc(text: str) -> Meta:
-    """What `kubectl explain` says of a field."""
+    """The description that `kubectl explain` shows for a field."""
     return Meta(description=text)
 
 
 def check_name(name: str, *, hosts: str = "services") -> Iterator[Problem]:
-    """The name of a job whose replicas have `services`, which must start with a letter, or only `hosts`."""
+    """Check the name of a job whose replicas have `services`, whose names start with a letter, or only `hosts`."""
     path, letter = "metadata.name", hosts == "services"
     if not name:
         yield Problem(path, "a job needs a name")
@@ -223,19 +222,19 @@ def check_name(name: str, *, hosts: str = "services") -> Iterator[Problem]:
         first = "a letter first" if letter else "a letter or digit first"
         message = f"{name[:60]!r} becomes the name of {hosts}: use lower-case letters, digits and dashes"
         yield Problem(path, f"{message}, with {first} and no dash at the end")
-    elif len(name) > LONGEST_NAME:
-        yield Problem(path, f"expected at most {LONGEST_NAME} characters, found {len(name)}")
+    elif len(name) > MAX_NAME_LENGTH:
+        yield Problem(path, f"expected at most {MAX_NAME_LENGTH} characters, found {len(name)}")
 
 
 def check_replica_names(job: str, role: str, replicas: int, path: str, also: str = "") -> Iterator[Problem]:
-    """The longest name of a replica; `also` is what else may be shortened besides the name of the job."""
+    """Check the longest name of a replica; `also` names what else the user may shorten besides the job's name."""
     longest = Key("", job).replica_name(role, max(replicas - 1, 0))
-    if len(longest) > LONGEST_NAME:
-        message = f"the replica's name {longest!r} has {len(longest)} characters; at most {LONGEST_NAME} are allowed"
+    if len(longest) > MAX_NAME_LENGTH:
+        message = f"the replica's name {longest!r} has {len(longest)} characters; at most {MAX_NAME_LENGTH} are allowed"
         yield Problem(path, f"{message}: shorten metadata.name{also}")
 
 
 def check_total(total: int, path: str) -> Iterator[Problem]:
-    """The number of replicas of a job."""
-    if total > MOST_REPLICAS:
-        yield Problem(path, f"a job may have {MOST_REPLICAS} replicas; this one has {total}")
+    """Check the number of replicas of a job."""
+    if total > MAX_REPLICAS:
+        yield Problem(path, f"a job may have {MAX_REPLICAS} replicas; this one has {total}")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Kubernetes engine: the ports of `runtime` on a real API server. Start at `cluster`.
+"""The Kubernetes engine: it implements the ports of `runtime` with a real API server. Start reading at `cluster`.
 
-`config` finds the server and who we are, `http` speaks to it, `watch` follows it. Nothing else knows aiohttp.
+`config` finds the server and the user, `auth` makes the credentials, `session` keeps the connections, and `http` sends
+the requests.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The elastic server of a site, if it is etcd: its JSON gateway over HTTP. `runtime.job_state` puts values right there.
+"""A client for the etcd server where elastic jobs publish their size. It uses the JSON gateway of etcd over HTTP.
 
-It is the jobs' own, not the cluster's: it takes no credentials, may be away, and is asked for one key at a time.
+This etcd belongs to the jobs and not to the Kubernetes cluster. It needs no credentials and may be unreachable.
 """
 
 from base64 import b64encode
@@ -13,58 +13,60 @@ from msgspec import Struct
 
 from trainwright.errors import UnavailableError
 
-#: Seconds for one answer.
-_TIMEOUT = 3.0
-_TROUBLES = (ClientError, TimeoutError, OSError, msgspec.MsgspecError, UnavailableError)
+_TIMEOUT_SECONDS = 3.0
+_ERRORS = (ClientError, TimeoutError, OSError, msgspec.MsgspecError, UnavailableError)
 T = TypeVar("T")
 
 
-class _Pair(Struct, frozen=True):
-    """A key that there is: its value, which arrives in base64, and the revision of its last change."""
+class _KeyValue(Struct, frozen=True):
+    """A stored key: the revision of its last change, and its value, which etcd sends in base64."""
 
     mod_revision: str
     value: bytes = b""
 
 
-class _Found(Struct, frozen=True):
-    kvs: tuple[_Pair, ...] = ()
+class _RangeResponse(Struct, frozen=True):
+    kvs: tuple[_KeyValue, ...] = ()
 
 
 class Etcd:
-    """A cluster of servers, `host:port,…`; whichever answers first will do."""
+    """An etcd cluster, given as `host:port,…`. The client uses the first server that answers."""
 
-    def __init__(self, servers: str, timeout: float = _TIMEOUT) -> None:
-        given = [one.strip().rstrip("/") for one in servers.split(",")]
-        self._servers = [one if "://" in one else f"http://{one}" for one in given if one]
-        self._limits = ClientTimeout(total=timeout)
+    def __init__(self, servers: str, timeout: float = _TIMEOUT_SECONDS) -> None:
+        addresses = [one.strip().rstrip("/") for one in servers.split(",")]
+        self._servers = [one if "://" in one else f"http://{one}" for one in addresses if one]
+        self._timeout = ClientTimeout(total=timeout)
 
     async def revise(self, key: str, value: str) -> str | None:
-        """Put the value in place of another; which one was there. UnavailableError."""
-        troubles = []
-        async with ClientSession(timeout=self._limits) as session:
+        """Replace the value of an existing key, and return the old value; None if there is no such key.
+
+        Raises UnavailableError.
+        """
+        failures = []
+        async with ClientSession(timeout=self._timeout) as session:
             for server in self._servers:
                 try:
                     return await _revise(session, server, key, value)
-                except _TROUBLES as error:
-                    troubles.append(f"no answer from {server}: {str(error) or type(error).__name__}")
-        raise UnavailableError("; ".join(troubles) or "no server is given")
+                except _ERRORS as error:
+                    failures.append(f"no answer from {server}: {str(error) or type(error).__name__}")
+        raise UnavailableError("; ".join(failures) or "no server is given")
 
 
 async def _revise(session: ClientSession, server: str, key: str, value: str) -> str | None:
-    """Look, and put only if nobody else did meanwhile: what they put is looked at next time."""
-    name = _wire(key)
-    found = await _ask(session, f"{server}/v3/kv/range", {"key": name}, _Found)
+    """Read the key, and write it only if it has not changed since. The next call sees a concurrent change."""
+    name = _base64(key)
+    found = await _post(session, f"{server}/v3/kv/range", {"key": name}, _RangeResponse)
     if not found.kvs:
         return None
     before = found.kvs[0].value.decode(errors="replace")
     if before != value:
         unchanged = {"key": name, "target": "MOD", "result": "EQUAL", "modRevision": found.kvs[0].mod_revision}
-        put = {"requestPut": {"key": name, "value": _wire(value), "ignoreLease": True}}
-        await _ask(session, f"{server}/v3/kv/txn", {"compare": [unchanged], "success": [put]}, dict)
+        put = {"requestPut": {"key": name, "value": _base64(value), "ignoreLease": True}}
+        await _post(session, f"{server}/v3/kv/txn", {"compare": [unchanged], "success": [put]}, dict)
     return before
 
 
-async def _ask(session: ClientSession, url: str, body: dict[str, Any], answer: type[T]) -> T:
+async def _post(session: ClientSession, url: str, body: dict[str, Any], answer: type[T]) -> T:
     async with session.post(url, data=msgspec.json.encode(body)) as response:
         data = await response.read()
         if response.status != 200:
@@ -72,5 +74,5 @@ async def _ask(session: ClientSession, url: str, body: dict[str, Any], answer: t
     return msgspec.json.decode(data, type=answer)
 
 
-def _wire(text: str) -> str:
+def _base64(text: str) -> str:
     return b64encode(text.encode()).decode()

@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why an API server gave no answer, in words: what happened, and what to try. `http` puts both into its errors.
+"""Requests to the API server: concurrency limit, timeouts, retries, metrics, rate limit and write fence.
 
-Requests to the API server: bounded, timed, counted, let through by a gate, and tried again where that is safe.
-
-`cluster` and `logs` make `Call`s; `session` carries them. What can be repeated is, on lost connections, 5xx and 429;
-anything else only if it is certain that nothing was done. What the server asks for in Retry-After is kept.
-
-When a request may be sent: not faster than was asked for, and no write without a lease to stand on. For `http`.
-
-The operator puts both before its requests; those that renew the lease itself go through neither.
+The client retries idempotent requests after lost connections, 5xx and 429. It retries other requests only if it is
+certain that the server did nothing. It waits for at least the time in Retry-After.
 """
 
 import asyncio
@@ -44,47 +38,268 @@ from trainwright.errors import (
     UntrustedError,
 )
 from trainwright.kube.auth import AuthHeaders
-from trainwright.kube.codec import Request, error_of, read
+from trainwright.kube.codec import Request, decode_status, error_of
 from trainwright.kube.session import ApiSession
 from trainwright.runtime.election import Elector
 
-_CHOOSE = "or choose another one with --kubeconfig or --context"
+T = TypeVar("T")
+#: Called after every attempt with the verb, the resource's id, the HTTP code (0: no answer) and the seconds it took.
+RequestObserver = Callable[[str, str, int, float], None]
+_FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.1, 5.0
+_CONNECT_SECONDS = 10.0
+_CONNECTION_ERRORS = (ClientError, TimeoutError, OSError)
+
+
+class RequestGate(Protocol):
+    """Decides when a request may be sent. It raises an ApiError if the request must not be sent."""
+
+    async def wait(self, is_write: bool) -> None:
+        """Wait until one request may be sent."""
+        ...
+
+    def check(self, is_write: bool) -> None:
+        """Check again immediately before the first byte: the process may have been suspended since `wait`."""
+        ...
+
+
+class RequestPolicy(Struct, frozen=True):
+    """Timeouts, retries and concurrency of the requests of one client."""
+
+    #: Seconds to wait for one answer.
+    timeout: float = 30.0
+    #: Seconds from the first attempt to the last retry.
+    retry_seconds: float = 15.0
+    max_concurrent: int = 32
+
+
+class _FailedAttempt(Struct, frozen=True):
+    error: ApiError
+    #: A later attempt may succeed.
+    temporary: bool = False
+    #: It is certain that the server did nothing.
+    harmless: bool = False
+    #: The credentials that the server rejected.
+    rejected: AuthHeaders | None = None
+
+
+class HttpClient:
+    """Sends requests under one policy. Several clients can share a session: see `with_policy`."""
+
+    def __init__(
+        self,
+        session: ApiSession,
+        policy: RequestPolicy | None = None,
+        *,
+        gate: RequestGate | None = None,
+        observer: RequestObserver | None = None,
+    ) -> None:
+        self.session, self.policy = session, policy or RequestPolicy()
+        self._gate, self._observer = gate, observer
+        self._slots = asyncio.Semaphore(self.policy.max_concurrent)
+        self._connect_seconds = min(_CONNECT_SECONDS, self.policy.timeout)
+        self._timeout = ClientTimeout(total=self.policy.timeout, sock_connect=self._connect_seconds)
+
+    def with_policy(self, policy: RequestPolicy, *, gate: RequestGate | None = None) -> "HttpClient":
+        """A client with its own policy, gate and concurrency limit, on the same session."""
+        return HttpClient(self.session, policy, gate=gate, observer=self._observer)
+
+    async def send(self, request: Request) -> bytes:
+        """Send a request and return the body of the answer. Raises ApiError."""
+        return await self._retried(request, self._attempt)
+
+    async def stream(self, request: Request, seconds: float) -> AsyncGenerator[bytes, None]:
+        """The body of the answer in chunks, for at most `seconds`. Raises UnavailableError if the connection breaks.
+
+        A stream does not count towards the limit of concurrent requests.
+        """
+        timeout = ClientTimeout(total=seconds, sock_connect=self._connect_seconds)
+        async with AsyncExitStack() as stack:
+            response = await self._retried(request, partial(self._attempt_stream, stack, timeout))
+            try:
+                async for chunk in response.content.iter_any():
+                    yield chunk
+            except TimeoutError:
+                return
+            except _CONNECTION_ERRORS as error:
+                raise self._no_answer(error).error from None
+
+    async def _retried(self, request: Request, attempt: Callable[[Request], Awaitable[T | _FailedAttempt]]) -> T:
+        """Repeat the attempt until it succeeds, until a retry is not allowed, or until the time is over."""
+        loop = asyncio.get_running_loop()
+        end, pause, may_refresh = loop.time() + self.policy.retry_seconds, _FIRST_RETRY_SECONDS, True
+        while True:
+            outcome = await attempt(request)
+            if not isinstance(outcome, _FailedAttempt):
+                return outcome
+            if outcome.rejected is not None and may_refresh:
+                may_refresh = False
+                if self.session.credentials.rejected(outcome.rejected):
+                    continue
+            wait = max(pause * (0.5 + random()), outcome.error.retry_after or 0.0)  # noqa: S311 - jitter, not a secret
+            again = outcome.temporary and (request.idempotent or outcome.harmless)
+            if not again or loop.time() + wait > end:
+                raise outcome.error
+            await asyncio.sleep(wait)
+            pause = min(pause * 2, _MAX_RETRY_SECONDS)
+
+    async def _attempt(self, request: Request) -> bytes | _FailedAttempt:
+        async with self._slots:
+            auth = await self._permitted(request)
+            began, code = perf_counter(), 0
+            try:
+                async with self.session.send(request, auth, self._timeout, self._last_check(request)) as response:
+                    code = response.status
+                    data = await response.read()
+            except _CONNECTION_ERRORS as error:
+                return self._no_answer(error)
+            finally:
+                self._observe(request, code, began)
+        return data if 200 <= code < 300 else _refused(request, response, data, auth)
+
+    async def _attempt_stream(
+        self, stack: AsyncExitStack, timeout: ClientTimeout, request: Request
+    ) -> ClientResponse | _FailedAttempt:
+        """Open a stream. The stack closes it."""
+        auth = await self._permitted(request)
+        began, code = perf_counter(), 0
+        try:
+            async with asyncio.timeout(self.policy.timeout):
+                response = await stack.enter_async_context(self.session.send(request, auth, timeout))
+                code = response.status
+                data = b"" if 200 <= code < 300 else await response.read()
+        except _CONNECTION_ERRORS as error:
+            return self._no_answer(error)
+        finally:
+            self._observe(request, code, began)
+        return response if 200 <= code < 300 else _refused(request, response, data, auth)
+
+    async def _permitted(self, request: Request) -> AuthHeaders:
+        """Get the credentials, then wait for the gate: nothing may delay a request after the gate."""
+        auth = await self.session.credentials.auth_headers()
+        if self._gate is not None:
+            await self._gate.wait(request.is_write)
+        return auth
+
+    def _last_check(self, request: Request) -> Callable[[], None] | None:
+        return partial(self._gate.check, True) if self._gate is not None and request.is_write else None
+
+    def _observe(self, request: Request, code: int, began: float) -> None:
+        if self._observer is not None:
+            self._observer(request.verb, request.resource, code, perf_counter() - began)
+
+    def _no_answer(self, error: Exception) -> _FailedAttempt:
+        """The failure of an attempt without an answer. If there was no connection, the server did nothing."""
+        if isinstance(error.__cause__, ApiError):  # the gate's last check raised it, and nothing was sent
+            return _FailedAttempt(error.__cause__)
+        harmless = isinstance(error, ClientConnectorError | ConnectionTimeoutError | ClientHttpProxyError)
+        temporary = not isinstance(error, ClientConnectorCertificateError)
+        seconds = self._connect_seconds if isinstance(error, ConnectionTimeoutError) else self.policy.timeout
+        text = f"no answer from {self.session.server}: {describe(error, seconds)}"
+        text += f"; the address is from {self.session.origin}" if self.session.origin else ""
+        text += f"; {hint}" if (hint := advice(error)) else ""
+        kind = UnavailableError if temporary else UntrustedError
+        return _FailedAttempt(kind(text), temporary=temporary, harmless=harmless)
+
+
+def _refused(request: Request, response: ClientResponse, data: bytes, auth: AuthHeaders) -> _FailedAttempt:
+    code, status = response.status, decode_status(response.status, data)
+    error = error_of(status, code, response.headers.get("Retry-After", ""))
+    if code == 401:
+        return _FailedAttempt(ForbiddenError(f"the server does not know who we are: {error}"), rejected=auth)
+    if code == 422 and request.pinned and status.has_cause("metadata.uid"):
+        return _FailedAttempt(ConflictError(f"another object of that name: {error}"))
+    # ResourceVersionTooLarge: the server itself has already waited for that version. An invalid object stays invalid.
+    final = status.has_cause("ResourceVersionTooLarge") or isinstance(error, InvalidError)
+    busy = isinstance(error, TooManyRequestsError)
+    return _FailedAttempt(error, temporary=busy or (code >= 500 and not final), harmless=busy)
+
+
+# -- gates -------------------------------------------------------------------------------------------------------------
+
+
+class RateLimit:
+    """A gate that allows `rate` requests per second, and `burst` at once after a pause. Requests keep their order."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate, self._burst = rate, max(burst, 1)
+        self._next = 0.0
+
+    async def wait(self, is_write: bool) -> None:  # noqa: ARG002 - the signature of a gate
+        """Wait until the next request may be sent."""
+        now = asyncio.get_running_loop().time()
+        self._next = max(self._next, now - (self._burst - 1) / self._rate)
+        wait, self._next = self._next - now, self._next + 1 / self._rate
+        if wait > 0:
+            await asyncio.sleep(wait)
+
+    def check(self, is_write: bool) -> None:
+        """Always allow it: the request has waited already."""
+
+
+class WriteFence:
+    """A gate that allows a write only while the lease, if there is one, lasts longer than the request may take."""
+
+    def __init__(self, elector: Elector | None, timeout: float, limit: RateLimit | None = None) -> None:
+        self._elector, self._timeout, self._limit = elector, timeout, limit
+        self._closed = False
+
+    def close(self) -> None:
+        """Refuse every write from now on."""
+        self._closed = True
+
+    async def wait(self, is_write: bool) -> None:
+        """Wait for the rate limit first, then check the lease, because the lease must last from the time of sending."""
+        if self._limit is not None:
+            await self._limit.wait(is_write)
+        self.check(is_write)
+
+    def check(self, is_write: bool) -> None:
+        """Raise UnavailableError if a write must not be sent now."""
+        if is_write and self._closed:
+            raise UnavailableError("nothing is written: this operator is about to end")
+        if is_write and self._elector is not None and self._elector.left <= self._timeout:
+            raise UnavailableError("nothing is written: this operator's lease has ended or is about to end")
+
+
+# -- texts for connection errors ---------------------------------------------------------------------------------------
+
+_CHOOSE = "or choose another cluster with --kubeconfig or --context"
 _NETWORK = "your VPN or firewall"
 
 
-def happened(error: Exception, seconds: float) -> str:
-    """What went wrong. `seconds` is how long an answer was waited for."""
+def describe(error: Exception, seconds: float) -> str:
+    """Say what went wrong. `seconds` is how long the client waited for an answer."""
     cause = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
     match error, cause:
         case TimeoutError(), _:
             return f"none within {seconds:g} s"
-        case ClientHttpProxyError(), _:  # its own text has the proxy's URL, password and all
+        case ClientHttpProxyError(), _:  # its own text contains the proxy's URL with the password
             return f"the proxy says {error.status} {error.message}".rstrip()
         case ClientConnectorDNSError(), _:
-            return f"the name {error.host} does not resolve ({_plain(cause)})"
+            return f"the name {error.host} does not resolve ({_system_text(cause)})"
         case _, SSLCertVerificationError():
-            why = getattr(cause, "verify_message", "") or cause
-            return f"its certificate is not trusted (certificate verify failed: {why})"
+            reason = getattr(cause, "verify_message", "") or cause
+            return f"its certificate is not trusted (certificate verify failed: {reason})"
         case _, SSLError():
             return f"no TLS connection ({getattr(cause, 'reason', '') or cause})"
         case _, OSError():
-            return _plain(cause)
+            return _system_text(cause)
         case _:
             return str(error) or type(error).__name__
 
 
 def advice(error: Exception) -> str:
-    """What to try; empty: nothing in particular."""
+    """Say what the user can try; empty if there is no specific advice."""
     cause = getattr(error, "os_error", None)
     match error:
         case ClientConnectorDNSError():
             return f"check the name, your DNS and {_NETWORK}, {_CHOOSE}"
         case ClientConnectorCertificateError():
-            return "check certificate-authority-data of the cluster in the kubeconfig, and whether it is this cluster's"
+            return "check that certificate-authority-data in the kubeconfig is the CA of this cluster"
         case ConnectionTimeoutError():
             return f"check the address and {_NETWORK}, {_CHOOSE}"
         case ClientConnectorError() if isinstance(cause, SSLError):
-            return "check whether the server's address begins with the right one of https:// and http://"
+            return "check whether the server's address must begin with https:// or with http://"
         case ClientConnectorError() if isinstance(cause, ConnectionRefusedError):
             return f"nothing listens there: start the cluster, {_CHOOSE}"
         case ClientConnectorError():
@@ -93,225 +308,9 @@ def advice(error: Exception) -> str:
             return ""
 
 
-def _plain(cause: object) -> str:
-    """The system's own words for an error."""
+def _system_text(cause: object) -> str:
+    """The operating system's text for an error."""
     if isinstance(cause, gaierror):
         return str(cause.strerror or cause)
     number = getattr(cause, "errno", None)
     return os.strerror(number) if isinstance(number, int) and number > 0 else str(cause)
-
-
-T = TypeVar("T")
-#: Called with the verb, the resource's id, the HTTP code (0: no answer) and the seconds it took, for every attempt.
-Count = Callable[[str, str, int, float], None]
-_FIRST, _MOST = 0.1, 5.0
-#: Seconds that making a connection may take.
-_CONNECT = 10.0
-_LOST = (ClientError, TimeoutError, OSError)
-
-
-class RequestGate(Protocol):
-    """Whoever decides when a request may be sent, or raises an ApiError because it may not."""
-
-    async def pass_(self, verb: str, write: bool) -> None:
-        """Wait for leave to send one request."""
-        ...
-
-    def check(self, write: bool) -> None:
-        """Asked once more as the bytes go out: a process may have been stopped in between, for longer than it leads."""
-        ...
-
-
-class RequestPolicy(Struct, frozen=True):
-    """How patient a caller is, in seconds, and how many requests it has under way at a time."""
-
-    #: For one answer.
-    timeout: float = 30.0
-    #: From the first attempt to the last.
-    patience: float = 15.0
-    at_once: int = 32
-
-
-class _Failed(Struct, frozen=True):
-    """An attempt that came to nothing."""
-
-    error: ApiError
-    #: It may be another time.
-    passing: bool = False
-    #: It is certain that nothing was done.
-    harmless: bool = False
-    #: The server does not know us: with this proof.
-    proof: AuthHeaders | None = None
-
-
-class HttpClient:
-    """Requests in one manner. Several share a session: `apart`."""
-
-    def __init__(
-        self,
-        session: ApiSession,
-        manner: RequestPolicy | None = None,
-        *,
-        gate: RequestGate | None = None,
-        count: Count | None = None,
-    ) -> None:
-        self.session, self.manner = session, manner or RequestPolicy()
-        self._gate, self._count = gate, count
-        self._slots = asyncio.Semaphore(self.manner.at_once)
-        self._connect = min(_CONNECT, self.manner.timeout)
-        self._limits = ClientTimeout(total=self.manner.timeout, sock_connect=self._connect)
-
-    def apart(self, manner: RequestPolicy, *, gate: RequestGate | None = None) -> "HttpClient":
-        """The same server, asked in another manner, through another gate or none, and never behind other requests."""
-        return HttpClient(self.session, manner, gate=gate, count=self._count)
-
-    async def ask(self, call: Request) -> bytes:
-        """The answer; ApiError."""
-        return await self._insist(call, self._answer)
-
-    async def stream(self, call: Request, seconds: float) -> AsyncGenerator[bytes, None]:
-        """The answer as it comes, for so many seconds; UnavailableError if it breaks off. Not one of the bounded."""
-        limits = ClientTimeout(total=seconds, sock_connect=self._connect)
-        async with AsyncExitStack() as stack:
-            response = await self._insist(call, partial(self._open, stack, limits))
-            try:
-                async for chunk in response.content.iter_any():
-                    yield chunk
-            except TimeoutError:
-                return
-            except _LOST as error:
-                raise self._lost(error).error from None
-
-    # ------------------------------------------------------------------------------------------------------------
-
-    async def _insist(self, call: Request, once: Callable[[Request], Awaitable[T | _Failed]]) -> T:
-        """Try until it works, or is not worth it, or takes too long."""
-        loop = asyncio.get_running_loop()
-        end, pause, known = loop.time() + self.manner.patience, _FIRST, True
-        while True:
-            outcome = await once(call)
-            if not isinstance(outcome, _Failed):
-                return outcome
-            if outcome.proof is not None and known:
-                known = False
-                if self.session.credentials.refused(outcome.proof):
-                    continue
-            wait = max(pause * (0.5 + random()), outcome.error.retry_after or 0.0)  # noqa: S311 - jitter, not a secret
-            again = outcome.passing and (call.repeatable or outcome.harmless)
-            if not again or loop.time() + wait > end:
-                raise outcome.error
-            await asyncio.sleep(wait)
-            pause = min(pause * 2, _MOST)
-
-    async def _answer(self, call: Request) -> bytes | _Failed:
-        """One attempt at an answer."""
-        async with self._slots:
-            proof = await self._cleared(call)
-            began, code = perf_counter(), 0
-            try:
-                async with self.session.send(call, proof, self._limits, self._last_check(call)) as response:
-                    code = response.status
-                    data = await response.read()
-            except _LOST as error:
-                return self._lost(error)
-            finally:
-                self._counted(call, code, began)
-        return data if 200 <= code < 300 else _refused(call, response, data, proof)
-
-    async def _open(self, stack: AsyncExitStack, limits: ClientTimeout, call: Request) -> ClientResponse | _Failed:
-        """One attempt at a stream, which the stack closes."""
-        proof = await self._cleared(call)
-        began, code = perf_counter(), 0
-        try:
-            async with asyncio.timeout(self.manner.timeout):
-                response = await stack.enter_async_context(self.session.send(call, proof, limits))
-                code = response.status
-                data = b"" if 200 <= code < 300 else await response.read()
-        except _LOST as error:
-            return self._lost(error)
-        finally:
-            self._counted(call, code, began)
-        return response if 200 <= code < 300 else _refused(call, response, data, proof)
-
-    async def _cleared(self, call: Request) -> AuthHeaders:
-        """Who we are, and leave to send. The gate comes last: nothing may delay what it let through."""
-        proof = await self.session.credentials.proof()
-        if self._gate is not None:
-            await self._gate.pass_(call.verb, call.write)
-        return proof
-
-    def _last_check(self, call: Request) -> Callable[[], None] | None:
-        return partial(self._gate.check, call.write) if self._gate is not None and call.write else None
-
-    def _counted(self, call: Request, code: int, began: float) -> None:
-        if self._count is not None:
-            self._count(call.verb, call.resource, code, perf_counter() - began)
-
-    def _lost(self, error: Exception) -> _Failed:
-        """No answer. Where not even a connection was made, nothing was done."""
-        if isinstance(error.__cause__, ApiError):  # of the last check: nothing was sent
-            return _Failed(error.__cause__)
-        harmless = isinstance(error, ClientConnectorError | ConnectionTimeoutError | ClientHttpProxyError)
-        passing = not isinstance(error, ClientConnectorCertificateError)
-        seconds = self._connect if isinstance(error, ConnectionTimeoutError) else self.manner.timeout
-        text = f"no answer from {self.session.server}: {happened(error, seconds)}"
-        text += f"; the address is from {self.session.origin}" if self.session.origin else ""
-        text += f"; {todo}" if (todo := advice(error)) else ""
-        return _Failed((UnavailableError if passing else UntrustedError)(text), passing=passing, harmless=harmless)
-
-
-def _refused(call: Request, response: ClientResponse, data: bytes, proof: AuthHeaders) -> _Failed:
-    code, status = response.status, read(response.status, data)
-    error = error_of(status, code, response.headers.get("Retry-After", ""))
-    if code == 401:
-        return _Failed(ForbiddenError(f"the server does not know who we are: {error}"), proof=proof)
-    if code == 422 and call.pinned and status.blames("metadata.uid"):
-        return _Failed(ConflictError(f"another object of that name: {error}"))
-    # It has waited long enough for a version that it has not seen; what is too large stays so.
-    final = status.blames("ResourceVersionTooLarge") or isinstance(error, InvalidError)
-    busy = isinstance(error, TooManyRequestsError)
-    return _Failed(error, passing=busy or (code >= 500 and not final), harmless=busy)
-
-
-class RateLimit:
-    """So many requests a second, and so many at once after a rest; waiting requests go in their order."""
-
-    def __init__(self, rate: float, burst: int) -> None:
-        self._rate, self._burst = rate, max(burst, 1)
-        self._next = 0.0
-
-    async def pass_(self, verb: str, write: bool) -> None:  # noqa: ARG002 - a gate's signature
-        """Wait for the next place."""
-        now = asyncio.get_running_loop().time()
-        self._next = max(self._next, now - (self._burst - 1) / self._rate)
-        wait, self._next = self._next - now, self._next + 1 / self._rate
-        if wait > 0:
-            await asyncio.sleep(wait)
-
-    def check(self, write: bool) -> None:
-        """What has waited for its place may go."""
-
-
-class WriteFence:
-    """A write may be sent only while the lease, if there is one, lasts longer than the request may take."""
-
-    def __init__(self, elector: Elector | None, timeout: float, limit: RateLimit | None = None) -> None:
-        self._elector, self._timeout, self._limit = elector, timeout, limit
-        self._closed = False
-
-    def close(self) -> None:
-        """From now on, nothing is written."""
-        self._closed = True
-
-    async def pass_(self, verb: str, write: bool) -> None:
-        """First the wait, then the look at the lease: it is the moment of sending that counts."""
-        if self._limit is not None:
-            await self._limit.pass_(verb, write)
-        self.check(write)
-
-    def check(self, write: bool) -> None:
-        """Raises what keeps a write from being sent at this very moment."""
-        if write and self._closed:
-            raise UnavailableError("nothing is written: this operator is about to end")
-        if write and self._elector is not None and self._elector.left <= self._timeout:
-            raise UnavailableError("nothing is written: this operator's lease is about to end, or has")

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operator looks at before it begins: whether what it writes will be kept, and which gang APIs there are.
+"""The operator: it runs the controller of `runtime` on a cluster, behind leader election, and serves health checks.
 
-What a cluster asks of its operator over HTTP: `/healthz`, `/readyz` and `/metrics`. `operator` serves it.
-
-It is answered by the loop that does the work: one that is stuck does not answer, and a probe takes that for a no.
-
-The operator: the controller of `runtime` on a cluster, one of several at a time. `trainwright operator` starts it.
-
-It answers health checks from the start, waits for an API server that is not there yet, looks whether what it would
-write would be kept, waits for the lease, and works. Asked to end, it lets passes end and gives the lease back.
+It serves health checks from the start, waits until the API server answers, checks that the installed CRDs keep all that
+it writes, waits for the lease, and then runs the controller. When it is asked to stop, it lets the current
+reconciliations finish and gives the lease back.
 """
 
 import asyncio
@@ -37,7 +32,7 @@ from trainwright.kube.config import Access
 from trainwright.kube.etcd import Etcd
 from trainwright.kube.http import HttpClient, RateLimit, RequestPolicy, WriteFence
 from trainwright.kube.session import ApiSession
-from trainwright.model.job import meant
+from trainwright.model.job import selected_gangs
 from trainwright.model.meta import Key
 from trainwright.model.site import Site
 from trainwright.runtime.controller import Controller
@@ -46,143 +41,31 @@ from trainwright.runtime.ports import DEFINITIONS, Cluster, Resource, Selection,
 from trainwright.runtime.settings import ControllerSettings
 from trainwright.runtime.telemetry import LogMessage, Telemetry
 
+_LOG = logging.getLogger(__name__)
+#: Timeout of one request. The operator sends a write only if its lease lasts longer than this.
+_TIMEOUT_SECONDS = 5.0
+#: How long a request of the controller is retried. It is short, because a waiting request blocks a worker; the
+#: controller reconciles the job again anyway.
+_RETRY_SECONDS = 2.0
+#: Pause between attempts to reach the API server at the start; it doubles.
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 15.0
+#: At the end, current reconciliations may write for this long.
+_DRAIN_SECONDS = 3.0
+#: A leader that keeps an expired lease for this long is stuck, and its health check fails.
+_STUCK_SECONDS = 20.0
 _INSTALL = "`trainwright crds | kubectl apply --server-side -f -`"
 
 
-async def check(cluster: Cluster, kind: Kind) -> None:
-    """A definition that does not know all of our durable state would drop it silently, and jobs would start anew."""
-    name = f"{kind.plural}.{kind.group}"
-    try:
-        definition = await cluster.get(DEFINITIONS, Key("", name))
-    except NotFoundError:
-        raise UsageError(f"{name} is not installed; {_INSTALL} does that") from None
-    if reason := unusable(kind, definition):
-        raise UsageError(reason)
-
-
-async def groups(cluster: Cluster, kinds: Iterable[Kind], namespace: str) -> tuple[Resource, ...]:
-    """The pod groups of these kinds whose API is really there. One that is installed later is not seen."""
-    found = []
-    for resource in groups_of(kinds):
-        with suppress(NotFoundError):
-            await cluster.list(resource, Selection(namespace=namespace or "default"))
-            found.append(resource)
-    return tuple(found)
-
-
-def check_gang(kinds: Iterable[Kind], word: str, found: Collection[str]) -> None:
-    """The scheduler that the operator is told must be there: jobs that count on it would start pod by pod."""
-    for kind in kinds:
-        named = [gang for gang in kind.gangs if gang.word]
-        for gang in meant(tuple(named), word) if word else ():
-            if gang.api not in found:
-                there = [f"{one.word} ({one.api})" for one in named if one.api in found and one.word != "*"]
-                raise UsageError(
-                    f"--gang-scheduler-name {word}: it needs PodGroups of {gang.api}, which are not installed"
-                    + (f"; found {', '.join(there)}" if there else "")
-                )
-
-
-#: Says what is the matter; empty: nothing.
-Check = Callable[[], str]
-_Handler = Callable[[web.Request], Awaitable[web.Response]]
-_TEXT = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-
-
 class HealthAddresses(Struct, frozen=True):
-    """Where it is served, as `host:port`; empty or `0`: nowhere."""
+    """The addresses to serve health checks and metrics at, as `host:port`; empty or `0` means nowhere."""
 
     everything: str = ""
     metrics: str = ""
     probes: str = ""
 
 
-class HealthSources(Struct, frozen=True):
-    """Whom to ask."""
-
-    healthy: Check
-    ready: Check
-    metrics: Callable[[], str]
-
-
-@asynccontextmanager
-async def serving(places: HealthAddresses, answers: HealthSources) -> AsyncIterator[None]:
-    """Answer there until the end of the block."""
-    async with AsyncExitStack() as stack:
-        for address, routes in _routes(places, answers).items():
-            await stack.enter_async_context(_at(address, routes))
-        yield
-
-
-def _routes(places: HealthAddresses, answers: HealthSources) -> dict[str, dict[str, _Handler]]:
-    """What is served at each address."""
-    probes = {"/healthz": _probe(answers.healthy), "/readyz": _probe(answers.ready)}
-    found: dict[str, dict[str, _Handler]] = {}
-    for address, routes in (
-        (places.everything, {**probes, "/metrics": _metrics(answers.metrics)}),
-        (places.metrics, {"/metrics": _metrics(answers.metrics)}),
-        (places.probes, probes),
-    ):
-        if address not in ("", "0"):
-            found.setdefault(address, {}).update(routes)
-    return found
-
-
-@asynccontextmanager
-async def _at(address: str, routes: dict[str, _Handler]) -> AsyncIterator[None]:
-    app = web.Application()
-    app.add_routes([web.get(path, handler) for path, handler in routes.items()])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        host, port = split(address)
-        try:
-            await web.TCPSite(runner, host, port).start()
-        except OSError as error:
-            raise UsageError(f"{address} cannot be listened at: {error.strerror or error}") from None
-        yield
-    finally:
-        await runner.cleanup()
-
-
-def _probe(check: Check) -> _Handler:
-    async def answer(_: web.Request) -> web.Response:
-        wrong = check()
-        return web.Response(text=f"{wrong or 'ok'}\n", status=503 if wrong else 200)
-
-    return answer
-
-
-def _metrics(metrics: Callable[[], str]) -> _Handler:
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(text=metrics(), headers=_TEXT)
-
-    return answer
-
-
-def split(address: str) -> tuple[str, int]:
-    """`host:port`, `:port` for all addresses."""
-    host, _, port = address.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"expected an address such as 127.0.0.1:8080 or :8080, found {address!r}")
-    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - what `:port` means everywhere
-
-
-_LOG = logging.getLogger(__name__)
-#: Seconds for one answer. A lease must last longer for a write to be sent.
-_TIMEOUT = 5.0
-#: Seconds for which a request is repeated by itself. Whoever waits for it keeps other jobs waiting: passes come again.
-_PATIENCE = 2.0
-#: An API server that is not there yet is asked again after so long, doubling.
-_FIRST, _MOST = 1.0, 15.0
-#: Seconds that passes have to end by themselves before nothing more is written.
-_GRACE = 3.0
-#: A leader that should have given up so many seconds ago and has not, never will.
-_STUCK = 20.0
-
-
 class OperatorOptions(Struct, frozen=True, kw_only=True):
-    """How the operator was asked to work."""
+    """The options of the operator. Times are in seconds."""
 
     lease: Key
     identity: str
@@ -194,35 +77,34 @@ class OperatorOptions(Struct, frozen=True, kw_only=True):
     namespace: str = ""
     resync: float = 15.0
     workers: int = 16
-    #: Requests a second; 0: as many as it takes.
+    #: Requests per second; 0 means no limit.
     qps: float = 0.0
     burst: int = 0
-    #: Where health and metrics are told.
-    places: HealthAddresses = HealthAddresses()
-    #: Seconds after which an API server that does not answer at the start is given up; 0: never.
-    patience: float = 0.0
+    addresses: HealthAddresses = HealthAddresses()
+    #: How long to wait at the start for an API server that does not answer; 0 means for ever.
+    connect_timeout: float = 0.0
     child_events: bool = False
-    #: Seconds between two looks for children whose job is gone; 0: none.
-    sweep: float = 300.0
+    #: Time between two searches for children whose job is gone; 0 means no search.
+    orphan_period: float = 300.0
     site: Site = Site()
 
 
 async def operate(access: Access, options: OperatorOptions, stop: asyncio.Event) -> None:
-    """Look after jobs until asked to stop. Raises TrainwrightError, also when the lease is lost: then another leads."""
+    """Run the operator until `stop` is set. Raises TrainwrightError, also if it loses the lease to another operator."""
     session = ApiSession(access)
     operator = _Operator(session, options)
-    work, asked = asyncio.create_task(operator.run()), asyncio.create_task(stop.wait())
+    running, stopping = asyncio.create_task(operator.run()), asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait({work, asked}, return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
             await operator.wind_down()
     finally:
-        work.cancel()
-        asked.cancel()
-        await asyncio.gather(work, asked, return_exceptions=True)
+        running.cancel()
+        stopping.cancel()
+        await asyncio.gather(running, stopping, return_exceptions=True)
         await session.close()
-    if not work.cancelled():
-        work.result()
+    if not running.cancelled():
+        running.result()
 
 
 class _Operator:
@@ -231,24 +113,25 @@ class _Operator:
         self._server = session.server
         self._clock = WallClock()
         self._telemetry = Telemetry()
-        http = HttpClient(session, RequestPolicy(timeout=_TIMEOUT), count=self._telemetry.called)
-        #: Does not wait for long: whoever uses it asks again.
-        self._plain = KubeCluster(http.apart(RequestPolicy(timeout=_TIMEOUT, patience=1.0)))
-        terms = LeaseConfig(
+        http = HttpClient(session, RequestPolicy(timeout=_TIMEOUT_SECONDS), observer=self._telemetry.called)
+        #: For the start and for the lease: without the fence, and with few retries, because the callers repeat.
+        self._unfenced = KubeCluster(http.with_policy(RequestPolicy(timeout=_TIMEOUT_SECONDS, retry_seconds=1.0)))
+        lease = LeaseConfig(
             key=options.lease,
             identity=options.identity,
             duration=options.lease_duration,
             renew=options.renew_deadline,
             retry=options.retry_period,
         )
-        self._elector = Elector(self._plain, self._clock, terms) if options.elect else None
+        self._elector = Elector(self._unfenced, self._clock, lease) if options.elect else None
         limit = RateLimit(options.qps, options.burst or int(options.qps)) if options.qps else None
-        self._fence = WriteFence(self._elector, _TIMEOUT, limit)
-        self._cluster = KubeCluster(http.apart(RequestPolicy(timeout=_TIMEOUT, patience=_PATIENCE), gate=self._fence))
+        self._fence = WriteFence(self._elector, _TIMEOUT_SECONDS, limit)
+        policy = RequestPolicy(timeout=_TIMEOUT_SECONDS, retry_seconds=_RETRY_SECONDS)
+        self._cluster = KubeCluster(http.with_policy(policy, gate=self._fence))
         self._controller: Controller | None = None
-        #: Why it cannot work yet.
-        self._waits = "it has just been started"
-        self._ends = False
+        #: Why the operator cannot work yet; empty once it can.
+        self._not_prepared = "it has just been started"
+        self._is_ending = False
 
     async def run(self) -> None:
         options = self._options
@@ -257,34 +140,32 @@ class _Operator:
         _LOG.info(
             LogMessage("the operator starts", **about, kinds=kinds, lease=options.lease, identity=options.identity)
         )
-        async with serving(options.places, HealthSources(self._healthy, self._ready, self._telemetry.expose)):
-            controller = self._controller = await self._prepared()
+        async with serve_health(options.addresses, HealthSources(self._healthy, self._ready, self._telemetry.expose)):
+            controller = self._controller = await self._prepare()
             await (self._elector.lead(lambda: self._work(controller)) if self._elector else self._work(controller))
-        # Without a lease to lose, work ends only if it is cancelled.
+        # Without leader election, `_work` ends only if it is cancelled.
         raise EngineError("the lease is lost: another operator leads now, or the API server was away for too long")
 
     async def wind_down(self) -> None:
-        """Begin nothing new; let what is under way end, then at least what was sent."""
+        """Start no reconciliation; wait for the current ones, then at least for the requests that are sent."""
         _LOG.info(LogMessage("the operator ends"))
-        self._ends = True
+        self._is_ending = True
         controller = self._controller
-        if controller is not None and not await controller.drain(_GRACE):
+        if controller is not None and not await controller.drain(_DRAIN_SECONDS):
             self._fence.close()
-            await controller.drain(_TIMEOUT)
-
-    # -- how it is ---------------------------------------------------------------------------------------------------
+            await controller.drain(_TIMEOUT_SECONDS)
 
     def _healthy(self) -> str:
         if self._controller is not None and self._controller.broken:
             return "a part of the controller has ended"
-        elector, most = self._elector, self._options.lease_duration + _STUCK
-        if self._telemetry.leads and elector is not None and elector.unseen > most:
+        elector, limit = self._elector, self._options.lease_duration + _STUCK_SECONDS
+        if self._telemetry.leads and elector is not None and elector.unseen > limit:
             return f"the lease was last renewed {elector.unseen:.0f} s ago, and this operator still holds on to it"
         return ""
 
     def _ready(self) -> str:
-        if self._ends or self._waits:
-            return "it ends" if self._ends else self._waits
+        if self._is_ending or self._not_prepared:
+            return "it ends" if self._is_ending else self._not_prepared
         if self._telemetry.leads:
             synced = self._controller is not None and self._controller.synced
             return "" if synced else "it leads, and has not listed everything yet"
@@ -293,43 +174,41 @@ class _Operator:
             return "it stands by, and cannot reach the lease"
         return ""
 
-    # -- what it does ------------------------------------------------------------------------------------------------
-
-    async def _prepared(self) -> Controller:
-        """The controller for what is there, once the API server answers."""
-        loop, options, pause = asyncio.get_running_loop(), self._options, _FIRST
+    async def _prepare(self) -> Controller:
+        """Make the controller as soon as the API server answers."""
+        loop, timeout, pause = asyncio.get_running_loop(), self._options.connect_timeout, _FIRST_PAUSE_SECONDS
         began = loop.time()
         while True:
             try:
-                return await self._made()
+                return await self._new_controller()
             except UntrustedError:
                 raise
             except (UnavailableError, TooManyRequestsError) as error:
-                self._waits = f"it waits for the API server: {error}"
-                if options.patience and loop.time() + pause - began > options.patience:
+                self._not_prepared = f"it waits for the API server: {error}"
+                if timeout and loop.time() + pause - began > timeout:
                     raise
-                _LOG.warning(LogMessage("the API server does not answer: it is waited for", error=error))
+                _LOG.warning(LogMessage("the API server does not answer; the operator waits for it", error=error))
             await asyncio.sleep(pause)
-            pause = min(pause * 2, _MOST)
+            pause = min(pause * 2, _MAX_PAUSE_SECONDS)
 
-    async def _made(self) -> Controller:
+    async def _new_controller(self) -> Controller:
         options = self._options
         kinds = self._kinds()
         for kind in kinds:
-            await check(self._plain, kind)
-        extras = await groups(self._plain, kinds, options.namespace)
-        found = frozenset(resource.api_version for resource in extras)
-        check_gang(kinds, options.site.gang_scheduler, found)
+            await check_definition(self._unfenced, kind)
+        pod_groups = await installed_pod_groups(self._unfenced, kinds, options.namespace)
+        gang_apis = frozenset(resource.api_version for resource in pod_groups)
+        check_gang_scheduler(kinds, options.site.gang_scheduler, gang_apis)
         settings = ControllerSettings(
-            extras=extras,
+            extras=pod_groups,
             kinds=options.kinds,
             namespace=options.namespace,
             resync=options.resync,
             workers=options.workers,
             child_events=options.child_events,
-            sweep=options.sweep,
+            sweep=options.orphan_period,
         )
-        site, self._waits = replace(options.site, gangs=found), ""
+        site, self._not_prepared = replace(options.site, gangs=gang_apis), ""
         registry = Etcd(site.elastic_server) if site.elastic_server else None
         return Controller(self._cluster, self._clock, lambda _job: site, settings, self._telemetry, registry)
 
@@ -338,7 +217,7 @@ class _Operator:
         try:
             await controller.run()
         except ExceptionGroup as group:
-            # One says enough: the others were cancelled for it.
+            # The first exception is the cause; the other tasks were cancelled because of it.
             raise group.exceptions[0] from None
         finally:
             self._telemetry.leads = False
@@ -346,3 +225,123 @@ class _Operator:
     def _kinds(self) -> list[Kind]:
         wanted = self._options.kinds
         return [kind for kind in KINDS if wanted is None or kind.singular in wanted]
+
+
+# -- checks at the start -----------------------------------------------------------------------------------------------
+
+
+async def check_definition(cluster: Cluster, kind: Kind) -> None:
+    """Refuse a CRD without all fields of our durable state: the API server would drop them, and jobs would restart."""
+    name = f"{kind.plural}.{kind.group}"
+    try:
+        definition = await cluster.get(DEFINITIONS, Key("", name))
+    except NotFoundError:
+        raise UsageError(f"{name} is not installed; {_INSTALL} does that") from None
+    if reason := unusable(kind, definition):
+        raise UsageError(reason)
+
+
+async def installed_pod_groups(cluster: Cluster, kinds: Iterable[Kind], namespace: str) -> tuple[Resource, ...]:
+    """The pod group APIs of these kinds that the cluster has now. The operator does not see later installs."""
+    found = []
+    for resource in groups_of(kinds):
+        with suppress(NotFoundError):
+            await cluster.list(resource, Selection(namespace=namespace or "default"))
+            found.append(resource)
+    return tuple(found)
+
+
+def check_gang_scheduler(kinds: Iterable[Kind], scheduler: str, gang_apis: Collection[str]) -> None:
+    """Refuse a gang scheduler whose API is not installed: jobs that need it would start pod by pod."""
+    for kind in kinds:
+        named = [gang for gang in kind.gangs if gang.word]
+        for gang in selected_gangs(tuple(named), scheduler) if scheduler else ():
+            if gang.api not in gang_apis:
+                usable = [f"{one.word} ({one.api})" for one in named if one.api in gang_apis and one.word != "*"]
+                raise UsageError(
+                    f"--gang-scheduler-name {scheduler}: it needs PodGroups of {gang.api}, which are not installed"
+                    + (f"; found {', '.join(usable)}" if usable else "")
+                )
+
+
+# -- health checks and metrics -----------------------------------------------------------------------------------------
+
+#: Returns the problem; empty means that there is none.
+HealthCheck = Callable[[], str]
+_Handler = Callable[[web.Request], Awaitable[web.Response]]
+_METRICS_HEADERS = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+
+
+class HealthSources(Struct, frozen=True):
+    """The functions behind `/healthz`, `/readyz` and `/metrics`."""
+
+    healthy: HealthCheck
+    ready: HealthCheck
+    metrics: Callable[[], str]
+
+
+@asynccontextmanager
+async def serve_health(addresses: HealthAddresses, sources: HealthSources) -> AsyncIterator[None]:
+    """Serve health checks and metrics until the end of the block.
+
+    The server runs in the event loop of the controller: if the loop is stuck, a probe gets no answer and fails.
+    """
+    async with AsyncExitStack() as stack:
+        for address, routes in _routes(addresses, sources).items():
+            await stack.enter_async_context(_serve(address, routes))
+        yield
+
+
+def _routes(addresses: HealthAddresses, sources: HealthSources) -> dict[str, dict[str, _Handler]]:
+    """The handlers by address and path."""
+    probes = {"/healthz": _probe(sources.healthy), "/readyz": _probe(sources.ready)}
+    metrics = {"/metrics": _metrics(sources.metrics)}
+    found: dict[str, dict[str, _Handler]] = {}
+    for address, routes in (
+        (addresses.everything, probes | metrics),
+        (addresses.metrics, metrics),
+        (addresses.probes, probes),
+    ):
+        if address not in ("", "0"):
+            found.setdefault(address, {}).update(routes)
+    return found
+
+
+@asynccontextmanager
+async def _serve(address: str, routes: dict[str, _Handler]) -> AsyncIterator[None]:
+    app = web.Application()
+    app.add_routes([web.get(path, handler) for path, handler in routes.items()])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        host, port = split_address(address)
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            raise UsageError(f"cannot listen at {address}: {error.strerror or error}") from None
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def _probe(check: HealthCheck) -> _Handler:
+    async def answer(_: web.Request) -> web.Response:
+        problem = check()
+        return web.Response(text=f"{problem or 'ok'}\n", status=503 if problem else 200)
+
+    return answer
+
+
+def _metrics(metrics: Callable[[], str]) -> _Handler:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=metrics(), headers=_METRICS_HEADERS)
+
+    return answer
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split `host:port`. `:port` means all addresses of the machine."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"expected an address such as 127.0.0.1:8080 or :8080, found {address!r}")
+    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - the usual meaning of `:port`

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to one API server: TLS, proxy, and who we are. `http` sends its requests through it.
+"""Connections to one API server as one user: TLS, proxy and keep-alive.
 
-Connections are kept for the next request; the kernel finds out about peers that vanished. When our certificate changes
-so do the connections: the old ones end as soon as no plain request can be on them any more.
+The session keeps connections open for the next request. When the client certificate changes, new requests use new
+connections, and the session closes the old ones as soon as only watches can still use them.
 """
 
 import asyncio
@@ -18,24 +18,23 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from trainwright import __version__
-from trainwright.kube.auth import AuthHeaders, context_of, credentials
+from trainwright.kube.auth import AuthHeaders, credentials, ssl_context
 from trainwright.kube.codec import Request
 from trainwright.kube.config import Access, UserEntry
 from trainwright.runtime.ports import Clock, WallClock
 
-#: Less than the 90 s after which API servers close a connection that nobody uses.
-_IDLE = 60.0
-#: After so long without a sign of life the kernel asks for one, so often, so many times.
-_PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-_CHUNK = 1 << 18
-#: What is still on old connections after so many seconds are watches, which begin again.
-_RETIRE = 60.0
-#: Milliseconds that sockets have to close at the end.
-_TURNS = 250
+#: API servers close a connection that is idle for 90 s. We close it earlier.
+_IDLE_SECONDS = 60.0
+#: TCP keep-alive: seconds of silence before the first probe, seconds between probes, number of probes.
+_TCP_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+_READ_BUFFER_BYTES = 1 << 18
+#: No other request takes this long, so only watches still use the old connections then. Watches start again.
+_RETIRE_SECONDS = 60.0
+_CLOSE_MILLISECONDS = 250
 
 
 class ApiSession:
-    """One server, one user."""
+    """The connections to one server as one user."""
 
     def __init__(self, access: Access, clock: Clock | None = None) -> None:
         self.server, self.origin = access.server, access.origin
@@ -46,90 +45,90 @@ class ApiSession:
         if access.cluster.value.tls_server_name:
             self._options["server_hostname"] = access.cluster.value.tls_server_name
         self._session: ClientSession | None = None
-        self._pair: object = None
+        self._key_pair: object = None
         self._retiring: set[asyncio.Task[None]] = set()
         self._sockets: WeakSet[socket.socket] = WeakSet()
 
     def send(
-        self, call: Request, proof: AuthHeaders, limits: ClientTimeout, check: Callable[[], None] | None = None
+        self, request: Request, auth: AuthHeaders, timeout: ClientTimeout, check: Callable[[], None] | None = None
     ) -> AbstractAsyncContextManager[ClientResponse]:
-        """One request; redirects are not followed, as they would carry our token elsewhere.
+        """Send one request. It follows no redirect, because a redirect could carry our token to another server.
 
-        `check` is called when its bytes go out, and may raise: then nothing does.
+        The session calls `check` immediately before it sends the first byte. If `check` raises, it sends nothing.
         """
-        data = _Checked(call.body, check) if call.body is not None and check is not None else call.body
-        url = URL(f"{self.server}{call.path}", encoded=True)
-        headers = {**call.headers, **proof.headers}
-        return self._open(proof).request(
-            call.method, url, headers=headers, data=data, timeout=limits, allow_redirects=False, **self._options
+        data = _CheckedBody(request.body, check) if request.body is not None and check is not None else request.body
+        url = URL(f"{self.server}{request.path}", encoded=True)
+        headers = {**request.headers, **auth.headers}
+        return self._session_for(auth).request(
+            request.method, url, headers=headers, data=data, timeout=timeout, allow_redirects=False, **self._options
         )
 
     async def reload(self) -> None:
         """Read the credentials again, because their files were replaced. The next request uses the new ones."""
-        self.credentials.refused(await self.credentials.proof())
+        self.credentials.rejected(await self.credentials.auth_headers())
 
     async def close(self) -> None:
-        """End every connection."""
+        """Close every connection."""
         session, self._session = self._session, None
         for task in self._retiring:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
         if session is not None:
             await session.close()
-        await self._closed()
+        await self._close_sockets()
 
-    async def _closed(self) -> None:
-        """Requests that were given up leave sockets to the event loop, which may be about to end."""
+    async def _close_sockets(self) -> None:
+        """Wait until all sockets are closed: cancelled requests leave that to the event loop, which may end soon."""
         for sock in self._sockets:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-        for _ in range(_TURNS):
+        for _ in range(_CLOSE_MILLISECONDS):
             if all(sock.fileno() < 0 for sock in self._sockets):
                 return
             await asyncio.sleep(0.001)
 
-    def _open(self, proof: AuthHeaders) -> ClientSession:
-        if self._session is None or self._pair != proof.pair:
+    def _session_for(self, auth: AuthHeaders) -> ClientSession:
+        if self._session is None or self._key_pair != auth.key_pair:
             if self._session is not None:
                 task = asyncio.create_task(_retire(self._session))
                 self._retiring.add(task)
                 task.add_done_callback(self._retiring.discard)
-            self._session, self._pair = self._made(proof), proof.pair
+            self._session, self._key_pair = self._new_session(auth), auth.key_pair
         return self._session
 
-    def _made(self, proof: AuthHeaders) -> ClientSession:
+    def _new_session(self, auth: AuthHeaders) -> ClientSession:
         secure = self.server.startswith("https:")
-        context = context_of(self._access.cluster, self._access.user, proof.pair) if secure else True
-        # How many requests there are at a time is bounded by `http`; watches and logs come on top.
-        connector = TCPConnector(limit=0, ssl=context, keepalive_timeout=_IDLE, socket_factory=self._socket)
+        context = ssl_context(self._access.cluster, self._access.user, auth.key_pair) if secure else True
+        # `http` limits the number of concurrent requests. Watches and logs are not part of that limit.
+        connector = TCPConnector(limit=0, ssl=context, keepalive_timeout=_IDLE_SECONDS, socket_factory=self._new_socket)
         session = ClientSession(
-            connector=connector, cookie_jar=DummyCookieJar(), headers=self._headers, read_bufsize=_CHUNK
+            connector=connector, cookie_jar=DummyCookieJar(), headers=self._headers, read_bufsize=_READ_BUFFER_BYTES
         )
-        # What aiohttp would send a second time by itself, a deletion among it, would pass no gate.
+        # aiohttp would repeat some requests, deletions included, without asking the request gate again.
         session._retry_connection = False
         return session
 
-    def _socket(self, address: tuple[Any, ...]) -> socket.socket:
-        """A socket whose peer cannot vanish unnoticed: a watch may be silent for minutes."""
+    def _new_socket(self, address: tuple[Any, ...]) -> socket.socket:
+        """Make a socket with TCP keep-alive: a watch may be silent for minutes, and its peer may disappear."""
         family, kind, protocol, *_ = address
         made = socket.socket(family, kind, protocol)
         self._sockets.add(made)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _PROBES.items():
+        for name, value in _TCP_KEEPALIVE.items():
             if hasattr(socket, name):
                 made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         return made
 
 
-class _Checked(BytesPayload):
-    """A body with a last look before it goes. The headers go with it, and not before."""
+class _CheckedBody(BytesPayload):
+    """A request body that calls a check before it is sent. aiohttp sends the headers together with the body."""
 
     def __init__(self, body: bytes, check: Callable[[], None]) -> None:
         super().__init__(body)
         self._check = check
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        """After the connection was made, and without another pause."""
+        """Check, then write at once. The connection exists already, so nothing delays the write after the check."""
         self._check()
         await super().write_with_length(writer, content_length)
 
@@ -147,6 +146,6 @@ def _headers(user: UserEntry) -> CIMultiDict[str]:
 
 async def _retire(session: ClientSession) -> None:
     try:
-        await asyncio.sleep(_RETIRE)
+        await asyncio.sleep(_RETIRE_SECONDS)
     finally:
         await session.close()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node agent in a process of its own: `python -m trainwright.local.agent_main CONFIG`, an `AgentConfig` as JSON.
-Standard input is a JSON object, the variables that containers are given.
 
-The engine starts one per node for `--nodes N`. It reaches the store through the engine's socket and ends with it; its
-supervisor ends with the agent, so that killing the agent is the death of a node. Notices are lines on stdout. It tells
-the engine regularly that it is alive: one that falls silent is killed.
+Standard input is a JSON object with variables for all containers. They may be secrets, which must not be in a command
+line. The engine starts one such process per node for `--nodes N`. The agent uses the store through the engine's socket
+and ends with the engine; its supervisor ends with the agent, so killing the agent is like the death of a node. Notices
+are lines on stdout. The agent sends heartbeats: the engine kills one that does not.
 """
 
 import asyncio
@@ -32,44 +32,44 @@ from trainwright.runtime.ports import WallClock
 
 
 class AgentConfig(Struct, frozen=True):
-    """Which engine to serve, as which node, and how long pods have to end when the agent is asked to."""
+    """The engine's socket, the node's settings, and the seconds that pods have to end after SIGTERM to the agent."""
 
     socket: str
     settings: AgentSettings
     grace: float = 30.0
-    #: The descriptor of the socket over which the engine hands over leases of devices.
+    #: The descriptor of the socket by which the engine passes leases of devices.
     leases: int | None = None
 
 
 class _SupervisorLostError(EngineError):
-    """The node can run nothing any more; the agent has told why."""
+    """The node can no longer run pods; the agent has sent a notice with the reason."""
 
 
 async def serve(config: AgentConfig) -> None:
-    """Be a node until the engine has gone (then everything ends at once) or SIGTERM asks for an end."""
+    """Run a node until the engine has ended (then the pods are killed at once) or SIGTERM comes."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[float | None] = loop.create_future()
-    loop.add_signal_handler(signal.SIGTERM, _settle, ended, config.grace)
-    loop.add_signal_handler(signal.SIGINT, lambda: None)  # a Ctrl-C is the engine's to answer
+    loop.add_signal_handler(signal.SIGTERM, _set_ended, ended, config.grace)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # the engine handles Ctrl-C
     async with RemoteCluster(Path(config.socket)) as cluster, RemoteCluster(Path(config.socket)) as engine:
         reader, writer = await asyncio.open_unix_connection(sock=connect(Path(config.socket)))
         link = await SupervisorLink.begin(config.settings.supervisor(config.leases))
         if config.leases is not None:
-            os.close(config.leases)  # it is the supervisor's now
+            os.close(config.leases)  # the supervisor has it now
         for notice in link.ready.result()["notices"]:
-            _say(notice)
-        agent = Agent(cluster, link, WallClock(), config.settings, _say)
-        link.lost = partial(_lose, link.lost, ended)
+            _print_notice(notice)
+        agent = Agent(cluster, link, WallClock(), config.settings, _print_notice)
+        link.on_lost = partial(_supervisor_lost, link.on_lost, ended)
         heartbeat: HeartbeatRequest = {
             "node": config.settings.node,
             "pid": os.getpid(),
             "supervisor": link.process.pid,
         }
-        await _tell(engine, heartbeat)  # the engine has to know the supervisor before there are pods
+        await _send_heartbeat(engine, heartbeat)  # the engine must know the supervisor before it has pods
         interval = SilenceLimits.of(config.settings.node_grace).interval
-        beside = [
-            asyncio.create_task(_gone(reader, ended)),
-            asyncio.create_task(_beat(engine, heartbeat, interval)),
+        background = [
+            asyncio.create_task(_wait_engine_gone(reader, ended)),
+            asyncio.create_task(_send_heartbeats(engine, heartbeat, interval)),
         ]
         try:
             await agent.start()
@@ -79,50 +79,50 @@ async def serve(config: AgentConfig) -> None:
             await agent.leave(0, remove=False)
             raise
         finally:
-            for task in beside:
+            for task in background:
                 task.cancel()
             writer.close()
 
 
-def _settle(ended: "asyncio.Future[float | None]", grace: float | None) -> None:
+def _set_ended(ended: "asyncio.Future[float | None]", grace: float | None) -> None:
     if not ended.done():
         ended.set_result(grace)
 
 
-def _lose(told: Callable[[], None], ended: "asyncio.Future[float | None]") -> None:
-    """The supervisor has gone: the agent gives its pods up, and then it is of no more use."""
-    told()
+def _supervisor_lost(tell_agent: Callable[[], None], ended: "asyncio.Future[float | None]") -> None:
+    """Let the agent fail its pods, then end this process."""
+    tell_agent()
     if not ended.done():
-        ended.set_exception(_SupervisorLostError("its supervisor has gone"))
+        ended.set_exception(_SupervisorLostError("its supervisor has ended"))
 
 
-async def _gone(reader: asyncio.StreamReader, ended: "asyncio.Future[float | None]") -> None:
-    """A connection that nothing is said on: when it ends, so has the engine."""
+async def _wait_engine_gone(reader: asyncio.StreamReader, ended: "asyncio.Future[float | None]") -> None:
+    """Wait on a connection without messages: it ends when the engine ends."""
     await reader.read()
-    _settle(ended, None)
+    _set_ended(ended, None)
 
 
-async def _beat(engine: RemoteCluster, heartbeat: HeartbeatRequest, interval: float) -> None:
-    """Tell the engine regularly that we are alive, on a connection that nothing else can block.
+async def _send_heartbeats(engine: RemoteCluster, heartbeat: HeartbeatRequest, interval: float) -> None:
+    """Send heartbeats to the engine, on a connection that no other request can block.
 
-    The next one waits for the answer to the one before: an engine that is stopped finds no heap of them.
+    Each heartbeat waits for the answer to the one before, so that they do not pile up while the engine is stopped.
     """
     while True:
         await asyncio.sleep(interval)
-        await _tell(engine, heartbeat)
+        await _send_heartbeat(engine, heartbeat)
 
 
-async def _tell(engine: RemoteCluster, heartbeat: HeartbeatRequest) -> None:
-    with suppress(ApiError):  # `_gone` notices an engine that has ended
+async def _send_heartbeat(engine: RemoteCluster, heartbeat: HeartbeatRequest) -> None:
+    with suppress(ApiError):  # `_wait_engine_gone` notices an engine that has ended
         await engine.call(HEARTBEAT, heartbeat)
 
 
-def _say(text: str) -> None:
+def _print_notice(text: str) -> None:
     print(text, flush=True)
 
 
 def main() -> None:
-    """Be a node agent. The only argument is its configuration, as JSON; but secrets come on standard input."""
+    """Run a node agent. The only argument is its configuration as JSON; variables come on standard input."""
     purity.enforce()
     if sys.platform == "linux":
         from trainwright.node.supervisor import kernel  # noqa: PLC0415 - Linux only

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Node agents as processes of their own, for `--nodes N` and `--revive`; each process runs `agent.main`.
+"""Node agents in their own processes, for `--nodes N` and `--revive`; each process runs `agent_main`.
 
-In the sandbox they share one network, kept by a process of its own, so that no node's death takes it along. An agent
-that falls silent is killed. However an agent has ended: its node counts as lost only when nothing of its pods runs.
+In the sandbox the nodes share one network. A separate process holds it, so that no node's death ends it. An agent that
+does not answer is killed. However an agent ends, its node counts as lost only when none of its pods' processes runs.
 """
 
 import asyncio
@@ -20,64 +20,69 @@ from msgspec.structs import replace
 import trainwright
 from trainwright.errors import ApiError, EngineError
 from trainwright.local.agent_main import AgentConfig
-from trainwright.local.scheduling.scheduler import node_lost
+from trainwright.local.scheduling.scheduler import mark_node_lost
 from trainwright.local.settings import SOCKET, EngineSettings
 from trainwright.local.sockets.protocol import HeartbeatRequest
 from trainwright.model.meta import Key
 from trainwright.node.devices.pool import DevicePool
-from trainwright.node.settings import AgentSettings as Node
+from trainwright.node.settings import AgentSettings
 from trainwright.node.supervisor import launch
 from trainwright.node.watchdog import Watchdog, described, hold, see_out, unkillable
 from trainwright.runtime.ports import NODES, Clock, Cluster
 
-_PATIENCE = 30.0
-#: Seconds for the process that keeps the network to end.
-_RELEASE = 5.0
+#: Seconds for an agent or the network to start, and for the processes of killed nodes to end.
+_TIMEOUT_SECONDS = 30.0
+#: Seconds, after the grace period, until agents that have not ended are killed.
+_STOP_TIMEOUT_SECONDS = 5.0
+#: Seconds between two checks whether a node is ready.
+_READY_POLL_SECONDS = 0.02
+#: Seconds for the network holder to end.
+_HOLDER_TIMEOUT_SECONDS = 5.0
 
 
 class AgentProcess:
-    """One agent: its process, and its supervisor's once it has told that."""
+    """One agent: its process, and its supervisor's process, which the first heartbeat names."""
 
-    def __init__(self, node: Node, process: Process) -> None:
+    def __init__(self, node: AgentSettings, process: Process) -> None:
         self.node = node
         self.process = process
         self.watchdog = Watchdog(process.pid, node.node_grace)
-        #: The agent in words, and why it was killed, where we did that.
+        #: The agent's name in messages, and the reason if we have killed it.
         self.title = f"its agent (process {process.pid})"
-        self.verdict = ""
-        self._held = hold(process.pid, os.getpid())
+        self.kill_reason = ""
+        self._handle = hold(process.pid, os.getpid())
         self._supervisor: launch.Process | None = None
 
-    def heard(self, heartbeat: HeartbeatRequest) -> None:
-        """The agent is alive, and has told which process its supervisor is."""
+    def record_heartbeat(self, heartbeat: HeartbeatRequest) -> None:
+        """Record that the agent has answered, and which process its supervisor is."""
         if heartbeat["pid"] == self.process.pid:
             self.watchdog.answered()
             self._supervisor = self._supervisor or hold(heartbeat["supervisor"], heartbeat["pid"])
 
     async def watch(self, notify: Callable[[str], None]) -> None:
-        """Kill it when it does not answer any more."""
+        """Kill the agent when it does not answer any longer."""
         silence = await self.watchdog.run(lambda seen: notify(f"{self.node.node}: {self.title} {described(seen)}"))
-        self.verdict = f"{self.title} {described(silence)}; it and its pods were killed"
+        self.kill_reason = f"{self.title} {described(silence)}; it and its pods were killed"
         self.kill()
 
     def kill(self) -> None:
-        """End it at once. SIGKILL also ends a process that is stopped, and a later SIGCONT does not bring it back."""
-        if self._held is not None:
-            self._held.send(signal.SIGKILL)
+        """Send SIGKILL, which also ends a stopped process."""
+        if self._handle is not None:
+            self._handle.send(signal.SIGKILL)
 
     async def see_out(self, notify: Callable[[str], None]) -> None:
-        """After its end: until its supervisor and all its pods have ended, too."""
+        """After the agent's end, wait until its supervisor and all its pods have ended, too."""
         folder = Path(self.node.supervisor()["folder"])
         if self._supervisor is not None:
             await see_out(self._supervisor, folder, lambda left: notify(unkillable(self.node.node, left)))
-        for one in (self._held, self._supervisor):
+        for one in (self._handle, self._supervisor):
             if one is not None:
                 one.close()
-        self._held = self._supervisor = None
+        self._handle = self._supervisor = None
 
 
 class AgentProcesses:
-    """The agents, and what became of them."""
+    """All agents of an engine."""
 
     def __init__(self, cluster: Cluster, clock: Clock, settings: EngineSettings, devices: DevicePool) -> None:
         self._devices = devices
@@ -85,46 +90,47 @@ class AgentProcesses:
         self._clock = clock
         self._settings = settings
         self._holder: Process | None = None
-        self._spaces: dict[str, int] = {}
+        self._namespaces: dict[str, int] = {}
         self._agents: dict[str, AgentProcess] = {}
         self._watchers: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
 
     async def prepare(self, subnet: str) -> None:
-        """Have the network that all nodes share; none is needed without a subnet. Raises EngineError."""
+        """Start the network that all nodes share, if there is a subnet. Raises EngineError."""
         if not subnet:
             return
-        self._holder = await _python("trainwright.node.supervisor.holder", subnet, stdin=PIPE)
+        self._holder = await _start_python("trainwright.node.supervisor.holder", subnet, stdin=PIPE)
         assert self._holder.stdout is not None  # noqa: S101 - it is a pipe
-        told = await asyncio.wait_for(self._holder.stdout.readline(), _PATIENCE)
-        if not told:
+        line = await asyncio.wait_for(self._holder.stdout.readline(), _TIMEOUT_SECONDS)
+        if not line:
             raise EngineError("the network of the nodes could not be made")
-        self._spaces = {name: os.open(path, os.O_RDONLY) for name, path in msgspec.json.decode(told).items() if path}
+        paths = msgspec.json.decode(line)
+        self._namespaces = {name: os.open(path, os.O_RDONLY) for name, path in paths.items() if path}
 
-    async def start(self, nodes: Sequence[Node]) -> None:
-        """Every agent up, and its node ready."""
+    async def start(self, nodes: Sequence[AgentSettings]) -> None:
+        """Start all agents; returns when every node is ready."""
         for node in nodes:
             self._agents[node.node] = await self._launch(node)
         loop = asyncio.get_running_loop()
-        self._watchers = [loop.create_task(self._keep(node)) for node in nodes]
+        self._watchers = [loop.create_task(self._run_node(node)) for node in nodes]
         for node in nodes:
             await self._ready(node.node)
 
     async def heartbeat(self, heartbeat: HeartbeatRequest) -> None:
-        """An agent says that it is alive."""
+        """Record the heartbeat of an agent."""
         agent = self._agents.get(heartbeat["node"])
         if agent is not None:
-            agent.heard(heartbeat)
+            agent.record_heartbeat(heartbeat)
 
-    async def _launch(self, node: Node) -> AgentProcess:
+    async def _launch(self, node: AgentSettings) -> AgentProcess:
         if node.network is not None:
-            node = replace(node, network={**node.network, "holder": self._spaces})
+            node = replace(node, network={**node.network, "holder": self._namespaces})
         channel = self._devices.channel(node.node)
-        # Everybody can read the arguments of a process, and variables may be secrets.
+        # Other users can read the arguments of a process, and variables may be secrets: they are sent by stdin.
         config = AgentConfig(str(self._settings.folder / SOCKET), replace(node, env={}), leases=channel.theirs.fileno())
         text = msgspec.json.encode(config).decode()
-        fds = (channel.theirs.fileno(), *self._spaces.values())
-        process = await _python("trainwright.local.agent_main", text, stdin=PIPE, pass_fds=fds)
+        fds = (channel.theirs.fileno(), *self._namespaces.values())
+        process = await _start_python("trainwright.local.agent_main", text, stdin=PIPE, pass_fds=fds)
         channel.handed()
         assert process.stdin is not None  # noqa: S101 - it is a pipe
         process.stdin.write(msgspec.json.encode(node.env))
@@ -133,11 +139,11 @@ class AgentProcesses:
 
     async def _ready(self, name: str) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _PATIENCE
+        deadline = loop.time() + _TIMEOUT_SECONDS
         while not await self._registered(name):
             if self._agents[name].process.returncode is not None or loop.time() > deadline:
                 raise EngineError(f"the agent of {name} did not start")
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(_READY_POLL_SECONDS)
 
     async def _registered(self, name: str) -> bool:
         try:
@@ -146,19 +152,19 @@ class AgentProcesses:
             return False
         return bool(node.ready)
 
-    async def _keep(self, node: Node) -> None:
-        """Follow a node's agent; once it has died, and if that is asked for, start another after a while."""
+    async def _run_node(self, node: AgentSettings) -> None:
+        """Follow a node's agent, and start a new one after its end if the settings say so."""
         while True:
-            await self._follow(self._agents[node.node])
-            if await self._over(self._settings.revive):
+            await self._follow_agent(self._agents[node.node])
+            if await self._stopped_within(self._settings.revive):
                 return
             self._settings.notify(f"{node.node} is started again")
             self._agents[node.node] = agent = await self._launch(node)
             if self._stopping.is_set():
-                agent.kill()  # `stop` did not know of it
+                agent.kill()  # It started after `stop` had ended the others.
 
-    async def _over(self, wait: float | None) -> bool:
-        """Whether that was the end: it is when everything stops within that time."""
+    async def _stopped_within(self, wait: float | None) -> bool:
+        """Whether `stop` is called within that time in seconds; None: the node is not started again in any case."""
         if wait is None:
             return True
         try:
@@ -167,8 +173,8 @@ class AgentProcesses:
             return False
         return True
 
-    async def _follow(self, agent: AgentProcess) -> None:
-        """Tell what an agent has to say, and kill it if it does not answer any more. When it ends, its node is lost."""
+    async def _follow_agent(self, agent: AgentProcess) -> None:
+        """Forward an agent's notices and kill it if it does not answer. When it has ended, mark its node as lost."""
         name, process, notify = agent.node.node, agent.process, self._settings.notify
         watching = asyncio.get_running_loop().create_task(agent.watch(notify))
         assert process.stdout is not None  # noqa: S101 - it is a pipe
@@ -179,58 +185,58 @@ class AgentProcesses:
         await agent.see_out(notify)
         self._devices.node_lost(name)
         if not self._stopping.is_set():
-            why = agent.verdict or f"{agent.title} {_ended(code)}"
-            notify(f"{name} is lost: {why}")
-            await node_lost(self._cluster, name, self._clock, why)
+            reason = agent.kill_reason or f"{agent.title} {_exit_text(code)}"
+            notify(f"{name} is lost: {reason}")
+            await mark_node_lost(self._cluster, name, self._clock, reason)
 
     async def stop(self, grace: float) -> None:
-        """Every agent down, with all its pods; those that do not end in time are killed."""
+        """Stop all agents with their pods; agents that do not end in time are killed."""
         self._stopping.set()
         alive = [agent for agent in self._agents.values() if agent.process.returncode is None]
         for agent in alive:
             agent.process.send_signal(signal.SIGTERM if grace else signal.SIGKILL)
         try:
-            async with asyncio.timeout(grace + 5.0):
+            async with asyncio.timeout(grace + _STOP_TIMEOUT_SECONDS):
                 await asyncio.gather(*(agent.process.wait() for agent in alive))
         except TimeoutError:
             for agent in alive:
                 if agent.process.returncode is None:
                     agent.kill()
-        await self._see_out()
+        await self._wait_watchers()
         await self._release()
 
-    async def _see_out(self) -> None:
-        """Until nothing of any pod runs; a process that cannot be killed is not waited for beyond reason."""
+    async def _wait_watchers(self) -> None:
+        """Wait until all processes of pods have ended, but not without limit: some processes cannot be killed."""
         if self._watchers:
-            _, late = await asyncio.wait(self._watchers, timeout=_PATIENCE)
+            _, late = await asyncio.wait(self._watchers, timeout=_TIMEOUT_SECONDS)
             for task in late:
                 task.cancel()
             await asyncio.gather(*self._watchers, return_exceptions=True)
 
     async def _release(self) -> None:
-        for space in self._spaces.values():
-            os.close(space)
-        self._spaces = {}
+        for namespace in self._namespaces.values():
+            os.close(namespace)
+        self._namespaces = {}
         if self._holder is not None:
             assert self._holder.stdin is not None  # noqa: S101 - it is a pipe
             self._holder.stdin.close()
             try:
-                await asyncio.wait_for(self._holder.wait(), _RELEASE)
+                await asyncio.wait_for(self._holder.wait(), _HOLDER_TIMEOUT_SECONDS)
             except TimeoutError:
-                self._holder.kill()  # it is stopped; `node_pool` clears away what it leaves on this machine
+                self._holder.kill()  # It is stopped; `NodePool.stop` removes its network rules.
                 await self._holder.wait()
 
 
-def _ended(code: int) -> str:
-    """How a process ended, from the code that asyncio has for it."""
+def _exit_text(code: int) -> str:
+    """How a process ended, from asyncio's return code."""
     if code >= 0:
         return f"ended with exit code {code}"
     names = {one.value: one.name for one in signal.Signals}
     return f"was killed by {names.get(-code, f'signal {-code}')}"
 
 
-async def _python(module: str, argument: str, *, stdin: int = DEVNULL, pass_fds: tuple[int, ...] = ()) -> Process:
-    """Our own Python, in a session of its own so that a Ctrl-C meant for the engine does not reach it."""
+async def _start_python(module: str, argument: str, *, stdin: int = DEVNULL, pass_fds: tuple[int, ...] = ()) -> Process:
+    """Start a module with our Python in a new session, so that Ctrl-C for the engine does not reach it."""
     environment: dict[str, Any] = {**os.environ, "PYTHONPATH": str(Path(trainwright.__file__).parents[1])}
     return await asyncio.create_subprocess_exec(
         sys.executable,

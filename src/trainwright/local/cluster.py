@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store as a `Cluster`: what the controller, the scheduler and the agents of this process talk to.
+"""The store as a `Cluster`, for the controller, the scheduler and the agents of this process.
 
-Nothing waits here but a watch with nothing to tell, which the next write to its resource wakes.
+Only a watch waits: the next write to its resource wakes it.
 """
 
 from asyncio import Future, get_running_loop
@@ -22,19 +22,19 @@ def _wake(waiting: Future[None]) -> None:
 
 
 class LocalCluster:
-    """A `Cluster` on a store in the same process."""
+    """A `Cluster` that uses a store in the same process."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
     async def list(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
-        """Everything in the scope."""
+        """The objects in the scope."""
         return self.store.page(resource, scope, not_older_than=not_older_than)
 
     async def watch(
         self, resource: Resource, scope: Selection = EVERYTHING, *, since: str
     ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
-        """What happened after that version, in batches; with no version, all that is there first."""
+        """The events after that version, in batches; without a version, the existing objects first."""
         watch = self.store.watch(resource, scope, since)
         loop = get_running_loop()
         try:
@@ -49,17 +49,17 @@ class LocalCluster:
 
     async def get(self, resource: Resource, key: Key) -> Any:
         """One object."""
-        return self._view(resource, self.store.get(resource, key))
+        return self._decoded(resource, self.store.get(resource, key))
 
     async def create(self, resource: Resource, body: Body) -> Any:
-        """Make an object."""
-        return self._view(resource, self.store.create(resource, body))
+        """Create an object."""
+        return self._decoded(resource, self.store.create(resource, body))
 
     async def patch(
         self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
     ) -> Any:
         """Merge-patch an object, or its status alone."""
-        return self._view(resource, self.store.patch(resource, key, body, uid=uid, version=version, status=status))
+        return self._decoded(resource, self.store.patch(resource, key, body, uid=uid, version=version, status=status))
 
     async def delete(
         self,
@@ -70,13 +70,13 @@ class LocalCluster:
         grace: int | None = None,
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> Any:
-        """Delete an object."""
-        left = self.store.delete(resource, key, uid=uid, grace=grace, propagation=propagation)
-        return None if left is None else self._view(resource, left)
+        """Delete an object; returns it if a grace period or a finalizer keeps it."""
+        remaining = self.store.delete(resource, key, uid=uid, grace=grace, propagation=propagation)
+        return None if remaining is None else self._decoded(resource, remaining)
 
     async def bind(self, key: Key, node: str, *, uid: str = "", version: str = "") -> Any:
-        """Put a pod on a node: what the binding subresource of an API server does."""
-        return self._view(PODS, self.store.bind(key, node, uid=uid, version=version))
+        """Put a pod on a node, as the binding subresource of an API server does."""
+        return self._decoded(PODS, self.store.bind(key, node, uid=uid, version=version))
 
-    def _view(self, resource: Resource, body: Body) -> Any:
+    def _decoded(self, resource: Resource, body: Body) -> Any:
         return body if resource.type is dict else self.store.view(resource, key_of(body), body)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded engine: a store, the controller, a scheduler and node agents, put together. `trainwright run` makes one.
+"""The embedded engine: a store, the controller, a scheduler and node agents.
 
-Each part is a client of the store and knows nothing of the others, as on a cluster. Everything about jobs goes through
-`engine.cluster`; other processes reach the same verbs at `engine.sock` in the run's folder.
+Each part is a client of the store and does not know the others, as on a cluster. Jobs are managed through
+`engine.cluster`; other processes use the same verbs through `engine.sock` in the run's folder.
 """
 
 import asyncio
@@ -35,139 +35,139 @@ from trainwright.runtime.ports import NODES, WallClock
 
 __all__ = ["Engine", "EngineSettings"]
 
-#: A node whose agent has died is lost for certain: nobody needs to hope for it for as long as on a network.
-NODE_GRACE = 5.0
-LINGER = 5.0
-#: And everything about it is seen at once, so roles that resize themselves need not wait to be sure.
-DISTRUST = 10.0
-SIZING = SizingRules(patience=3.0, cooldown=5.0)
-DEVICES = DeviceRules(grace=5.0)
-#: Seconds until counts are written: here that costs nothing, and somebody watches.
-_COUNTS = 1.0
-#: Seconds for the passes that are under way when the controller is stopped.
-_DRAIN = 2.0
+#: Times in seconds for lost nodes: shorter than on a network, since a dead agent on this machine does not come back.
+_NODE_GRACE_SECONDS = 5.0
+_LINGER_SECONDS = 5.0
+#: Times in seconds for healthy nodes and resized roles: short, since this engine sees every change at once.
+_QUARANTINE_SECONDS = 10.0
+_SIZING = SizingRules(patience=3.0, cooldown=5.0)
+_DEVICES = DeviceRules(grace=5.0)
+#: Seconds until changed counts are written: a write is cheap here, and a person may be watching.
+_COUNT_DELAY_SECONDS = 1.0
+#: Seconds for running reconciliations to finish when the controller is stopped.
+_DRAIN_SECONDS = 2.0
 
 
 class Engine:
-    """One engine; `start` it, and `stop` it."""
+    """One engine; call `start`, and `stop` at the end."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
         self._clock = WallClock()
         self.store = Store(self._clock)
         self.cluster = LocalCluster(self.store)
-        self._fleet = NodePool(self.cluster, self._clock, settings)
-        self._open = AsyncExitStack()
+        self._nodes = NodePool(self.cluster, self._clock, settings)
+        self._contexts = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
-        #: Set when a part of the engine has failed: whoever waits for a job waits for this as well.
+        #: Set when a part of the engine has failed. A caller that waits for a job must wait for this, too.
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def runtime(self) -> str:
         """`sandbox` or `process`."""
-        return self._fleet.runtime
+        return self._nodes.runtime
 
     @property
     def choice(self) -> str:
-        """Why it is that one, in a sentence."""
-        return self._fleet.choice
+        """The reason for that runtime, as a sentence."""
+        return self._nodes.choice
 
     async def start(self) -> None:
-        """Everything up and ready. Raises EngineError."""
+        """Start all parts and return when all nodes are ready. Raises EngineError."""
         admission.install(self.store)
-        await self._fleet.prepare()
-        pool, hosted = self._pools()
-        addresses = Addresses(self.store, pool, PortPool(ranges(), start=os.getpid()), hosted)
+        await self._nodes.prepare()
+        pool, host_network_pool = self._address_pools()
+        addresses = Addresses(self.store, pool, PortPool(ranges(), start=os.getpid()), host_network_pool)
         addresses.install()
         verbs: dict[str, Verb[Any]] = {
             "metrics": Verb(MetricsRequest, self._metrics),
-            HEARTBEAT: Verb(HeartbeatRequest, self._fleet.heartbeat),
+            HEARTBEAT: Verb(HeartbeatRequest, self._nodes.heartbeat),
         }
-        await self._open.enter_async_context(serve(self._settings.folder / SOCKET, self.cluster, verbs))
-        await self._fleet.start()
+        await self._contexts.enter_async_context(serve(self._settings.folder / SOCKET, self.cluster, verbs))
+        await self._nodes.start()
         site = self._site()
-        settings = runtime.ControllerSettings(resync=self._settings.resync, count_delay=_COUNTS)
+        settings = runtime.ControllerSettings(resync=self._settings.resync, count_delay=_COUNT_DELAY_SECONDS)
         registry = self._settings.registry
-        site_for = (lambda _job: site) if site.names_resolve else partial(addresses.placed, site)
+        site_for = (lambda _job: site) if site.names_resolve else partial(addresses.with_reservations, site)
         self._controller = Controller(self.cluster, self._clock, site_for, settings, registry=registry)
-        self._control = self._run(self._controller.run())
-        self._run(Scheduler(self.cluster, self.store.bind, self._clock, self._fleet.devices).run())
-        self._run(ForeignProcessWatch(self._fleet.devices, self._settings.notify).run())
+        self._controller_task = self._start_task(self._controller.run())
+        self._start_task(Scheduler(self.cluster, self.store.bind, self._clock, self._nodes.devices).run())
+        self._start_task(ForeignProcessWatch(self._nodes.devices, self._settings.notify).run())
         if self._settings.revive is None:
-            self._run(self._watch_nodes())
+            self._start_task(self._watch_nodes())
 
     def cleaned_up(self, kind: str, key: Key) -> bool:
-        """Whether a job that has ended is cleaned up as its policy says, and its final status is stored."""
+        """Whether a finished job is cleaned up according to its policy, and its final status is stored."""
         return self._controller.cleaned_up(kind, key)
 
     async def stop_controller(self) -> None:
-        """Write no status any more, and make no pod: what happens to pods from here on is not the job's doing."""
-        await self._controller.drain(_DRAIN)
-        self._control.cancel()
-        await asyncio.gather(self._control, return_exceptions=True)
+        """Stop the controller: it writes no status and creates no pods when the other parts are stopped."""
+        await self._controller.drain(_DRAIN_SECONDS)
+        self._controller_task.cancel()
+        await asyncio.gather(self._controller_task, return_exceptions=True)
 
     async def stop(self, grace: float = 0.0) -> None:
-        """End whatever still runs, giving it so many seconds, and take everything down."""
+        """Stop all pods, with a grace period in seconds, and all parts."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._fleet.stop(grace)
-        await self._open.aclose()
+        await self._nodes.stop(grace)
+        await self._contexts.aclose()
 
-    def _pools(self) -> tuple[AddressPool, AddressPool | None]:
-        """Addresses for pods, and for those on this machine's own network where the others have one of their own.
+    def _address_pools(self) -> tuple[AddressPool, AddressPool | None]:
+        """Addresses for pods, and for pods with host network if the other pods have a network of their own.
 
-        Two engines of one machine rarely share a part of the loopback range.
+        The loopback range depends on the process ID, so that engines on one machine rarely use the same range.
         """
-        machine = loopback(f"127.{1 + os.getpid() % 250}.0.0/16")
-        return (SubnetPool(self._fleet.subnet), machine) if self._fleet.subnet else (machine, None)
+        loopback_pool = loopback(f"127.{1 + os.getpid() % 250}.0.0/16")
+        return (SubnetPool(self._nodes.subnet), loopback_pool) if self._nodes.subnet else (loopback_pool, None)
 
     def _site(self) -> Site:
-        """In the sandbox names resolve, and everything is as on a cluster; bare processes are told addresses."""
+        """The facts for the controller. Host names resolve only in the sandbox; processes get addresses instead."""
         return Site(
             gangs=frozenset({T9K_API}),
-            node_grace=NODE_GRACE,
-            linger=LINGER,
-            distrust=DISTRUST,
-            devices=DEVICES,
-            sizing=SIZING,
+            node_grace=_NODE_GRACE_SECONDS,
+            linger=_LINGER_SECONDS,
+            node_quarantine=_QUARANTINE_SECONDS,
+            devices=_DEVICES,
+            sizing=_SIZING,
             elastic_server=self._settings.elastic_server,
-            names_resolve=self._fleet.runtime == "sandbox",
+            names_resolve=self._nodes.runtime == "sandbox",
             host_ports=_host_ports(),
         )
 
     async def _watch_nodes(self) -> None:
-        """An engine all of whose nodes are lost for good will run nothing again: better said than waited for."""
+        """Fail when no node is ready: lost nodes do not return, so the engine could not run a pod again."""
         async for _ in self.cluster.watch(NODES, since=""):
             nodes = (await self.cluster.list(NODES)).items
             if nodes and not any(node.ready for node in nodes):
-                raise EngineError(f"no node is left: {'; '.join(map(_last_words, nodes))}")
+                raise EngineError(f"no node is left: {'; '.join(map(_conditions_text, nodes))}")
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._task_ended)
         self._tasks.append(task)
         return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """Parts of an engine run until they are stopped; one that ends by itself is a defect."""
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """Report a part that has ended before the engine was stopped."""
         if task.cancelled() or self.broken.done():
             return
         error = task.exception()
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
-        told = error if isinstance(error, EngineError) else EngineError(f"a part of the engine has failed: {error!r}")
-        self.broken.set_exception(told)
+        failure = error if isinstance(error, EngineError) else EngineError(f"part of the engine has failed: {error!r}")
+        self.broken.set_exception(failure)
 
     async def _metrics(self, _request: MetricsRequest) -> str:
         return self._controller.telemetry.expose()
 
 
 def _host_ports() -> tuple[int, int]:
-    """Ports of this machine that replicas may share: not where single ones are given out, nor the kernel's own."""
+    """A range of ports for host networks, apart from single reserved ports and the kernel's ephemeral ports."""
     widest = max(ranges(BLOCKS), key=len)
     return widest.start, widest.stop - 1
 
 
-def _last_words(node: Node) -> str:
+def _conditions_text(node: Node) -> str:
     return ", ".join(f"{node.metadata.name}: {one.message}" for one in node.status.conditions or ())

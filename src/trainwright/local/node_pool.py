@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nodes of an embedded engine: which runtime they have, and their agents. `engine` starts and stops them.
+"""The nodes of an embedded engine: the choice of their runtime, and their agents.
 
-One node is an agent in the engine's own process. Several, or one that is to be started again when it is lost, are
-processes of their own (`agents`) that reach the store through its socket; one that is killed takes its pods along, as a
-machine would.
+The agent of a single node runs in the engine's process. Several nodes, or a node that is started again when it is lost,
+have agents in their own processes (`agents`), which use the store through its socket. If such an agent is killed, its
+pods end with it, as on a machine that fails.
 """
 
 import asyncio
@@ -24,8 +24,7 @@ from trainwright.node.devices.pool import DevicePool
 from trainwright.node.environment import passed
 from trainwright.node.link import SupervisorLink
 from trainwright.node.network.pools import lease
-from trainwright.node.settings import CHOSEN, PLAIN
-from trainwright.node.settings import AgentSettings as Node
+from trainwright.node.settings import CHOSEN, PLAIN, AgentSettings
 from trainwright.node.supervisor.launch import Process
 from trainwright.node.watchdog import fence, unkillable
 from trainwright.runtime.ports import Clock, Cluster
@@ -33,8 +32,8 @@ from trainwright.runtime.ports import Clock, Cluster
 if TYPE_CHECKING:
     from trainwright.local.agents import AgentProcesses
 
-#: Seconds for a supervisor to end what is left of its pods.
-_PATIENCE = 3.0
+#: Seconds, after the grace period, for a supervisor to end its pods.
+_STOP_TIMEOUT_SECONDS = 3.0
 
 
 class NodePool:
@@ -45,59 +44,59 @@ class NodePool:
         self._clock = clock
         self._settings = settings
         shares = machine.share(machine.machine(settings.devices), settings.nodes)
-        self._nodes = [_node(settings, f"node-{index}", share) for index, share in enumerate(shares)]
+        self._nodes = [_agent_settings(settings, f"node-{index}", share) for index, share in enumerate(shares)]
         self.devices = DevicePool({node.node: node.devices for node in self._nodes}, settings.folder.name, clock)
         self._leases = ExitStack()
         self._link: SupervisorLink | None = None
         self._agent: Agent | None = None
-        self._crew: AgentProcesses | None = None
+        self._agent_processes: AgentProcesses | None = None
         self.runtime = settings.runtime
         self.choice = ""
-        #: The addresses of pods, where they have some of their own.
+        #: The network of the pods; empty in the process runtime.
         self.subnet = ""
 
     async def prepare(self) -> None:
-        """Settle on a runtime: the sandbox if it works here, unless another one is asked for. Raises EngineError."""
+        """Choose the runtime: the sandbox if it works here, unless the settings name another. Raises EngineError."""
         if self._settings.runtime == "process":
-            await self._settle("process", PLAIN)
+            await self._use_runtime("process", PLAIN)
             return
         try:
-            await self._settle("sandbox", CHOSEN)
+            await self._use_runtime("sandbox", CHOSEN)
         except EngineError as error:
             if self._settings.runtime == "sandbox":
                 raise EngineError(f"the sandbox runtime does not work here: {error}") from None
-            await self._settle("process", f"{PLAIN}; the sandbox does not work here: {error}")
+            await self._use_runtime("process", f"{PLAIN}; the sandbox does not work here: {error}")
 
-    async def _settle(self, runtime: str, why: str) -> None:
+    async def _use_runtime(self, runtime: str, reason: str) -> None:
         if runtime == "sandbox" and sys.platform != "linux":
             raise EngineError("it needs Linux")
         self._leases.close()
         subnet, network = "", None
         if runtime == "sandbox":
-            leased = lease()
-            self._leases.callback(leased.close)
-            subnet, network = leased.subnet, {"subnet": leased.subnet, "holder": None}
+            subnet_lease = lease()
+            self._leases.callback(subnet_lease.close)
+            subnet, network = subnet_lease.subnet, {"subnet": subnet_lease.subnet, "holder": None}
         self._nodes = [replace(node, runtime=runtime, network=network) for node in self._nodes]
         if len(self._nodes) == 1 and self._settings.revive is None:
             channel = self.devices.channel(self._nodes[0].node)
             self._link = await SupervisorLink.begin(self._nodes[0].supervisor(channel.theirs.fileno()))
             channel.handed()
         else:
-            from trainwright.local.agents import AgentProcesses  # noqa: PLC0415 - hardly any run needs it
+            from trainwright.local.agents import AgentProcesses  # noqa: PLC0415 - most runs do not need it
 
-            self._crew = AgentProcesses(self._cluster, self._clock, self._settings, self.devices)
-            await self._crew.prepare(subnet)
-        self.runtime, self.choice, self.subnet = runtime, why, subnet
+            self._agent_processes = AgentProcesses(self._cluster, self._clock, self._settings, self.devices)
+            await self._agent_processes.prepare(subnet)
+        self.runtime, self.choice, self.subnet = runtime, reason, subnet
 
     async def heartbeat(self, request: HeartbeatRequest) -> None:
-        """An agent in a process of its own says that it is alive."""
-        if self._crew is not None:
-            await self._crew.heartbeat(request)
+        """Record a heartbeat of an agent in its own process."""
+        if self._agent_processes is not None:
+            await self._agent_processes.heartbeat(request)
 
     async def start(self) -> None:
-        """Every node registered and ready for pods."""
-        if self._crew is not None:
-            await self._crew.start(self._nodes)
+        """Start the agents; returns when every node is ready for pods."""
+        if self._agent_processes is not None:
+            await self._agent_processes.start(self._nodes)
         elif self._link is not None:
             self._agent = Agent(self._cluster, self._link, self._clock, self._nodes[0], self._settings.notify)
             for notice in self._link.ready.result()["notices"]:
@@ -105,28 +104,30 @@ class NodePool:
             await self._agent.start()
 
     async def stop(self, grace: float) -> None:
-        """All nodes down, and nothing left of their pods."""
+        """Stop all nodes and all their pods."""
         if self._agent is not None:
             await self._stop_agent(self._agent, grace)
         elif self._link is not None:
             await self._link.close()
-        if self._crew is not None:
-            await self._crew.stop(grace)
-        if self.runtime == "sandbox" and self._may_have_left():
+        if self._agent_processes is not None:
+            await self._agent_processes.stop(grace)
+        if self.runtime == "sandbox" and self._may_leave_rules():
             from trainwright.node.supervisor.outside import tidy  # noqa: PLC0415 - rarely needed
 
             await asyncio.to_thread(tidy)
         self.devices.close()
         self._leases.close()
 
-    def _may_have_left(self) -> bool:
-        """Whether one was killed that had rules on this machine. The keeper of a crew's network may have been."""
-        return self._crew is not None or (self._link is not None and (self._link.process.returncode or 0) < 0)
+    def _may_leave_rules(self) -> bool:
+        """Whether a killed supervisor or network holder may have left network rules on this machine."""
+        if self._agent_processes is not None:
+            return True
+        return self._link is not None and (self._link.process.returncode or 0) < 0
 
     async def _stop_agent(self, agent: Agent, grace: float) -> None:
-        """Its supervisor answers at once, or is beyond answering; then its end is the end of its pods."""
+        """Stop the agent. If its supervisor does not answer in time, kill the supervisor with all pods."""
         stopping = asyncio.ensure_future(agent.stop(grace))
-        done, _ = await asyncio.wait({stopping}, timeout=grace + _PATIENCE)
+        done, _ = await asyncio.wait({stopping}, timeout=grace + _STOP_TIMEOUT_SECONDS)
         if not done and self._link is not None:
             name, notify = self._nodes[0].node, self._settings.notify
             with closing(Process(self._link.process.pid)) as supervisor:
@@ -134,8 +135,8 @@ class NodePool:
         await stopping
 
 
-def _node(settings: EngineSettings, name: str, share: machine.NodeCapacity) -> Node:
-    return Node(
+def _agent_settings(settings: EngineSettings, name: str, share: machine.NodeCapacity) -> AgentSettings:
+    return AgentSettings(
         node=name,
         runtime="process",
         folder=str(settings.folder),
@@ -148,11 +149,11 @@ def _node(settings: EngineSettings, name: str, share: machine.NodeCapacity) -> N
         node_grace=settings.node_grace,
         passed=passed(os.environ),
         env=settings.env,
-        visible=_visible(settings),
+        visible=_visible_folders(settings),
     )
 
 
-def _visible(settings: EngineSettings) -> tuple[str, ...]:
-    """What must not disappear with the machine's /tmp: where the user stands, the Python that runs this, and theirs."""
-    theirs = [path for path in [os.environ.get("VIRTUAL_ENV", "")] if Path(path).is_absolute()]
-    return tuple(dict.fromkeys(str(path) for path in (settings.working, sys.prefix, sys.base_prefix, *theirs)))
+def _visible_folders(settings: EngineSettings) -> tuple[str, ...]:
+    """Folders that pods see even if they are in /tmp: the working directory, our Python and the user's environment."""
+    venv = [path for path in [os.environ.get("VIRTUAL_ENV", "")] if Path(path).is_absolute()]
+    return tuple(dict.fromkeys(str(path) for path in (settings.working, sys.prefix, sys.base_prefix, *venv)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run wants of its engine. `trainwright run` makes it; `engine` and `node_pool` read it."""
+"""The settings of an embedded engine."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,34 +9,34 @@ from msgspec import Struct, field
 from trainwright.node.devices.inventory import DeviceSet
 from trainwright.runtime.ports import Registry
 
-#: In the folder of a run: where other processes reach its engine.
+#: The file name, in the folder of a run, of the socket by which other processes reach the engine.
 SOCKET = "engine.sock"
 
 
 class EngineSettings(Struct, frozen=True, kw_only=True):
-    """What a run wants of its engine."""
+    """The settings of one run's engine."""
 
-    #: The folder of this run; it exists.
+    #: The existing folder of this run.
     folder: Path
-    #: Where the folders of PersistentVolumeClaims are; they outlive runs.
+    #: The folder that contains the folders of PersistentVolumeClaims; these are kept after the run.
     volumes: Path
-    #: Where commands run that name no working directory of their own.
+    #: The working directory of containers that name none.
     working: Path
     runtime: str = "auto"
     nodes: int = 1
-    #: Seconds until a node agent or a supervisor that is stopped is killed; six times that if it only does not answer.
+    #: Seconds until a stopped node agent or supervisor is killed; one that hangs is killed after six times this time.
     node_grace: float = 10.0
-    #: Seconds after which a node that has died is started again; None: never.
+    #: Seconds after which a lost node is started again; None: never.
     revive: float | None = None
-    #: The devices that the user says this machine has, by resource name: see `devices.inventory`.
+    #: The devices of this machine according to the user, by resource name; see `devices.inventory`.
     devices: dict[str, DeviceSet] = {}
-    #: Variables that every container gets; they replace those of its pod.
+    #: Environment variables of every container; they override those of its pod.
     env: dict[str, str] = field(default_factory=dict)
-    #: Leave the files of pods where they are.
+    #: Do not remove the files of pods.
     keep: bool = False
-    #: Seconds until an unfinished job is looked at again although nothing has happened.
+    #: Seconds until an unfinished job is reconciled again without an event.
     resync: float = 15.0
-    #: Where elastic jobs meet, as `host:port,…`, and how to speak with it; empty: nowhere.
+    #: The key-value store of elastic jobs, as `host:port,…`, and a client for it; empty: there is none.
     elastic_server: str = ""
     registry: Registry | None = None
     notify: Callable[[str], None] = lambda _: None

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""YAML text to documents, as kubectl reads it, with nothing in it that could hurt. Called by the command line.
+"""Reads manifest files as kubectl does, safely for any input.
 
-`text` guards the bytes, `values` reads single words, `builder` makes plain objects out of the parser's events (`syntax`
-words its complaints) and `documents` keeps them with their lines. What is no manifest raises `ManifestError`, whose one
-line says where and why.
+`builder` parses the text with limits, and `documents` returns its objects with the line of every field. Text that is
+not a manifest raises a `ManifestError` with one line that names the position and the reason.
 """
 
 from trainwright.manifest.builder import LARGEST, MalformedError

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents: the objects of a manifest file, each with the line of every field. The command line's way in.
+"""The objects of a manifest file, each with the line of every field.
 
-A `v1 List` is taken apart into its items, as kubectl does; whatever is left must be a mapping.
+A `v1 List` is replaced by its items, as in kubectl. Every object must be a mapping.
 """
 
 from collections.abc import Iterator
@@ -16,17 +16,17 @@ from trainwright.model.problem import shown
 
 
 class Document(Struct, frozen=True):
-    """One object of a file; `number` counts from 1 and skips empty documents."""
+    """One object of a file. `number` counts from 1 without empty documents."""
 
     file: str
     number: int
     body: dict[str, Any]
     mark: Mark
-    #: Its duplicate keys. `read` refuses them; after `examine` the last value of such a key counts.
+    #: The errors for its duplicate keys. `read` raises them; with `examine` the last value of such a key counts.
     repeated: tuple[MalformedError, ...] = ()
 
     def line(self, path: str) -> int | None:
-        """The line of the field at a path such as `spec.replicaSpecs[0].type`, or of the nearest one around it."""
+        """The line of the field at a path like `spec.replicaSpecs[0].type`, or of the nearest field around it."""
         line, inner = self.mark
         for part in parts(path):
             if not _has(inner, part):
@@ -36,25 +36,25 @@ class Document(Struct, frozen=True):
 
 
 def read(file: str, text: bytes) -> tuple[Document, ...]:
-    """All documents of a file. Raises ManifestError, with one complete line of text."""
+    """All documents of a file. Raises a MalformedError with a text of one line."""
     found: list[Document] = []
-    for each in examine(file, text):
-        for error in errors_of(each):
+    for part in examine(file, text):
+        for error in errors_of(part):
             raise error
-        if isinstance(each, Document):
-            found.append(each)
+        if isinstance(part, Document):
+            found.append(part)
     return tuple(found)
 
 
-def errors_of(each: Document | MalformedError) -> tuple[MalformedError, ...]:
-    """Why one part of what `examine` yields is no manifest; empty if it is one."""
-    return each.repeated if isinstance(each, Document) else (each,)
+def errors_of(part: Document | MalformedError) -> tuple[MalformedError, ...]:
+    """Why a part that `examine` yields is not a manifest; empty if it is one."""
+    return part.repeated if isinstance(part, Document) else (part,)
 
 
 def examine(file: str, text: bytes) -> Iterator[Document | MalformedError]:
-    """Everything in a file, in line order: its documents, and an error for each part that is none.
+    """All parts of a file in the order of their lines: its documents, and an error for each part that is not one.
 
-    Text that is not YAML ends the file: the error for it is the last.
+    The reader cannot continue after text that is not YAML, so the error for it is the last part.
     """
     builder: Builder | None = None
     try:
@@ -67,40 +67,42 @@ def examine(file: str, text: bytes) -> Iterator[Document | MalformedError]:
         yield error
         return
     if builder.number == 1:
-        yield MalformedError(file, "no documents in it; a manifest begins with `apiVersion:` and `kind:`")
+        yield MalformedError(file, "the file has no documents; a manifest begins with `apiVersion:` and `kind:`")
 
 
 def _numbered(builder: Builder, body: Any, mark: Mark) -> list[Document | MalformedError]:
-    """The objects in one YAML document, with their numbers."""
+    """The objects of one YAML document, with their numbers."""
     found: list[Document | MalformedError] = []
-    for each in _objects(builder, body, mark):
-        found.append(each if isinstance(each, MalformedError) else Document(builder.file, builder.number, *each))
+    for part in _objects(builder, body, mark):
+        found.append(part if isinstance(part, MalformedError) else Document(builder.file, builder.number, *part))
         builder.number += 1
     return found
 
 
 def _with_repeated(builder: Builder, found: list[Document | MalformedError]) -> Iterator[Document | MalformedError]:
-    """The objects in one YAML document, each with the duplicate keys that are in it."""
+    """The objects of one YAML document, each with the errors for its duplicate keys."""
     repeated, builder.repeated = builder.repeated, []
-    for place, each in enumerate(found):
-        last = place + 1 == len(found)
-        end = len(repeated) if last else sum(mark.line + 1 < _first_line(found[place + 1]) for mark, _ in repeated)
-        number = each.number if isinstance(each, Document) else each.document
+    for position, part in enumerate(found):
+        is_last = position + 1 == len(found)
+        end = (
+            len(repeated) if is_last else sum(mark.line + 1 < _first_line(found[position + 1]) for mark, _ in repeated)
+        )
+        number = part.number if isinstance(part, Document) else part.document
         errors = tuple(builder.error(mark, what, number) for mark, what in repeated[:end])
         repeated = repeated[end:]
-        if isinstance(each, Document):
-            yield replace(each, repeated=errors)
+        if isinstance(part, Document):
+            yield replace(part, repeated=errors)
         else:
-            yield from (*errors, each)
+            yield from (*errors, part)
     yield from (builder.error(mark, what, builder.number) for mark, what in repeated)
 
 
-def _first_line(each: Document | MalformedError) -> int:
-    return (each.mark[0] if isinstance(each, Document) else each.line) or 0
+def _first_line(part: Document | MalformedError) -> int:
+    return (part.mark[0] if isinstance(part, Document) else part.line) or 0
 
 
 def _objects(builder: Builder, body: Any, mark: Mark) -> Iterator[tuple[dict[str, Any], Mark] | MalformedError]:
-    """The object itself, or the items of a list of objects."""
+    """The object itself, or the items of a List."""
     line, inner = mark
     if not isinstance(body, dict):
         what = f"expected a mapping that begins with `apiVersion:`, found {shown(body)}"
@@ -114,8 +116,8 @@ def _objects(builder: Builder, body: Any, mark: Mark) -> Iterator[tuple[dict[str
         what = "`items` of a List must be a list"
         yield MalformedError(builder.file, what, inner["items"][0], document=builder.number)
         return
-    for item, place in zip(items, inner["items"][1] if items else (), strict=True):
-        yield from _objects(builder, item, place)
+    for item, item_mark in zip(items, inner["items"][1] if items else (), strict=True):
+        yield from _objects(builder, item, item_mark)
 
 
 def _has(inner: Any, part: str | int) -> bool:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values: frozen structs without behaviour beyond derived properties. Everything above speaks in these."""
+"""Values: frozen structs without behaviour beyond derived properties. Every other package uses them."""

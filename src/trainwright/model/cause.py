@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a replica ended. `core.classify` finds the cause, restart policies name the kinds of cause they answer."""
+"""Why a replica ended. Restart policies name the kinds of cause that they restart after."""
 
 from enum import StrEnum
 
@@ -7,90 +7,64 @@ from msgspec import UNSET, UnsetType
 
 from trainwright.model.meta import Wire
 
-#: Longest text of a message we keep; a stack trace belongs in the log.
+#: Longest message that is kept, in characters. A stack trace belongs in the log.
 LONGEST_MESSAGE = 1024
 
 
 def brief(text: str, longest: int = LONGEST_MESSAGE) -> str:
-    """A text as a status keeps it: no control characters but line ends, and not longer than this."""
+    """Shorten a text for a status, and remove control characters except line ends and tabs."""
     if len(text) > longest:
         text = text[: longest - 1] + "…"
     return text if text.isprintable() else "".join(c for c in text if c.isprintable() or c in "\n\t")
 
 
-#: Reasons of pods, and of their disruption, that say their node went down, or was gone before them.
-_WITH_NODE = frozenset({"NodeShutdown", "Terminated", "Shutdown", "NodeLost", "SupervisorLost", "DeletionByPodGC"})
+#: Reasons of pods and disruptions which mean that the node was shut down or removed.
+_NODE_DOWN_REASONS = frozenset(
+    {"NodeShutdown", "Terminated", "Shutdown", "NodeLost", "SupervisorLost", "DeletionByPodGC"}
+)
 
 
 class CauseKind(StrEnum):
-    """The kinds of cause, as they are counted in the durable state."""
+    """The kinds of cause. The ledger counts restarts by these values."""
 
-    COMPLETED = "Completed"  # every container ended with 0; a cause only for policies that restart success
+    COMPLETED = "Completed"  # every container ended with 0; used by policies that restart after success
     EXIT = "Exit"  # a container ended with another code or by a signal
-    EVICTED = "Evicted"  # the kubelet threw it out for what it used itself
+    EVICTED = "Evicted"  # the kubelet evicted it because of its own resource use
     DISRUPTED = "Disrupted"  # preempted, drained or evicted for reasons outside the pod
-    DELETED = "Deleted"  # somebody else removed the pod
-    NODE_LOST = "NodeLost"  # its node is gone or has been silent for too long
-    DEVICE = "DeviceFailed"  # the GPUs of its node are sick, or fewer than it holds
-    CREATE_ERROR = "CreateError"  # its containers cannot be made: image, configuration
-    IN_PLACE = "InPlace"  # not an end: restarts the kubelet made inside a pod that has since been replaced
-    REJECTED = "Rejected"  # the node would not admit it, or it failed without a container's word
+    DELETED = "Deleted"  # another client deleted the pod
+    NODE_LOST = "NodeLost"  # its node is gone or has not been ready for too long
+    DEVICE = "DeviceFailed"  # GPUs of its node have failed, or fewer are left than it holds
+    CREATE_ERROR = "CreateError"  # its containers cannot be created: image, configuration
+    IN_PLACE = "InPlace"  # not an end: restarts by the kubelet inside a pod that was later replaced
+    REJECTED = "Rejected"  # the node did not admit it, or it failed without a container status
 
 
 #: Reasons of containers whose program never ran.
 NOT_STARTED = frozenset({"ContainerCannotRun", "StartError"})
-#: Signals as Linux numbers them, which is what nodes run.
-SIGNALS = {
-    1: "SIGHUP",
-    2: "SIGINT",
-    3: "SIGQUIT",
-    4: "SIGILL",
-    5: "SIGTRAP",
-    6: "SIGABRT",
-    7: "SIGBUS",
-    8: "SIGFPE",
-    9: "SIGKILL",
-    10: "SIGUSR1",
-    11: "SIGSEGV",
-    12: "SIGUSR2",
-    13: "SIGPIPE",
-    14: "SIGALRM",
-    15: "SIGTERM",
-    16: "SIGSTKFLT",
-    17: "SIGCHLD",
-    18: "SIGCONT",
-    19: "SIGSTOP",
-    20: "SIGTSTP",
-    21: "SIGTTIN",
-    22: "SIGTTOU",
-    23: "SIGURG",
-    24: "SIGXCPU",
-    25: "SIGXFSZ",
-    26: "SIGVTALRM",
-    27: "SIGPROF",
-    28: "SIGWINCH",
-    29: "SIGIO",
-    30: "SIGPWR",
-    31: "SIGSYS",
-}
+_SIGNAL_NAMES = (
+    "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU URG"
+    " XCPU XFSZ VTALRM PROF WINCH IO PWR SYS"
+)
+#: Linux signal numbers. Fixed here because nodes run Linux whatever this machine runs.
+SIGNALS = {number: f"SIG{name}" for number, name in enumerate(_SIGNAL_NAMES.split(), start=1)}
 
 
 def signal_name(number: int) -> str:
-    """`SIGKILL`."""
+    """Return the name of a signal, such as `SIGKILL`."""
     return SIGNALS.get(number, f"signal {number}")
 
 
 def implied_signal(code: int) -> int:
-    """The signal that an exit code above 128 stands for, unless the program chose that code itself; 0: none."""
+    """Return the signal that an exit code above 128 usually means, else 0. A program may choose such a code itself."""
     return code - 128 if code - 128 in SIGNALS else 0
 
 
 class Cause(Wire, frozen=True, gc=False):
-    """One cause, with what explains it to a person."""
+    """One cause, with details for people."""
 
     why: CauseKind
     code: int | UnsetType = UNSET
-    #: The signal that ended it, 0 if it is known that none did. Unset: only the exit code is known.
+    #: The signal that ended it; 0: none did. Unset: only the exit code is known.
     signal: int | UnsetType = UNSET
     reason: str = ""
     message: str = ""
@@ -99,8 +73,8 @@ class Cause(Wire, frozen=True, gc=False):
 
     @property
     def kinds(self) -> tuple[CauseKind, ...]:
-        """What it counts as for policies: a pod that went down with its node has failed, and has lost its node."""
-        down = self.why is CauseKind.DISRUPTED and self.reason in _WITH_NODE
+        """The kinds that policies see. A pod that was shut down with its node has also lost its node."""
+        down = self.why is CauseKind.DISRUPTED and self.reason in _NODE_DOWN_REASONS
         return (self.why, CauseKind.NODE_LOST) if down else (self.why,)
 
     def __str__(self) -> str:
@@ -121,7 +95,7 @@ class Cause(Wire, frozen=True, gc=False):
         return f"{text} ({detail})" if detail else text
 
     def _exit(self) -> str:
-        """How a container ended: no more than is known. A kubelet tells the exit code alone."""
+        """Describe how a container ended, with no more than is known. A kubelet reports only the exit code."""
         code = self.code if isinstance(self.code, int) else 0
         if not self.started:
             return f"could not be started (exit code {code}, {self.reason})"
@@ -135,5 +109,5 @@ class Cause(Wire, frozen=True, gc=False):
 
     @property
     def started(self) -> bool:
-        """Its program ran: the exit code is the program's own, or a signal's."""
+        """Whether the program ran, so that the exit code is the program's own or a signal's."""
         return self.reason not in NOT_STARTED

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What we read of other people's objects: narrow slices, decoded without the rest, plus `Observed`, one job's view.
+"""The parts that we read of Kubernetes objects, and `Observed`: everything that exists for one job.
 
-Backends decode these; `core.observe` reads them. They are never written back: an object that was not decoded in full
-must not be PUT. Go servers write `null` for empty lists, so every list here may be None.
+Decoding skips all other fields, so these structs must never be written back. Go servers write `null` for empty lists,
+so every list may be None.
 """
 
 import re
@@ -15,11 +15,11 @@ from msgspec.structs import force_setattr
 
 from trainwright.model.meta import Meta, ObjectMeta, Wire
 
-#: The reason of a container that waits for its configuration, such as a ConfigMap.
+#: Waiting reason of a container whose configuration, such as a ConfigMap, is missing.
 CONFIG_ERROR = "CreateContainerConfigError"
-#: How kubelets, and our own agents, name a ConfigMap that does not exist or lacks a key.
-_CONFIG_MAP = re.compile(r"""configmap\s+["']?(?:[a-z0-9.-]+/)?([\w.-]+)""", re.IGNORECASE)
-#: The reason of a container that its kubelet will start again after a while.
+#: How kubelets and our own agents name a ConfigMap that does not exist or lacks a key.
+_CONFIG_MAP_NAME = re.compile(r"""configmap\s+["']?(?:[a-z0-9.-]+/)?([\w.-]+)""", re.IGNORECASE)
+#: Waiting reason of a container that its kubelet restarts after a back-off.
 BACKING_OFF = "CrashLoopBackOff"
 
 
@@ -28,12 +28,12 @@ class Waiting(Wire, frozen=True, gc=False):
 
     reason: str = ""
     message: str = ""
-    #: The ConfigMaps that are missing, or lack a key. Only the message tells their names: they are read from it here,
-    #: when the status is decoded, and nobody decides by the message itself.
+    #: ConfigMaps that do not exist or lack a key. Only the message contains their names, so they are read from it once,
+    #: when the status is decoded.
     missing: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        names = _CONFIG_MAP.findall(self.message) if self.reason == CONFIG_ERROR else ()
+        names = _CONFIG_MAP_NAME.findall(self.message) if self.reason == CONFIG_ERROR else ()
         force_setattr(self, "missing", frozenset(names))
 
 
@@ -55,7 +55,7 @@ class Terminated(Wire, frozen=True, gc=False):
 
 
 class ContainerState(Wire, frozen=True, gc=False):
-    """Exactly one of the three is set."""
+    """Exactly one of the three fields is set."""
 
     waiting: Waiting | None = None
     running: Running | None = None
@@ -69,12 +69,12 @@ class ContainerStatus(Wire, frozen=True, gc=False):
     ready: bool = False
     restart_count: int = 0
     state: ContainerState | None = None
-    #: How it was before its kubelet last restarted it.
+    #: The state before its kubelet last restarted it.
     last_state: ContainerState | None = None
 
 
-#: Why a node that was removed is not ready: it is gone for certain, not only silent.
-GONE = "NodeGone"
+#: Reason on the Ready condition of a node that was removed: it is gone, not only unreachable.
+NODE_GONE = "NodeGone"
 
 
 class ObjectCondition(Wire, frozen=True, gc=False):
@@ -88,7 +88,7 @@ class ObjectCondition(Wire, frozen=True, gc=False):
 
 
 class PodSpec(Wire, frozen=True, gc=False):
-    """Where a pod was put, whether its kubelet restarts containers, and how long it may take to end."""
+    """The node of a pod, its restart policy and its grace period."""
 
     node_name: str = ""
     restart_policy: str = "Never"
@@ -96,7 +96,7 @@ class PodSpec(Wire, frozen=True, gc=False):
 
 
 class PodStatus(Wire, frozen=True, gc=False):
-    """How a pod is."""
+    """The status of a pod."""
 
     phase: str = "Pending"
     reason: str = ""
@@ -109,7 +109,7 @@ class PodStatus(Wire, frozen=True, gc=False):
 
 
 class Pod(Wire, frozen=True, gc=False):
-    """A pod as the decision sees it."""
+    """The fields of a pod that decisions read."""
 
     metadata: Meta
     spec: PodSpec = PodSpec()
@@ -117,31 +117,31 @@ class Pod(Wire, frozen=True, gc=False):
 
 
 class Service(Wire, frozen=True, gc=False):
-    """A service: that it exists is all we ask."""
+    """A service. Only its existence matters."""
 
     metadata: Meta
 
 
 class ConfigMap(Wire, frozen=True, gc=False):
-    """A config map, with its digest among the annotations."""
+    """A ConfigMap, with its digest among the annotations."""
 
     metadata: ObjectMeta
     data: dict[str, str] | None = None
 
 
 class GroupStatus(Wire, frozen=True, gc=False):
-    """The phase of a pod group, where its scheduler writes one."""
+    """The phase of a pod group, if its scheduler writes one."""
 
     phase: str = ""
 
 
 class Extra(Wire, frozen=True, gc=False):
-    """A child of the whole job: a pod group, a config map."""
+    """A child of the whole job: a pod group or a ConfigMap."""
 
     kind: str
     metadata: ObjectMeta
     status: GroupStatus | None = None
-    #: Pod groups of several schedulers bear the same kind and name.
+    #: Pod groups of different schedulers can have the same kind and name.
     api_version: str = ""
 
 
@@ -161,18 +161,18 @@ class NodeSpec(Wire, frozen=True, gc=False):
 
 
 class NodeStatus(Wire, frozen=True, gc=False):
-    """How a node is, and what it offers."""
+    """The conditions and the capacity of a node."""
 
     conditions: tuple[ObjectCondition, ...] | None = None
     allocatable: dict[str, str] | None = None
 
 
-#: What every kubelet tells of its node beside that it is ready; none of it holds where all is well.
-_USUAL = frozenset({"MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"})
+#: Conditions that every kubelet reports besides Ready; all are False on a healthy node.
+_STANDARD_CONDITIONS = frozenset({"MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"})
 
 
 class Node(Wire, frozen=True, gc=True, dict=True):
-    """A node as the decision sees it."""
+    """The fields of a node that decisions read."""
 
     metadata: Meta
     spec: NodeSpec = NodeSpec()
@@ -180,7 +180,7 @@ class Node(Wire, frozen=True, gc=True, dict=True):
 
     @property
     def ready(self) -> bool:
-        """It says so itself; kubelets write that condition last."""
+        """Whether the Ready condition is True. Kubelets write that condition last."""
         conditions = self.status.conditions
         if conditions:
             last = conditions[-1]
@@ -192,15 +192,15 @@ class Node(Wire, frozen=True, gc=True, dict=True):
         return False
 
     @cached_property
-    def plain(self) -> bool:
-        """It is ready, and nobody says anything out of the ordinary of it: most are like that, for days. Found once."""
+    def is_healthy(self) -> bool:
+        """Whether the node is ready, with no unusual condition and no taint. Cached: most nodes stay so for days."""
         told = {condition.type: condition.status for condition in self.status.conditions or ()}
         well = told.pop("Ready", "") == "True" and all(told[word] == "False" for word in told)
-        return well and told.keys() <= _USUAL and not self.spec.taints
+        return well and told.keys() <= _STANDARD_CONDITIONS and not self.spec.taints
 
 
 class Event(Wire, frozen=True, gc=False):
-    """An event, as far as we read it."""
+    """The fields of an event that we read."""
 
     metadata: Meta
     type: str = ""
@@ -210,7 +210,7 @@ class Event(Wire, frozen=True, gc=False):
 
 
 class LeaseSpec(Wire, frozen=True, gc=False):
-    """Who leads, since when, for how long."""
+    """The holder of a lease, since when, and for how long."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -227,24 +227,24 @@ class Lease(Wire, frozen=True, gc=False):
 
 
 class Refusal(Struct, frozen=True, gc=False):
-    """A child that could not be created: the answer that the engine got, and when it may be tried again."""
+    """A child that could not be created: the API server's answer, and when the engine may retry."""
 
     name: str
     reason: str
     message: str
     retry_at: datetime | None = None
     kind: str = "Pod"
-    #: Since when it has been refused, again and again.
+    #: Since when it has been refused.
     since: datetime | None = None
-    #: A quota is used up, so that others like it would be refused as well.
+    #: A quota is used up, so similar objects would be refused too.
     quota: bool = False
 
 
 class Observed(Struct, frozen=True, gc=False):
-    """What one job has in the world.
+    """Everything that exists for one job.
 
-    `nodes` is None where nodes are not known: then no node is ever judged. A node that was removed stays among them, as
-    not ready since it was seen to go, for as long as pods are on it.
+    `nodes` is None if nodes are not known; then no node is judged. A removed node stays in it, as not ready since its
+    removal, while pods are on it.
     """
 
     pods: tuple[Pod, ...] = ()
@@ -252,5 +252,5 @@ class Observed(Struct, frozen=True, gc=False):
     extras: tuple[Extra, ...] = ()
     nodes: Mapping[str, Node] | None = None
     refusals: tuple[Refusal, ...] = ()
-    #: First ports of the blocks that other jobs hold; only given where this one still needs some.
+    #: First ports of blocks that other jobs hold; filled only if this job still needs ports.
     ports: frozenset[int] = frozenset()

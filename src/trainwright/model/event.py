@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events as values: what happened, and to what. `core` and the engines make them; a kind gives each its words.
+"""Events as values: what happened, and to which object. Each kind turns them into its own text.
 
-`str(event)` is the text of a kind that has none of its own. No code reads values back out of a text.
+`str(event)` is the text for kinds without their own. No code parses these texts.
 """
 
 from enum import StrEnum
@@ -16,7 +16,7 @@ from trainwright.model.rule import Result
 
 
 class EventReason(StrEnum):
-    """What an event is about; a kind may have its own word for it."""
+    """What an event is about. A kind may use its own reason."""
 
     RUNNING = "Running"
     RESTARTING = "Restarting"
@@ -25,13 +25,13 @@ class EventReason(StrEnum):
     RESUMED = "Resumed"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
-    REFUSED = "FailedCreate"  # the word that Kubernetes' own controllers have for it
+    REFUSED = "FailedCreate"  # the reason that Kubernetes' own controllers use
     UNFIT = "Invalid"
-    STUCK = "FailedSync"  # what has to be done next is refused, and no status can say so
-    CREATED = "SuccessfulCreate"  # of a child, where people want to be told of each
+    STUCK = "FailedSync"  # the next action is refused, and the status cannot show it
+    CREATED = "SuccessfulCreate"  # a child was created; only reported on request
     DELETED = "SuccessfulDelete"
     EXITED = "ExitedWithCode"
-    WAITING = "Waiting"  # of a pod; told with the pod's own reason
+    WAITING = "Waiting"  # a pod waits; reported with the pod's own reason
     REMOVED = "SuccessfulDeleteJob"
     GANG_MISSING = "GangUnavailable"
     OTHER_SCHEDULER = "OtherScheduler"
@@ -42,46 +42,46 @@ class EventReason(StrEnum):
 class JobStep(Struct, frozen=True, gc=False):
     """The job is running, suspended or resumed."""
 
-    moment: EventReason
+    event_reason: EventReason
     job: str
     warning: ClassVar = False
 
     def __str__(self) -> str:
-        return f"{self.job} is {self.moment.lower()}."
+        return f"{self.job} is {self.event_reason.lower()}."
 
 
 class JobEnded(Struct, frozen=True, gc=False):
-    """The job has its outcome; `ending` is what somebody asked for, where that is what decided it."""
+    """The job has ended. `ending` is the requested end, if that decided the outcome."""
 
     outcome: Outcome
     ending: RequestedEnd | None = None
 
     @property
-    def moment(self) -> EventReason:
+    def event_reason(self) -> EventReason:
         """Succeeded or failed."""
         return EventReason.FAILED if self.warning else EventReason.SUCCEEDED
 
     @property
     def warning(self) -> bool:
-        """The job has failed."""
+        """Whether the job has failed."""
         return self.outcome.result is not Result.SUCCEEDED
 
     def __str__(self) -> str:
         outcome, failure = self.outcome, self.outcome.failure
         if outcome.reason is Reason.EXTERNAL and self.ending is not None:
-            return brief(self.ending.told(outcome.message))
+            return brief(self.ending.describe(outcome.message))
         return outcome.message if failure is None else brief(f"{outcome.message}; {failure.pod}: {failure.cause}")
 
 
 class Restarting(Struct, frozen=True, gc=False):
-    """Pods are replaced after this failure; None: they had completed, and the policy restarts success."""
+    """Pods are replaced after this failure. None: they had completed, and the policy restarts after success."""
 
     failure: Failure | None = None
-    moment: ClassVar = EventReason.RESTARTING
+    event_reason: ClassVar = EventReason.RESTARTING
 
     @property
     def warning(self) -> bool:
-        """Something has failed."""
+        """Whether something has failed."""
         return self.failure is not None
 
     def __str__(self) -> str:
@@ -91,14 +91,14 @@ class Restarting(Struct, frozen=True, gc=False):
 
 
 class Resized(Struct, frozen=True, gc=False):
-    """A role has another size. `before` -1: not known; `after` -1: as many replicas as are wanted."""
+    """A role has a new size. `before` -1: not known; `after` -1: the full wanted size."""
 
     role: str
     before: int
     after: int
-    #: Why, where the user did not ask for it.
+    #: The reason, if the user did not ask for the new size.
     why: str = ""
-    moment: ClassVar = EventReason.RESIZED
+    event_reason: ClassVar = EventReason.RESIZED
     warning: ClassVar = False
 
     def __str__(self) -> str:
@@ -108,20 +108,20 @@ class Resized(Struct, frozen=True, gc=False):
 
 
 class ChildEvent(Struct, frozen=True, gc=False):
-    """A child was created, deleted, or refused by the API server. `why` it was deleted or refused."""
+    """A child was created, deleted, or refused by the API server. `why` says why it was deleted or refused."""
 
-    moment: EventReason
+    event_reason: EventReason
     kind: str
     name: str
     why: str = ""
 
     @property
     def warning(self) -> bool:
-        """It was refused."""
-        return self.moment is EventReason.REFUSED
+        """Whether it was refused."""
+        return self.event_reason is EventReason.REFUSED
 
     def __str__(self) -> str:
-        match self.moment:
+        match self.event_reason:
             case EventReason.CREATED:
                 return f"Created {self.kind.lower()}: {self.name}"
             case EventReason.DELETED:
@@ -134,7 +134,7 @@ class PodExited(Struct, frozen=True, gc=False):
 
     pod: str
     code: int | UnsetType
-    moment: ClassVar = EventReason.EXITED
+    event_reason: ClassVar = EventReason.EXITED
     warning: ClassVar = False
 
     def __str__(self) -> str:
@@ -142,13 +142,13 @@ class PodExited(Struct, frozen=True, gc=False):
 
 
 class PodWaiting(Struct, frozen=True, gc=False):
-    """What a kubelet (of a container) or a scheduler (no container) says of a pod that does not start."""
+    """A pod does not start: the message of a kubelet (with a container) or of a scheduler (without)."""
 
     pod: str
     reason: str
     message: str
     container: str = ""
-    moment: ClassVar = EventReason.WAITING
+    event_reason: ClassVar = EventReason.WAITING
     warning: ClassVar = True
 
     def __str__(self) -> str:
@@ -157,50 +157,50 @@ class PodWaiting(Struct, frozen=True, gc=False):
 
 
 class Notice(Struct, frozen=True, gc=False):
-    """Anything else: a text that is the same for every kind."""
+    """Any other event, with the same text for every kind."""
 
-    moment: EventReason
+    event_reason: EventReason
     message: str
     reason: str = ""
     warning: bool = True
-    #: Told once of a job, by whichever operator is first: another one that tells it again is refused by the server.
+    #: Sent at most once per job: all operators use the same event name, so the server refuses a second one.
     once: bool = False
 
     def __str__(self) -> str:
         return brief(self.message)
 
 
-#: Each has a `moment`, and a `warning` that says whether something is wrong.
+#: Each has an `event_reason`, and a `warning` that says whether something is wrong.
 JobEvent = JobStep | JobEnded | Restarting | Resized | ChildEvent | PodExited | PodWaiting | Notice
 
 
 class Emit(Struct, frozen=True, gc=False):
-    """An event in the words of its kind. Sent only after the status that it speaks of is stored."""
+    """An event in the text of its kind. It is sent only after its status is stored."""
 
-    moment: EventReason
+    event_reason: EventReason
     message: str
     warning: bool = False
-    #: The kind's word for the moment, and its name for us, where it has its own.
+    #: The kind's own reason, and its own component name, if it has them.
     reason: str = ""
     source: str = ""
     once: bool = False
 
 
-def plain(event: JobEvent, source: str = "") -> Emit:
-    """The event in our own words."""
+def default_emit(event: JobEvent, source: str = "") -> Emit:
+    """Return the event with our own text."""
     reason = event.reason if isinstance(event, PodWaiting | Notice) else ""
     once = isinstance(event, Notice) and event.once
-    return Emit(event.moment, str(event), event.warning, reason, source, once)
+    return Emit(event.event_reason, str(event), event.warning, reason, source, once)
 
 
 def with_child_kind(event: ChildEvent, source: str) -> Emit:
-    """As Kubernetes' own controllers tell of a child: a reason for each kind, and no more words than these."""
+    """Return a child's event as Kubernetes' own controllers write it: the reason contains the kind."""
     kind = event.kind if event.kind == "PodGroup" else event.kind.lower()
-    match event.moment:
+    match event.event_reason:
         case EventReason.CREATED:
             message = f"Created {kind}: {event.name}"
         case EventReason.DELETED:
             message = f"Deleted {kind}: {event.name}"
         case _:
             message = f"Error creating: {event}"
-    return Emit(event.moment, message, event.warning, f"{event.moment}{event.kind}", source)
+    return Emit(event.event_reason, message, event.warning, f"{event.event_reason}{event.kind}", source)

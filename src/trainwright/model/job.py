@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one internal model. A kind translates its manifest into a `Job`; `core.reconcile` reads nothing else of it.
+"""The internal model of a job. A kind translates its manifest into a `Job`; `core` reads nothing else of the manifest.
 
-A field is here only if `core` reads it; what only one kind needs stays in that kind's dialect.
+A field is here only if `core` reads it; everything else stays in the kind's dialect.
 """
 
 from collections.abc import Mapping
@@ -22,12 +22,12 @@ from trainwright.model.site import Site
 from trainwright.model.units import count
 
 Body = dict[str, Any]
-#: Causes that lie with a node, not with what ran there.
-_NODE = frozenset({CauseKind.NODE_LOST, CauseKind.DEVICE})
+#: Causes that lie with the node, not with the program.
+_NODE_CAUSES = frozenset({CauseKind.NODE_LOST, CauseKind.DEVICE})
 
 
 class RestartScope(StrEnum):
-    """What a restart takes down with it."""
+    """What is restarted together."""
 
     POD = "Pod"
     ROLE = "Role"
@@ -35,7 +35,7 @@ class RestartScope(StrEnum):
 
 
 class CleanPods(StrEnum):
-    """Which pods are removed once the job has ended."""
+    """Which pods are deleted after the job has ended."""
 
     NONE = "None"
     UNFINISHED = "Unfinished"
@@ -43,99 +43,100 @@ class CleanPods(StrEnum):
 
 
 class Since(StrEnum):
-    """What a deadline counts from."""
+    """From when a deadline counts."""
 
     STARTED = "Started"
     RUNNING = "Running"
 
 
 class Restart(Struct, frozen=True, gc=False):
-    """When a replica of a role is tried again."""
+    """When a replica of a role is restarted."""
 
     causes: frozenset[CauseKind] = frozenset()
-    #: Exit codes that may be tried again, as inclusive ranges; None: any.
+    #: Exit codes that are restarted, as inclusive ranges; None: any.
     codes: tuple[tuple[int, int], ...] | None = None
-    #: Causes that do not use up the budget.
+    #: Causes that do not use the budget.
     free: frozenset[CauseKind] = frozenset()
     #: The budget of the role, or of each replica with `per_replica`; None: unlimited.
     limit: int | None = None
     per_replica: bool = False
     scope: RestartScope = RestartScope.POD
-    #: A restart counts on every role that it takes along, not only on the one that caused it.
+    #: A restart counts on every role that it restarts, not only on the role that caused it.
     shared: bool = False
-    #: Where exit codes decide: what failed without a word of a container that counts is tried again, too.
-    beside: bool = True
+    #: If exit codes decide: also restart after the failure of a container that is not a main container.
+    retries_other_containers: bool = True
 
     def answers(self, why: CauseKind) -> bool:
-        """Whether this cause is answered; sick GPUs are as good as a lost node."""
+        """Return whether the policy restarts after this cause. Failed GPUs count like a lost node."""
         return why in self.causes or (why is CauseKind.DEVICE and CauseKind.NODE_LOST in self.causes)
 
     @property
     def uncounted(self) -> frozenset[CauseKind]:
-        """What never uses up a budget; a pod that somebody removed is made again as a matter of course."""
+        """Causes that never use a budget. A pod that was deleted from outside is replaced for free."""
         free = self.free | {CauseKind.DEVICE} if CauseKind.NODE_LOST in self.free else self.free
         return free if self.answers_removal else free | {CauseKind.DELETED}
 
     @property
     def answers_removal(self) -> bool:
-        """A pod that somebody removed takes its scope along: its peers hold its old address."""
+        """Whether a pod that was deleted from outside restarts its scope, because its peers hold its old address."""
         return self.scope is not RestartScope.POD and CauseKind.DELETED in self.causes
 
 
 class Elastic(Struct, frozen=True, gc=False):
-    """The bounds within which a role may be resized while it runs."""
+    """The bounds for a role's size while it runs."""
 
     least: int
     most: int
-    #: The role is resized to what can run: smaller when pods find no place, larger again when there is room.
+    #: The role is sized automatically: smaller when pods find no node, larger when there is room again.
     auto: bool = False
 
 
 class Role(Struct, frozen=True, dict=True):
-    """One role of a job: so many replicas of one template."""
+    """One role of a job: a number of replicas of one template."""
 
     name: str
     replicas: int
     template: Body
     restart: Restart = Restart()
     elastic: Elastic | None = None
-    #: Set by `core.elastic`: what is asked for, within the bounds; `replicas` is then the size that is in force.
+    #: Set by `core.autosize`: the requested size within the bounds. `replicas` is then the current size.
     wanted: int | None = None
-    #: What a change of its size takes along, since peers hold the old world in their environment; None: nothing.
+    #: What a resize restarts, because pods hold the old size in their environment; None: nothing.
     resize: RestartScope | None = None
-    #: The key, at the site's elastic server, under which replicas learn of a new size themselves; empty: nowhere.
+    #: The key at the site's elastic server where replicas look up a new size; empty: none.
     size_key: str = ""
     #: Roles of a lower stage are created first; with `awaits_running` they must also run first.
     stage: int = 0
     awaits_running: bool = False
-    #: Containers whose end decides the replica although others still run; empty: the pod's phase decides.
-    mains: frozenset[str] = frozenset()
-    #: Seconds after which a container that cannot be made fails its replica; None: it is waited for.
+    #: Containers whose end decides the replica while others still run; empty: the pod's phase decides.
+    main_containers: frozenset[str] = frozenset()
+    #: Seconds after which a container that cannot be created fails its replica; None: never.
     patience: float | None = None
-    #: A pod whose containers cannot be made is replaced from time to time, as `Site.creating` says.
-    recreates: bool = False
-    #: Each replica has a service of its own name.
+    #: A pod whose containers cannot be created is replaced from time to time, as `Site.creating` says.
+    recreates_pods: bool = False
+    #: Each replica has a service with its own name.
     service: bool = False
-    #: The ConfigMap without which its containers do not start: it is among the extras, of one attempt at the whole
-    #: job, and gone before pods of the next are made. Until it is there its absence is no mistake.
+    #: The ConfigMap that its containers wait for. It is an extra of one attempt of the whole job, and is deleted before
+    #: pods of the next attempt are created. A container that waits for it has no creation error.
     gate: str = ""
-    #: Each replica has so many ports in a row for itself, where it shares a machine's: `hosted`, or without networks.
+    #: Number of consecutive ports for each replica, where replicas share a machine's ports: if `uses_host_ports` is
+    #: set, or if pods have no network of their own.
     ports: int = 0
-    hosted: bool = False
+    uses_host_ports: bool = False
 
     @property
-    def resizes(self) -> bool:
-        """It resizes itself to what can run, and so lives with nodes that fail."""
+    def is_autosized(self) -> bool:
+        """Whether the role is sized automatically; it then also restarts after node failures."""
         return self.elastic is not None and self.elastic.auto
 
     @property
-    def told(self) -> bool:
-        """Its size is remembered: somebody was told of it."""
+    def records_size(self) -> bool:
+        """Whether the ledger stores the size, because pods know it."""
         return self.resize is not None or bool(self.size_key)
 
     @property
-    def bond(self) -> RestartScope:
-        """Whose pods begin together: none of a new attempt is made while one of an old attempt may still answer."""
+    def barrier_scope(self) -> RestartScope:
+        """Whose pods start together: none of a new attempt is created while a pod of an old attempt still runs."""
         scopes = (self.restart.scope, self.resize)
         return (
             RestartScope.JOB
@@ -146,8 +147,8 @@ class Role(Struct, frozen=True, dict=True):
         )
 
     @cached_property
-    def extended(self) -> Mapping[str, int]:
-        """What a pod of it asks for beside the usual, by resource: GPUs and their like. Found once."""
+    def extended_resources(self) -> Mapping[str, int]:
+        """Extended resources (GPUs and similar) that a pod requests, by name. Cached."""
         total: dict[str, int] = {}
         for container in (self.template.get("spec") or {}).get("containers") or ():
             asked = container.get("resources") or {}
@@ -156,18 +157,18 @@ class Role(Struct, frozen=True, dict=True):
                     total[name] = total.get(name, 0) + count(amount)
         return MappingProxyType(total)
 
-    def survives(self, why: CauseKind) -> bool:
-        """Whether a replica that ended so may be tried again."""
-        return self.restart.answers(why) or (self.resizes and why in _NODE)
+    def may_retry(self, why: CauseKind) -> bool:
+        """Return whether a replica may be restarted after this cause."""
+        return self.restart.answers(why) or (self.is_autosized and why in _NODE_CAUSES)
 
     @property
     def uncounted(self) -> frozenset[CauseKind]:
-        """What never uses up its budget."""
-        return self.restart.uncounted | _NODE if self.resizes else self.restart.uncounted
+        """Causes that never use the role's budget."""
+        return self.restart.uncounted | _NODE_CAUSES if self.is_autosized else self.restart.uncounted
 
 
 class CleanUp(Struct, frozen=True, gc=False):
-    """What is removed after each kind of end: `ended` by a deadline or on request, `lost` by a lost node."""
+    """Which pods are deleted after each kind of end: `ended` by a deadline or on request, `lost` by a lost node."""
 
     succeeded: CleanPods = CleanPods.NONE
     failed: CleanPods = CleanPods.NONE
@@ -184,16 +185,16 @@ class Deadline(Struct, frozen=True, gc=False):
 
 
 class RequestedEnd(Struct, frozen=True, gc=False):
-    """Somebody asked the job to end: the kind's word for it, what they said, and how they said it."""
+    """A request to end the job: the kind's name for that end, the message, and where the request is."""
 
     word: str
     message: str = ""
     succeeded: bool = False
-    #: What on the job asks for it, such as `annotation Preempted`.
+    #: The part of the job that holds the request, such as `annotation Preempted`.
     by: str = ""
 
-    def told(self, message: str) -> str:
-        """Who asked for the end, and what they said."""
+    def describe(self, message: str) -> str:
+        """Return who asked for the end, with the message."""
         asked = f"{self.by} asked for this end" if self.by else "somebody asked for this end"
         return f"{asked}: {message}" if message else asked
 
@@ -203,63 +204,64 @@ class Lifecycle(Struct, frozen=True, gc=False):
 
     suspended: bool = False
     clean: CleanUp = CleanUp()
-    #: Restarts of all roles together; exceeding it fails the job.
+    #: Limit for restarts of all roles together; exceeding it fails the job.
     backoff_limit: int | None = None
-    #: The restart that would reach it fails the job already; not only the one beyond it. So 0 and 1 mean the same.
+    #: The restart that would reach the limit already fails the job, so 0 and 1 mean the same.
     fails_at_limit: bool = False
-    #: Restarts inside a pod, by the kubelet, count too.
+    #: Restarts by the kubelet inside a pod count too.
     counts_in_place: bool = False
     deadline: Deadline | None = None
     #: Seconds within which every replica must have run once.
     start_deadline: float | None = None
-    #: Seconds after the end at which the job itself is removed.
+    #: Seconds after the end until the job itself is removed.
     ttl: float | None = None
     ending: RequestedEnd | None = None
 
     @property
     def restarts_allowed(self) -> int | None:
-        """How many restarts of all roles together there may be."""
+        """How many restarts of all roles together are allowed."""
         limit = self.backoff_limit
         return limit if limit is None or not self.fails_at_limit else max(limit - 1, 0)
 
 
 class Gang(Struct, frozen=True, gc=False):
-    """All or nothing: the group object's API, and the phases in which pods may be made (none: at any time)."""
+    """Gang scheduling: the API of the group object, and the phases in which pods may be created (empty: all)."""
 
     api: str
-    admits: frozenset[str] = frozenset()
-    #: Fields of the group's spec that are set when it is made and are others' to change from then on.
-    keeps: frozenset[str] = frozenset()
-    #: Others that will do where this one is not installed, best first.
-    instead: tuple["Gang", ...] = ()
-    #: The name that pods ask for its scheduler by; empty: the kind sees to that itself.
+    admitting_phases: frozenset[str] = frozenset()
+    #: Fields of the group's spec that are set at creation; others may change them afterwards.
+    create_only_fields: frozenset[str] = frozenset()
+    #: Gangs to use if this one is not installed, best first.
+    alternatives: tuple["Gang", ...] = ()
+    #: The scheduler name for pods; empty: the kind sets it.
     scheduler: str = ""
-    #: The operator's word for it, where a kind leaves the choice to the operator; `*`: any that no other has.
+    #: The value of the operator's gang option that selects this gang, if a kind leaves the choice to the operator; `*`:
+    #: any value that selects no other gang.
     word: str = ""
-    #: The job asks for a gang itself; else it is one only where the operator is told a scheduler for them.
+    #: The job requests a gang itself. Otherwise it is one only if the operator has a gang scheduler.
     asked: bool = True
 
     def wanted(self, site: Site) -> bool:
-        """Whether the job is a gang in this place."""
+        """Return whether the job is a gang at this site."""
         return self.asked or bool(self.word and site.gang_scheduler)
 
     def at(self, site: Site) -> "Gang | None":
-        """The one that this place has, if one is wanted."""
+        """Return the gang to use at this site, if one is wanted and installed."""
         choices = self.choices(site.gang_scheduler) if self.wanted(site) else ()
         return next((one for one in choices if one.api in site.gangs), None)
 
     def choices(self, word: str = "") -> tuple["Gang", ...]:
-        """All that will do where the operator is told so, best first."""
-        every = (self, *self.instead)
-        return meant(every, word) if self.word else every
+        """Return all usable gangs for the operator's option, best first."""
+        every = (self, *self.alternatives)
+        return selected_gangs(every, word) if self.word else every
 
-    def called(self, site: Site) -> str:
-        """What its scheduler is called in this place."""
+    def scheduler_at(self, site: Site) -> str:
+        """Return the name of its scheduler at this site."""
         return site.gang_scheduler if self.word == "*" and site.gang_scheduler else self.scheduler
 
 
-def meant(gangs: tuple[Gang, ...], word: str) -> tuple[Gang, ...]:
-    """Those that the operator's word is for; without one, all."""
+def selected_gangs(gangs: tuple[Gang, ...], word: str) -> tuple[Gang, ...]:
+    """Return the gangs that the operator's option selects; all without the option."""
     if not word:
         return gangs
     named = word.lower() if any(one.word == word.lower() for one in gangs) else "*"
@@ -267,7 +269,7 @@ def meant(gangs: tuple[Gang, ...], word: str) -> tuple[Gang, ...]:
 
 
 class Replica(Struct, frozen=True, gc=False):
-    """One replica that is to be made."""
+    """One replica to create."""
 
     role: Role
     index: int
@@ -276,30 +278,30 @@ class Replica(Struct, frozen=True, gc=False):
 
 
 class Dialect(Protocol):
-    """How a kind spells its objects. Pure; `core.render` adds what all kinds share: name, owner, our labels."""
+    """How a kind builds its objects. Pure; `core.render` adds what all kinds share: name, owner, our labels."""
 
     def pod(self, job: "Job", replica: Replica, site: Site) -> Body:
-        """`metadata` (labels, annotations) and `spec` of the pod."""
+        """Return `metadata` (labels, annotations) and `spec` of the pod."""
         ...
 
     def service(self, job: "Job", replica: Replica, site: Site) -> Body:
-        """`metadata` and `spec` of the replica's service; asked only where the role has one."""
+        """Return `metadata` and `spec` of the replica's service, if the role has services."""
         ...
 
     def extras(self, job: "Job", observed: Observed, site: Site) -> tuple[Body, ...]:
-        """Whole objects of the job itself that should exist now; those that should not outlive it are left out then.
+        """Return the objects of the whole job that should exist now. After the job has ended, only those that stay.
 
-        Of a job with a gate `observed` has only pods that count: of the current attempt, and not on their way out.
+        For a job with a gate, `observed` holds only pods of the current attempt that are not being deleted.
         """
         ...
 
     def endpoints(self, job: "Job") -> Mapping[str, tuple[int, ...]]:
-        """Roles whose replicas pods are told of, each with its ports: the arguments with which `site` is asked."""
+        """Return the roles whose addresses pods contain, each with its ports, for `Site.host` and `Site.port`."""
         ...
 
 
 class Job(Struct, frozen=True, kw_only=True, dict=True):
-    """A job, whatever its kind."""
+    """A job of any kind."""
 
     key: Key
     uid: str
@@ -315,45 +317,45 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     ledger: Ledger = Ledger()
     #: The job object is being deleted.
     deleting: bool = False
-    #: What is wrong with a manifest that got this far; such a job is never run.
+    #: Why the manifest cannot be run; empty: it can.
     invalid: str = ""
-    #: Its stored state cannot be read, so nothing is known of what it has come to: nothing is touched.
+    #: The stored ledger cannot be read, so nothing is changed.
     unreadable: bool = False
-    #: Another controller looks after it: nothing is touched, nothing is said.
+    #: Another controller manages it: nothing is changed or reported.
     unmanaged: bool = False
-    #: Who wrote the status of this unfinished job, which holds no ledger of ours. Unless it has children of ours,
-    #: nothing is touched, and people are told.
+    #: The writer of this unfinished job's status, which holds no ledger of ours. Unless children of ours exist, nothing
+    #: is changed, and an event says so.
     foreign: str = ""
-    #: Somebody has handed the job over to us: children that another controller made for it give way to ours.
+    #: The job was handed over to us: children of another controller are replaced by ours.
     handed_over: bool = False
-    #: The finalizers to leave on it when it is deleted, where others are on it that nobody answers for any more.
+    #: The finalizers to keep when the job is deleted; None: no change. The others have no controller any more.
     finalizers: tuple[str, ...] | None = None
-    #: What people should be told once, when the job is accepted: (reason, message).
+    #: Notices for the time when the job is accepted: (reason, message).
     remarks: tuple[tuple[str, str], ...] = ()
 
     @cached_property
-    def gated(self) -> bool:
-        """A role of it has a gate. Like what follows, found once and asked in every pass."""
+    def has_gate(self) -> bool:
+        """Whether a role has a gate. This and the next three are cached, because every pass reads them."""
         return any(role.gate for role in self.roles)
 
     @cached_property
-    def ported(self) -> bool:
-        """A role of it wants ports of its own."""
+    def has_ports(self) -> bool:
+        """Whether a role needs ports of its own."""
         return any(role.ports for role in self.roles)
 
     @cached_property
-    def told(self) -> bool:
-        """Somebody is told of the size of a role of it."""
-        return any(role.told for role in self.roles)
+    def records_size(self) -> bool:
+        """Whether the ledger stores the size of a role."""
+        return any(role.records_size for role in self.roles)
 
     @cached_property
-    def resizing(self) -> bool:
-        """A role of it resizes itself."""
-        return any(role.resizes for role in self.roles)
+    def has_autosized_role(self) -> bool:
+        """Whether a role is sized automatically."""
+        return any(role.is_autosized for role in self.roles)
 
     @property
     def world(self) -> str:
-        """Which attempt at the job as a whole this is: another word as soon as a role begins anew."""
+        """A hash that identifies the attempt of the whole job. It changes when a role gets a new epoch."""
         epochs = {book.name: book.epoch for book in self.ledger.roles}
         text = " ".join(f"{role.name}:{epochs.get(role.name, 0)}" for role in self.roles)
         return blake2b(f"{self.uid} {text}".encode(), digest_size=4).hexdigest()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The durable state of a job: `status.trainwright`, one closed schema that all kinds share.
 
-Everything that must outlive a kill -9 is here or on a child object. `core` reads the stored one and returns the next;
-the engines write it; nothing else decides. Replica sets are index text (`model.indexes`), so size stays bounded.
+Everything that must survive a kill is here or on a child object. `core` reads the stored ledger and returns the next;
+the engines write it. Sets of replicas are stored as short texts (`model.units`), so the size stays bounded.
 """
 
 from datetime import datetime
@@ -16,11 +16,11 @@ from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.meta import Wire
 from trainwright.model.rule import Result
 
-#: How many of the latest failures are kept word for word.
+#: How many of the latest failures are kept in full.
 KEPT_FAILURES = 8
-#: How many nodes are remembered.
+#: How many nodes the quarantine list holds.
 KEPT_NODES = 64
-#: Longest text in a ledger that is not a message of a cause.
+#: Longest text in a ledger, in characters, except messages of causes.
 LONGEST_TEXT = 4096
 
 Indexes = Annotated[str, Limits(max_length=131072, pattern=r"^[0-9,:-]*$")]
@@ -29,7 +29,7 @@ Text = Annotated[str, Limits(max_length=LONGEST_TEXT)]
 
 
 class Phase(StrEnum):
-    """Where a job is. `core.observe` has the table of moves; each kind has its own words for them."""
+    """The phase of a job. `core.observe` has the table of transitions; each kind has its own names for phases."""
 
     NEW = ""
     PENDING = "Pending"
@@ -47,50 +47,50 @@ class Reason(StrEnum):
     RULE = "Rule"  # a success or failure rule was fulfilled
     UNREACHABLE = "Unreachable"  # no success rule can be fulfilled any more
     BACKOFF_LIMIT = "BackoffLimit"  # the job's restart budget is used up
-    DEADLINE = "Deadline"  # it ran longer than it may
-    START_DEADLINE = "StartDeadline"  # it did not start in time
-    EXTERNAL = "External"  # somebody asked for this end
+    DEADLINE = "Deadline"  # the job was active for too long
+    START_DEADLINE = "StartDeadline"  # the job did not start in time
+    EXTERNAL = "External"  # the end was requested from outside
     INVALID = "Invalid"  # the manifest cannot be run
 
 
 class Hold(Wire, frozen=True, gc=False):
-    """These replicas are not created before then (back-off)."""
+    """These replicas are not created before `until` (back-off)."""
 
     until: datetime
     indexes: Indexes
 
 
-class Spell(Wire, frozen=True, gc=False):
-    """The containers of these replicas have not been made since then, whichever pod it was."""
+class StuckPeriod(Wire, frozen=True, gc=False):
+    """The containers of these replicas cannot be created since then, also in replaced pods."""
 
     since: datetime
     indexes: Indexes
 
 
 class SizeCap(Wire, frozen=True, gc=False):
-    """What a role that resizes itself was last resized to, and why."""
+    """The last automatic size of a role, and the reason."""
 
     at: datetime
-    #: Not more than so many for now; -1: as many as are wanted.
+    #: Largest size for now; -1: the wanted size.
     most: int = -1
     why: Text = ""
-    #: It was made larger then, not smaller.
+    #: The role grew then; otherwise it shrank.
     grew: bool = False
-    #: How often in a row there was no room for more, or not for long.
+    #: How often in a row a search for nodes failed, or a larger size did not last.
     tries: int = 0
 
 
 class PendingRestart(Wire, frozen=True, gc=False):
-    """A restart that is decided and has not happened: no pod of the new attempt exists."""
+    """A restart that is decided but not complete: no pod of the new attempt exists."""
 
     cause: CauseKind
     indexes: Indexes
-    #: One restart of all these replicas, which has happened once the first of them has its pod; else one for each.
+    #: One restart of all these replicas, complete with the first new pod; otherwise one restart for each.
     together: bool = False
 
 
 class RoleLedger(Wire, frozen=True, gc=False):
-    """What is remembered of a role. A replica's attempt is the role's epoch plus the retries of its index."""
+    """The state of a role. A replica's attempt is the role's epoch plus the retries of its index."""
 
     name: Text
     epoch: int = 0
@@ -98,32 +98,31 @@ class RoleLedger(Wire, frozen=True, gc=False):
     restarts: dict[str, int] = field(default_factory=dict)
     succeeded: Indexes = ""
     failed: Indexes = ""
-    #: Replicas 0 … reached-1 have existed; one of them that is missing has been taken away.
+    #: Replicas 0 to reached-1 have existed; if one of them is missing, it was deleted.
     reached: int = 0
     holds: Annotated[tuple[Hold, ...], Limits(max_length=64)] = ()
-    #: The size that the pods of this epoch were made for, where peers are told of it; -1: nobody is, or not yet.
+    #: The size that the pods of this epoch know; -1: none.
     size: int = -1
-    #: Where pods are replaced whose containers cannot be made: which, and since when.
-    stuck: Annotated[tuple[Spell, ...], Limits(max_length=64)] = ()
+    #: Replicas whose containers cannot be created, and since when, in roles that replace such pods.
+    stuck: Annotated[tuple[StuckPeriod, ...], Limits(max_length=64)] = ()
     ceiling: SizeCap | None = None
-    #: Restarts that each replica was charged with, where the budget is the replica's own. Once the job has ended, only
-    #: those of the replica whose failure decided it.
+    #: Restarts charged to each replica, if replicas have their own budget. After the end of the job only those of the
+    #: replica whose failure decided it.
     charged: Row = ""
     pending: Annotated[tuple[PendingRestart, ...], Limits(max_length=64)] = ()
-    #: Of `restarts`, by cause: those that people are not shown. No pod was made for them, or another role shows them.
+    #: The part of `restarts`, by cause, that is not shown: no pod was created for them, or another role shows them.
     hidden: dict[str, int] = field(default_factory=dict)
-    #: Restarts inside pods (by the kubelet) that `restarts` leaves out: of pods that were replaced, and of all pods
-    #: once the job has ended.
+    #: Restarts by the kubelet that are not in `restarts`: of replaced pods, and of all pods after the job's end.
     inside: int = 0
 
     def made(self, free: frozenset[CauseKind] = frozenset()) -> int:
-        """Restarts that have happened, those for these causes left out. The one number that people are shown."""
+        """Return the restarts that have happened, without those for `free` causes. This is the number that is shown."""
         kept = [cause for cause in self.restarts if cause not in free]
         return sum(self.restarts[cause] - self.hidden.get(cause, 0) for cause in kept)
 
 
 class Failure(Wire, frozen=True, gc=False):
-    """One failure of a replica, kept for people: which, when, why."""
+    """One failure of a replica: which, when, why."""
 
     role: Text
     index: int
@@ -141,7 +140,7 @@ class Outcome(Wire, frozen=True, gc=False):
     at: datetime
     rule: Text = ""
     message: Text = ""
-    #: The word a kind ends with when somebody asked for the end (`Preempted`).
+    #: The kind's name for a requested end, such as `Preempted`.
     word: Text = ""
     failure: Failure | None = None
 
@@ -156,13 +155,13 @@ class Times(Wire, frozen=True, gc=False):
 
 
 class Avoided(Wire, frozen=True, gc=False):
-    """A node that is under suspicion, or that has failed a replica and gets no other for now."""
+    """A node whose GPUs look unhealthy, or that has failed a replica and gets no other for now."""
 
     node: Text
     since: datetime
     why: CauseKind
     failed: bool = False
-    #: It is well again, and forgotten then if it stays so.
+    #: The node is healthy again. It leaves the list at this time if it stays healthy.
     until: datetime | None = None
 
 
@@ -174,9 +173,9 @@ class Ledger(Wire, frozen=True, gc=False):
     roles: Annotated[tuple[RoleLedger, ...], Limits(max_length=64)] = ()
     outcome: Outcome | None = None
     times: Times = Times()
-    #: How often the job has left suspension; from the first time on, resume settings are in force.
+    #: How often the job was resumed. After the first time, resume settings apply.
     resumes: int = 0
     failures: Annotated[tuple[Failure, ...], Limits(max_length=KEPT_FAILURES)] = ()
-    #: Ports handed out, by name; written before the first pod that uses them.
+    #: First assigned ports by replica name; stored before the first pod that uses them.
     ports: dict[str, int] = field(default_factory=dict)
     avoided: Annotated[tuple[Avoided, ...], Limits(max_length=KEPT_NODES)] = ()

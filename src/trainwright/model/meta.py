@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who an object is: keys, owners, the metadata we read, and the names of our own labels.
-
-Used by every other module of `model`; the labels are written by `core.render` and read by `core.observe`.
-"""
+"""Identity of objects: keys, owners, the metadata that we read, and the names of our labels and annotations."""
 
 from datetime import datetime
 
@@ -14,33 +11,33 @@ JOB_UID = f"{PREFIX}/job-uid"
 ROLE = f"{PREFIX}/role"
 INDEX = f"{PREFIX}/index"
 ATTEMPT = f"{PREFIX}/attempt"
-#: In place of the attempt: the pod is no replica, it holds a place for one that may come.
+#: Value of the attempt label of a spare: not a replica, but a pod that reserves a node for one.
 SPARE = "spare"
 #: Annotation on pods of the embedded engine: the address that was reserved for their name.
 ADDRESS = f"{PREFIX}/address"
-#: What the id of a container begins with that our own supervisor ran: its end is known exactly.
+#: Prefix of the ids of containers that our own supervisor runs. It reports their end exactly.
 CONTAINER_SCHEME = "trainwright://"
-#: Annotation on pods of the embedded engine: the devices that they were given, as JSON: ids by resource name.
+#: Annotation on pods of the embedded engine: their devices, as JSON (ids by resource name).
 DEVICES = f"{PREFIX}/devices"
-#: Annotation on children that are kept in step: what they were last made from.
+#: Annotation on extras: a hash of the body that they were last written from.
 DIGEST = f"{PREFIX}/digest"
-#: Annotation on a ConfigMap that pods wait for: the attempt at the whole job that it speaks of.
+#: Annotation on a gate: the attempt of the whole job that it belongs to.
 WORLD = f"{PREFIX}/world"
-#: On the same: a print of each pod's address, in the order of roles and indexes.
-PLACES = f"{PREFIX}/places"
-#: Annotation on a job, `true`: it is handed over to us, although another controller wrote its status.
+#: Annotation on a gate: a hash of each pod's address, in the order of roles and indexes.
+ADDRESS_HASHES = f"{PREFIX}/places"
+#: Annotation on a job: `true` hands it over to us although another controller wrote its status.
 ADOPT = f"{PREFIX}/adopt"
 
 
 class Wire(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """Base of everything that is decoded from or written to an API server.
+    """Base of all structs that are decoded from or sent to an API server.
 
-    Frozen and invisible to the garbage collector: decoded trees hold no cycles, and 40,000 must not cost a pause.
+    Not tracked by Python's garbage collector: decoded objects hold no cycles, and 40,000 must not cause a pause.
     """
 
 
 class Key(Struct, frozen=True, gc=False, order=True):
-    """Namespace and name, the way queues and caches address a job."""
+    """Namespace and name of a job."""
 
     namespace: str
     name: str
@@ -49,11 +46,11 @@ class Key(Struct, frozen=True, gc=False, order=True):
         return f"{self.namespace}/{self.name}"
 
     def replica_prefix(self, role: str) -> str:
-        """What the names of all replicas of a role of this job begin with; the index follows."""
+        """Return the prefix of the names of a role's replicas; the index follows."""
         return f"{self.name}-{role.lower()}-"
 
     def replica_name(self, role: str, index: int) -> str:
-        """The name of a replica's pod and of its service, in every kind."""
+        """Return the name of a replica's pod and service, in every kind."""
         return f"{self.replica_prefix(role)}{index}"
 
 
@@ -69,7 +66,7 @@ class Owner(Wire, frozen=True, gc=False):
 
 
 class Meta(Wire, frozen=True, gc=False):
-    """The metadata of a child, narrow: no annotations, no managedFields."""
+    """The metadata of a child, without annotations and managedFields."""
 
     name: str = ""
     namespace: str = ""
@@ -83,7 +80,7 @@ class Meta(Wire, frozen=True, gc=False):
 
     @property
     def controller(self) -> Owner | None:
-        """The one owner that controls this object, if any."""
+        """The owner that controls this object, if any."""
         return next((owner for owner in self.owner_references or () if owner.controller), None)
 
 

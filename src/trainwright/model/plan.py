@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one pass concluded: each replica's state, counts, and the next ledger. `core` makes it, a kind renders it.
+"""The result of a pass: the state of each replica, the next ledger, and a `Plan` of what to do.
 
-Effects as values. `core.reconcile` returns a `Plan`; an engine carries it out in this order:
-
-status (with its resourceVersion) → patches → deletes (with UID) → creates → announces → events, and nothing more once
-one is refused as out of date. So a kill between any two writes loses nothing: what was decided is stored, or decided
-again.
+An engine executes a plan in this order: status (with its resourceVersion), patches, deletes (with UID), creates,
+announces, events. It stops when a write is refused as out of date. A kill between two writes loses nothing: a decision
+is either stored or made again.
 """
 
 from enum import StrEnum
@@ -21,28 +19,28 @@ from trainwright.model.units import Time
 
 
 class State(StrEnum):
-    """What is concluded of a replica from what is observed of it."""
+    """The state of a replica."""
 
-    WAITING = "Waiting"  # no pod of its attempt yet
-    STARTING = "Starting"  # a pod, not running yet
+    WAITING = "Waiting"  # no pod of its current attempt
+    STARTING = "Starting"  # its pod does not run yet
     RUNNING = "Running"
-    STOPPING = "Stopping"  # its pod is being removed by somebody else; a new one follows
+    STOPPING = "Stopping"  # another client is deleting its pod; a new one follows
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
-    LOST = "Lost"  # its node is
+    LOST = "Lost"  # its node is lost
 
 
 class ReplicaState(Struct, frozen=True, gc=False):
-    """One replica: what there is of it, and what that means."""
+    """One replica: its pod and its state."""
 
     index: int
     attempt: int
     state: State
     pod: Pod | None = None
     cause: Cause | None = None
-    #: Ended, and will not be tried again.
+    #: It has ended and is not restarted.
     final: bool = False
-    #: The pod of an older attempt, while it is still there.
+    #: The pod of an older attempt, while it exists.
     old: Pod | None = None
 
 
@@ -54,32 +52,32 @@ class RoleState(Struct, frozen=True, gc=False):
     running: int = 0
 
     @property
-    def calm(self) -> bool:
-        """Every replica runs: most passes over most jobs need to know no more."""
+    def all_running(self) -> bool:
+        """Whether every replica runs. Most passes need no more than this."""
         return self.running == len(self.replicas)
 
     def count(self, *states: State) -> int:
-        """How many replicas are in one of these states."""
+        """Return how many replicas are in one of these states."""
         return sum(seen.state in states for seen in self.replicas)
 
 
 class Status(Struct, frozen=True, gc=False):
-    """The conclusion of a pass."""
+    """The result of a pass that a kind renders into its status."""
 
     ledger: Ledger
     roles: tuple[RoleState, ...]
-    #: Children that could not be made, by name: what the engine was told.
+    #: Children that could not be created, by name, with the reason.
     refused: dict[str, str] = {}
-    #: The outcome is decided but pods that must go are still there.
+    #: The outcome is decided, but pods that must be deleted still exist.
     cleaning: bool = False
-    #: What is wrong with an edit that cannot be applied; the job goes on as it was.
+    #: Why an edit cannot be applied; the job continues with the old manifest.
     invalid: str = ""
 
 
 class Create(Struct, frozen=True, gc=False):
-    """Make this object. If it exists: ours is adopted, a terminating one is waited for, a foreign one is a refusal.
+    """Create this object. If it exists: ours is adopted, a terminating one is waited for, a foreign one is a refusal.
 
-    Of a job that was handed over, one that another controller made for this very job is removed first.
+    If the job was handed over, a child of the previous controller is deleted first.
     """
 
     body: Body
@@ -92,7 +90,7 @@ class Create(Struct, frozen=True, gc=False):
 
 
 class Delete(Struct, frozen=True, gc=False):
-    """Remove this object, and only this one (UID). `force`: do not wait for a node that will not answer."""
+    """Delete exactly this object (UID). `force`: do not wait for the node's answer."""
 
     kind: str
     name: str
@@ -103,7 +101,7 @@ class Delete(Struct, frozen=True, gc=False):
 
 
 class Patch(Struct, frozen=True, gc=False):
-    """Merge this into the object, and only this one (UID)."""
+    """Merge this body into exactly this object (UID)."""
 
     kind: str
     name: str
@@ -114,9 +112,9 @@ class Patch(Struct, frozen=True, gc=False):
 
 
 class Announce(Struct, frozen=True, gc=False):
-    """Have replicas find this under the key that they keep at the site's elastic server; where they keep none, nothing.
+    """Publish a value under a key at the site's elastic server. Nothing happens if no replica uses the key.
 
-    Asked for in every pass of a live job, so nothing has to remember whether it was done.
+    Every pass of a live job repeats this, so nothing stores whether it was done.
     """
 
     key: str
@@ -124,12 +122,12 @@ class Announce(Struct, frozen=True, gc=False):
 
 
 class Write(StrEnum):
-    """Whether the ledger must be stored: at once, along with the next write (or after a while), or not at all.
+    """Whether the ledger must be stored: at once, with the next write (or after a while), or not at all.
 
-    The kind's own status is rendered after each pass and may differ although the ledger does not (an image cannot be
-    pulled, a pod was cleaned up): an engine compares it with what is stored, and writes phase and conditions at once,
-    counts with the next write or after a while. Until it has written what may wait, it passes its own latest ledger to
-    `reconcile`, not the stored one.
+    The kind's own status is rendered after each pass and may change although the ledger does not (an image cannot be
+    pulled, a pod was cleaned up). An engine compares it with the stored status: it writes a new phase or condition at
+    once, and counts with the next write or after a while. Until it has written a delayed ledger, it passes its own
+    latest ledger to `reconcile`.
     """
 
     NOW = "Now"
@@ -138,7 +136,7 @@ class Write(StrEnum):
 
 
 class Plan(Struct, frozen=True, gc=False):
-    """What should happen, and what to report."""
+    """What to do, and what to report."""
 
     status: Status
     write: Write = Write.NOT
@@ -146,23 +144,23 @@ class Plan(Struct, frozen=True, gc=False):
     deletes: tuple[Delete, ...] = ()
     creates: tuple[Create, ...] = ()
     events: tuple[JobEvent, ...] = ()
-    #: Look again then, even if nothing happens.
+    #: Reconcile again at this time, even if nothing happens.
     wake: Time | None = None
-    #: The job's time to live is over: remove it.
+    #: The job's time to live is over: delete it.
     remove_job: bool = False
     announces: tuple[Announce, ...] = ()
-    #: The job is another controller's: nothing of it is written, not even its status.
+    #: Another controller manages the job: write nothing, not even its status.
     untouched: bool = False
 
     @property
     def empty(self) -> bool:
-        """Nothing to do, and no ledger to write; the rendered status may still differ from the stored one.
+        """Whether there is nothing to do and no ledger to write. The rendered status may still differ.
 
-        What is announced does not count: mostly it is known.
+        Announces do not count: usually the value is already published.
         """
-        return self.write is Write.NOT and not self.acts
+        return self.write is Write.NOT and not self.changes_objects
 
     @property
-    def acts(self) -> bool:
-        """It changes objects, besides the status of the job."""
+    def changes_objects(self) -> bool:
+        """Whether the plan changes objects besides the job's status."""
         return bool(self.patches or self.deletes or self.creates or self.remove_job)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a manifest, as values: where, what was found, what was expected, the nearest valid thing.
-
-`kinds` return them, all at once; the command line, the webhook and the status of a job that got in anyway print them.
-"""
+"""What is wrong with a manifest, as values: path, found value, expected value, nearest valid value."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -24,7 +21,7 @@ class Problem(Struct, frozen=True, gc=False, order=True):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that was probably meant, or nothing."""
+    """Return the known word that was probably meant, or an empty text."""
     if len(word) > 128:
         return ""
     by_lower = {name.lower(): name for name in known}
@@ -33,7 +30,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: short, on one line, never the whole tree."""
+    """Return a value as errors show it: short and on one line."""
     match value:
         case None:
             return "nothing (null)"

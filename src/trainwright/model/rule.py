@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules: when a job has succeeded or failed. One algebra, to which every kind's policies compile.
+"""Rules: when a job has succeeded or failed. The policies of every kind compile to them.
 
-`kinds` build rules, `core.rules` judges them in three values. A rule over nothing never decides anything.
+`core.verdict` evaluates rules. A rule over no replicas never decides anything.
 """
 
 from enum import StrEnum
@@ -10,21 +10,21 @@ from msgspec import Struct
 
 
 class Result(StrEnum):
-    """How a replica, or a job, ends."""
+    """How a replica or a job ends."""
 
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
 
 
 class Which(StrEnum):
-    """Which replicas of a role an atom speaks of, when it does not name them."""
+    """Which replicas of a role an atom is about, if it has no list of ranks."""
 
     EVERY = "Every"
     SOME = "Some"
 
 
 class Atom(Struct, frozen=True, gc=False):
-    """These replicas of this role ended so. A tuple of ranks means all of them."""
+    """These replicas of this role ended with this result. A tuple of ranks means all of them."""
 
     role: str
     which: Which | tuple[int, ...]
@@ -32,7 +32,7 @@ class Atom(Struct, frozen=True, gc=False):
 
 
 class AllOf(Struct, frozen=True, gc=False):
-    """Every rule holds. `text` is how the user wrote it."""
+    """Every rule holds. `text` is what the user wrote."""
 
     rules: tuple["Rule", ...]
     text: str = ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The facts of the place a job runs in, as one frozen value. Engines make it; `core` and the dialects read it."""
+"""The facts about the place where a job runs, as one frozen value."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,29 +10,29 @@ from trainwright.model.meta import Key
 
 
 class CreationRules(Struct, frozen=True, gc=False):
-    """What becomes of pods whose containers cannot be created: their image, their configuration."""
+    """What happens to pods whose containers cannot be created (image, configuration)."""
 
-    #: For so many seconds they are tried again and again.
+    #: For this many seconds such pods are replaced.
     restart_period: float = 1800.0
-    #: Seconds after which one such pod is replaced, within that time.
+    #: Seconds after which one such pod is replaced.
     duration_period: float = 900.0
-    #: After that time the replica fails; else it is waited for.
+    #: After `restart_period` the replica fails; otherwise it waits.
     fail: bool = False
 
 
 class DeviceRules(Struct, frozen=True, gc=False):
-    """What counts as a GPU, and how it is known that those of a node have failed."""
+    """Which resources are GPUs, and how their failure is recognized."""
 
     resources: frozenset[str] = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
-    #: Conditions of nodes, by type and status.
+    #: Conditions of nodes that mean a failure, by type and status.
     conditions: frozenset[tuple[str, str]] = frozenset(
         {
-            # node-problem-detector as AKS sets it up
+            # node-problem-detector on AKS
             ("GPUMissing", "True"),
             ("NVLinkStatusInactive", "True"),
             ("XIDErrors", "True"),
             ("UnhealthyNvidiaDevicePlugin", "True"),
-            # NVIDIA's NVSentinel: what DCGM watches, and Xids from the kernel's log
+            # NVIDIA's NVSentinel: DCGM health watches, and Xid errors from the kernel log
             ("GpuMemWatch", "True"),
             ("GpuPcieWatch", "True"),
             ("GpuNvlinkWatch", "True"),
@@ -47,30 +47,25 @@ class DeviceRules(Struct, frozen=True, gc=False):
             ("AcceleratedHardwareReady", "False"),
         }
     )
-    #: Keys of taints.
+    #: Keys of taints that mean a failure.
     taints: frozenset[str] = frozenset(
-        {
-            "nvidia.com/gpu-health",
-            "nvidia.com/gpu-error",
-            "nvidia.com/gpu-nvlink-error",
-            "nvidia.com/syslog-xid-error",
-        }
+        {"nvidia.com/gpu-health", "nvidia.com/gpu-error", "nvidia.com/gpu-nvlink-error", "nvidia.com/syslog-xid-error"}
     )
-    #: How long that must last, in seconds: a device plugin that is restarted has no GPUs for a moment.
+    #: Seconds that the failure must last. A restarting device plugin reports no GPUs for a moment.
     grace: float = 60.0
 
 
 class SizingRules(Struct, frozen=True, gc=False):
-    """How roles that resize themselves go about it."""
+    """How automatically sized roles change their size."""
 
-    #: Seconds that pods may be without a place before the role does without them.
+    #: Seconds that pods may wait for a node before the role shrinks.
     patience: float = 30.0
-    #: Seconds after a change of size before more is tried; twice as long each time there is no room.
+    #: Seconds after a resize before the role may grow; doubled each time there is no room.
     cooldown: float = 60.0
 
 
 class Endpoints(Struct, frozen=True, gc=False):
-    """Replicas of one role that others are told of: what their names begin with, how many, and at which ports."""
+    """Replicas of one role whose addresses pods contain: their name prefix, number and ports."""
 
     stem: str
     replicas: int
@@ -83,47 +78,47 @@ class Endpoints(Struct, frozen=True, gc=False):
 
 
 class Site(Struct, frozen=True):
-    """Cluster domain, the operator's settings, gang APIs found, and how addresses are written."""
+    """Cluster domain, operator settings, installed gang APIs, and how addresses are written."""
 
-    #: Appended to host names where a kind writes full ones.
+    #: Appended to host names by kinds that write full ones.
     domain: str = ""
-    #: Gang APIs that were found here, as `group/version`.
+    #: Installed gang APIs, as `group/version`.
     gangs: frozenset[str] = frozenset()
-    #: How long a node may be silent before its pods are given up, in seconds.
+    #: Seconds that a node may be not ready before its pods count as lost.
     node_grace: float = 60.0
-    #: How long past its deadline a terminating pod may linger on a lost node before it is removed by force.
+    #: Seconds after its deletion deadline until a pod on a lost node is deleted by force.
     linger: float = 30.0
-    #: GPUs, and when they have failed.
+    #: GPUs and their failures.
     devices: DeviceRules = DeviceRules()
-    #: How long a node that failed a replica must be well again before it is trusted with another.
-    distrust: float = 120.0
-    #: Roles that resize themselves.
+    #: Seconds that a failed node must be healthy before it gets another replica.
+    node_quarantine: float = 120.0
+    #: Automatically sized roles.
     sizing: SizingRules = SizingRules()
-    #: Containers that cannot be created, where a role has no word of its own on that.
+    #: Containers that cannot be created, for roles without their own setting.
     creating: CreationRules = CreationRules()
-    #: Which scheduler starts gangs, where a kind leaves that to the operator; empty: none.
+    #: The scheduler for gangs, if a kind leaves the choice to the operator; empty: none.
     gang_scheduler: str = ""
-    #: Where elastic jobs agree on their members, as `host:port,…`; empty: nowhere.
+    #: Where elastic jobs look up their size, as `host:port,…`; empty: nowhere.
     elastic_server: str = ""
-    #: Ports of nodes that may be handed out, the first and the last.
+    #: First and last port of nodes that may be assigned.
     host_ports: tuple[int, int] = (35000, 65000)
-    #: A replica can be reached by its name. Where it cannot (process runtime), replicas share the ports of one machine,
-    #: and the controller reserves a host and ports for each before it calls `reconcile`.
+    #: Replicas can be reached by name. If not (process runtime), they share the ports of one machine, and the
+    #: controller reserves a host and ports for each before it calls `reconcile`.
     names_resolve: bool = True
-    #: By job and name of a replica: the host that was reserved for it.
+    #: Reserved hosts, by job and replica name.
     hosts: Mapping[tuple[Key, str], str] = MappingProxyType({})
-    #: By job, name and the port that its kind would use: the port that was reserved for it.
+    #: Reserved ports, by job, replica name and the port that its kind would use.
     ports: Mapping[tuple[Key, str, int], int] = MappingProxyType({})
 
     @property
     def patience(self) -> float | None:
-        """Seconds after which a container that cannot be created fails its replica; None: it is waited for."""
+        """Seconds after which a container that cannot be created fails its replica; None: never."""
         return self.creating.restart_period if self.creating.fail else None
 
     def host(self, job: Key, name: str) -> str:
-        """How others reach the replica called `name`."""
+        """Return the host of the replica with this name."""
         return name if self.names_resolve else self.hosts.get((job, name), name)
 
     def port(self, job: Key, name: str, port: int) -> int:
-        """At which port others reach the replica called `name`, where its kind hands out `port`."""
+        """Return the port of the replica with this name, if its kind uses `port`."""
         return port if self.names_resolve else self.ports.get((job, name, port), port)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time and quantities: parse, compare, format. Called wherever a manifest or a clock value enters a decision.
+"""Times, quantities, and short texts for sets of replica indexes.
 
-Sets of replica indexes as short text: `0-3,7`, counts by index: `0-3:1,7:2`, and the same as a row: `1x4,0x3,2`.
-
-The durable state of a role keeps them in this form, so a job of 10,000 replicas stays within a few kilobytes.
-Read and written by `core.attempts`; text that is not of the form reads as empty: a status may not be ours.
+Indexes are written `0-3,7`, counts by index `0-3:1,7:2`, and the same as a row `1x4,0x3,2`. The ledger stores them in
+this form, so a job of 10,000 replicas needs a few kilobytes. A text in another form reads as empty, because another
+program may have written the status.
 """
 
 import re
@@ -23,18 +22,18 @@ _SUFFIXES: dict[str, Decimal] = {
     **{s: Decimal(1024) ** (i + 1) for i, s in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))},
 }
 _QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([eE][+-]?[0-9]{1,3})|([A-Za-z]{0,2}))")
-#: Kubernetes caps quantities at 2^63-1; a longer text is a mistake and would only burn time here.
-_LONGEST = 64
+#: Quantities in Kubernetes are at most 2^63-1; parsing a longer text would only waste time.
+_MAX_QUANTITY_LENGTH = 64
 
 
 def quantity(value: object) -> Decimal | None:
-    """A Kubernetes resource quantity as an exact number, or None if it is not one."""
+    """Return a Kubernetes resource quantity as an exact number, or None if it is not one."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if isinstance(value, int) and value.bit_length() > 192:
         return None
     text = str(value)
-    match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
+    match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_QUANTITY_LENGTH else None
     if match is None:
         return None
     number, exponent, suffix = match.groups()
@@ -49,42 +48,41 @@ def quantity(value: object) -> Decimal | None:
 
 @lru_cache(maxsize=128, typed=True)
 def count(amount: object) -> int:
-    """A quantity of things that come whole; what cannot be read is none."""
+    """Return a quantity as a whole number; 0 if it cannot be read."""
     found = quantity(amount)
     return int(found) if found is not None else 0
 
 
-#: Before everything: for what has no time of its own.
-BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+#: Used in comparisons for objects without a time.
+EARLIEST_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def whole(time: Time) -> Time:
-    """The time as Kubernetes writes it: UTC, whole seconds."""
+    """Return the time as Kubernetes writes it: UTC, whole seconds."""
     return time.astimezone(UTC).replace(microsecond=0)
 
 
 def after(time: Time, seconds: float) -> Time:
-    """That many seconds later."""
+    """Return the time this many seconds later."""
     return time + timedelta(seconds=seconds)
 
 
 def due(stamp: Time, seconds: float) -> Time:
-    """When that many seconds have certainly passed since a time that was read from the API.
+    """Return when this many seconds have certainly passed since a time from the API.
 
-    The rule for everything that happens by time alone: it is never early. Kubernetes cuts times to whole seconds, so
-    what is stamped 12:00:00 may have happened at 12:00:00.999: count from the end of that second, and be up to a second
-    late. The ledger keeps its own times with their fraction, so `after` is exact for them.
+    Timed actions are never early. Kubernetes truncates times to whole seconds: 12:00:00 may mean 12:00:00.999. So count
+    from the end of that second, and be up to one second late. Times in the ledger have fractions; use `after` for them.
     """
     return after(stamp, seconds if stamp.microsecond or seconds <= 0 else seconds + 1.0)
 
 
 def rfc3339(time: Time) -> str:
-    """`2026-11-15T19:45:00Z`."""
+    """Return the time as text, such as `2026-11-15T19:45:00Z`."""
     return whole(time).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def moment(text: str) -> Time | None:
-    """The time that such a text names, if it does."""
+def parse_time(text: str) -> Time | None:
+    """Parse an ISO 8601 time; None if it is not one."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -92,19 +90,19 @@ def moment(text: str) -> Time | None:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-#: No index is larger: a range in a status that is not ours must not fill the memory.
-LARGEST = 99_999
+#: Largest valid index. A longer range in a foreign status must not fill the memory.
+LARGEST_INDEX = 99_999
 _REPEATED = re.compile(r"([0-9]{1,9})(?:x([0-9]{1,7}))?")
 _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?(?::([0-9]{1,9}))?")
 
 
-def _runs(text: str) -> Iterator[tuple[int, int, int]]:
-    """First, last and count of each range, for as many indexes as there can be: a status may not be ours."""
-    room = LARGEST + 1
+def _ranges(text: str) -> Iterator[tuple[int, int, int]]:
+    """Yield first index, last index and count of each range; stop after `LARGEST_INDEX` indexes."""
+    room = LARGEST_INDEX + 1
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
         if match is not None:
-            first, last, count = int(match[1]), min(int(match[2] or match[1]), LARGEST), int(match[3] or 1)
+            first, last, count = int(match[1]), min(int(match[2] or match[1]), LARGEST_INDEX), int(match[3] or 1)
             room -= max(last - first + 1, 0)
             if room < 0:
                 return
@@ -112,29 +110,29 @@ def _runs(text: str) -> Iterator[tuple[int, int, int]]:
 
 
 @lru_cache(maxsize=128)
-def members(text: str) -> frozenset[int]:
-    """The indexes that `0-3,7` names."""
-    return frozenset(index for first, last, _ in _runs(text) for index in range(first, last + 1))
+def parse_indexes(text: str) -> frozenset[int]:
+    """Parse `0-3,7` into a set of indexes."""
+    return frozenset(index for first, last, _ in _ranges(text) for index in range(first, last + 1))
 
 
 @lru_cache(maxsize=128)
-def counts(text: str) -> Mapping[int, int]:
-    """The counts that `0-3:1,7:2` names, by index."""
-    found = {index: count for first, last, count in _runs(text) for index in range(first, last + 1)}
+def parse_counts(text: str) -> Mapping[int, int]:
+    """Parse `0-3:1,7:2` into counts by index."""
+    found = {index: count for first, last, count in _ranges(text) for index in range(first, last + 1)}
     return MappingProxyType(found)
 
 
-def spell(indexes: Iterable[int]) -> str:
-    """The shortest text for a set of indexes."""
-    return _spell(dict.fromkeys(indexes, 1), counted=False)
+def format_indexes(indexes: Iterable[int]) -> str:
+    """Return the shortest text for a set of indexes."""
+    return _format(dict.fromkeys(indexes, 1), counted=False)
 
 
-def spell_counts(by_index: Mapping[int, int]) -> str:
-    """The shortest text for counts by index; zeros are left out."""
-    return _spell({index: count for index, count in by_index.items() if count}, counted=True)
+def format_counts(by_index: Mapping[int, int]) -> str:
+    """Return the shortest text for counts by index, without zeros."""
+    return _format({index: count for index, count in by_index.items() if count}, counted=True)
 
 
-def _spell(by_index: Mapping[int, int], *, counted: bool) -> str:
+def _format(by_index: Mapping[int, int], *, counted: bool) -> str:
     runs: list[list[int]] = []
     for index in sorted(by_index):
         if runs and runs[-1][1] == index - 1 and runs[-1][2] == by_index[index]:
@@ -148,22 +146,22 @@ def _spell(by_index: Mapping[int, int], *, counted: bool) -> str:
 
 
 @lru_cache(maxsize=128)
-def row(text: str) -> Mapping[int, int]:
-    """The counts that `1x4,0x3,2` names, by index from 0 on; zeros are left out."""
+def parse_row(text: str) -> Mapping[int, int]:
+    """Parse `1x4,0x3,2` into counts by index from 0, without zeros."""
     found: dict[int, int] = {}
     place = 0
     for part in text.split(","):
         match = _REPEATED.fullmatch(part)
         if match is not None:
-            count, times = int(match[1]), min(int(match[2] or 1), LARGEST + 1 - place)
+            count, times = int(match[1]), min(int(match[2] or 1), LARGEST_INDEX + 1 - place)
             if count:
                 found.update(dict.fromkeys(range(place, place + times), count))
             place += times
     return MappingProxyType(found)
 
 
-def spell_row(by_index: Mapping[int, int]) -> str:
-    """The shortest row for counts by index: shorter than counts with their indexes where neighbours differ."""
+def format_row(by_index: Mapping[int, int]) -> str:
+    """Return the shortest row for counts by index. Rows are shorter than `format_counts` if neighbours differ."""
     runs: list[list[int]] = []
     for index in range(max((index for index, count in by_index.items() if count), default=-1) + 1):
         count = by_index.get(index, 0)

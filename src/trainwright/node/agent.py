@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a pod that was put on this node can be had: room, and nothing that this agent cannot do. Pure.
+"""The node agent: watches the pods that are bound to its node and gives each one a `PodWorker`.
 
-`agent` asks where it stands in for a kubelet: a pod may name its node itself, and schedulers may be behind. The reasons
-are a kubelet's.
-
-The node agent: one node of any cluster. Watches the pods that are bound to it; each gets a `worker`.
-
-The engine (or `main`, in a process of its own) makes one with a `Link` to a supervisor. Nothing here knows what is
-behind the `Cluster`.
+An agent that stands in for a kubelet also checks whether a pod may run here, since pods may name their node themselves
+and schedulers may work with old data. The reasons of a refusal are those of a kubelet.
 """
 
 import asyncio
@@ -19,7 +14,7 @@ from trainwright.errors import ApiError, ForbiddenError
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.node import logs
-from trainwright.node.context import AgentContext, OnceNotices, StatusReports, Tokens
+from trainwright.node.context import AgentContext, OnceNotices, StatusWriter, Tokens
 from trainwright.node.devices.pool import DevicePool
 from trainwright.node.hosts import HostsFiles
 from trainwright.node.link import SupervisorLink, SupervisorLost, SupervisorRefused
@@ -28,7 +23,7 @@ from trainwright.node.node_object import AgentNode
 from trainwright.node.pod_devices import NodeDevices
 from trainwright.node.requests import amounts, asks, needed, present, total
 from trainwright.node.settings import AgentSettings
-from trainwright.node.status import PodEnd
+from trainwright.node.status import PodFailure
 from trainwright.node.supervisor import tree
 from trainwright.node.supervisor.launch import Process
 from trainwright.node.volumes import SUPPORTED
@@ -37,68 +32,12 @@ from trainwright.node.watches import ConfigMapWaiter, ResourceFollower
 from trainwright.node.worker import PodWorker
 from trainwright.runtime.ports import PODS, Clock, Cluster, ListPage, Selection, WatchEventType
 
-_UNSUPPORTED = "UnsupportedPod"
-
-
-def admission_order(pod: Body) -> tuple[bool, str, str]:
-    """In which order pods are judged: those that were taken before, then by age."""
-    meta, status = pod["metadata"], pod.get("status") or {}
-    return not status.get("startTime"), str(meta.get("creationTimestamp") or ""), str(meta["name"])
-
-
-def admission_refusal(pod: Body, others: Iterable[Body], settings: AgentSettings) -> PodEnd | None:
-    """Why not, if it cannot."""
-    problem = _unsupported(pod["spec"], sandboxed=settings.sandboxed) or _other_user(pod["spec"], settings.user)
-    if problem:
-        return PodEnd(_UNSUPPORTED, f"Pod was rejected: {problem}")
-    offered = amounts(settings.capacity if settings.allocatable is None else settings.allocatable)
-    used = total(asks(other["spec"]) for other in others)
-    for name, amount in asks(pod["spec"]).items():
-        free = max(0, offered.get(name, 0) - used.get(name, 0))
-        if amount > free:
-            wanted, there = needed(name, amount), present(name, free)
-            text = f"Node didn't have enough resource: {name}, requested: {wanted}, free: {there}"
-            return PodEnd(f"OutOf{name}", f"Pod was rejected: {text}")
-    return None
-
-
-def _unsupported(spec: Body, *, sandboxed: bool) -> str:
-    for index, container in enumerate(spec.get("initContainers") or ()):
-        if container.get("restartPolicy") == "Always":
-            path = f"spec.initContainers[{index}].restartPolicy"
-            return f"{path}: Always is not supported: an init container must end before the next one begins"
-    for word in ("hostPID", "hostIPC"):
-        if spec.get(word) and sandboxed:
-            return f"spec.{word}: not supported in the sandbox runtime"
-    containers = (*(spec.get("initContainers") or ()), *spec["containers"])
-    mounted = {mount.get("name") for container in containers for mount in container.get("volumeMounts") or ()}
-    for index, volume in enumerate(spec.get("volumes") or ()):
-        kinds = [word for word in volume if word != "name"]
-        if volume["name"] in mounted and kinds and kinds[0] not in SUPPORTED:
-            return f"spec.volumes[{index}].{kinds[0]}: not supported here; expected one of {', '.join(SUPPORTED)}"
-    return ""
-
-
-def _other_user(spec: Body, user: int) -> str:
-    """Who asks not to be root must not be, nor somebody else than they asked to be."""
-    whole = spec.get("securityContext") or {}
-    for group in ("initContainers", "containers"):
-        for index, container in enumerate(spec.get(group) or ()):
-            asked = whole | (container.get("securityContext") or {})
-            path, wanted = f"spec.{group}[{index}].securityContext", asked.get("runAsUser")
-            if wanted is not None and wanted != user:
-                return f"{path}.runAsUser: {wanted} cannot be had: every process of this node is user {user}'s"
-            if asked.get("runAsNonRoot") and user == 0:
-                return f"{path}.runAsNonRoot: cannot be had: every process of this node is root's"
-    return ""
-
-
-#: Processes that fork while they are looked for are found in the next round.
-_ROUNDS = 10
+#: How often the agent looks for processes to kill: one that forks during a search is found by the next search.
+_MAX_KILL_ROUNDS = 10
 
 
 class Agent:
-    """Runs the pods of one node. `notify` is told what people should know, each thing once."""
+    """Runs the pods of one node. `notify` receives messages for the user."""
 
     def __init__(  # noqa: PLR0913 - the parts of a node
         self,
@@ -112,118 +51,133 @@ class Agent:
         leases: DevicePool | None = None,
     ) -> None:
         notices = OnceNotices(notify)
-        reports = StatusReports(cluster, settings.pace, notices.once)
         folder = Path(settings.folder, "nodes", settings.node, "hosts")
-        hosts = HostsFiles(cluster, folder, settings, notices.once) if settings.sandboxed else None
-        devices = NodeDevices(settings.devices, settings.node, leases, scheduled=settings.scheduled)
-        pool = SubnetPool(settings.range) if settings.range else None
-        awaited = ConfigMapWaiter(cluster, settings.pace, by_name=settings.kubelet)
-        self.means = AgentContext(
-            cluster, link, clock, settings, reports, devices, notices, awaited, hosts, pool, tokens
+        self.context = AgentContext(
+            cluster,
+            link,
+            clock,
+            settings,
+            reports=StatusWriter(cluster, settings.delays, notices.send_once),
+            devices=NodeDevices(settings.devices, settings.node, leases, scheduled=settings.scheduled),
+            notices=notices,
+            config_maps=ConfigMapWaiter(cluster, settings.delays, by_name=settings.kubelet),
+            hosts=HostsFiles(cluster, folder, settings, notices.send_once) if settings.sandboxed else None,
+            addresses=SubnetPool(settings.range) if settings.range else None,
+            tokens=tokens,
         )
         self.node = AgentNode(cluster, clock, settings)
         self._workers: dict[str, PodWorker] = {}
-        #: What is still to be cleared away of a pod that has gone, by its name: another of that name waits for it.
-        self._clearing: dict[Key, asyncio.Task[None]] = {}
+        #: Tasks that remove pods whose objects are gone: a new pod of the same name waits for its task.
+        self._removing: dict[Key, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Watch the supervisor; to the very end, since an agent that stops waits for answers, too.
-        self._watching: tuple[asyncio.Task[None], ...] = ()
-        self._swept = False
-        #: Called when a defect of ours has ended what this agent does all the time.
-        self.failed: Callable[[], None] = lambda: None
-        link.notice = notices.once
-        link.lost = self._lose
+        #: These watch the supervisor. They run until the link is closed, since `stop` waits for answers of it.
+        self._watchdog_tasks: tuple[asyncio.Task[None], ...] = ()
+        self._stale_files_removed = False
+        #: Called when a task of the agent has ended with an unexpected error.
+        self.on_failed: Callable[[], None] = lambda: None
+        link.on_notice = notices.send_once
+        link.on_lost = self._supervisor_lost
 
     async def start(self) -> None:
-        """Register the node and begin to watch."""
+        """Register the node and begin to watch its pods."""
         await self.node.register()
-        means, settings = self.means, self.means.settings
-        if means.hosts is not None:
-            await means.hosts.start()
+        context, settings = self.context, self.context.settings
+        if context.hosts is not None:
+            await context.hosts.start()
         scope = Selection(fields=f"spec.nodeName={settings.node}")
-        follower = ResourceFollower(means.cluster, PODS.whole(), scope, settings.pace)
-        follower.forbidden = lambda error: means.notices.once(f"the pods of this node cannot be followed: {error}")
-        self._spawn(follower.run(self._listed, self._changed))
-        loop, watchdog = asyncio.get_running_loop(), Watchdog(means.link.process.pid, settings.node_grace)
-        self._watching = (loop.create_task(self._ping(watchdog)), loop.create_task(self._watch(watchdog)))
-        for task in self._watching:
-            task.add_done_callback(self._done)
+        follower = ResourceFollower(context.cluster, PODS.whole(), scope, settings.delays)
+        follower.on_forbidden = lambda error: context.notices.send_once(
+            f"the API server forbids the agent to watch the pods of this node: {error}"
+        )
+        self._spawn(follower.run(self._pods_listed, self._pod_changed))
+        loop, watchdog = asyncio.get_running_loop(), Watchdog(context.link.process.pid, settings.node_grace)
+        self._watchdog_tasks = (
+            loop.create_task(self._ping_supervisor(watchdog)),
+            loop.create_task(self._fence_silent_supervisor(watchdog)),
+        )
+        for task in self._watchdog_tasks:
+            task.add_done_callback(self._task_done)
         if settings.heartbeat:
-            self._spawn(self._beat(settings.heartbeat))
+            self._spawn(self._send_heartbeats(settings.heartbeat))
 
     async def stop(self, grace: float | None = 0.0) -> None:
-        """Watch no more, and hang up. Pods that are not to outlive the agent have so much time to end.
+        """Stop watching and close the link. Pods that must not outlive the agent have `grace` seconds to end.
 
-        None is as much as each of them asks for.
+        None gives each pod its own grace period.
         """
-        self.means.reports.closing = True
+        context = self.context
+        context.reports.closing = True
         for task in [*self._tasks]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self.means.settings.orphans == "end":
-            await self._retire(grace)
-        if self._clearing:
-            await asyncio.wait(self._clearing.values())
-        await self.means.awaited.close()
-        await self.means.reports.close()
-        if self.means.hosts is not None:
-            await self.means.hosts.close()
-        await self.means.link.close()
-        for task in self._watching:
+        if context.settings.orphans == "end":
+            await self._stop_pods(grace)
+        if self._removing:
+            await asyncio.wait(self._removing.values())
+        await context.config_maps.close()
+        await context.reports.close()
+        if context.hosts is not None:
+            await context.hosts.close()
+        await context.link.close()
+        for task in self._watchdog_tasks:
             task.cancel()
-        await asyncio.gather(*self._watching, return_exceptions=True)
+        await asyncio.gather(*self._watchdog_tasks, return_exceptions=True)
 
     async def leave(self, grace: float | None, *, remove: bool) -> None:
-        """Stop, as a node of somebody else's cluster does: nothing new may come meanwhile, and it is said why."""
-        link = self.means.link
-        why = ("AgentStopped", "the node agent was stopped") if link.alive else ("SupervisorLost", link.loss)
-        telling = asyncio.get_running_loop().create_task(self._fail(*why))
+        """Set the node to not ready with the reason, so that it gets no new pods, and stop; then remove its object."""
+        link = self.context.link
+        cause = ("AgentStopped", "the node agent was stopped") if link.alive else ("SupervisorLost", link.loss)
+        failing = asyncio.get_running_loop().create_task(self._fail_node(*cause))
         await self.stop(grace)
-        await telling
+        await failing
         if remove:
             try:
                 await self.node.remove()
-            except ForbiddenError as error:  # a node that could delete itself could get rid of its taints
+            except ForbiddenError as error:  # Kubernetes forbids it: a node could remove its taints in this way
                 name = self.node.name
-                self.means.notices.tell(f"the Node {name} stays, `kubectl delete node {name}` removes it: {error}")
+                self.context.notices.send(
+                    f"the agent may not delete the Node {name}; `kubectl delete node {name}` deletes it: {error}"
+                )
 
     def worker(self, key: Key) -> PodWorker | None:
-        """Whoever looks after the pod of that name."""
-        return next((one for one in self._workers.values() if one.charge.key == key), None)
+        """The worker of the pod of that name."""
+        return next((one for one in self._workers.values() if one.pod.key == key), None)
 
-    async def _retire(self, grace: float | None) -> None:
-        ending = {task for worker in self._workers.values() if (task := worker.retire(grace)) is not None}
-        if ending:
-            await asyncio.wait(ending)
+    async def _stop_pods(self, grace: float | None) -> None:
+        stopping = {task for worker in self._workers.values() if (task := worker.agent_stopping(grace)) is not None}
+        if stopping:
+            await asyncio.wait(stopping)
 
-    def _spawn(self, what: "asyncio._CoroutineLike[None]") -> None:
-        task = asyncio.get_running_loop().create_task(what)
+    def _spawn(self, coroutine: "asyncio._CoroutineLike[None]") -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._task_done)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.means.notices.once(f"the agent of {self.means.settings.node} has failed: {error!r}")
-            self.failed()
+            self.context.notices.send_once(f"the agent of {self.node.name} has failed: {error!r}")
+            self.on_failed()
 
-    def _listed(self, page: ListPage) -> None:
+    def _pods_listed(self, page: ListPage) -> None:
+        settings = self.context.settings
         present = {pod["metadata"]["uid"] for pod in page.items}
         for uid in [uid for uid in self._workers if uid not in present]:
             self._remove(uid)
-        if self.means.settings.kubelet and not self._swept:
-            self._swept = True
-            logs.remove_stale_logs(Path(self.means.settings.folder), present)
-        for pod in sorted(page.items, key=admission_order) if self.means.settings.kubelet else page.items:
+        if settings.kubelet and not self._stale_files_removed:
+            self._stale_files_removed = True
+            logs.remove_stale_files(Path(settings.folder), present)
+        for pod in sorted(page.items, key=admission_order) if settings.kubelet else page.items:
             self._put(pod)
 
-    def _changed(self, what: WatchEventType, pod: Body, version: str) -> None:  # noqa: ARG002 - the watch passes it
-        if what is WatchEventType.DELETED:
+    def _pod_changed(self, event: WatchEventType, pod: Body, version: str) -> None:  # noqa: ARG002 - a `Changed`
+        if event is WatchEventType.DELETED:
             self._remove(pod["metadata"]["uid"])
         else:
             self._put(pod)
 
     def _put(self, pod: Body) -> None:
+        """Give the pod to its worker; make one for a new pod."""
         uid = pod["metadata"]["uid"]
         worker = self._workers.get(uid)
         if worker is not None:
@@ -231,76 +185,129 @@ class Agent:
             return
         key = Key(pod["metadata"].get("namespace", ""), pod["metadata"]["name"])
         try:
-            refusal = self._refusal(pod) if self.means.settings.kubelet else None
-            self._workers[uid] = PodWorker(pod, self.means, self._clearing.get(key), refusal)
-        except (LookupError, TypeError, AttributeError) as error:  # no API server lets such a pod pass
-            self.means.notices.once(f"pod {key} is not one that can be run: {error!r}")
+            refusal = self._refusal(pod) if self.context.settings.kubelet else None
+            self._workers[uid] = PodWorker(pod, self.context, self._removing.get(key), refusal)
+        except (LookupError, TypeError, AttributeError) as error:  # an API server would have refused such a pod
+            self.context.notices.send_once(f"pod {key} cannot be run, since its object is malformed: {error!r}")
 
-    def _refusal(self, pod: Body) -> PodEnd | None:
-        """Why it cannot be had here, beside those that are."""
+    def _refusal(self, pod: Body) -> PodFailure | None:
         if (pod.get("status") or {}).get("startTime"):
-            return None  # an agent before us has taken it
-        others = [worker.charge.pod for worker in self._workers.values() if not worker.charge.ended]
-        return admission_refusal(pod, others, self.means.settings)
+            return None  # an earlier agent has admitted it
+        others = [worker.pod.body for worker in self._workers.values() if not worker.pod.ended]
+        return admission_refusal(pod, others, self.context.settings)
 
     def _remove(self, uid: str) -> None:
         worker = self._workers.pop(uid, None)
-        task = worker.vanish() if worker is not None else None
+        task = worker.object_gone() if worker is not None else None
         if worker is None or task is None:
             return
-        key = worker.charge.key
-        self._clearing[key] = task
-        task.add_done_callback(lambda done: self._clearing.get(key) is done and self._clearing.pop(key))
+        key = worker.pod.key
+        self._removing[key] = task
+        task.add_done_callback(lambda done: self._removing.get(key) is done and self._removing.pop(key))
 
-    def _lose(self) -> None:
-        """The supervisor has gone: no pod runs any more, and none can."""
-        loss = self.means.link.loss
-        self.means.notices.once(f"node {self.means.settings.node} can run nothing any more: {loss}")
-        left = {one.id for worker in self._workers.values() for one in worker.charge.containers if one.live}
-        for _ in range(_ROUNDS if left else 0):
-            if not tree.kill_marked(left):
+    def _supervisor_lost(self) -> None:
+        """Kill what the supervisor left running, and fail all pods and the node."""
+        loss = self.context.link.loss
+        self.context.notices.send_once(f"node {self.node.name} can no longer run pods: {loss}")
+        running = {one.id for worker in self._workers.values() for one in worker.pod.containers if one.live}
+        for _ in range(_MAX_KILL_ROUNDS if running else 0):
+            if not tree.kill_marked(running):
                 break
         for worker in self._workers.values():
-            worker.lose(loss)
-        self._spawn(self._fail("SupervisorLost", loss))
+            worker.supervisor_lost(loss)
+        self._spawn(self._fail_node("SupervisorLost", loss))
 
-    async def _ping(self, watchdog: Watchdog) -> None:
-        """Ask the supervisor for an answer now and then."""
+    async def _ping_supervisor(self, watchdog: Watchdog) -> None:
         while True:
             try:
-                await self.means.link.ping()
+                await self.context.link.ping()
             except SupervisorLost:
                 return
             except SupervisorRefused:
-                pass  # an answer, too
+                pass  # a refusal is an answer, too
             watchdog.answered()
             await asyncio.sleep(watchdog.limits.interval)
 
-    async def _watch(self, watchdog: Watchdog) -> None:
-        """Kill a supervisor that does not answer any more; its end is then noticed as any other (`_lose`)."""
-        link, tell, who = self.means.link, self.means.notices.tell, f"the supervisor (process {watchdog.pid})"
-        silence = await watchdog.run(lambda seen: tell(f"{self.node.name}: {who} {described(seen)}"))
+    async def _fence_silent_supervisor(self, watchdog: Watchdog) -> None:
+        """Kill a supervisor that does not answer any more, with its pods. The link then calls `_supervisor_lost`."""
+        link, send, name = self.context.link, self.context.notices.send, self.node.name
+        supervisor = f"the supervisor (process {watchdog.pid})"
+        silence = await watchdog.run(lambda seen: send(f"{name}: {supervisor} {described(seen)}"))
         if not link.alive:
             return
-        link.loss = f"{who} {described(silence)}; it and its pods were killed"
-        with contextlib.closing(Process(watchdog.pid)) as supervisor:
-            await fence(supervisor, link.folder, lambda left: tell(unkillable(self.node.name, left)))
+        link.loss = f"{supervisor} {described(silence)}; it and its pods were killed"
+        with contextlib.closing(Process(watchdog.pid)) as process:
+            await fence(process, link.folder, lambda left: send(unkillable(name, left)))
 
-    async def _fail(self, reason: str, message: str) -> None:
+    async def _fail_node(self, reason: str, message: str) -> None:
         with contextlib.suppress(ApiError):
             await self.node.fail(reason, message)
 
-    async def _beat(self, seconds: float) -> None:
-        tell, lost = self.means.notices.tell, False
-        while self.means.link.alive:
-            await asyncio.sleep(seconds)
+    async def _send_heartbeats(self, interval: float) -> None:
+        send, name, is_failing = self.context.notices.send, self.node.name, False
+        while self.context.link.alive:
+            await asyncio.sleep(interval)
             try:
                 await self.node.beat()
             except ApiError as error:
-                if not lost:
-                    tell(f"no sign of life of node {self.node.name} arrives, pods go on: {error}")
-                lost = True
+                if not is_failing:
+                    send(f"heartbeats of node {name} do not reach the API server, pods continue to run: {error}")
+                is_failing = True
             else:
-                if lost:
-                    tell(f"signs of life of node {self.node.name} arrive again")
-                lost = False
+                if is_failing:
+                    send(f"heartbeats of node {name} reach the API server again")
+                is_failing = False
+
+
+def admission_order(pod: Body) -> tuple[bool, str, str]:
+    """The sort key of pods at admission: those that an earlier agent admitted, then by age."""
+    meta, status = pod["metadata"], pod.get("status") or {}
+    return not status.get("startTime"), str(meta.get("creationTimestamp") or ""), str(meta["name"])
+
+
+def admission_refusal(pod: Body, others: Iterable[Body], settings: AgentSettings) -> PodFailure | None:
+    """Why the pod cannot run on this node beside the others; None if it can."""
+    problem = _unsupported(pod["spec"], sandboxed=settings.sandboxed) or _wrong_user(pod["spec"], settings.user)
+    if problem:
+        return PodFailure("UnsupportedPod", f"Pod was rejected: {problem}")
+    offered = amounts(settings.offered)
+    used = total(asks(other["spec"]) for other in others)
+    for name, amount in asks(pod["spec"]).items():
+        free = max(0, offered.get(name, 0) - used.get(name, 0))
+        if amount > free:
+            requested, available = needed(name, amount), present(name, free)
+            text = f"Node didn't have enough resource: {name}, requested: {requested}, free: {available}"
+            return PodFailure(f"OutOf{name}", f"Pod was rejected: {text}")
+    return None
+
+
+def _unsupported(spec: Body, *, sandboxed: bool) -> str:
+    """The first field of the pod that this agent does not support; empty if there is none."""
+    for index, container in enumerate(spec.get("initContainers") or ()):
+        if container.get("restartPolicy") == "Always":
+            path = f"spec.initContainers[{index}].restartPolicy"
+            return f"{path}: Always is not supported: an init container must end before the next one begins"
+    for field in ("hostPID", "hostIPC"):
+        if spec.get(field) and sandboxed:
+            return f"spec.{field}: not supported in the sandbox runtime"
+    containers = (*(spec.get("initContainers") or ()), *spec["containers"])
+    mounted = {mount.get("name") for container in containers for mount in container.get("volumeMounts") or ()}
+    for index, volume in enumerate(spec.get("volumes") or ()):
+        types = [field for field in volume if field != "name"]
+        if volume["name"] in mounted and types and types[0] not in SUPPORTED:
+            return f"spec.volumes[{index}].{types[0]}: not supported here; expected one of {', '.join(SUPPORTED)}"
+    return ""
+
+
+def _wrong_user(spec: Body, user: int) -> str:
+    """The first field of the pod that asks for another user than the one that all processes of this node have."""
+    pod_context = spec.get("securityContext") or {}
+    for group in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(group) or ()):
+            security = pod_context | (container.get("securityContext") or {})
+            path, wanted = f"spec.{group}[{index}].securityContext", security.get("runAsUser")
+            if wanted is not None and wanted != user:
+                return f"{path}.runAsUser: {wanted} is not possible: every process of this node runs as user {user}"
+            if security.get("runAsNonRoot") and user == 0:
+                return f"{path}.runAsNonRoot: not possible: every process of this node runs as root"
+    return ""

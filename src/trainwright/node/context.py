@@ -1,11 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing the status of pods: changes within a few milliseconds are one write, the newest is never lost.
-
-Workers `mark` a report when something changed and `store` it where it must be stored before they go on. One report is
-never written twice at once; an API that does not answer is asked again until the pod is gone.
-
-What every worker of an agent shares. Made by `agent`, handed to each `PodState`.
-"""
+"""What all pod workers of an agent share: `AgentContext`, the writer of pod statuses, and the sender of notices."""
 
 import asyncio
 from collections import deque
@@ -32,12 +26,14 @@ from trainwright.node.watches import ConfigMapWaiter
 from trainwright.runtime.ports import PODS, Clock, Cluster
 
 _PODS = PODS.whole()
-#: Another time the answer may be another: also to whom it was not allowed, or whose token had run out.
-PASSING = (UnavailableError, TooManyRequestsError, ForbiddenError)
+#: Errors that may pass: also a 403, since rights may be granted and an expired token may be renewed.
+RETRIABLE_ERRORS = (UnavailableError, TooManyRequestsError, ForbiddenError)
+#: Creates a token for a pod. Arguments: the pod, the audience (empty: the API server), the lifetime in seconds.
+Tokens = Callable[[Body, str, int], Awaitable[str]]
 
 
 class StatusReport:
-    """What the store should know about one pod: `compose` says it when it is asked."""
+    """The status of one pod: `compose` makes the newest one, `stored` is what the API has."""
 
     __slots__ = ("compose", "dirty", "gone", "key", "lock", "stored", "uid")
 
@@ -46,45 +42,48 @@ class StatusReport:
         self.uid = uid
         self.compose = compose
         self.dirty = False
-        #: The object is not there any more: nothing is to be told.
+        #: The pod object is gone, so there is no status to write.
         self.gone = False
         self.stored: Body | None = None
         self.lock = asyncio.Lock()
 
 
-class StatusReports:
-    """All reports of an agent. `complain` hears of a status that the API will not take."""
+class StatusWriter:
+    """Writes the statuses of all pods of an agent; changes of a pod within `delays.debounce` are one write.
 
-    def __init__(self, cluster: Cluster, pace: AgentDelays, complain: Callable[[str], None]) -> None:
+    The writer never writes one report twice at the same time, and retries until the write succeeds or the pod is gone.
+    `notify` receives a message when the API refuses a status.
+    """
+
+    def __init__(self, cluster: Cluster, delays: AgentDelays, notify: Callable[[str], None]) -> None:
         self._cluster = cluster
-        self._pace = pace
-        self._complain = complain
-        #: The agent ends: what nobody answers to now is not tried again.
+        self._delays = delays
+        self._notify = notify
+        #: The agent ends: a write that fails now is not retried.
         self.closing = False
         self._loop = asyncio.get_running_loop()
-        #: All wait equally long, so the first in is the first out, and one timer does for all.
+        #: Reports with the times at which they are due. The delay is constant, so the queue is in order of these times.
         self._queue: deque[tuple[float, StatusReport]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[bool]] = set()
 
     def mark(self, report: StatusReport) -> None:
-        """Something changed: it is written soon, with whatever else changes until then."""
+        """Write the report soon, together with the changes that follow until then."""
         if report.dirty or report.gone:
             return
         report.dirty = True
-        due = self._loop.time() + self._pace.debounce
+        due = self._loop.time() + self._delays.debounce
         self._queue.append((due, report))
         if self._timer is None:
-            self._timer = self._loop.call_at(due, self._ring)
+            self._timer = self._loop.call_at(due, self._write_due)
 
-    def _ring(self) -> None:
-        """Write what is due."""
+    def _write_due(self) -> None:
         self._timer = None
         now = self._loop.time()
         while self._queue:
             due, report = self._queue[0]
             if report.dirty and due > now:
-                self._timer = self._loop.call_at(due, self._ring)
+                self._timer = self._loop.call_at(due, self._write_due)
                 return
             self._queue.popleft()
             if report.dirty:
@@ -93,9 +92,9 @@ class StatusReports:
                 task.add_done_callback(self._tasks.discard)
 
     async def store(self, report: StatusReport) -> bool:
-        """Write it now, if there is anything new, and until it is written. False: that could not be waited for."""
+        """Write the report now if it has changed, and retry until it is written. False: the agent ended before."""
         async with report.lock:
-            wait = self._pace.unavailable
+            wait = self._delays.api_retry
             while not report.gone:
                 report.dirty = False
                 body = report.compose()
@@ -103,13 +102,13 @@ class StatusReports:
                     return True
                 try:
                     await self._write(report, body)
-                except PASSING as error:
+                except RETRIABLE_ERRORS as error:
                     if isinstance(error, ForbiddenError):
-                        self._complain(f"pod {report.key}: its status was refused, and is told again: {error}")
+                        self._notify(f"pod {report.key}: its status was refused, retrying: {error}")
                     if self.closing:
                         return False
                     await asyncio.sleep(error.retry_after or wait)
-                    wait = min(2 * wait, self._pace.patience)
+                    wait = min(2 * wait, self._delays.max_api_retry)
                     continue
                 if not report.dirty:
                     break
@@ -121,17 +120,17 @@ class StatusReports:
         except NotFoundError:
             report.gone = True
         except ConflictError:
-            report.gone = await self._replaced(report)
-        except PASSING:
+            report.gone = await self._is_replaced(report)
+        except RETRIABLE_ERRORS:
             raise
         except ApiError as error:
-            self._complain(f"pod {report.key}: its status was refused: {error}")
+            self._notify(f"pod {report.key}: its status was refused: {error}")
             report.stored = body
         else:
             report.stored = body
 
-    async def _replaced(self, report: StatusReport) -> bool:
-        """Whether another pod bears that name now; else somebody else only wrote at the same time."""
+    async def _is_replaced(self, report: StatusReport) -> bool:
+        """After a conflict: whether the pod is gone or replaced by another of its name. If not, write again."""
         try:
             found = await self._cluster.get(_PODS, report.key)
         except NotFoundError:
@@ -140,7 +139,7 @@ class StatusReports:
         return bool(found["metadata"]["uid"] != report.uid)
 
     async def close(self) -> None:
-        """Write what is still to be written."""
+        """Write all reports that have changed."""
         if self._timer is not None:
             self._timer.cancel()
         reports = [report for _, report in self._queue if report.dirty]
@@ -148,38 +147,34 @@ class StatusReports:
         await asyncio.gather(*(self.store(report) for report in reports), *self._tasks)
 
 
-#: A token for a pod: from the pod, the audience (empty: the API server) and the seconds that it should last.
-Tokens = Callable[[Body, str, int], Awaitable[str]]
-
-
 class OnceNotices:
-    """Things people should be told once, not once per pod; `tell` is for those that come again."""
+    """Sends notices to the user: `send_once` drops repetitions, `send` does not."""
 
     def __init__(self, notify: Callable[[str], None]) -> None:
-        self.tell = notify
-        self._told: set[str] = set()
+        self.send = notify
+        self._sent: set[str] = set()
 
-    def once(self, text: str, about: str = "") -> None:
-        """Tell it, unless it (or something else about the same) was told already."""
-        if (about or text) not in self._told:
-            self._told.add(about or text)
-            self.tell(text)
+    def send_once(self, text: str, subject: str = "") -> None:
+        """Send the text, unless this text (or, with a subject, any text about that subject) was sent before."""
+        if (subject or text) not in self._sent:
+            self._sent.add(subject or text)
+            self.send(text)
 
 
 class AgentContext(Struct, frozen=True):
-    """The place an agent works in."""
+    """The parts of an agent that all its pod workers use."""
 
     cluster: Cluster
     link: SupervisorLink
     clock: Clock
     settings: AgentSettings
-    reports: StatusReports
+    reports: StatusWriter
     devices: NodeDevices
     notices: OnceNotices
-    awaited: ConfigMapWaiter
-    #: None where pods have no hosts file of their own.
+    config_maps: ConfigMapWaiter
+    #: None if pods have no hosts file of their own (process runtime).
     hosts: HostsFiles | None = None
-    #: Where addresses come from, where this agent gives them.
-    pool: SubnetPool | None = None
-    #: None where there are no service accounts.
+    #: The addresses that this agent assigns to its pods; None if it assigns none.
+    addresses: SubnetPool | None = None
+    #: None if there are no service accounts.
     tokens: Tokens | None = None

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates of a node: the log server's own, the request for a client certificate, and how long one is valid.
+"""The identity of a node, and the certificates of its log server.
 
-Python's standard library makes neither keys nor requests, so the `openssl` command does. API servers accept the log
-server's certificate unless they were told which CA signs certificates of nodes (`--kubelet-certificate-authority`).
+A node gets its client certificate, for the user `system:node:NAME`, by the TLS bootstrap of kubelets. The agent makes
+the key on this machine and never sends it. It asks the cluster for the certificate with a CertificateSigningRequest,
+which an administrator or an approval rule of the cluster approves. The Node authorizer and NodeRestriction then limit
+this user to its own Node and the pods on it.
 
-A node's own identity: a client certificate for the user `system:node:NAME`, requested, kept and renewed.
+The certificate and its key are in one file, which the agent replaces by a rename, so a killed agent leaves either the
+old pair or the new one. The agent also keeps the key of an open request, so the next start waits for the same request.
 
-It works as the TLS bootstrap of kubelets. The key is made on this machine and never leaves it; a
-CertificateSigningRequest asks the cluster for the certificate; an administrator, or the cluster by its own rules,
-approves it. The Node authorizer and NodeRestriction then limit this user to its own Node and to the pods on it.
-
-The certificate and its key are one file, replaced by a rename: after a kill at any moment there is the old pair or the
-new one. A key whose request is still open is kept too, so the next start waits for the same request.
+Python's standard library makes neither keys nor requests, so the `openssl` command makes them. API servers accept the
+log server's self-signed certificate unless they run with `--kubelet-certificate-authority`.
 """
 
 import asyncio
@@ -42,7 +41,7 @@ from trainwright.errors import (
     UnavailableError,
     UsageError,
 )
-from trainwright.kube.auth import content
+from trainwright.kube.auth import field_content, relax, ssl_reason
 from trainwright.kube.cluster import KubeCluster, connected
 from trainwright.kube.config import Access, ConnectionOptions, load
 from trainwright.kube.http import HttpClient
@@ -50,99 +49,6 @@ from trainwright.kube.session import ApiSession
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import Clock, Resource
-
-_DAYS = "3650"
-_TIMEOUT_SECONDS = 30
-_NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-
-
-class Validity(Struct, frozen=True):
-    """For whom a certificate was issued, and from when until when it is valid."""
-
-    user: str
-    begins: datetime
-    ends: datetime
-
-
-def subject(node: str) -> str:
-    """The subject by which Kubernetes recognises a node, in the notation of openssl."""
-    return f"/O=system:nodes/CN={user_of(node)}"
-
-
-def user_of(node: str) -> str:
-    """The user name of a node."""
-    return f"system:node:{node}"
-
-
-def self_signed(folder: Path, node: str, address: str) -> tuple[Path, Path] | None:
-    """A certificate that the node signs itself, and its key, for as long as the agent runs; None without `openssl`."""
-    if shutil.which("openssl") is None:
-        return None
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    certificate, key = folder / "kubelet.crt", folder / "kubelet.key"
-    words = ["req", "-x509", *_NEW_KEY, "-days", _DAYS, "-subj", subject(node)]
-    words += ["-addext", f"subjectAltName=DNS:{node},IP:{address}", "-keyout", str(key), "-out", str(certificate)]
-    try:
-        _openssl(words)
-    except EngineError as error:
-        raise UsageError(f"openssl made no certificate for the log server: {error}") from None
-    key.chmod(0o600)
-    return certificate, key
-
-
-def signing_request(key: Path, to: Path, node: str) -> None:
-    """Make a key, and a request for a client certificate of that node. Raises EngineError."""
-    _openssl(["req", "-new", *_NEW_KEY, "-subj", subject(node), "-keyout", str(key), "-out", str(to)])
-    key.chmod(0o600)
-
-
-def validity(certificate: Path) -> Validity:
-    """Read the first certificate of a file in PEM. Raises EngineError."""
-    words = ["x509", "-in", str(certificate), "-noout", "-startdate", "-enddate", "-subject", "-nameopt", "RFC2253"]
-    said = dict(line.partition("=")[::2] for line in _openssl(words).splitlines())
-    names = dict(part.partition("=")[::2] for part in said["subject"].strip().split(","))
-    return Validity(names.get("CN", ""), _moment(said["notBefore"]), _moment(said["notAfter"]))
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromtimestamp(ssl.cert_time_to_seconds(text), UTC)
-
-
-def _openssl(words: list[str]) -> str:
-    program = shutil.which("openssl")
-    if program is None:
-        raise EngineError("there is no `openssl` command on this machine; install the package openssl")
-    try:
-        done = subprocess.run(  # noqa: S603 - our own words
-            [program, *words], capture_output=True, text=True, check=True, timeout=_TIMEOUT_SECONDS
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-        raise EngineError(f"openssl {words[0]}: {said[-1] if said else error}") from None
-    return done.stdout
-
-
-def tls_context(certificate: Path, key: Path, authority: str) -> ssl.SSLContext:
-    """How the server speaks; a client's certificate must be one of `authority`'s, in PEM, or there is none."""
-    found = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        # Without a password OpenSSL would ask the terminal for one.
-        found.load_cert_chain(certificate, key, password="")
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{certificate} is not a certificate with its key {key}: {_said(error)}") from None
-    if authority:
-        try:
-            found.load_verify_locations(cadata=authority)
-        except (OSError, ValueError) as error:
-            raise UsageError(f"the client CA is not a certificate in PEM: {_said(error)}") from None
-        found.verify_flags &= ~ssl.VERIFY_X509_STRICT  # Python is stricter from 3.13 on than many certificates are good
-        found.verify_mode = ssl.CERT_OPTIONAL
-    return found
-
-
-def _said(error: Exception) -> str:
-    return getattr(error, "reason", None) or str(error)
-
 
 _LOG = logging.getLogger(__name__)
 _WAITING = (
@@ -153,41 +59,52 @@ _SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
 _REQUESTS = Resource(
     "certificates.k8s.io", "v1", "certificatesigningrequests", "CertificateSigningRequest", namespaced=False
 )
-#: Object names may have 253 characters.
-_NAME_LENGTH = 200
-#: Seconds between two looks at an open request, doubling.
-_FIRST_LOOK, _LONGEST_LOOK = 0.2, 5.0
-#: Seconds after which an administrator is told how to approve a request: the cluster itself is quicker.
-_APPROVED_BY_RULE = 3.0
-#: The part of its lifetime after which a certificate is renewed; the second is a random addition, so that machines that
-#: were set up together do not ask together.
-_RENEWED, _SPREAD = 0.7, 0.1
-#: Seconds until a renewal that failed is tried again, doubling.
-_FIRST_RETRY, _LONGEST_RETRY = 5.0, 600.0
-#: Seconds: a machine that slept looks at its clock again after so long.
-_LONGEST_SLEEP = 600.0
+#: The part of the node's name in the request's name, which may have 253 characters.
+_MAX_NAME_PART = 200
+#: Pause between two reads of an open request; it doubles.
+_FIRST_POLL_SECONDS, _MAX_POLL_SECONDS = 0.2, 5.0
+#: After this time the agent logs how an administrator approves the request. An approval rule is faster.
+_APPROVAL_RULE_SECONDS = 3.0
+#: The agent renews a certificate after this part of its lifetime, plus a random part, so that machines that were set up
+#: at the same time do not send their requests at the same time.
+_RENEWAL_PART, _RENEWAL_JITTER = 0.7, 0.1
+#: Pause after a failed renewal; it doubles.
+_FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 5.0, 600.0
+#: The agent reads the clock at least this often, because the machine may have been suspended.
+_MAX_SLEEP_SECONDS = 600.0
+_SELF_SIGNED_DAYS = "3650"
+_OPENSSL_SECONDS = 30
+_NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+
+class Validity(Struct, frozen=True):
+    """The user of a certificate, and the time in which it is valid."""
+
+    user: str
+    begins: datetime
+    ends: datetime
 
 
 class NodeIdentity:
-    """The identity of one node, kept below the agent's folder."""
+    """The identity of one node. Its files are below the agent's folder."""
 
     def __init__(self, folder: Path, node: str, clock: Clock) -> None:
         self.node = node
-        #: For `trainwright node` without --bootstrap-kubeconfig, and for people: `kubectl --kubeconfig`.
+        #: Later starts use it without --bootstrap-kubeconfig. People may use it with `kubectl --kubeconfig`.
         self.kubeconfig = folder / "kubeconfig"
         self._folder = folder / "pki"
         self._certificate = self._folder / "client.pem"
         self._key, self._request = self._folder / "pending.key", self._folder / "pending.csr"
         self._clock = clock
-        self._renewed = _RENEWED + _SPREAD * random()  # noqa: S311 - jitter, not a secret
+        self._renewal_part = _RENEWAL_PART + _RENEWAL_JITTER * random()  # noqa: S311 - jitter, not a secret
 
     @property
     def user(self) -> str:
-        """The user name that the certificate is for."""
+        """The user name in the certificate."""
         return user_of(self.node)
 
-    def kept(self) -> Validity | None:
-        """The certificate that an agent before us got; None if there is none of use, for whatever reason."""
+    def stored(self) -> Validity | None:
+        """The validity of the certificate from an earlier start; None if there is no usable one."""
         if not self._certificate.exists() or not self.kubeconfig.exists():
             return None
         try:
@@ -198,20 +115,20 @@ class NodeIdentity:
         return found if found.user == self.user and found.ends > self._clock.now() else None
 
     def access(self) -> Access:
-        """How to reach the cluster with the certificate that is kept."""
+        """How to reach the cluster with the stored certificate."""
         return load(ConnectionOptions(kubeconfig=str(self.kubeconfig)))
 
     def belongs_to(self, access: Access) -> bool:
-        """Whether the certificate that is kept was issued by this cluster, as far as server and CA tell."""
+        """Whether the stored certificate is for this cluster. It compares the server and the CA."""
         ours = self.access()
         return ours.server == access.server and _authority(ours) == _authority(access)
 
     # -- requesting --------------------------------------------------------------------------------------------------
 
     async def obtain(self, access: Access, timeout: float) -> Access:
-        """Request a certificate as the user of `access`; how to reach the cluster with it. Raises EngineError.
+        """Request a certificate as the user of `access`, and return the access that uses it. Raises EngineError.
 
-        It waits for the approval for `timeout` seconds; 0: for ever.
+        It waits `timeout` seconds for the approval; 0 means for ever.
         """
         async with connected(access) as cluster:
             await self._obtain(cluster, timeout)
@@ -224,7 +141,7 @@ class NodeIdentity:
         body: Body = {
             "apiVersion": _REQUESTS.api_version,
             "kind": _REQUESTS.kind,
-            "metadata": {"name": f"trainwright-{self.node[:_NAME_LENGTH].rstrip('.-')}-{digest}"},
+            "metadata": {"name": f"trainwright-{self.node[:_MAX_NAME_PART].rstrip('.-')}-{digest}"},
             "spec": {
                 "request": b64encode(request).decode(),
                 "signerName": _SIGNER,
@@ -235,7 +152,7 @@ class NodeIdentity:
         await asyncio.to_thread(self._store, certificate)
 
     def _pending(self) -> bytes:
-        """The request that is open, or a new one with a new key."""
+        """The open request of an earlier start, or a new request with a new key."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder.chmod(0o700)
         if not (self._key.exists() and self._request.exists()):
@@ -246,8 +163,8 @@ class NodeIdentity:
         return self._request.read_bytes()
 
     async def _issued(self, cluster: KubeCluster, body: Body, timeout: float) -> bytes:
-        """The certificate, once the request is approved and signed."""
-        loop, pause, told = asyncio.get_running_loop(), _FIRST_LOOK, False
+        """Wait until the request is approved and signed, and return the certificate."""
+        loop, pause, logged = asyncio.get_running_loop(), _FIRST_POLL_SECONDS, False
         name, began = body["metadata"]["name"], loop.time()
         deadline = began + timeout if timeout else inf
         found = await self._ensured(cluster, body)
@@ -258,20 +175,20 @@ class NodeIdentity:
             conditions: dict[str, Body] = {one["type"]: one for one in status.get("conditions") or ()}
             for refusal in ("Denied", "Failed"):
                 if refusal in conditions:
-                    raise EngineError(_refused(name, refusal, conditions[refusal]))
+                    raise EngineError(_refusal_text(name, refusal, conditions[refusal]))
             approved = "Approved" in conditions
             if loop.time() + pause > deadline:
-                raise EngineError(_late(name, timeout, approved=approved))
-            if not approved and not told and loop.time() - began > _APPROVED_BY_RULE:
-                told = True
+                raise EngineError(_timeout_text(name, timeout, approved=approved))
+            if not approved and not logged and loop.time() - began > _APPROVAL_RULE_SECONDS:
+                logged = True
                 _LOG.warning(_WAITING, self.node, name)
             await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_LOOK)
-            with suppress(UnavailableError, TooManyRequestsError):  # whoever waits for a person waits for a server too
+            pause = min(pause * 2, _MAX_POLL_SECONDS)
+            with suppress(UnavailableError, TooManyRequestsError):  # an approval may take long anyway
                 found = await self._ensured(cluster, body)
 
     async def _ensured(self, cluster: KubeCluster, body: Body) -> Body:
-        """The request as the cluster has it now, created if it is missing: Kubernetes removes old ones."""
+        """The request as the cluster has it. It is created if it is missing: Kubernetes removes old requests."""
         key = Key("", body["metadata"]["name"])
         try:
             with suppress(NotFoundError):
@@ -282,27 +199,27 @@ class NodeIdentity:
         except ForbiddenError as error:
             raise EngineError(
                 f"no certificate for node {self.node} can be requested: {error}; `trainwright manifests --nodes` prints"
-                " an account that may"
+                " an account that may request one"
             ) from None
 
     def _store(self, certificate: bytes) -> None:
-        """Put the new pair in place of the old one."""
+        """Replace the old certificate and key with the new ones."""
         pair = certificate.rstrip() + b"\n" + self._key.read_bytes()
-        beside = self._certificate.with_name("client.pem.new")
-        _write(beside, pair)
+        new_file = self._certificate.with_name("client.pem.new")
+        _write(new_file, pair)
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(beside, password="")
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(new_file, password="")
         except (OSError, ValueError) as error:
-            beside.unlink()
-            said = getattr(error, "reason", None) or error
-            raise EngineError(f"the cluster issued a certificate that does not fit its request: {said}") from None
-        beside.replace(self._certificate)
+            new_file.unlink()
+            text = ssl_reason(error)
+            raise EngineError(f"the cluster issued a certificate that does not fit its request: {text}") from None
+        new_file.replace(self._certificate)
         self._key.unlink()
         self._request.unlink()
 
     def _write_kubeconfig(self, access: Access) -> None:
         cluster = access.cluster.value
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "server": access.server,
             "certificate-authority-data": b64encode(_authority(access)).decode(),
             "tls-server-name": cluster.tls_server_name,
@@ -313,43 +230,43 @@ class NodeIdentity:
         config = {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "cluster", "cluster": {name: value for name, value in told.items() if value}}],
+            "clusters": [{"name": "cluster", "cluster": {name: value for name, value in fields.items() if value}}],
             "users": [{"name": self.user, "user": {"client-certificate": file, "client-key": file}}],
             "contexts": [{"name": "node", "context": {"cluster": "cluster", "user": self.user}}],
             "current-context": "node",
         }
-        beside = self.kubeconfig.with_name("kubeconfig.new")
-        _write(beside, msgspec.json.format(msgspec.json.encode(config)))
-        beside.replace(self.kubeconfig)
+        new_file = self.kubeconfig.with_name("kubeconfig.new")
+        _write(new_file, msgspec.json.format(msgspec.json.encode(config)))
+        new_file.replace(self.kubeconfig)
 
     # -- renewing ----------------------------------------------------------------------------------------------------
 
     async def keep_renewed(self, session: ApiSession, bootstrap: Access | None) -> None:
-        """Renew the certificate whenever it is due; `session` uses the new one from then on. Never returns.
+        """Renew the certificate each time it is due, and let `session` use the new one. It never returns.
 
-        A certificate that has ended proves nothing any more: then the user of `bootstrap` requests the next one.
+        If the certificate has expired, the user of `bootstrap` requests the next one.
         """
-        pause = _FIRST_RETRY
+        pause = _FIRST_RETRY_SECONDS
         while True:
             ends = await self._until_due()
             try:
                 await self._renew(session, bootstrap, ends - self._clock.now().timestamp())
-                pause = _FIRST_RETRY
+                pause = _FIRST_RETRY_SECONDS
             except (ApiError, EngineError) as error:
-                when = validity(self._certificate).ends
-                _LOG.warning("the certificate of node %s, which ends at %s, is not renewed: %s", self.node, when, error)
+                text = "the certificate of node %s, which ends at %s, could not be renewed: %s"
+                _LOG.warning(text, self.node, validity(self._certificate).ends, error)
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_RETRY)
+                pause = min(pause * 2, _MAX_RETRY_SECONDS)
 
     async def _until_due(self) -> float:
-        """Wait until it is time to renew the certificate; when it ends, in seconds since 1970."""
+        """Wait until the certificate must be renewed. Returns when it expires, in seconds since 1970."""
         found = await asyncio.to_thread(validity, self._certificate)
-        # Signers date a certificate back by some minutes, for machines whose clock is slow.
+        # Signers set the start some minutes back, for machines with a slow clock; the file's time is more exact.
         stored = datetime.fromtimestamp(self._certificate.stat().st_mtime, UTC)
         begins = max(found.begins, min(stored, found.ends))
-        due = begins + (found.ends - begins) * self._renewed
+        due = begins + (found.ends - begins) * self._renewal_part
         while (left := (due - self._clock.now()).total_seconds()) > 0:
-            await asyncio.sleep(min(left, _LONGEST_SLEEP))
+            await asyncio.sleep(min(left, _MAX_SLEEP_SECONDS))
         return found.ends.timestamp()
 
     async def _renew(self, session: ApiSession, bootstrap: Access | None, left: float) -> None:
@@ -357,28 +274,28 @@ class NodeIdentity:
             await self._obtain(KubeCluster(HttpClient(session)), left)
         elif bootstrap is not None:
             async with connected(bootstrap) as cluster:
-                await self._obtain(cluster, _LONGEST_RETRY)
+                await self._obtain(cluster, _MAX_RETRY_SECONDS)
         else:
-            raise EngineError("it has ended; start the agent again with --bootstrap-kubeconfig FILE")
+            raise EngineError("it has expired; start the agent again with --bootstrap-kubeconfig FILE")
         await session.reload()
         found = validity(self._certificate)
         _LOG.info("the certificate of node %s was renewed; the new one ends at %s", self.node, found.ends)
 
 
-def _refused(name: str, refusal: str, condition: Body) -> str:
-    why = ": ".join(text for text in (condition.get("reason"), condition.get("message")) if text)
-    done = "was denied" if refusal == "Denied" else "could not be signed"
+def _refusal_text(name: str, refusal: str, condition: Body) -> str:
+    reason = ": ".join(text for text in (condition.get("reason"), condition.get("message")) if text)
+    outcome = "was denied" if refusal == "Denied" else "could not be signed"
     return (
-        f"the certificate signing request {name} {done}{f' ({why})' if why else ''};"
-        f" to ask again, run `kubectl delete csr {name}` and start the agent again"
+        f"the certificate signing request {name} {outcome}{f' ({reason})' if reason else ''};"
+        f" to request it again, run `kubectl delete csr {name}` and restart the agent"
     )
 
 
-def _late(name: str, timeout: float, *, approved: bool) -> str:
+def _timeout_text(name: str, timeout: float, *, approved: bool) -> str:
     if not approved:
         return (
-            f"the certificate signing request {name} was not approved within {timeout:g} s; an administrator does that"
-            f" with `kubectl certificate approve {name}`, before or after the agent is started again"
+            f"the certificate signing request {name} was not approved within {timeout:g} s; an administrator approves"
+            f" it with `kubectl certificate approve {name}`, before or after the agent is started again"
         )
     return (
         f"the certificate signing request {name} is approved, but no certificate was issued within {timeout:g} s: does"
@@ -387,11 +304,11 @@ def _late(name: str, timeout: float, *, approved: bool) -> str:
 
 
 def _authority(access: Access) -> bytes:
-    return content(access.cluster, "certificate_authority")
+    return field_content(access.cluster, "certificate_authority")
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file that only its owner reads, down to the disk."""
+    """Write a file that only its owner can read, and flush it to the disk."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -399,3 +316,82 @@ def _write(path: Path, data: bytes) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# -- certificates and keys ---------------------------------------------------------------------------------------------
+
+
+def subject(node: str) -> str:
+    """The certificate subject of a node in Kubernetes, in the notation of openssl."""
+    return f"/O=system:nodes/CN={user_of(node)}"
+
+
+def user_of(node: str) -> str:
+    """The user name of a node."""
+    return f"system:node:{node}"
+
+
+def self_signed(folder: Path, node: str, address: str) -> tuple[Path, Path] | None:
+    """Make a self-signed certificate and its key for the log server. Returns None if there is no `openssl`."""
+    if shutil.which("openssl") is None:
+        return None
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    certificate, key = folder / "kubelet.crt", folder / "kubelet.key"
+    arguments = ["req", "-x509", *_NEW_KEY, "-days", _SELF_SIGNED_DAYS, "-subj", subject(node)]
+    arguments += ["-addext", f"subjectAltName=DNS:{node},IP:{address}", "-keyout", str(key), "-out", str(certificate)]
+    try:
+        _openssl(arguments)
+    except EngineError as error:
+        raise UsageError(f"openssl could not make a certificate for the log server: {error}") from None
+    key.chmod(0o600)
+    return certificate, key
+
+
+def signing_request(key: Path, request: Path, node: str) -> None:
+    """Make a key and a request for a client certificate of this node. Raises EngineError."""
+    _openssl(["req", "-new", *_NEW_KEY, "-subj", subject(node), "-keyout", str(key), "-out", str(request)])
+    key.chmod(0o600)
+
+
+def validity(certificate: Path) -> Validity:
+    """Read the first certificate of a PEM file. Raises EngineError."""
+    arguments = ["x509", "-in", str(certificate), "-noout", "-startdate", "-enddate", "-subject", "-nameopt", "RFC2253"]
+    fields = dict(line.partition("=")[::2] for line in _openssl(arguments).splitlines())
+    names = dict(part.partition("=")[::2] for part in fields["subject"].strip().split(","))
+    return Validity(names.get("CN", ""), _time(fields["notBefore"]), _time(fields["notAfter"]))
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(text), UTC)
+
+
+def _openssl(arguments: list[str]) -> str:
+    program = shutil.which("openssl")
+    if program is None:
+        raise EngineError("there is no `openssl` command on this machine; install the package openssl")
+    try:
+        done = subprocess.run(  # noqa: S603 - our own arguments
+            [program, *arguments], capture_output=True, text=True, check=True, timeout=_OPENSSL_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        raise EngineError(f"openssl {arguments[0]}: {lines[-1] if lines else error}") from None
+    return done.stdout
+
+
+def tls_context(certificate: Path, key: Path, authority: str) -> ssl.SSLContext:
+    """The TLS settings of the log server. It accepts only client certificates that `authority`, in PEM, has signed."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        # Without a password OpenSSL would ask for one on the terminal.
+        context.load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{certificate} is not a certificate with its key {key}: {ssl_reason(error)}") from None
+    if authority:
+        try:
+            context.load_verify_locations(cadata=authority)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"the client CA is not a certificate in PEM: {ssl_reason(error)}") from None
+        relax(context)
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The downward API: what `fieldRef` and `resourceFieldRef` stand for. Called by `environment`; pure.
+"""The environment and the command line of a container, as a kubelet makes them, with the downward API. Pure.
 
-The environment and the command line of a container, as a kubelet makes them. `worker` calls it; pure.
-
-Objects that `env` and `envFrom` refer to are looked up beforehand (`sources`) and handed in. Service variables
-(`FOO_SERVICE_HOST`) are not made: names resolve.
+The caller passes in the objects that `env` and `envFrom` refer to (see `sources`). There are no service variables
+(`FOO_SERVICE_HOST`), since service names resolve.
 """
 
 import re
@@ -18,15 +16,15 @@ from trainwright.kinds.template import FIELDS
 from trainwright.model.job import Body
 from trainwright.model.problem import nearest
 from trainwright.model.units import quantity
-from trainwright.node.sources import CONFIG_MAP, SECRET, Sources, Unconfigured, missing
+from trainwright.node.sources import CONFIG_MAP, SECRET, ContainerConfigError, Sources, missing_object
 
-_SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
-_RESOURCES = ("limits.cpu", "limits.memory", "limits.ephemeral-storage", "requests.cpu", "requests.memory")
-_COUNTED = ("cpu", "memory", "ephemeral-storage", "hugepages-")
+_LABEL_OR_ANNOTATION = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
+_RESOURCE_EXAMPLES = ("limits.cpu", "limits.memory", "limits.ephemeral-storage", "requests.cpu", "requests.memory")
+_RESOURCE_PREFIXES = ("cpu", "memory", "ephemeral-storage", "hugepages-")
 
 
 class PodFacts(Struct, frozen=True):
-    """What the agent knows about a pod besides the object."""
+    """What the agent knows about a pod and is not in the pod object."""
 
     node: str
     address: str
@@ -49,36 +47,35 @@ def pod_field(ref: Body, pod: Body, facts: PodFacts, path: str) -> str:
             return facts.host
         case "status.podIP" | "status.podIPs":
             return facts.address
-    subscript = _SUBSCRIPT.fullmatch(field)
+    subscript = _LABEL_OR_ANNOTATION.fullmatch(field)
     if subscript is None:
-        raise Unconfigured(
+        raise ContainerConfigError(
             f"{path}.fieldPath", f"{field!r} is not known; expected {', '.join(FIELDS)}", nearest(field, FIELDS)
         )
     return str((meta.get(subscript[1]) or {}).get(subscript[2], ""))
 
 
 def resource_field(ref: Body, pod: Body, container: Body, facts: PodFacts, path: str) -> str:
-    """The value of a `resourceFieldRef`: a number of divisors, rounded up."""
+    """The value of a `resourceFieldRef`: the amount divided by the divisor, rounded up."""
     resource = str(ref.get("resource", ""))
     part, _, name = resource.partition(".")
-    if part not in ("limits", "requests") or not name.startswith(_COUNTED):
-        message = f"{resource!r} is not known; expected {', '.join(_RESOURCES)}"
-        raise Unconfigured(f"{path}.resource", message, nearest(resource, _RESOURCES))
-    named = ref.get("containerName")
-    subject = container if not named else _container(pod, str(named), path)
-    asked = subject.get("resources") or {}
-    amount = _amount(asked, part, name)
+    if part not in ("limits", "requests") or not name.startswith(_RESOURCE_PREFIXES):
+        message = f"{resource!r} is not known; expected {', '.join(_RESOURCE_EXAMPLES)}"
+        raise ContainerConfigError(f"{path}.resource", message, nearest(resource, _RESOURCE_EXAMPLES))
+    other = ref.get("containerName")
+    subject = _container(pod, str(other), path) if other else container
+    amount = _amount(subject.get("resources") or {}, part, name)
     if not amount and part == "limits":
         amount = quantity(facts.allocatable.get(name, 0))
     divisor = quantity(ref.get("divisor") or 1) or Decimal(1)
     return str(((amount or Decimal(0)) / divisor).to_integral_value(ROUND_CEILING))
 
 
-def _amount(asked: Body, part: str, name: str) -> Decimal | None:
-    """A request that is not made is the limit, as an API server would have put it there."""
-    found = (asked.get(part) or {}).get(name)
+def _amount(resources: Body, part: str, name: str) -> Decimal | None:
+    """The limit or request of a resource. A missing request is the limit, as an API server sets it."""
+    found = (resources.get(part) or {}).get(name)
     if found is None and part == "requests":
-        found = (asked.get("limits") or {}).get(name)
+        found = (resources.get("limits") or {}).get(name)
     return None if found is None else quantity(found)
 
 
@@ -87,57 +84,57 @@ def _container(pod: Body, name: str, path: str) -> Body:
     known = {one["name"]: one for one in (*(spec.get("initContainers") or ()), *spec["containers"])}
     if name not in known:
         message = f"there is no container {name!r}; the pod has {', '.join(known)}"
-        raise Unconfigured(f"{path}.containerName", message, nearest(name, known))
+        raise ContainerConfigError(f"{path}.containerName", message, nearest(name, known))
     body: Body = known[name]
     return body
 
 
 _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
-_PASSED = ("PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
+_INHERITED = ("PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 _NO_COMMAND = "missing; the image is not used, so its entrypoint is not known: name the program to run here"
 
 
 class EnvironmentInput(Struct, frozen=True):
-    """The container that all this is about, and what surrounds it."""
+    """A container with all that its environment depends on."""
 
     pod: Body
     container: Body
     path: str
     facts: PodFacts
     sources: Sources
-    #: What replaces variables of the pod.
-    given: Mapping[str, str] = {}
+    #: Variables that replace those of `env`.
+    overrides: Mapping[str, str] = {}
 
     @property
     def namespace(self) -> str:
-        """Where its Secrets and ConfigMaps are."""
+        """The namespace of the pod, its Secrets and its ConfigMaps."""
         return str(self.pod["metadata"].get("namespace", ""))
 
 
 def passed(environ: Mapping[str, str]) -> dict[str, str]:
-    """What containers get of the engine's own environment."""
-    return {name: value for name, value in environ.items() if name in _PASSED or name.startswith("CUDA")}
+    """The variables of this process that containers inherit."""
+    return {name: value for name, value in environ.items() if name in _INHERITED or name.startswith("CUDA")}
 
 
 def expand(text: str, known: Mapping[str, str]) -> str:
-    """`$(NAME)` replaced by its value and `$$` by `$`; an unknown name stays as it is written."""
+    """Replace `$(NAME)` by its value and `$$` by `$`; keep a reference to an unknown name as it is."""
     if "$" not in text:
         return text
     return _REFERENCE.sub(lambda match: "$" if match[1] else known.get(match[2], match[0]), text)
 
 
 def variables(subject: EnvironmentInput) -> dict[str, str]:
-    """What `envFrom`, the caller and `env` define, in order: later ones may refer to and replace earlier ones.
+    """The variables of `envFrom`, `overrides` and `env`, in this order: later ones may use and replace earlier ones.
 
-    What the caller gives is not replaced by `env`, which may refer to it.
+    `env` may use overrides, but does not replace them.
     """
     found: dict[str, str] = {}
     for index, source in enumerate(subject.container.get("envFrom") or ()):
-        found.update(_all_of(subject, source, f"{subject.path}.envFrom[{index}]"))
-    found.update(subject.given)
+        found.update(_all_values(subject, source, f"{subject.path}.envFrom[{index}]"))
+    found.update(subject.overrides)
     for index, entry in enumerate(subject.container.get("env") or ()):
-        if entry["name"] in subject.given:
+        if entry["name"] in subject.overrides:
             continue
         value = _value(subject, entry, index, found)
         if value is not None:
@@ -146,18 +143,17 @@ def variables(subject: EnvironmentInput) -> dict[str, str]:
 
 
 def command(subject: EnvironmentInput, known: Mapping[str, str]) -> list[str]:
-    """`command` and `args`, with the container's own variables in them."""
-    words = subject.container.get("command")
-    if not words:
-        raise Unconfigured(f"{subject.path}.command", _NO_COMMAND)
-    return [expand(str(word), known) for word in (*words, *(subject.container.get("args") or ()))]
+    """`command` and `args`, with references to the container's variables replaced."""
+    program = subject.container.get("command")
+    if not program:
+        raise ContainerConfigError(f"{subject.path}.command", _NO_COMMAND)
+    return [expand(str(word), known) for word in (*program, *(subject.container.get("args") or ()))]
 
 
 def _value(subject: EnvironmentInput, entry: Body, index: int, known: Mapping[str, str]) -> str | None:
-    """None: an optional source is not there, and so the variable is not."""
-    written = entry.get("value")
-    if written:
-        return expand(str(written), known)
+    """The value of an entry of `env`; None if its optional source does not exist."""
+    if entry.get("value"):
+        return expand(str(entry["value"]), known)
     source = entry.get("valueFrom")
     if not source:
         return ""
@@ -168,44 +164,44 @@ def _value(subject: EnvironmentInput, entry: Body, index: int, known: Mapping[st
         case {"resourceFieldRef": ref}:
             return resource_field(ref, subject.pod, subject.container, subject.facts, f"{path}.resourceFieldRef")
         case {"secretKeyRef": ref}:
-            return _one_of(subject, SECRET, ref, f"{path}.secretKeyRef")
+            return _key_value(subject, SECRET, ref, f"{path}.secretKeyRef")
         case {"configMapKeyRef": ref}:
-            return _one_of(subject, CONFIG_MAP, ref, f"{path}.configMapKeyRef")
-    known_words = "fieldRef, resourceFieldRef, secretKeyRef or configMapKeyRef"
-    raise Unconfigured(path, f"expected {known_words}, found {', '.join(source)}")
+            return _key_value(subject, CONFIG_MAP, ref, f"{path}.configMapKeyRef")
+    expected = "fieldRef, resourceFieldRef, secretKeyRef or configMapKeyRef"
+    raise ContainerConfigError(path, f"expected {expected}, found {', '.join(source)}")
 
 
-def _one_of(subject: EnvironmentInput, kind: str, ref: Body, path: str) -> str | None:
+def _key_value(subject: EnvironmentInput, kind: str, ref: Body, path: str) -> str | None:
     name, key = str(ref.get("name", "")), str(ref.get("key", ""))
     found = subject.sources.get((kind, name))
     if found is None:
         if ref.get("optional"):
             return None
-        raise missing(f"{path}.name", kind, name, subject.namespace)
+        raise missing_object(f"{path}.name", kind, name, subject.namespace)
     data = found.get("data") or {}
     if key in data:
         return _text(kind, data[key])
     if ref.get("optional"):
         return None
     has = ", ".join(sorted(data)) or "no keys"
-    raise Unconfigured(f"{path}.key", f"{kind} {name!r} has no key {key!r}; it has {has}", nearest(key, data))
+    raise ContainerConfigError(f"{path}.key", f"{kind} {name!r} has no key {key!r}; it has {has}", nearest(key, data))
 
 
-def _all_of(subject: EnvironmentInput, source: Body, path: str) -> Iterator[tuple[str, str]]:
+def _all_values(subject: EnvironmentInput, source: Body, path: str) -> Iterator[tuple[str, str]]:
     prefix = str(source.get("prefix") or "")
-    for kind, word in ((CONFIG_MAP, "configMapRef"), (SECRET, "secretRef")):
-        ref = source.get(word)
+    for kind, field in ((CONFIG_MAP, "configMapRef"), (SECRET, "secretRef")):
+        ref = source.get(field)
         if ref is None:
             continue
         name = str(ref.get("name", ""))
         found = subject.sources.get((kind, name))
         if found is None and not ref.get("optional"):
-            raise missing(f"{path}.{word}.name", kind, name, subject.namespace)
+            raise missing_object(f"{path}.{field}.name", kind, name, subject.namespace)
         for key, value in ((found or {}).get("data") or {}).items():
             if _VARIABLE.fullmatch(prefix + key):
                 yield prefix + key, _text(kind, value)
 
 
 def _text(kind: str, value: str) -> str:
-    """A value as a variable holds it: text, and so what is no text in it is replaced."""
+    """The value as text; bytes of a Secret that are not UTF-8 are replaced."""
     return b64decode(value).decode(errors="replace") if kind == SECRET else str(value)

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting things: a pod's surroundings (`enter`), then its containers (`start`). `worker` calls both.
+"""Starting and stopping the pod and its containers, in the order of a pod's life.
 
-What cannot be configured waits and is tried again; a program that cannot be run has ended, with the code a shell has
-for that.
-
-Ending things: hooks, SIGTERM, the grace period, SIGKILL (`halt` one container, `stop` all), then what is left.
-
-`worker` calls it when its pod is deleted or overdue, `probes` when a container does not live up to its probe.
+A container that cannot be configured waits, and the agent tries it again. A program that cannot be executed counts as
+a container that ended with the exit code of a shell (126 or 127). Stopping is: preStop hook, SIGTERM, grace period,
+SIGKILL.
 """
 
 import asyncio
@@ -21,201 +18,202 @@ from trainwright.errors import ApiError, ConflictError, EngineError, ForbiddenEr
 from trainwright.model.job import Body
 from trainwright.model.meta import ADDRESS, Key
 from trainwright.model.units import quantity
-from trainwright.node import environment, logs, pod, sources, volumes
-from trainwright.node.context import PASSING
+from trainwright.node import environment, logs, sources, volumes
+from trainwright.node.context import RETRIABLE_ERRORS
 from trainwright.node.link import ContainerEnd, SupervisorLost, SupervisorRefused
-from trainwright.node.pod import ContainerRecord, PodState, loop_time
-from trainwright.node.sources import CONFIG, CREATE, Unconfigured
+from trainwright.node.pod import DEFAULT_MESSAGE_PATH, ContainerRecord, PodState, loop_time
+from trainwright.node.sources import CONFIG_ERROR, CREATE_ERROR, ContainerConfigError
 from trainwright.node.supervisor.protocol import Limits, Mount, OpenPod, StartContainer, Started
 from trainwright.runtime.ports import PODS
 
-_IMAGE = "image is not used by the {} runtime: commands run with this machine's programs"
+_IMAGE_NOT_USED = "image is not used by the {} runtime: commands run with this machine's programs"
 _SIDECAR = "Always is not supported: an init container must end before the next one begins"
-_CANNOT_RUN = (126, 127)
-#: A token that could not be renewed is tried again in such a part of the time.
-_SOONER = 10
-#: What a pod may expect to have an effect, and has none.
-_UNHEEDED = ("hostAliases", "securityContext", "dnsConfig")
+_HOOK_NOT_SUPPORTED = "{}: only exec and sleep hooks are run on this node"
+#: Fields of a pod that have no effect on this node.
+_IGNORED_FIELDS = ("hostAliases", "securityContext", "dnsConfig")
+#: The exit codes of a shell for a program that cannot be executed or is not found, and of a runtime for other errors.
+_CANNOT_RUN_CODES = (126, 127)
+_START_ERROR_CODE = 128
+#: After a failed renewal of a token the agent waits this many times shorter than between two renewals.
+_RETRY_DIVISOR = 10
 
 
-class _Occupied(Exception):  # noqa: N818 - a state, not a defect of ours
+class _DevicesBusyError(Exception):
     """Another pod of this node still has the devices."""
 
 
-async def enter(charge: PodState) -> None:
-    """Have the supervisor make what the pod's containers share: its folder, too, where it has one."""
-    means, spec = charge.means, charge.pod["spec"]
-    ignored = [f"spec.{word}" for word in _UNHEEDED if spec.get(word)]
+async def start_container(pod: PodState, container: ContainerRecord) -> None:
+    """Ask the supervisor to start a container, as soon as the container can be configured.
+
+    Returns when the request is sent; `start_answered` and `wait_ended` of the container tell what happens next.
+    """
+    context = pod.context
+    while True:
+        try:
+            if not pod.opened:
+                await _open_pod(pod)
+            request = await _start_request(pod, container)
+            if request["leases"]:
+                await context.link.leased({"devices": request["leases"]})
+            break
+        except SupervisorLost:
+            raise
+        except _DevicesBusyError as problem:
+            if container.set_waiting(CONFIG_ERROR, f"spec.containers: {problem}"):
+                pod.mark_changed()
+            await context.devices.wait_freed(context.settings.delays.config_retry)
+        except ContainerConfigError as problem:
+            await _wait_before_retry(pod, container, CONFIG_ERROR, problem)
+        except (EngineError, OSError, ApiError) as problem:
+            await _wait_before_retry(pod, container, CREATE_ERROR, problem)
+    _send_start(pod, container, request)
+
+
+async def _open_pod(pod: PodState) -> None:
+    """Take the pod's devices, and have the supervisor make what its containers share: network, folder, /tmp."""
+    context, spec = pod.context, pod.body["spec"]
+    ignored = [f"spec.{field}" for field in _IGNORED_FIELDS if spec.get(field)]
     if ignored:
-        means.notices.once(f"{', '.join(ignored)}: not heeded on this node", f"fields of {charge.job}")
-    if means.devices.all:
-        held = means.devices.take(charge.uid, charge.pod)
-        if held is None:
-            raise _Occupied(f"the devices that it asks for ({means.devices.missing(spec)}) are not free on this node")
-        charge.held = held
-    request = await _surroundings(charge)
-    charge.opened = True  # from now on it is to be closed, also if nobody waits for the answer any more
+        context.notices.send_once(f"{', '.join(ignored)}: ignored on this node", f"fields of {pod.job}")
+    if context.devices.by_resource:
+        devices = context.devices.take(pod.uid, pod.body)
+        if devices is None:
+            wanted = context.devices.describe_request(spec)
+            raise _DevicesBusyError(f"the requested devices ({wanted}) are not free on this node")
+        pod.devices = devices
+    request = await _open_request(pod)
+    pod.opened = True  # set before the answer: a worker that is cancelled meanwhile must close the pod, too
     try:
-        await means.link.open(request)
+        await context.link.open(request)
     except SupervisorRefused:
-        charge.opened = False
+        pod.opened = False
         raise
 
 
-async def _surroundings(charge: PodState) -> OpenPod:
-    settings, meta = charge.means.settings, charge.pod["metadata"]
-    if charge.means.pool is not None and charge.networked and not charge.given:
-        charge.given = charge.means.pool.take()
+async def _open_request(pod: PodState) -> OpenPod:
+    context, settings = pod.context, pod.context.settings
+    if context.addresses is not None and pod.has_own_network and not pod.assigned_address:
+        pod.assigned_address = context.addresses.take()
     if not settings.sandboxed:
-        return {"pod": charge.uid, "host": charge.host, "address": charge.address, "network": "host"}
-    if charge.networked and charge.means.pool is None and ADDRESS not in (meta.get("annotations") or {}):
-        raise Unconfigured(f'metadata.annotations["{ADDRESS}"]', "missing; no address was reserved for this pod")
-    hosts = charge.means.hosts
-    charge.housed = True
+        return {"pod": pod.uid, "host": pod.hostname, "address": pod.address, "network": "host"}
+    annotations = pod.body["metadata"].get("annotations") or {}
+    if pod.has_own_network and context.addresses is None and ADDRESS not in annotations:
+        raise ContainerConfigError(
+            f'metadata.annotations["{ADDRESS}"]', "missing; no address was reserved for this pod"
+        )
+    pod.has_folder = True
     return {
-        "pod": charge.uid,
-        "host": charge.host,
-        "address": charge.address,
-        "network": "own" if charge.networked else "host",
-        "hosts": await hosts.settled(charge.pod, charge.given) if hosts is not None else None,
-        "tmp": f"{charge.folder}/tmp",  # noqa: S108 - the pod's own
-        "shm": volumes.shared(charge.pod),
+        "pod": pod.uid,
+        "host": pod.hostname,
+        "address": pod.address,
+        "network": "own" if pod.has_own_network else "host",
+        "hosts": await context.hosts.file_for(pod.body, pod.assigned_address) if context.hosts is not None else None,
+        "tmp": f"{pod.folder}/tmp",  # noqa: S108 - the pod's own
+        "shm": volumes.shared_memory_size(pod.body),
         "keep": [settings.cwd, *settings.visible],
     }
 
 
-async def start(charge: PodState, container: ContainerRecord) -> None:
-    """Have it started, however long it takes until it can be: the container's `begun` and `over` tell the rest."""
-    while True:
-        try:
-            if not charge.opened:
-                await enter(charge)
-            request = await _request(charge, container)
-            if request["leases"]:
-                await charge.means.link.leased({"devices": request["leases"]})
-            break
-        except SupervisorLost:
-            raise
-        except _Occupied as problem:
-            if container.wait(CONFIG, f"spec.containers: {problem}"):
-                charge.mark()
-            await charge.means.devices.change(charge.means.settings.pace.retry)
-        except Unconfigured as problem:
-            await _wait(charge, container, CONFIG, problem)
-        except (EngineError, OSError, ApiError) as problem:
-            await _wait(charge, container, CREATE, problem)
-    _launch(charge, container, request)
-
-
-async def _wait(charge: PodState, container: ContainerRecord, reason: str, problem: Exception) -> None:
-    if isinstance(problem, Unconfigured) and problem.kind and not charge.means.settings.kubelet:
+async def _wait_before_retry(pod: PodState, container: ContainerRecord, reason: str, problem: Exception) -> None:
+    """Show the problem in the status, then wait until a ConfigMap changes or the retry delay has passed."""
+    context = pod.context
+    if isinstance(problem, ContainerConfigError) and problem.kind and not context.settings.kubelet:
         with contextlib.suppress(ApiError):
-            await sources.advise(charge.means.cluster, charge.key.namespace, problem)
-    if container.wait(reason, str(problem)):
-        charge.mark()
-    known = _versions(charge, container) if reason == CONFIG else {}
-    await charge.means.awaited.change(known, charge.means.settings.pace.retry)
+            await sources.add_suggestion(context.cluster, pod.key.namespace, problem)
+    if container.set_waiting(reason, str(problem)):
+        pod.mark_changed()
+    known = _config_map_versions(pod, container) if reason == CONFIG_ERROR else {}
+    await context.config_maps.wait_changed(known, context.settings.delays.config_retry)
 
 
-def _versions(charge: PodState, container: ContainerRecord) -> dict[Key, int]:
-    """The ConfigMaps that it needs, and what it has found of each."""
-    wanted = sources.named(charge.pod, container.body, mounts=charge.means.settings.sandboxed)
-    found = {name: charge.sources.get((kind, name)) for kind, name in wanted if kind == sources.CONFIG_MAP}
+def _config_map_versions(pod: PodState, container: ContainerRecord) -> dict[Key, int]:
+    """The versions of the ConfigMaps that the container refers to; 0 for one that does not exist."""
+    wanted = sources.referenced_by(pod.body, container.body, mounts=pod.context.settings.sandboxed)
+    found = {name: pod.sources.get((kind, name)) for kind, name in wanted if kind == sources.CONFIG_MAP}
     return {
-        Key(charge.key.namespace, name): int(body["metadata"].get("resourceVersion") or 0) if body else 0
+        Key(pod.key.namespace, name): int(body["metadata"].get("resourceVersion") or 0) if body else 0
         for name, body in found.items()
     }
 
 
-async def _request(charge: PodState, container: ContainerRecord) -> StartContainer:
-    """What the supervisor is told about a container."""
-    body, settings = container.body, charge.means.settings
+async def _start_request(pod: PodState, container: ContainerRecord) -> StartContainer:
+    body, context, settings = container.body, pod.context, pod.context.settings
     if container.init and body.get("restartPolicy") == "Always":
-        raise Unconfigured(f"{container.path}.restartPolicy", _SIDECAR)
-    found = await _sources(charge, container)
-    subject = environment.EnvironmentInput(charge.pod, body, container.path, charge.facts, found, settings.env)
+        raise ContainerConfigError(f"{container.path}.restartPolicy", _SIDECAR)
+    found = await _fetch_sources(pod, container)
+    subject = environment.EnvironmentInput(pod.body, body, container.path, pod.facts, found, settings.env)
     variables = environment.variables(subject)
     argv = environment.command(subject, variables)
-    env = {**settings.passed, "HOSTNAME": charge.host}
-    if charge.means.devices.all:
-        spec, held = charge.pod["spec"], charge.held
-        env |= charge.means.devices.variables(spec, container.index, held, init=container.init)
+    env = {**settings.passed, "HOSTNAME": pod.hostname}
+    if context.devices.by_resource:
+        env |= context.devices.variables(pod.body["spec"], container.index, pod.devices, init=container.init)
     if body.get("image"):
-        charge.means.notices.once(_IMAGE.format(settings.runtime))
+        context.notices.send_once(_IMAGE_NOT_USED.format(settings.runtime))
+    container.log = pod.log_path(container, container.view.restarts)
     return {
-        "pod": charge.uid,
-        "container": f"{charge.uid}-{container.seen.name}-{container.seen.restarts}",
+        "pod": pod.uid,
+        "container": f"{pod.uid}-{container.view.name}-{container.view.restarts}",
         "argv": argv,
         "env": env | variables,
         "cwd": body.get("workingDir") or settings.cwd,
-        "log": _log(charge, container),
-        "mounts": await _mounts(charge, container, found, variables),
+        "log": container.log,
+        "mounts": await _mounts(pod, container, found, variables),
         "limits": _limits(body),
-        "leases": charge.means.devices.leases(charge.pod, charge.held),
+        "leases": context.devices.leases(pod.body, pod.devices),
     }
 
 
-async def _sources(charge: PodState, container: ContainerRecord) -> sources.Sources:
-    wanted = sources.named(charge.pod, container.body, mounts=charge.means.settings.sandboxed)
-    lives = [sources.lasts(one) for one in wanted if one[0] == sources.TOKEN]
-    if lives and charge.refreshing is None:
-        charge.refreshing = asyncio.get_running_loop().create_task(_refresh(charge, min(lives)))
+async def _fetch_sources(pod: PodState, container: ContainerRecord) -> sources.Sources:
+    """Get the objects and tokens that the container refers to, and begin to renew its tokens."""
+    wanted = sources.referenced_by(pod.body, container.body, mounts=pod.context.settings.sandboxed)
+    lifetimes = [sources.token_seconds(one) for one in wanted if one[0] == sources.TOKEN]
+    if lifetimes and pod.token_refresh is None:
+        pod.token_refresh = asyncio.get_running_loop().create_task(_refresh_tokens(pod, min(lifetimes)))
     try:
-        return await _fetch(charge, wanted) if wanted else {}
+        return await _fetch(pod, wanted) if wanted else {}
     except UnavailableError:
-        if wanted <= charge.sources.keys():
-            return charge.sources  # a container that is restarted meanwhile has what it had
+        if wanted <= pod.sources.keys():
+            return pod.sources  # a container that restarts during an outage of the API uses the objects it had
         raise
 
 
-async def _fetch(charge: PodState, wanted: set[sources.Source]) -> sources.Sources:
-    found = await sources.fetch(charge.means, charge.pod, wanted)
-    charge.sources.update(found)
+async def _fetch(pod: PodState, wanted: set[sources.Source]) -> sources.Sources:
+    found = await sources.fetch(pod.context, pod.body, wanted)
+    pod.sources.update(found)
     return found
 
 
-async def _refresh(charge: PodState, seconds: float) -> None:
-    """Tokens run out: the files that they are in are written anew, as a kubelet does."""
-    wait = pause = seconds * charge.means.settings.pace.refresh
+async def _refresh_tokens(pod: PodState, lifetime: float) -> None:
+    """Renew the token files of a pod before the tokens expire, as a kubelet does. `lifetime` is in seconds."""
+    wait = interval = lifetime * pod.context.settings.delays.token_refresh_share
     while True:
         await asyncio.sleep(wait)
-        wait = pause / _SOONER
-        with contextlib.suppress(Unconfigured, OSError, ApiError):  # the old one is good for a while
-            found = await _fetch(charge, sources.renewable(charge.pod))
-            await asyncio.to_thread(volumes.renew, _room(charge, found))
-            wait = pause
-
-
-def _log(charge: PodState, container: ContainerRecord) -> str:
-    """Where its log goes; the supervisor makes the folder."""
-    container.log = charge.log_of(container, container.seen.restarts)
-    return container.log
+        wait = interval / _RETRY_DIVISOR
+        with contextlib.suppress(ContainerConfigError, OSError, ApiError):  # the old token is still valid for a while
+            found = await _fetch(pod, sources.in_projected_volumes(pod.body))
+            await asyncio.to_thread(volumes.rewrite_projected, _volume_input(pod, found))
+            wait = interval
 
 
 async def _mounts(
-    charge: PodState, container: ContainerRecord, found: sources.Sources, variables: dict[str, str]
+    pod: PodState, container: ContainerRecord, found: sources.Sources, variables: dict[str, str]
 ) -> list[Mount]:
-    made: list[Mount] = []
+    mounts: list[Mount] = []
     if container.body.get("volumeMounts"):
-        made = await _mounted(charge, container, found, variables)
-    if charge.means.settings.sandboxed:
-        target = str(container.body.get("terminationMessagePath") or pod.DEFAULT_MESSAGE_PATH)
-        container.message = f"{charge.folder}/message-{container.seen.name}-{container.seen.restarts}"
-        os.close(os.open(container.message, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
-        made.append({"source": container.message, "target": target})
-    return made
+        subject = _volume_input(pod, found)
+        mounts = await asyncio.to_thread(volumes.mounts, subject, container.body, container.path, variables)
+    if pod.context.settings.sandboxed:
+        target = str(container.body.get("terminationMessagePath") or DEFAULT_MESSAGE_PATH)
+        container.message_file = f"{pod.folder}/message-{container.view.name}-{container.view.restarts}"
+        os.close(os.open(container.message_file, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+        mounts.append({"source": container.message_file, "target": target})
+    return mounts
 
 
-async def _mounted(
-    charge: PodState, container: ContainerRecord, found: sources.Sources, variables: dict[str, str]
-) -> list[Mount]:
-    return await asyncio.to_thread(volumes.mounts, _room(charge, found), container.body, container.path, variables)
-
-
-def _room(charge: PodState, found: sources.Sources) -> volumes.VolumeInput:
-    settings = charge.means.settings
-    claims = f"{settings.volumes}/{charge.key.namespace}"
-    return volumes.VolumeInput(charge.pod, charge.folder, claims, settings.sandboxed, found, charge.facts)
+def _volume_input(pod: PodState, found: sources.Sources) -> volumes.VolumeInput:
+    settings = pod.context.settings
+    claims = f"{settings.volumes}/{pod.key.namespace}"
+    return volumes.VolumeInput(pod.body, pod.folder, claims, settings.sandboxed, found, pod.facts)
 
 
 def _limits(body: Body) -> Limits:
@@ -231,133 +229,130 @@ def _limits(body: Body) -> Limits:
     return found
 
 
-def _launch(charge: PodState, container: ContainerRecord, request: StartContainer) -> None:
-    """Nobody waits for the answer here: it is the container's, also when its worker has been told to end meanwhile."""
-    link = charge.means.link
-    container.launch(request["container"], charge.means.clock.now())
-    link.follow(container.id, partial(charge.finished, container))
-    answer = link.start(request)
-    answer.add_done_callback(partial(_answered, charge, container))
+def _send_start(pod: PodState, container: ContainerRecord, request: StartContainer) -> None:
+    """Send the request without waiting, so that the answer is also handled if the worker is cancelled meanwhile."""
+    link = pod.context.link
+    container.set_starting(request["container"], pod.context.clock.now())
+    link.follow(container.id, partial(pod.container_ended, container))
+    link.start(request).add_done_callback(partial(_start_answered, pod, container))
 
 
-def _answered(charge: PodState, container: ContainerRecord, answer: asyncio.Future[Started]) -> None:
+def _start_answered(pod: PodState, container: ContainerRecord, answer: asyncio.Future[Started]) -> None:
     refusal = answer.exception()
     if isinstance(refusal, SupervisorLost):
-        return  # the agent tells all its workers
+        return  # the agent tells all its workers that the supervisor is lost
     if isinstance(refusal, SupervisorRefused):
-        charge.means.link.unfollow(container.id)
-        code = refusal.code or 128
-        reason = "ContainerCannotRun" if code in _CANNOT_RUN else "StartError"
-        container.end(ContainerEnd(code=code, at=charge.means.clock.now().timestamp()), reason, str(refusal))
-    container.begin()
-    charge.mark()
+        pod.context.link.unfollow(container.id)
+        code = refusal.code or _START_ERROR_CODE
+        reason = "ContainerCannotRun" if code in _CANNOT_RUN_CODES else "StartError"
+        end = ContainerEnd(code=code, at=pod.context.clock.now().timestamp())
+        container.set_terminated(end, reason, str(refusal))
+    container.set_start_answered()
+    pod.mark_changed()
 
 
-_HOOK_UNHEEDED = "{}: only exec and sleep hooks are run on this node"
+async def stop_containers(pod: PodState) -> None:
+    """Stop all containers. Those that still run at `pod.kill_time` are killed."""
+    deadline = pod.kill_time if pod.kill_time is not None else loop_time()
+    await asyncio.gather(*(stop_container(pod, one, deadline) for one in pod.containers if one.live))
 
 
-async def stop(charge: PodState) -> None:
-    """Stop all containers; `charge.due` is when those that still live are killed."""
-    due = charge.due if charge.due is not None else loop_time()
-    await asyncio.gather(*(halt(charge, one, due) for one in charge.containers if one.live))
-
-
-async def halt(charge: PodState, container: ContainerRecord, due: float) -> None:
-    """Ask a container to end, and see to it that it has ended then."""
-    link, pace = charge.means.link, charge.means.settings.pace
+async def stop_container(pod: PodState, container: ContainerRecord, deadline: float) -> None:
+    """Run the preStop hook, send SIGTERM, and kill the container at the deadline. Returns when it has ended."""
+    link, min_grace = pod.context.link, pod.context.settings.delays.min_grace
     hook = (container.body.get("lifecycle") or {}).get("preStop")
-    if hook and loop_time() < due:
-        container.kill_at(due + pace.least_grace, link)
-        await run_hook(charge, container, hook, f"{container.path}.lifecycle.preStop", due - loop_time())
-        due = max(due, loop_time() + pace.least_grace)
+    if hook and loop_time() < deadline:
+        container.kill_at(deadline + min_grace, link)
+        await run_hook(pod, container, hook, f"{container.path}.lifecycle.preStop", deadline - loop_time())
+        deadline = max(deadline, loop_time() + min_grace)
     if not container.live:
         return
-    if charge.due is not None:
-        due = min(due, max(charge.due, loop_time() + (pace.least_grace if hook else 0)))
-    container.kill_at(due, link)
-    if loop_time() < due:
-        link.signal({"container": container.id, "signal": _signal(container.body)})
-    await container.over()
+    if pod.kill_time is not None:  # it may have become earlier while the hook ran
+        deadline = min(deadline, max(pod.kill_time, loop_time() + (min_grace if hook else 0)))
+    container.kill_at(deadline, link)
+    if loop_time() < deadline:
+        link.signal({"container": container.id, "signal": _stop_signal(container.body)})
+    await container.wait_ended()
 
 
-async def run_hook(charge: PodState, container: ContainerRecord, hook: Body, path: str, patience: float) -> str:
-    """Run a hook for so long at most; what went wrong, if anything."""
+async def run_hook(pod: PodState, container: ContainerRecord, hook: Body, path: str, timeout: float) -> str:
+    """Run a hook for at most `timeout` seconds. Returns what went wrong; empty if nothing did."""
     match hook:
         case {"exec": {"command": [*argv]}}:
-            call = charge.means.link.exec({"container": container.id, "argv": argv, "timeout": patience})
             try:
-                answer = await call
+                answer = await pod.context.link.exec({"container": container.id, "argv": argv, "timeout": timeout})
             except SupervisorRefused as refusal:
                 return str(refusal)
             if answer["timeout"]:
-                return f"it did not end within {patience:.0f} s"
+                return f"it did not end within {timeout:.0f} s"
             return f"it exited with {answer['code']}: {answer['output']}" if answer["code"] else ""
         case {"sleep": {"seconds": seconds}}:
-            await asyncio.sleep(min(float(seconds), patience))
+            await asyncio.sleep(min(float(seconds), timeout))
         case _:
-            charge.means.notices.once(_HOOK_UNHEEDED.format(path), f"hooks of {charge.job}")
+            pod.context.notices.send_once(_HOOK_NOT_SUPPORTED.format(path), f"hooks of {pod.job}")
     return ""
 
 
-def _signal(body: Body) -> int:
-    """SIGTERM, or what the container asks for instead."""
+def _stop_signal(body: Body) -> int:
     name = (body.get("lifecycle") or {}).get("stopSignal")
     return int(signal.Signals.__members__.get(str(name), signal.SIGTERM))
 
 
-def close(charge: PodState) -> None:
-    """Give back what the pod held, once none of its containers runs. Requests are met in order: nobody need wait."""
-    link = charge.means.link
-    if charge.opened:
-        charge.opened = False
-        link.close_pod({"pod": charge.uid})
-    if charge.held:
-        charge.means.devices.free(charge.uid)
-    if charge.given and charge.means.pool is not None:
-        charge.means.pool.put(charge.given)
-        if charge.means.hosts is not None:
-            charge.means.hosts.left(charge.uid)
-    if charge.refreshing is not None:
-        charge.refreshing.cancel()
+def release_resources(pod: PodState) -> None:
+    """Close the pod in the supervisor and return its devices and its address. No container may run any more.
+
+    There is no need to wait for the supervisor, since it handles requests in their order.
+    """
+    context = pod.context
+    if pod.opened:
+        pod.opened = False
+        context.link.close_pod({"pod": pod.uid})
+    if pod.devices:
+        context.devices.free(pod.uid)
+    if pod.assigned_address and context.addresses is not None:
+        context.addresses.put(pod.assigned_address)
+        if context.hosts is not None:
+            context.hosts.address_released(pod.uid)
+    if pod.token_refresh is not None:
+        pod.token_refresh.cancel()
 
 
-def forget(charge: PodState, *containers: ContainerRecord) -> None:
-    """Their ends are known: the supervisor need not remember them."""
+def forget_ends(pod: PodState, *containers: ContainerRecord) -> None:
+    """Allow the supervisor to forget how these containers ended, since the status says it."""
     for container in containers:
         if container.id:
-            charge.means.link.forget({"container": container.id})
+            pod.context.link.forget({"container": container.id})
 
 
-async def remove(charge: PodState) -> None:
-    """Tell the API that the pod may go: nothing of it runs any more."""
-    settings, reports = charge.means.settings, charge.means.reports
-    pace = settings.pace
-    wait = pace.unavailable
-    if reports.closing and not settings.kubelet:
-        return  # the engine goes, and all objects with it
-    while not charge.report.gone:
+async def delete_object(pod: PodState) -> None:
+    """Delete the pod object without a grace period, since none of its containers runs any more."""
+    context, settings, delays = pod.context, pod.context.settings, pod.context.settings.delays
+    wait = delays.api_retry
+    if context.reports.closing and not settings.kubelet:
+        return  # the embedded engine ends, and its objects end with it
+    while not pod.report.gone:
         try:
-            await charge.means.cluster.delete(PODS.whole(), charge.key, uid=charge.uid, grace=0)
+            await context.cluster.delete(PODS.whole(), pod.key, uid=pod.uid, grace=0)
         except (NotFoundError, ConflictError):
             return
-        except PASSING as error:
+        except RETRIABLE_ERRORS as error:
             if isinstance(error, ForbiddenError):
-                charge.means.notices.once(f"pod {charge.key}: it may not be removed, and is tried again: {error}")
-            if reports.closing:
+                context.notices.send_once(f"pod {pod.key}: the API server forbids its deletion, retrying: {error}")
+            if context.reports.closing:
                 return
             await asyncio.sleep(error.retry_after or wait)
-            wait = min(2 * wait, pace.patience)
+            wait = min(2 * wait, delays.max_api_retry)
         except ApiError as error:
-            charge.means.notices.once(f"pod {charge.key}: it cannot be removed: {error}")
+            context.notices.send_once(f"pod {pod.key}: it cannot be deleted: {error}")
             return
         else:
             return
 
 
-async def clear(charge: PodState) -> None:
-    """Remove the pod's files, where they are not to be kept."""
-    settings = charge.means.settings
-    if charge.housed and not settings.keep:
-        await asyncio.to_thread(shutil.rmtree, charge.folder, ignore_errors=True)
-    if settings.kubelet and not settings.keep:  # nobody can ask for its logs any more
-        await asyncio.to_thread(logs.remove_logs, Path(settings.folder), charge.key.name, charge.uid)
+async def remove_files(pod: PodState) -> None:
+    """Remove the files of a pod whose object is gone, unless the settings say to keep them."""
+    settings = pod.context.settings
+    if pod.has_folder and not settings.keep:
+        await asyncio.to_thread(shutil.rmtree, pod.folder, ignore_errors=True)
+    if settings.kubelet and not settings.keep:  # the API offers no logs of a pod without an object
+        await asyncio.to_thread(logs.remove_logs, Path(settings.folder), pod.key.name, pod.uid)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's line to its supervisor: starts the process, sends requests, hands out answers and events.
+"""The connection of an agent to its supervisor: starts the process, sends requests, delivers answers and events.
 
-`worker` and `probes` call it. A request is a future, so that several can be under way without a task each; what is sent
-in one turn of the loop goes out in one write. When the supervisor dies every request fails with Lost, and `lost` is
-called once: its containers died with it.
+A request returns a future, so that several requests can be open without a task for each. All requests of one iteration
+of the event loop are one write. When the supervisor dies, its containers die with it: every open request fails with
+SupervisorLost, and the link calls `on_lost` once.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from trainwright.jsonlines import END, SUPERVISOR_PROTOCOL, LineSplitter, mismat
 from trainwright.node.supervisor import journal
 from trainwright.node.supervisor.protocol import (
     Config,
+    ContainerRequest,
     Done,
     Ended,
     Exec,
     Executed,
     Leased,
-    OneContainer,
-    OnePod,
     OpenPod,
+    PodRequest,
     Ready,
     SignalContainer,
     StartContainer,
@@ -41,15 +41,17 @@ from trainwright.node.supervisor.protocol import (
 
 AnswerT = TypeVar("AnswerT")
 
-_START = "import sys; sys.path.insert(0, {!r}); from trainwright.node.supervisor.main import main; main()"
-_READY = 15.0
-_LOG = "supervisor.log"
-#: Bytes of one message. The supervisor is ours: the limit only ends a connection that went wrong.
-_LONGEST = 1 << 30
+_START_CODE = "import sys; sys.path.insert(0, {!r}); from trainwright.node.supervisor.main import main; main()"
+_READY_TIMEOUT_SECONDS = 15.0
+#: A supervisor that has not ended this long after `close` is killed.
+_EXIT_TIMEOUT_SECONDS = 10.0
+_LOG_NAME = "supervisor.log"
+#: The agent trusts its supervisor: this limit only ends a connection whose data is damaged.
+_MAX_MESSAGE_BYTES = 1 << 30
 
 
-class SupervisorRefused(EngineError):  # noqa: N818 - the supervisor's word for it
-    """The supervisor could not do what it was asked; its sentence, and the exit code that it stands for."""
+class SupervisorRefused(EngineError):  # noqa: N818 - an answer of the supervisor, not a defect
+    """The supervisor refused a request. `code` is the exit code that the container gets for it; 0: none."""
 
     def __init__(self, text: str, code: int = 0) -> None:
         super().__init__(text)
@@ -61,7 +63,7 @@ class SupervisorLost(SupervisorRefused):
 
 
 class ContainerEnd(Struct, frozen=True, gc=False):
-    """How a container ended: exit code (128 + n after a signal n), and when, as seconds since 1970."""
+    """How a container ended: exit code (128 + n after signal n), and when, in seconds since 1970."""
 
     container: str = ""
     code: int = 0
@@ -70,28 +72,28 @@ class ContainerEnd(Struct, frozen=True, gc=False):
     at: float = 0.0
 
 
-def ends(folder: Path) -> dict[str, ContainerEnd]:
-    """By container: how those ended whose end nobody may have been told, as the supervisor of that folder knew it."""
+def read_ends(folder: Path) -> dict[str, ContainerEnd]:
+    """The ends in the journal of the supervisor of that folder, by container ID. The agent may not know them yet."""
     known = {name: entry["ended"] for name, entry in journal.read(str(folder / "journal")).items()}
     return {name: msgspec.convert({**end, "container": name}, ContainerEnd) for name, end in known.items() if end}
 
 
 class _Envelope(Struct, gc=False):
-    """What any message of the supervisor may say: which request it answers, or which event it is."""
+    """The fields that decide what a message of the supervisor is: an answer (`id`) or an event."""
 
     id: int | None = None
     event: str = ""
     error: str | None = None
     code: int = 0
-    #: The sentence of `failed` and of `notice`.
+    #: The text of the events `failed` and `notice`.
     text: str = ""
-    #: The supervisor's side of the handshake, in `ready`.
+    #: The protocol and the version of the supervisor, in the event `ready`.
     protocol: int | None = None
     version: str = ""
 
 
-class _Waiting(Struct, frozen=True):
-    """A request that is not answered yet."""
+class _PendingRequest(Struct, frozen=True):
+    """A request that the supervisor has not answered yet."""
 
     future: asyncio.Future[Any]
     decode: Callable[[bytes], Any]
@@ -106,131 +108,133 @@ _executed = msgspec.json.Decoder(Executed).decode
 
 
 class SupervisorLink(asyncio.Protocol):
-    """One supervisor. `Link.begin` makes it; `notice` hears what it has to tell people."""
+    """The connection to one supervisor, made by `begin`. `on_notice` receives its messages for the user."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", folder: Path) -> None:
         self.process = process
         self.folder = folder
-        self.notice: Callable[[str], None] = lambda _: None
-        self.lost: Callable[[], None] = lambda: None
+        self.on_notice: Callable[[str], None] = lambda _: None
+        self.on_lost: Callable[[], None] = lambda: None
         self.alive = True
-        #: What the supervisor before knew of its containers' ends.
-        self.former: dict[str, ContainerEnd] = {}
-        #: The supervisor and its pods go on when we hang up.
-        self.outlives = False
+        #: The ends in the journal of the previous supervisor, by container ID.
+        self.previous_ends: dict[str, ContainerEnd] = {}
+        #: The supervisor and its pods continue to run after `close`.
+        self._outlives_agent = False
         self._loop = asyncio.get_running_loop()
-        #: The supervisor's first words: its runtime, how it limits, what it had to notice.
+        #: The first message of the supervisor: its runtime, how it limits resources, its notices.
         self.ready: asyncio.Future[Ready] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
-        self._waiting: dict[int, _Waiting] = {}
+        self._pending: dict[int, _PendingRequest] = {}
         self._ends: dict[str, Callable[[ContainerEnd], None]] = {}
         self._id = 0
-        self._lines = LineSplitter(_LONGEST)
+        self._lines = LineSplitter(_MAX_MESSAGE_BYTES)
         self._out: list[bytes] = []
         self._closing = False
-        self.loss = f"the supervisor (process {process.pid}) has gone"
+        #: Why requests fail once the supervisor is lost.
+        self.loss = f"the supervisor (process {process.pid}) has ended"
 
     @classmethod
     async def begin(cls, config: Config) -> "SupervisorLink":
         """Start a supervisor with that configuration and wait until it is ready. Raises EngineError."""
         folder = Path(config["folder"])
         folder.mkdir(parents=True, exist_ok=True)
-        former = ends(folder)  # a new supervisor begins with an empty file
+        previous_ends = read_ends(folder)  # read it first: a new supervisor empties its journal
         ours, theirs = socket.socketpair()
         with theirs:
-            process = _spawn({**config, "fd": theirs.fileno()}, folder / _LOG)
+            process = _spawn({**config, "fd": theirs.fileno()}, folder / _LOG_NAME)
         link = cls(process, folder)
-        link.former = former
+        link.previous_ends = previous_ends
         await link._loop.create_unix_connection(lambda: link, sock=ours)
         try:
-            async with asyncio.timeout(_READY):
+            async with asyncio.timeout(_READY_TIMEOUT_SECONDS):
                 await asyncio.shield(link.ready)
         except (TimeoutError, EngineError) as error:
             await link.close()
-            raise EngineError(f"the supervisor did not start: {error or 'no word from it'}") from None
-        link.outlives = config.get("orphans") == "keep"
+            reason = str(error) or f"no message from it within {_READY_TIMEOUT_SECONDS:g} s"
+            raise EngineError(f"the supervisor did not start: {reason}") from None
+        link._outlives_agent = config.get("orphans") == "keep"
         return link
 
     def open(self, pod: OpenPod) -> asyncio.Future[Done]:
-        """Make what the containers of a pod share."""
-        return self._ask("open", pod, _done)
+        """Create what the containers of a pod share: its network and its folders."""
+        return self._request("open", pod, _done)
 
-    def close_pod(self, pod: OnePod) -> None:
-        """Kill what is left of a pod and drop what its containers shared."""
-        self._tell("close", pod)
+    def close_pod(self, pod: PodRequest) -> None:
+        """Kill the remaining processes of a pod and remove what its containers shared."""
+        self._send_request("close", pod)
 
     def leased(self, devices: Leased) -> asyncio.Future[Done]:
-        """See that the supervisor holds the locks of these devices."""
-        return self._ask("leased", devices, _done)
+        """Check that the supervisor holds the locks of these devices."""
+        return self._request("leased", devices, _done)
 
     def start(self, container: StartContainer) -> asyncio.Future[Started]:
         """Start a container."""
-        return self._ask("start", container, _started)
+        return self._request("start", container, _started)
 
     def exec(self, command: Exec) -> asyncio.Future[Executed]:
-        """Run a command in a container; answered when it has ended."""
-        return self._ask("exec", command, _executed)
+        """Run a command in a container; the answer comes when the command has ended."""
+        return self._request("exec", command, _executed)
 
     def signal(self, container: SignalContainer) -> None:
-        """Signal the main process of a container."""
-        self._tell("signal", container)
+        """Send a signal to the main process of a container."""
+        self._send_request("signal", container)
 
-    def kill(self, container: OneContainer) -> None:
-        """SIGKILL a container."""
-        self._tell("kill", container)
+    def kill(self, container: ContainerRequest) -> None:
+        """Send SIGKILL to all processes of a container."""
+        self._send_request("kill", container)
 
-    def forget(self, container: OneContainer) -> None:
-        """The end of a container is stored: the supervisor need not remember it."""
-        self._tell("forget", container)
+    def forget(self, container: ContainerRequest) -> None:
+        """Allow the supervisor to forget the end of a container, since the API has it."""
+        self._send_request("forget", container)
 
     def ping(self) -> asyncio.Future[Done]:
-        """Have the supervisor show that it answers."""
-        return self._ask("ping", {}, _done)
+        """Ask the supervisor for an answer, to see that it works."""
+        return self._request("ping", {}, _done)
 
     def follow(self, container: str, ended: "Callable[[ContainerEnd], None]") -> None:
-        """Call `ended` when that container ends. To be said before it is started."""
+        """Call `ended` when that container ends. Call this before `start`, since a container may end at once."""
         self._ends[container] = ended
 
     def unfollow(self, container: str) -> None:
-        """It was not started after all."""
+        """Undo `follow` for a container that was not started."""
         self._ends.pop(container, None)
 
-    async def close(self, patience: float = 10.0) -> None:
-        """Hang up and see the supervisor out; one whose orphans end takes them along."""
+    async def close(self) -> None:
+        """Close the connection. A supervisor that must not outlive the agent ends its pods and itself: wait for it."""
         self._closing = True
         if self._transport is not None:
             self._flush()
             self._transport.close()
-        if self.outlives:
+        if self._outlives_agent:
             return
         try:
-            async with asyncio.timeout(patience):
-                await _exit(self.process)
+            async with asyncio.timeout(_EXIT_TIMEOUT_SECONDS):
+                await _wait_exit(self.process)
         except TimeoutError:
             self.process.kill()
-            await _exit(self.process)
+            await _wait_exit(self.process)
 
-    def _ask(
-        self, what: str, fields: Mapping[str, Any], decode: Callable[[bytes], AnswerT]
+    def _request(
+        self, verb: str, fields: Mapping[str, Any], decode: Callable[[bytes], AnswerT]
     ) -> "asyncio.Future[AnswerT]":
-        """Send a request; the future holds the answer, or Refused."""
+        """Send a request; the future gets the answer, or SupervisorRefused."""
         future: asyncio.Future[AnswerT] = self._loop.create_future()
         if not self.alive:
             future.set_exception(SupervisorLost(self.loss))
             return future
-        self._waiting[self._send(what, fields)] = _Waiting(future, decode)
+        self._pending[self._enqueue(verb, fields)] = _PendingRequest(future, decode)
         return future
 
-    def _tell(self, what: str, fields: Mapping[str, Any]) -> None:
-        """Send a request whose answer nobody waits for."""
+    def _send_request(self, verb: str, fields: Mapping[str, Any]) -> None:
+        """Send a request and ignore the answer."""
         if self.alive:
-            self._send(what, fields)
+            self._enqueue(verb, fields)
 
-    def _send(self, what: str, fields: Mapping[str, Any]) -> int:
+    def _enqueue(self, verb: str, fields: Mapping[str, Any]) -> int:
         self._id += 1
         if not self._out:
             self._loop.call_soon(self._flush)
-        self._out.append(msgspec.json.encode({"id": self._id, "do": what, **fields}))
+        self._out.append(msgspec.json.encode({"id": self._id, "do": verb, **fields}))
         return self._id
 
     def _flush(self) -> None:
@@ -240,73 +244,73 @@ class SupervisorLink(asyncio.Protocol):
         self._out.clear()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Asyncio says: the socket is ours."""
+        """Keep the transport (asyncio calls this)."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for the type checker
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Asyncio says: there is something to read."""
+        """Handle the complete lines (asyncio calls this)."""
         for line in self._lines.feed(data):
-            self._hear(line)
+            self._dispatch(line)
 
-    def _hear(self, line: bytes) -> None:
-        said = _envelope(line)
-        if said.id is not None:
-            self._answered(said, line)
-        elif said.event == "ended":
+    def _dispatch(self, line: bytes) -> None:
+        message = _envelope(line)
+        if message.id is not None:
+            self._resolve(message, line)
+        elif message.event == "ended":
             end = _ended(line)
             ended = self._ends.pop(end["container"], None)
             if ended is not None:
                 ended(ContainerEnd(end["container"], end["code"], end["signal"], end["oom"], end["at"]))
-        elif said.event == "ready" and not self.ready.done():
-            self._greeted(said, line)
-        elif said.event == "failed" and not self.ready.done():
-            self.ready.set_exception(EngineError(said.text))
-        elif said.event == "notice":
-            self.notice(said.text)
+        elif message.event == "ready" and not self.ready.done():
+            self._finish_handshake(message, line)
+        elif message.event == "failed" and not self.ready.done():
+            self.ready.set_exception(EngineError(message.text))
+        elif message.event == "notice":
+            self.on_notice(message.text)
 
-    def _greeted(self, said: _Envelope, line: bytes) -> None:
-        told = {"protocol": said.protocol, "version": said.version}
-        problem = mismatch(told, SUPERVISOR_PROTOCOL, "the supervisor", "the agent")
+    def _finish_handshake(self, message: _Envelope, line: bytes) -> None:
+        handshake = {"protocol": message.protocol, "version": message.version}
+        problem = mismatch(handshake, SUPERVISOR_PROTOCOL, "the supervisor", "the agent")
         if problem is None:
             self.ready.set_result(_ready(line))
         else:
             self.ready.set_exception(EngineError(problem))
 
-    def _answered(self, said: _Envelope, line: bytes) -> None:
-        waiting = self._waiting.pop(said.id or 0, None)
-        if waiting is None or waiting.future.done():
+    def _resolve(self, message: _Envelope, line: bytes) -> None:
+        pending = self._pending.pop(message.id or 0, None)
+        if pending is None or pending.future.done():
             return
-        if said.error is None:
-            waiting.future.set_result(waiting.decode(line))
+        if message.error is None:
+            pending.future.set_result(pending.decode(line))
         else:
-            waiting.future.set_exception(SupervisorRefused(said.error, said.code))
+            pending.future.set_exception(SupervisorRefused(message.error, message.code))
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why is of no consequence
-        """Asyncio says: the other side has gone."""
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the cause does not matter
+        """Fail all open requests (asyncio calls this)."""
         self.alive = False
-        self.loss += _last_words(self.folder / _LOG)
+        self.loss += _last_log_line(self.folder / _LOG_NAME)
         if not self.ready.done():
             self.ready.set_exception(SupervisorLost(self.loss))
-        self.ready.exception()  # whether or not anybody still waits for it
-        left, self._waiting = self._waiting, {}
-        for waiting in left.values():
-            if not waiting.future.done():
-                waiting.future.set_exception(SupervisorLost(self.loss))
+        self.ready.exception()  # marks the exception as retrieved, so that asyncio does not log it
+        open_requests, self._pending = self._pending, {}
+        for pending in open_requests.values():
+            if not pending.future.done():
+                pending.future.set_exception(SupervisorLost(self.loss))
         self._ends.clear()
         if not self._closing:
-            self.lost()
+            self.on_lost()
 
 
-def _last_words(log: Path) -> str:
+def _last_log_line(log: Path) -> str:
     with contextlib.suppress(OSError):
-        told = log.read_text(errors="replace").split("\n")
-        return next((f"; its last words: {line}" for line in reversed(told) if line.strip()), "")
+        lines = log.read_text(errors="replace").split("\n")
+        return next((f"; the last line of its log: {line}" for line in reversed(lines) if line.strip()), "")
     return ""
 
 
-async def _exit(process: "subprocess.Popen[bytes]") -> None:
-    """Until the process has gone, at that very moment where the platform can tell it."""
+async def _wait_exit(process: "subprocess.Popen[bytes]") -> None:
+    """Wait until the process has ended; without polling and without a thread if the platform has pidfds."""
     if not hasattr(os, "pidfd_open"):
         await asyncio.to_thread(process.wait)
     elif process.poll() is None:
@@ -322,17 +326,17 @@ async def _exit(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _spawn(config: Config, log: Path) -> "subprocess.Popen[bytes]":
-    """The process: a session of its own, so that a Ctrl-C meant for us does not reach it."""
-    code = _START.format(str(Path(trainwright.__file__).parents[1]))
+    """Start the process in a session of its own, so that Ctrl-C in the agent's terminal does not reach it."""
+    code = _START_CODE.format(str(Path(trainwright.__file__).parents[1]))
     argv = [sys.executable, "-E", "-s", "-S", "-c", code, msgspec.json.encode(config).decode()]
     network, leases = config.get("network"), config.get("leases")
     holder = (network.get("holder") if network else None) or {}
-    with log.open("wb") as words:
-        return subprocess.Popen(  # noqa: S603 - our own interpreter with our own words
+    with log.open("wb") as output:
+        return subprocess.Popen(  # noqa: S603 - our own interpreter and our own code
             argv,
             stdin=subprocess.DEVNULL,
-            stdout=words,
-            stderr=words,
+            stdout=output,
+            stderr=output,
             pass_fds=(config["fd"], *([leases] if leases is not None else []), *holder.values()),
             start_new_session=True,
             cwd=os.sep,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's HTTPS server: what `kubectl logs` asks the API server for, the API server asks here.
+"""The node's HTTPS server for container logs: for `kubectl logs`, the API server sends a request to it.
 
-Only clients with a certificate that the cluster trusts are listened to, and each request is put to the API server: may
-this user? Nobody else reads logs.
+It accepts only clients with a certificate that the cluster trusts, and asks the API server for each request whether
+this user may read the logs.
 """
 
 import ssl
@@ -17,27 +17,29 @@ from trainwright.model.meta import Key
 from trainwright.runtime.ports import Clock, LogPart
 
 _LOGS = "/containerLogs/{namespace}/{pod}/{container}"
-#: Of the API's numbers; and seconds before which there was no log.
-_DIGITS, _LONGEST = 19, 10**9
+#: The API's numbers have 64 bits.
+_MAX_DIGITS = 19
+#: About 32 years: older than any log, and safe to subtract from a date.
+_MAX_SINCE_SECONDS = 10**9
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-#: What a container wrote; NotFoundError and InvalidError before it begins.
+#: The log of a container. The call itself raises NotFoundError and InvalidError.
 Logs = Callable[[Key, str, LogPart], AsyncGenerator[bytes, None]]
-#: Whether a user with these groups may read it.
-Allowed = Callable[[str, list[str]], Awaitable[bool]]
+#: Whether a user with these groups may read logs.
+Authorizer = Callable[[str, list[str]], Awaitable[bool]]
 
 
 class NodeServer:
     """The server of one node."""
 
-    def __init__(self, logs: Logs, allowed: Allowed, clock: Clock) -> None:
-        self._logs, self._allowed, self._clock = logs, allowed, clock
+    def __init__(self, logs: Logs, is_allowed: Authorizer, clock: Clock) -> None:
+        self._logs, self._is_allowed, self._clock = logs, is_allowed, clock
 
     @asynccontextmanager
     async def serving(self, host: str, port: int, tls: ssl.SSLContext) -> AsyncIterator[int]:
-        """Answer there until the end of the block; the port, which may have been any."""
+        """Serve until the end of the block. Yields the port, which the system chooses if `port` is 0."""
         app = web.Application(middlewares=[self._guard])
         app.add_routes([web.get("/healthz", _healthz), web.get(_LOGS, self._log)])
-        # Who follows a silent log and goes is noticed at once.
+        # With handler_cancellation the server stops at once when a client that follows a silent log disconnects.
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await runner.setup()
         try:
@@ -45,31 +47,31 @@ class NodeServer:
             try:
                 await site.start()
             except OSError as error:
-                why = f"{host}:{port} cannot be listened at: {error.strerror or error}"
-                raise UsageError(f"{why}; --port 0 takes any port that is free") from None
+                reason = f"cannot listen at {host}:{port}: {error.strerror or error}"
+                raise UsageError(f"{reason}; --port 0 takes any free port") from None
             yield int(runner.addresses[0][1])
         finally:
             await runner.cleanup()
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Who is it, and may they?"""
+        """Authenticate and authorize each request."""
         user, groups = _peer(request)
         if not user:
             return web.Response(text="Unauthorized\n", status=401)
         try:
-            allowed = await self._allowed(user, groups)
+            allowed = await self._is_allowed(user, groups)
         except ApiError as error:
-            return web.Response(text=f"nobody could say whether {user} may: {error}\n", status=503)
+            return web.Response(text=f"the API server did not say whether {user} may read logs: {error}\n", status=503)
         if not allowed:
             return web.Response(text=f"Forbidden (user={user}, verb=get, resource=nodes/proxy)\n", status=403)
         return await handler(request)
 
     async def _log(self, request: web.Request) -> web.StreamResponse:
-        where = request.match_info
+        path = request.match_info
         try:
-            part = wanted(request.query, self._clock.now())
-            pieces = self._logs(Key(where["namespace"], where["pod"]), where["container"], part)
+            part = log_part(request.query, self._clock.now())
+            chunks = self._logs(Key(path["namespace"], path["pod"]), path["container"], part)
         except NotFoundError as error:
             return web.Response(text=str(error), status=404)
         except InvalidError as error:
@@ -77,10 +79,10 @@ class NodeServer:
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         response.enable_chunked_encoding()
         await response.prepare(request)
-        with suppress(ConnectionResetError):  # nobody reads on
-            async with aclosing(pieces):
-                async for piece in pieces:
-                    await response.write(piece)
+        with suppress(ConnectionResetError):  # the client has disconnected
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    await response.write(chunk)
             await response.write_eof()
         return response
 
@@ -90,7 +92,7 @@ async def _healthz(_: web.Request) -> web.Response:
 
 
 def _peer(request: web.Request) -> tuple[str, list[str]]:
-    """User and groups by the certificate, as Kubernetes reads it: common name and organisations."""
+    """User and groups from the client certificate: its common name and its organisations, as in Kubernetes."""
     certificate = request.transport.get_extra_info("peercert") if request.transport is not None else None
     pairs = [pair for name in (certificate or {}).get("subject", ()) for pair in name]
     users = [value for key, value in pairs if key == "commonName"]
@@ -98,12 +100,12 @@ def _peer(request: web.Request) -> tuple[str, list[str]]:
     return (users[0] if users else ""), [*groups, "system:authenticated"]
 
 
-def wanted(query: Mapping[str, str], now: datetime) -> LogPart:
-    """The part of a log that a request asks for; InvalidError."""
-    since = _moment(query["sinceTime"]) if "sinceTime" in query else None
+def log_part(query: Mapping[str, str], now: datetime) -> LogPart:
+    """The part of a log that a request asks for. Raises InvalidError."""
+    since = _time(query["sinceTime"]) if "sinceTime" in query else None
     seconds = _number(query, "sinceSeconds", 1)
     if seconds is not None:
-        since = now - timedelta(seconds=min(seconds, _LONGEST))
+        since = now - timedelta(seconds=min(seconds, _MAX_SINCE_SECONDS))
     return LogPart(
         follow=_flag(query, "follow"),
         previous=_flag(query, "previous"),
@@ -118,16 +120,16 @@ def _flag(query: Mapping[str, str], name: str) -> bool:
     return query.get(name, "") in ("true", "1")
 
 
-def _number(query: Mapping[str, str], name: str, least: int) -> int | None:
+def _number(query: Mapping[str, str], name: str, minimum: int) -> int | None:
     text = query.get(name)
     if text is None:
         return None
-    if not text.isdecimal() or len(text) > _DIGITS or int(text) < least:
-        raise InvalidError(f"{name}: {text!r}; expected a number from {least} on")
+    if not text.isdecimal() or len(text) > _MAX_DIGITS or int(text) < minimum:
+        raise InvalidError(f"{name}: {text!r}; expected a number from {minimum} on")
     return int(text)
 
 
-def _moment(text: str) -> datetime:
+def _time(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading what a container wrote, as `kubectl logs` wants it: the end, since a time, with times, as it is written.
+"""The logs of containers: read them with the options of `kubectl logs`, and remove those of pods that are gone.
 
-`node.node` offers it to whoever serves logs. The supervisor writes the files, each line with its time before it, and
-keeps so many of a bounded size; they are read here in their order, as one.
-
-Files of pods that are gone, where nobody keeps them: `stop` removes a pod's logs, `agent` what others have left.
+The supervisor writes the files, with a timestamp before each line, and rotates them. `read` joins the files of a log.
 """
 
 import asyncio
@@ -17,60 +14,63 @@ from pathlib import Path
 
 from trainwright.runtime.ports import LogPart
 
-_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z) ")
-_STAMPED = 31
-_CHUNK = 64 * 1024
-#: Seconds between two looks at a log that does not grow.
-_PAUSE = 0.1
+_TIMESTAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z) ")
+_TIMESTAMP_BYTES = 31
+_CHUNK_BYTES = 64 * 1024
+#: How often a log that does not grow is read again.
+_POLL_SECONDS = 0.1
 
 
 class LogLines:
-    """Takes the time off each line, or leaves it, and drops the lines from before."""
+    """Drops lines from before `part.since`, and removes the timestamps unless they are asked for."""
 
     def __init__(self, part: LogPart) -> None:
-        self._shown = part.timestamps
+        self._with_timestamps = part.timestamps
         self._since = part.since.strftime("%Y-%m-%dT%H:%M:%S.%f000Z").encode() if part.since else b""
         self._rest = b""
-        self._inside = False
-        self._dropped = False
-        self._stamp = b""
+        self._in_line = False
+        self._line_dropped = False
+        self._timestamp = b""
 
     def feed(self, data: bytes) -> bytes:
-        """What is to be shown of it."""
+        """The part of the data to show. An incomplete timestamp is kept for the next call."""
         out: list[bytes] = []
-        data, self._rest, place = self._rest + data, b"", 0
-        while place < len(data):
-            if not self._inside:
-                if len(data) - place < _STAMPED and b"\n" not in data[place:]:
-                    self._rest = data[place:]
+        data, self._rest, position = self._rest + data, b"", 0
+        while position < len(data):
+            if not self._in_line:
+                if len(data) - position < _TIMESTAMP_BYTES and b"\n" not in data[position:]:
+                    self._rest = data[position:]
                     break
-                place = self._begin(data, place, out)
-            end = data.find(b"\n", place) + 1 or len(data)
-            if not self._dropped:
-                out.append(data[place:end])
-            self._inside = not data.endswith(b"\n", place, end)
-            place = end
+                position = self._begin_line(data, position, out)
+            end = data.find(b"\n", position) + 1 or len(data)
+            if not self._line_dropped:
+                out.append(data[position:end])
+            self._in_line = not data.endswith(b"\n", position, end)
+            position = end
         return b"".join(out)
 
     def end(self) -> bytes:
-        """What is left of a log that was cut off in the middle of a line."""
+        """The rest of a log that ends within a timestamp."""
         return self._rest
 
-    def _begin(self, data: bytes, place: int, out: list[bytes]) -> int:
-        """A line begins; one without a time has that of the one before."""
-        found = _STAMP.match(data, place)
-        self._stamp = found[1] if found else self._stamp
-        self._dropped = self._stamp < self._since
-        if self._shown and not self._dropped:
-            out.append(self._stamp + b" ")
-        return found.end() if found else place
+    def _begin_line(self, data: bytes, position: int, out: list[bytes]) -> int:
+        """Handle the beginning of a line and return where its text begins.
+
+        A line without a timestamp has that of the line before.
+        """
+        found = _TIMESTAMP.match(data, position)
+        self._timestamp = found[1] if found else self._timestamp
+        self._line_dropped = self._timestamp < self._since
+        if self._with_timestamps and not self._line_dropped:
+            out.append(self._timestamp + b" ")
+        return found.end() if found else position
 
 
 async def read(path: str, part: LogPart, live: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
-    """The part of the log at that path; `live` says whether somebody still writes it. FileNotFoundError."""
+    """The part of the log at that path; `live` says whether its container still runs. Raises FileNotFoundError."""
     left = part.limit
-    async for piece in _pieces(path, part, live):
-        shown = piece if left is None else piece[:left]
+    async for chunk in _chunks(path, part, live):
+        shown = chunk if left is None else chunk[:left]
         if shown:
             yield shown
         if left is not None:
@@ -79,50 +79,50 @@ async def read(path: str, part: LogPart, live: Callable[[], bool]) -> AsyncGener
                 return
 
 
-async def _pieces(path: str, part: LogPart, live: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
-    lines, files = LogLines(part), _files(path)
-    index, offset = _tail(files, part.tail) if part.tail is not None else (0, 0)
+async def _chunks(path: str, part: LogPart, live: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
+    lines, files = LogLines(part), _log_files(path)
+    index, offset = _tail_start(files, part.tail) if part.tail is not None else (0, 0)
     with ExitStack() as stack:
         handles = [stack.enter_context(Path(name).open("rb", buffering=0)) for name in files[index:]]
         handles[0].seek(offset)
         for handle in handles:
-            while data := handle.read(_CHUNK):
+            while data := handle.read(_CHUNK_BYTES):
                 yield lines.feed(data)
                 await asyncio.sleep(0)
         if part.follow:
-            async for data in _growth(path, os.dup(handles[-1].fileno()), live):
+            async for data in _new_data(path, os.dup(handles[-1].fileno()), live):
                 yield lines.feed(data)
     yield lines.end()
 
 
-async def _growth(path: str, fd: int, live: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
-    """What is written from now on. A file that was put aside is read to its end before the next."""
+async def _new_data(path: str, fd: int, live: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
+    """What is written from now on. After a rotation the old file is read to its end before the new one."""
     own = fd
     try:
         while True:
-            alive, moved = live(), _moved(path, own)
-            data = os.read(own, _CHUNK)
+            was_live, is_rotated = live(), _is_rotated(path, own)
+            data = os.read(own, _CHUNK_BYTES)
             if data:
                 yield data
-            elif moved:
+            elif is_rotated:
                 os.close(own)
                 own = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            elif not alive:
+            elif not was_live:
                 return
             else:
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_POLL_SECONDS)
     finally:
         os.close(own)
 
 
-def _moved(path: str, fd: int) -> bool:
+def _is_rotated(path: str, fd: int) -> bool:
     try:
         return not os.path.samestat(os.stat(path), os.fstat(fd))  # noqa: PTH116 - as for the descriptor
     except FileNotFoundError:
         return False
 
 
-def _files(path: str) -> list[str]:
+def _log_files(path: str) -> list[str]:
     """The files of a log, the oldest first."""
     found = [path] if Path(path).exists() else []
     while Path(older := f"{path}.{len(found)}").exists() and found:
@@ -132,54 +132,54 @@ def _files(path: str) -> list[str]:
     return found[::-1]
 
 
-def _tail(files: list[str], lines: int) -> tuple[int, int]:
-    """Where the last lines begin: which file, and where in it."""
+def _tail_start(files: list[str], lines: int) -> tuple[int, int]:
+    """Where the last lines begin: the index of the file, and the offset in it."""
     left = lines
     for index in reversed(range(len(files))):
         with Path(files[index]).open("rb") as file:
-            place = size = file.seek(0, os.SEEK_END)
+            position = size = file.seek(0, os.SEEK_END)
             if index == len(files) - 1 and not left:
                 return index, size
-            while place > 0:
-                begin = max(0, place - _CHUNK)
+            while position > 0:
+                begin = max(0, position - _CHUNK_BYTES)
                 file.seek(begin)
-                block = file.read(place - begin)
-                # The end of the last line of a file is not where another begins.
-                stop = len(block) - (place == size)
+                block = file.read(position - begin)
+                # The newline at the end of a file does not begin another line.
+                stop = len(block) - (position == size)
                 while (found := block.rfind(b"\n", 0, stop)) >= 0:
                     left -= 1
                     if not left:
                         return index, begin + found + 1
                     stop = found
-                place = begin
+                position = begin
             left -= size > 0
             if left <= 0:
                 return index, 0
     return 0, 0
 
 
-#: Of a UID, in the names of logs.
-SHORT = 8
+#: The names of logs begin with this many characters of the pod's UID.
+UID_PREFIX_LENGTH = 8
 
 
 def remove_logs(folder: Path, name: str, uid: str) -> None:
-    """Remove the logs of one pod; others of its name may have some too."""
+    """Remove the logs of one pod, but not those of other pods of its name."""
     logs = folder / "logs" / name
-    for log in logs.glob(f"{uid[:SHORT]}-*"):
+    for log in logs.glob(f"{uid[:UID_PREFIX_LENGTH]}-*"):
         log.unlink(missing_ok=True)
     with suppress(OSError):
         logs.rmdir()
 
 
-def remove_stale_logs(folder: Path, present: Collection[str]) -> None:
-    """Remove what is left of pods that went while no agent was here."""
-    for place in folder.glob("pods/*"):
-        if place.name not in present:
-            shutil.rmtree(place, ignore_errors=True)
-    known = {uid[:SHORT] for uid in present}
+def remove_stale_files(folder: Path, present: Collection[str]) -> None:
+    """Remove the files of pods that were deleted while no agent ran."""
+    for position in folder.glob("pods/*"):
+        if position.name not in present:
+            shutil.rmtree(position, ignore_errors=True)
+    known = {uid[:UID_PREFIX_LENGTH] for uid in present}
     for log in folder.glob("logs/*/*"):
         if log.name.partition("-")[0] not in known:
-            with suppress(OSError):  # something else has got there; it is not ours
+            with suppress(OSError):  # a folder, for example, which is not a log of ours
                 log.unlink()
     for logs in folder.glob("logs/*"):
         with suppress(OSError):

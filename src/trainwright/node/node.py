@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node of somebody else's cluster: the agent with its runtime and its place in the network of this machine.
+"""A node of any cluster (`trainwright node`): the agent with its supervisor, its network and its devices.
 
-`trainwright node` makes one with the `Cluster` of an API server. What `node_pool` is to one engine, this is to any
-other; it knows nothing of Kubernetes but the ports.
+It reaches the cluster through `runtime.ports.Cluster` only. `local.node_pool` is the same for the embedded engine.
 """
 
 import asyncio
@@ -28,18 +27,18 @@ from trainwright.node.settings import CHOSEN, PLAIN, AgentSettings
 from trainwright.runtime.ports import Cluster, LogPart, WallClock
 
 Notify = Callable[[str], None]
-#: In the agent's folder: Secrets, tokens, and what containers wrote.
-_PRIVATE = ("pods", "logs")
-_ALONE = (
-    "the process that keeps the network of this machine's nodes was killed: pods go on as they are, but agents that are"
-    " started from now on have another network, which pods of this one do not reach; start all agents anew to mend that"
+#: The parts of the agent's folder that hold Secrets, tokens and logs: other users must not read them.
+_PRIVATE_FOLDERS = ("pods", "logs")
+_NETWORK_HOLDER_KILLED = (
+    "the process that holds the network of this machine's nodes was killed: pods continue to run, but agents that start"
+    " from now on get another network, which the pods of this agent do not reach; restart all agents to repair this"
 )
-#: Seconds until a device that no pod needs is given back: its supervisor has let go of it by then.
-_LINGER = 1.0
+#: How long a device stays leased after its pod has ended: the supervisor releases its lock within this time.
+_DEVICE_LINGER_SECONDS = 1.0
 
 
 class LocalNode:
-    """One node; `prepare` it, `start` it, and let it `leave`."""
+    """One node. Call `prepare`, then `start`, then `leave`."""
 
     def __init__(self, settings: AgentSettings, notify: Notify) -> None:
         self._settings = settings
@@ -47,81 +46,86 @@ class LocalNode:
         self._member: NetworkMember | None = None
         self._link: SupervisorLink | None = None
         self._agent: Agent | None = None
-        self._lock = _claimed(Path(settings.folder))
-        # Several agents on one machine may each pretend to have the same devices: those are not leased.
+        self._lock = _lock_folder(Path(settings.folder))
+        # Pretended devices are not leased, since several agents on one machine may pretend to have the same ones.
         real = {name: found for name, found in settings.devices.items() if not found.pretended}
         self._devices = DevicePool({settings.node: real}, "", WallClock())
-        self._devices.linger = _LINGER
-        #: Set when nothing can be run here any more.
+        self._devices.linger = _DEVICE_LINGER_SECONDS
+        #: Set when the node can no longer run pods.
         self.broken = asyncio.Event()
 
     async def prepare(self, runtime: str, network: str) -> None:
-        """Settle on a runtime: the sandbox if it works here, unless another one is asked for. Raises EngineError."""
+        """Start the supervisor with the chosen runtime; by default the sandbox if it works here. Raises EngineError."""
         if runtime == "process":
-            await self._settle(PLAIN)
+            await self._start_supervisor(PLAIN)
             return
         try:
-            await self._settle_sandboxed(network)
+            await self._start_sandbox(network)
         except EngineError as error:
-            await self._part()
+            await self._leave_network()
             if runtime == "sandbox":
                 raise EngineError(f"the sandbox runtime does not work here: {error}") from None
-            await self._settle(f"{PLAIN}; the sandbox does not work here: {error}")
+            await self._start_supervisor(f"{PLAIN}; the sandbox does not work here: {error}")
 
-    async def _settle_sandboxed(self, network: str) -> None:
+    async def _start_sandbox(self, network: str) -> None:
         if sys.platform != "linux":
             raise EngineError("it needs Linux")
         self._member = member = await asyncio.to_thread(join, network)
-        place = {"subnet": member.subnet, "holder": member.spaces}
-        # Whether there is a way out, the keeper has told.
+        # The process that holds the network has sent a notice if pods cannot reach addresses outside this machine.
         self._settings = replace(
-            self._settings, runtime="sandbox", network=place, range=member.range, outside=not member.notices
+            self._settings,
+            runtime="sandbox",
+            network={"subnet": member.subnet, "holder": member.spaces},
+            range=member.range,
+            outside=not member.notices,
         )
-        await self._settle(f"{CHOSEN}; their addresses are in {member.range}")
+        await self._start_supervisor(f"{CHOSEN}; their addresses are in {member.range}")
         for notice in member.notices:
             self._notify(notice)
-        asyncio.get_running_loop().add_reader(member, self._alone, member)
+        asyncio.get_running_loop().add_reader(member, self._network_holder_killed, member)
 
-    def _alone(self, member: NetworkMember) -> None:
-        """The keeper of the network has gone; what we hold of it stays."""
+    def _network_holder_killed(self, member: NetworkMember) -> None:
         asyncio.get_running_loop().remove_reader(member)
-        self._notify(_ALONE)
+        self._notify(_NETWORK_HOLDER_KILLED)
 
-    async def _settle(self, why: str) -> None:
+    async def _start_supervisor(self, description: str) -> None:
         channel = self._devices.channel(self._settings.node)
         self._link = await SupervisorLink.begin(self._settings.supervisor(channel.theirs.fileno()))
         channel.handed()
-        self._notify(f"runtime {self._settings.runtime}: {why}")
+        self._notify(f"runtime {self._settings.runtime}: {description}")
 
     async def start(self, cluster: Cluster, port: int, tokens: Tokens) -> None:
-        """The node registered, and its pods run; `port` is where logs are served."""
-        assert self._link is not None  # noqa: S101 - it is prepared first
+        """Register the node and begin to run pods; `port` is the port that serves logs."""
+        assert self._link is not None  # noqa: S101 - `prepare` has set it
         self._settings = replace(self._settings, port=port)
         settings, notify = self._settings, self._notify
         self._agent = Agent(cluster, self._link, WallClock(), settings, notify, tokens, leases=self._devices)
         for notice in self._link.ready.result()["notices"]:
             self._notify(notice)
-        self._link.lost = partial(self._lose, self._link.lost)
-        self._agent.failed = self.broken.set
+        self._link.on_lost = partial(self._supervisor_lost, self._link.on_lost)
+        self._agent.on_failed = self.broken.set
         await self._agent.start()
 
-    def _lose(self, told: Callable[[], None]) -> None:
-        told()
+    def _supervisor_lost(self, tell_agent: Callable[[], None]) -> None:
+        tell_agent()
         self.broken.set()
 
     async def leave(self, grace: float | None, *, remove: bool) -> None:
-        """End: the pods within their grace, then everything else. Nothing is left but logs and, mostly, the Node."""
+        """Stop the pods within `grace` seconds (None: their own grace periods), then the node. Its logs stay.
+
+        `remove` also deletes the Node object.
+        """
         try:
             if self._agent is not None:
                 await self._agent.leave(grace, remove=remove)
             elif self._link is not None:
                 await self._link.close()
         finally:
-            await self._part()
+            await self._leave_network()
             self._devices.close()
             os.close(self._lock)
 
-    async def _part(self) -> None:
+    async def _leave_network(self) -> None:
         member, self._member = self._member, None
         self._settings = replace(self._settings, runtime="process", network=None, range="")
         if member is not None:
@@ -129,30 +133,31 @@ class LocalNode:
             await asyncio.to_thread(member.close)
 
     def log(self, pod: Key, name: str, part: LogPart) -> AsyncGenerator[bytes, None]:
-        """What a container of one of our pods wrote. NotFoundError, or InvalidError where it has not written yet."""
+        """The log of a container. Raises NotFoundError, or InvalidError if the container has no log yet."""
         worker = self._agent.worker(pod) if self._agent is not None else None
         if worker is None:
             raise NotFoundError(f'pod "{pod}" is not on node "{self._settings.node}"')
-        charge = worker.charge
-        found = next((one for one in charge.containers if one.seen.name == name), None)
+        state = worker.pod
+        found = next((one for one in state.containers if one.view.name == name), None)
         if found is None:
             raise NotFoundError(f'container "{name}" is not in pod "{pod}"')
-        restarts = found.seen.restarts - part.previous
-        path = charge.log_of(found, restarts)
+        restarts = found.view.restarts - part.previous
+        path = state.log_path(found, restarts)
         if restarts < 0 or not Path(path).exists():
             which = "previous terminated container" if part.previous else "container"
-            raise InvalidError(f'{which} "{name}" in pod "{pod.name}" {"not found" if part.previous else _why(found)}')
-        return logs.read(path, part, lambda: found.live and found.seen.restarts == restarts)
+            problem = "not found" if part.previous else _why_no_log(found)
+            raise InvalidError(f'{which} "{name}" in pod "{pod.name}" {problem}')
+        return logs.read(path, part, lambda: found.live and found.view.restarts == restarts)
 
 
-def _why(container: ContainerRecord) -> str:
-    waiting = container.seen.state.get("waiting")
+def _why_no_log(container: ContainerRecord) -> str:
+    waiting = container.view.state.get("waiting")
     return f"is waiting to start: {waiting.get('reason', '')}" if waiting else "has no log any more"
 
 
-def _claimed(folder: Path) -> int:
-    """The folder is ours for as long as this is open: two agents must not share it, and others not look into pods."""
-    for part in (folder / name for name in _PRIVATE):
+def _lock_folder(folder: Path) -> int:
+    """Create the agent's folder and lock it until the returned descriptor is closed: two agents must not share it."""
+    for part in (folder / name for name in _PRIVATE_FOLDERS):
         part.mkdir(parents=True, exist_ok=True)
         part.chmod(0o700)
     lock = os.open(folder / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -160,5 +165,5 @@ def _claimed(folder: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
-        raise UsageError(f"another node agent works in {folder}; a second one needs its own --name") from None
+        raise UsageError(f"another node agent works in {folder}; a second agent needs its own --name") from None
     return lock

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's node object: made or taken over at the start, given signs of life where those are asked for.
+"""The Node object of an agent: registration, conditions and heartbeats.
 
-On an engine of our own that is a Node with a heartbeat. Where the agent stands in for a kubelet, the node has all that
-a kubelet says of one, and its signs of life are a Lease, by which Kubernetes notices that a node has died.
+In the embedded engine a heartbeat is a write of the Node's status. An agent that stands in for a kubelet writes all
+fields that a kubelet writes, and its heartbeat renews a Lease, by which Kubernetes notices that a node has died.
 """
 
 import os
@@ -21,37 +21,35 @@ from trainwright.runtime.ports import LEASES, NODES, Clock, Cluster
 
 _NODES = NODES.whole()
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-#: Where Kubernetes looks for the leases of nodes, and for how many seconds one counts: both a kubelet's.
-_LEASES, _LEASED = "kube-node-lease", 40
-#: The whole status is told again after so many signs of life, and after a silence of so many.
-_STATUS = 30
-_SILENCE = 1.5
+#: The namespace of the leases of nodes, and how long a lease is valid: both as a kubelet has them.
+_LEASE_NAMESPACE, _LEASE_SECONDS = "kube-node-lease", 40
+#: The agent writes the whole status at every 30th heartbeat, and when a heartbeat is later than 1.5 intervals.
+_HEARTBEATS_PER_STATUS = 30
+_MAX_LATE_INTERVALS = 1.5
 _PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure")
-_READY = ("True", "AgentReady", "the node agent runs pods")
+_READY_STATE = ("True", "AgentReady", "the node agent runs pods")
 
 
 class AgentNode:
-    """One node of a cluster, seen from itself."""
+    """The Node object of one agent."""
 
     def __init__(self, cluster: Cluster, clock: Clock, settings: AgentSettings) -> None:
         self._cluster = cluster
         self._clock = clock
         self._settings = settings
-        self._state = _READY
-        #: Since when it is as it is, and since when there is an agent.
-        self._turned = self._begun = ""
+        self._state = _READY_STATE
+        self._state_since = self._registered_at = ""
         self._uid = ""
-        #: How many signs of life there were, and when the last one was.
         self._beats = 0
-        self._heard = clock.now()
+        self._last_beat = clock.now()
 
     @property
     def name(self) -> str:
-        """As the cluster knows it."""
+        """The name of the node."""
         return self._settings.node
 
     async def register(self) -> None:
-        """Have a node of our name that is ready."""
+        """Create the Node, or take over an existing one of this name, and set it to ready."""
         settings = self._settings
         meta = {"name": settings.node, "labels": _labels(settings.node) | settings.labels}
         spec: Body = {"taints": list(settings.taints)} if settings.taints else {}
@@ -61,78 +59,80 @@ class AgentNode:
         except AlreadyExistsError:
             made = await self._cluster.patch(_NODES, self._key, {"metadata": {"labels": meta["labels"]}})
         self._uid = made["metadata"]["uid"]
-        self._turn(*_READY)
-        self._begun = self._turned
+        self._set_state(*_READY_STATE)
+        self._registered_at = self._state_since
         if settings.kubelet:
-            await self._lease()
-        await self._tell(self._offer())
+            await self._create_lease()
+        await self._write_status(self._node_status())
 
     async def beat(self) -> None:
-        """A sign of life. A node that somebody has deleted took its lease along, and is made anew."""
+        """Send a heartbeat. Deleting a Node deletes its lease, too: in that case register the node again."""
         if not self._settings.kubelet:
-            await self._tell({})
+            await self._write_status({})
             return
         try:
-            await self._renew()
+            await self._renew_lease()
             self._beats += 1
-            # Who was silent may have been found dead, and a lease does not take that back.
-            if self._silent() or not self._beats % _STATUS:
-                await self._tell(self._offer())
-            self._heard = self._clock.now()
+            # Kubernetes may have set a late node to Unknown, and a renewed lease alone does not undo that.
+            if self._is_late() or not self._beats % _HEARTBEATS_PER_STATUS:
+                await self._write_status(self._node_status())
+            self._last_beat = self._clock.now()
         except NotFoundError:
             state = self._state
             await self.register()
-            if state != _READY:
+            if state != _READY_STATE:
                 await self.fail(*state[1:])
 
     async def fail(self, reason: str, message: str) -> None:
-        """Nothing can be run here any more."""
-        self._turn("False", reason, message)
-        await self._tell({})
+        """Set the node to not ready."""
+        self._set_state("False", reason, message)
+        await self._write_status({})
 
     async def remove(self) -> None:
-        """Take the node off the cluster; its lease goes with it."""
+        """Delete the Node; Kubernetes deletes its lease."""
         with suppress(NotFoundError):
             await self._cluster.delete(_NODES, self._key, uid=self._uid)
 
-    def _silent(self) -> bool:
-        return (self._clock.now() - self._heard).total_seconds() > _SILENCE * self._settings.heartbeat
+    def _is_late(self) -> bool:
+        return (self._clock.now() - self._last_beat).total_seconds() > _MAX_LATE_INTERVALS * self._settings.heartbeat
 
     @property
     def _key(self) -> Key:
         return Key("", self._settings.node)
 
-    def _turn(self, *state: str) -> None:
+    def _set_state(self, *state: str) -> None:
         self._state = (state[0], state[1], state[2])
-        self._turned = rfc3339(self._clock.now())
+        self._state_since = rfc3339(self._clock.now())
 
-    async def _tell(self, more: Body) -> None:
-        status = more | {"conditions": self._conditions()}
+    async def _write_status(self, fields: Body) -> None:
+        status = fields | {"conditions": self._conditions()}
         await self._cluster.patch(_NODES, self._key, {"status": status}, status=True)
 
-    async def _lease(self) -> None:
-        """A lease that goes when the node does, also if one of another node of our name is left."""
-        key = Key(_LEASES, self._settings.node)
+    async def _create_lease(self) -> None:
+        """Create a lease that the Node owns, or take over the lease of an earlier Node of this name."""
+        key = Key(_LEASE_NAMESPACE, self._settings.node)
         owner = {"apiVersion": "v1", "kind": "Node", "name": key.name, "uid": self._uid}
         meta = {"name": key.name, "namespace": key.namespace, "ownerReferences": [owner]}
         head = {"apiVersion": LEASES.api_version, "kind": LEASES.kind}
         try:
-            await self._cluster.create(LEASES, {**head, "metadata": meta, "spec": self._terms()})
+            await self._cluster.create(LEASES, {**head, "metadata": meta, "spec": self._lease_spec()})
         except AlreadyExistsError:
-            await self._cluster.patch(LEASES, key, {"metadata": {"ownerReferences": [owner]}, "spec": self._terms()})
+            await self._cluster.patch(
+                LEASES, key, {"metadata": {"ownerReferences": [owner]}, "spec": self._lease_spec()}
+            )
 
-    async def _renew(self) -> None:
-        await self._cluster.patch(LEASES, Key(_LEASES, self._settings.node), {"spec": self._terms()})
+    async def _renew_lease(self) -> None:
+        await self._cluster.patch(LEASES, Key(_LEASE_NAMESPACE, self._settings.node), {"spec": self._lease_spec()})
 
-    def _terms(self) -> Body:
+    def _lease_spec(self) -> Body:
         now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        return {"holderIdentity": self._settings.node, "leaseDurationSeconds": _LEASED, "renewTime": now}
+        return {"holderIdentity": self._settings.node, "leaseDurationSeconds": _LEASE_SECONDS, "renewTime": now}
 
-    def _offer(self) -> Body:
+    def _node_status(self) -> Body:
         settings = self._settings
         found: Body = {
             "capacity": settings.capacity,
-            "allocatable": settings.capacity if settings.allocatable is None else settings.allocatable,
+            "allocatable": settings.offered,
             "addresses": [
                 {"type": "InternalIP", "address": settings.address},
                 {"type": "Hostname", "address": settings.node},
@@ -145,15 +145,16 @@ class AgentNode:
             },
         }
         if settings.kubelet:
-            found["nodeInfo"] |= _machine()
+            found["nodeInfo"] |= _machine_info()
             found["daemonEndpoints"] = {"kubeletEndpoint": {"Port": settings.port}}
         return found
 
     def _conditions(self) -> list[Body]:
-        """A kubelet says whether it is ready last. What we do not measure is told so."""
-        others = ("False", "NotMeasured", "the node agent does not look at this")
-        found = [self._condition(kind, others, self._begun) for kind in _PRESSURES] if self._settings.kubelet else []
-        return [*found, self._condition("Ready", self._state, self._turned)]
+        """The conditions in the order of a kubelet: Ready is the last one."""
+        state = ("False", "NotMeasured", "the node agent does not measure this")
+        types = _PRESSURES if self._settings.kubelet else ()
+        pressures = [self._condition(one, state, self._registered_at) for one in types]
+        return [*pressures, self._condition("Ready", self._state, self._state_since)]
 
     def _condition(self, kind: str, state: tuple[str, str, str], since: str) -> Body:
         status, reason, message = state
@@ -180,21 +181,22 @@ def _architecture() -> str:
     return _ARCHITECTURES.get(machine, machine)
 
 
-def _machine() -> dict[str, str]:
-    """What else a kubelet tells of its machine; what cannot be read is empty."""
-    own = _text("/etc/machine-id")
-    system = [line.partition("=")[2] for line in _text("/etc/os-release").splitlines() if line.startswith("PRETTY_")]
+def _machine_info() -> dict[str, str]:
+    """The other facts that a kubelet writes about its machine; a fact that cannot be read is empty."""
+    machine_id = _read_text("/etc/machine-id")
+    release = _read_text("/etc/os-release").splitlines()
+    system = [line.partition("=")[2] for line in release if line.startswith("PRETTY_")]
     return {
-        "machineID": own,
-        "systemUUID": own,
-        "bootID": _text("/proc/sys/kernel/random/boot_id"),
+        "machineID": machine_id,
+        "systemUUID": machine_id,
+        "bootID": _read_text("/proc/sys/kernel/random/boot_id"),
         "osImage": system[0].strip('"') if system else platform.system(),
         "kubeletVersion": f"trainwright-{__version__}",
         "kubeProxyVersion": "",
     }
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     with suppress(OSError):
         return Path(path).read_text(errors="replace").strip()
     return ""

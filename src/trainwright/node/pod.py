@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One container of a pod in an agent's charge: what it asks for, how it is, and when its process is to be killed.
+"""The state of one pod and of its containers, and the pod status that follows from it.
 
-A container's last words: what it left at its terminationMessagePath, else the end of its log. Called by `PodState`.
-
-One pod in an agent's charge: its object, its containers, and the status that follows from them.
-
-`worker` leads it through its life; `start`, `stop` and `probes` do what they do to one container of it.
+`lifecycle` starts and stops what is recorded here; `worker` decides when.
 """
 
 import asyncio
@@ -20,138 +16,311 @@ from trainwright.model.cause import SIGNALS
 from trainwright.model.child import BACKING_OFF
 from trainwright.model.job import Body
 from trainwright.model.meta import ADDRESS, CONTAINER_SCHEME, JOB_UID, Key
-from trainwright.model.units import moment, rfc3339
+from trainwright.model.units import parse_time, rfc3339
 from trainwright.node import environment
 from trainwright.node.context import AgentContext, StatusReport
 from trainwright.node.devices.pool import Granted
 from trainwright.node.link import ContainerEnd, SupervisorLink
-from trainwright.node.logs import SHORT
-from trainwright.node.status import CREATING, INITIALIZING, ContainerView, PodEnd, StatusFacts, compose
+from trainwright.node.logs import UID_PREFIX_LENGTH
+from trainwright.node.status import CREATING, INITIALIZING, ContainerView, PodFailure, StatusFacts, compose
+
+DEFAULT_MESSAGE_PATH = "/dev/termination-log"
+#: A termination message has at most this many bytes from its file, or this many bytes and lines of the log.
+_MESSAGE_BYTES = 4096
+_LOG_TAIL_BYTES = 2048
+_LOG_TAIL_LINES = 80
+_ADDRESS_IN_USE = "address already in use"
+_ADDRESS_IN_USE_ADVICE = (
+    'another process on this machine already listens on that port; "--runtime sandbox" gives every replica its own'
+    " network"
+)
+_CONTAINER_UNKNOWN = "The container could not be located when the node agent was started again"
+_AGENT_RESTARTED = PodFailure(
+    "NodeLost", "The node agent was restarted, and the processes of this pod ended with the agent before it"
+)
+_DEFAULT_GRACE_SECONDS = 30.0
+_MAX_HOSTNAME_LENGTH = 63
 
 
 class ContainerRecord:
-    """A container over all its restarts. Its states are in the words of the API: see `status.Seen`."""
+    """A container over all its restarts. `view` is what the pod status says about it."""
 
     __slots__ = (
-        "_timer",
-        "_waiting",
-        "begun",
+        "_kill_timer",
+        "_waiters",
+        "backoff",
         "body",
         "id",
         "index",
         "init",
         "live",
         "log",
-        "message",
+        "message_file",
         "path",
-        "pause",
-        "seen",
-        "since",
-        "started",
-        "why",
+        "start_answered",
+        "started_at",
+        "started_loop_time",
+        "stop_message",
+        "view",
     )
 
-    def __init__(self, body: Body, index: int, *, init: bool, alone: bool = True) -> None:
+    def __init__(self, body: Body, index: int, *, init: bool, after_inits: bool = False) -> None:
         self.body = body
         self.index = index
         self.init = init
         self.path = f"spec.{'initContainers' if init else 'containers'}[{index}]"
-        self.seen = ContainerView(body["name"], CREATING if alone else INITIALIZING, body.get("image") or "")
+        self.view = ContainerView(body["name"], INITIALIZING if after_inits else CREATING, body.get("image") or "")
         self.id = ""
         self.log = ""
-        #: The file that its last words are expected in, where there is one.
-        self.message = ""
-        #: It has a process, or is just getting one.
+        #: The file that the container may write its termination message to; empty: it has none.
+        self.message_file = ""
+        #: The container has a process, or the supervisor was asked to start one.
         self.live = False
-        #: Done when it is known whether the process of this time runs.
-        self.begun: asyncio.Future[None] | None = None
-        self._waiting: list[asyncio.Future[None]] = []
-        #: How long the next restart waits.
-        self.pause = 0.0
-        #: When it was last started, by the loop's clock and by everybody's.
-        self.since = 0.0
-        self.started = ""
-        #: Why we end it, if it is us.
-        self.why = ""
-        self._timer: asyncio.TimerHandle | None = None
-
-    def wait(self, reason: str, message: str) -> bool:
-        """It cannot be started now. Says whether that is news."""
-        state = {"waiting": {"reason": reason, "message": message}}
-        news, self.seen.state = self.seen.state != state, state
-        return news
-
-    def launch(self, name: str, now: datetime) -> None:
-        """It is being started, under that name."""
-        loop = asyncio.get_running_loop()
-        self.id, self.since, self.started, self.why = name, loop.time(), rfc3339(now), ""
-        self.seen.id = f"{CONTAINER_SCHEME}{name}"
-        self.begun, self.live = loop.create_future(), True
-
-    def begin(self) -> None:
-        """Its start was answered: it runs, unless it has ended already."""
-        if self.live:
-            self.seen.state = {"running": {"startedAt": self.started}}
-            if not self.attended:
-                self.seen.ready = self.seen.started = True
-        if self.begun is not None and not self.begun.done():
-            self.begun.set_result(None)
+        #: Done when the supervisor has answered the current start request.
+        self.start_answered: asyncio.Future[None] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        #: Seconds to wait before the next restart.
+        self.backoff = 0.0
+        #: When the container was last started, by the event loop's clock and as RFC 3339.
+        self.started_loop_time = 0.0
+        self.started_at = ""
+        #: Why the agent stops the container, if it does.
+        self.stop_message = ""
+        self._kill_timer: asyncio.TimerHandle | None = None
 
     @property
-    def attended(self) -> bool:
-        """Somebody looks after it while it runs: hooks or probes."""
-        body = self.body
-        return any(body.get(word) for word in ("lifecycle", "startupProbe", "readinessProbe", "livenessProbe"))
+    def has_hooks_or_probes(self) -> bool:
+        """Whether the agent runs hooks or probes while the container runs."""
+        fields = ("lifecycle", "startupProbe", "readinessProbe", "livenessProbe")
+        return any(self.body.get(field) for field in fields)
 
-    def end(self, end: ContainerEnd, reason: str, message: str) -> None:
-        """It has ended."""
+    def set_waiting(self, reason: str, message: str) -> bool:
+        """Record why the container cannot be started now. Return whether the state has changed."""
+        state = {"waiting": {"reason": reason, "message": message}}
+        changed, self.view.state = self.view.state != state, state
+        return changed
+
+    def set_starting(self, container_id: str, now: datetime) -> None:
+        """Record that the supervisor was asked to start the container under that ID."""
+        loop = asyncio.get_running_loop()
+        self.id, self.started_loop_time, self.started_at = container_id, loop.time(), rfc3339(now)
+        self.stop_message = ""
+        self.view.id = f"{CONTAINER_SCHEME}{container_id}"
+        self.start_answered, self.live = loop.create_future(), True
+
+    def set_start_answered(self) -> None:
+        """Record that the supervisor answered the start: the container runs, unless it has ended already."""
+        if self.live:
+            self.view.state = {"running": {"startedAt": self.started_at}}
+            if not self.has_hooks_or_probes:
+                self.view.ready = self.view.started = True
+        if self.start_answered is not None and not self.start_answered.done():
+            self.start_answered.set_result(None)
+
+    def set_terminated(self, end: ContainerEnd, reason: str, message: str) -> None:
+        """Record the end of the container, and wake the tasks that wait for it."""
         finished = rfc3339(datetime.fromtimestamp(end.at, UTC))
         state: dict[str, Any] = {
             "exitCode": end.code,
             "reason": reason,
-            "startedAt": self.started or finished,
+            "startedAt": self.started_at or finished,
             "finishedAt": finished,
-            "containerID": self.seen.id,
+            "containerID": self.view.id,
         }
         if end.signal:
-            state["signal"] = _linux(end.signal)
+            state["signal"] = _linux_signal_number(end.signal)
         if message:
             state["message"] = message
-        self.seen.state = {"terminated": state}
-        self.seen.ready = self.seen.started = False
+        self.view.state = {"terminated": state}
+        self.view.ready = self.view.started = False
         self.kill_at(None)
         self.live = False
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
+        waiters, self._waiters = self._waiters, []
+        for future in waiters:
             if not future.done():
                 future.set_result(None)
 
-    async def over(self) -> None:
-        """Until it has ended. Everybody waits by a future of their own: who is cancelled must not cancel the rest."""
+    async def wait_ended(self) -> None:
+        """Wait until the container has ended. One future per waiter: cancelling one must not cancel the others."""
         if self.live:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
+            self._waiters.append(future)
             await future
 
-    def renew(self) -> None:
-        """It is about to be started once more."""
-        if "terminated" in self.seen.state:
-            self.seen.last = self.seen.state
-        self.seen.state = CREATING
-        self.seen.restarts += 1
+    def prepare_restart(self) -> None:
+        """Count a restart and move the terminated state to `lastState`."""
+        if "terminated" in self.view.state:
+            self.view.last = self.view.state
+        self.view.state = CREATING
+        self.view.restarts += 1
 
     def kill_at(self, when: float | None, link: SupervisorLink | None = None) -> None:
-        """Kill the whole tree at that time of the loop's clock; None: not at all."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Kill all processes of the container at that time of the event loop's clock; None cancels the kill."""
+        if self._kill_timer is not None:
+            self._kill_timer.cancel()
+            self._kill_timer = None
         if when is not None and link is not None and self.live:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(when, lambda: link.kill({"container": self.id}))
+            self._kill_timer = loop.call_at(when, lambda: link.kill({"container": self.id}))
 
 
-def _linux(number: int) -> int:
-    """The number that Linux has for a signal of this machine: those who read a status know no others."""
+class PodState:
+    """One pod: its object, its containers, and what the agent has given to it."""
+
+    def __init__(self, body: Body, context: AgentContext) -> None:
+        meta, spec = body["metadata"], body["spec"]
+        self.body = body
+        self.context = context
+        self.uid: str = meta["uid"]
+        self.key = Key(meta.get("namespace", ""), meta["name"])
+        inits = spec.get("initContainers") or ()
+        self.inits = [ContainerRecord(one, index, init=True) for index, one in enumerate(inits)]
+        self.mains = [
+            ContainerRecord(one, index, init=False, after_inits=bool(inits))
+            for index, one in enumerate(spec["containers"])
+        ]
+        self.restart_policy: str = spec.get("restartPolicy") or "Always"
+        self.hostname = str(spec.get("hostname") or meta["name"])[:_MAX_HOSTNAME_LENGTH].rstrip("-.")
+        self.folder = f"{context.settings.folder}/pods/{self.uid}"
+        #: The folder exists and must be removed with the pod.
+        self.has_folder = False
+        #: The supervisor has opened the pod and must close it.
+        self.opened = False
+        #: Why the pod as a whole fails, if it does.
+        self.failure: PodFailure | None = None
+        #: The agent has stopped the pod: no container is started any more, whatever the restart policy says.
+        self.stopped = False
+        #: When the containers of a pod that is being stopped are killed, by the event loop's clock.
+        self.kill_time: float | None = None
+        #: The IDs of the pod's devices, by resource name.
+        self.devices: Granted = {}
+        #: The address that this agent has given to the pod; empty: none.
+        self.assigned_address = ""
+        #: The Secrets, ConfigMaps, claims and tokens that the containers were started with.
+        self.sources: dict[tuple[str, str], Body | None] = {}
+        #: Renews the tokens in the pod's files, if it has any.
+        self.token_refresh: asyncio.Task[None] | None = None
+        self.report = StatusReport(self.key, self.uid, self._status)
+        status: Body = body.get("status") or {}
+        self.ended = status.get("phase") in ("Succeeded", "Failed")
+        self.start_time = parse_time(status.get("startTime") or "") or context.clock.now()
+        if status.get("containerStatuses"):
+            self._restore(status)
+
+    @property
+    def containers(self) -> list[ContainerRecord]:
+        """All containers, in the order in which they start."""
+        return [*self.inits, *self.mains] if self.inits else self.mains
+
+    @property
+    def has_own_network(self) -> bool:
+        """Whether the pod has a network namespace of its own."""
+        return self.context.settings.sandboxed and not self.body["spec"].get("hostNetwork")
+
+    @property
+    def address(self) -> str:
+        """The pod's own address; the address of this machine if it has none."""
+        if self.context.settings.kubelet:
+            return self.assigned_address or self.context.settings.address
+        reserved = (self.body["metadata"].get("annotations") or {}).get(ADDRESS)
+        return str(reserved) if reserved else self.context.settings.address
+
+    @property
+    def grace_seconds(self) -> float:
+        """Seconds between SIGTERM and SIGKILL."""
+        seconds = self.body["spec"].get("terminationGracePeriodSeconds")
+        return _DEFAULT_GRACE_SECONDS if seconds is None else float(seconds)
+
+    @property
+    def job(self) -> str:
+        """The UID of the job, or of the pod if it belongs to no job: notices are sent once per job."""
+        return str((self.body["metadata"].get("labels") or {}).get(JOB_UID) or self.uid)
+
+    @property
+    def facts(self) -> environment.PodFacts:
+        """The values that variables may refer to and that are not in the pod object."""
+        settings = self.context.settings
+        return environment.PodFacts(settings.node, self.address, settings.address, settings.offered)
+
+    def log_path(self, container: ContainerRecord, restarts: int) -> str:
+        """The path of the log that the container writes after that many restarts."""
+        name = f"{self.uid[:UID_PREFIX_LENGTH]}-{container.view.name}-{restarts}.log"
+        return f"{self.context.settings.folder}/logs/{self.key.name}/{name}"
+
+    def mark_changed(self) -> None:
+        """Have the status written soon."""
+        self.context.reports.mark(self.report)
+
+    def container_ended(self, container: ContainerRecord, end: ContainerEnd) -> None:
+        """Record that the process of a container has ended."""
+        reason = "OOMKilled" if end.oom else "Error" if end.code else "Completed"
+        message = _termination_message(container, end, sandboxed=self.context.settings.sandboxed)
+        container.set_terminated(end, reason, message or container.stop_message)
+        self.mark_changed()
+
+    def kill_by(self, when: float) -> None:
+        """Kill the containers at that time of the event loop's clock, unless an earlier time is set already."""
+        if self.kill_time is None or when < self.kill_time:
+            self.kill_time = when
+            for container in self.containers:
+                container.kill_at(when, self.context.link)
+
+    def _status(self) -> dict[str, Any]:
+        settings = self.context.settings
+        failure = self.failure if self.ended else None  # a pod fails only after its containers have ended
+        # A kubelet's pod has no address before it is assigned one; elsewhere the address was reserved before.
+        address = self.address if self.assigned_address or not self.has_own_network or not settings.kubelet else ""
+        policy, start, host = self.restart_policy, rfc3339(self.start_time), settings.address
+        facts = StatusFacts(policy, start, address, host, failure, self.stopped, settings.kubelet)
+        conditions = [*((self.body.get("status") or {}).get("conditions") or ()), *_own_conditions(self.report.stored)]
+        now = rfc3339(self.context.clock.now())
+        return compose(facts, [one.view for one in self.inits], [one.view for one in self.mains], conditions, now)
+
+    def _restore(self, status: Body) -> None:
+        """Continue from the status that an earlier agent has written. Containers that ran then are lost."""
+        statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+        by_name = {one["name"]: one for one in statuses}
+        for container in self.containers:
+            before = by_name.get(container.view.name)
+            if before is None:
+                continue
+            view, state = container.view, before.get("state") or {}
+            view.restarts, view.last = before.get("restartCount", 0), before.get("lastState") or None
+            if "terminated" in state:
+                view.state = state
+            elif "running" in state:
+                view.id, container.started_at = before.get("containerID", ""), state["running"].get("startedAt", "")
+                self._restore_running(container)
+            elif (state.get("waiting") or {}).get("reason") == BACKING_OFF and view.last:
+                view.state = view.last  # the restart that it waited for is not counted yet
+
+    def _restore_running(self, container: ContainerRecord) -> None:
+        """Find the end of a container that ran under an earlier agent in that agent's journal, or call it unknown."""
+        end = self.context.link.previous_ends.get(container.view.id.removeprefix(CONTAINER_SCHEME))
+        if end is not None:
+            self.container_ended(container, end)
+            return
+        lost = ContainerEnd(code=137, at=self.context.clock.now().timestamp())
+        container.set_terminated(lost, "ContainerStatusUnknown", _CONTAINER_UNKNOWN)
+        if self.context.settings.kubelet and self.restart_policy == "Never":
+            self.failure = _AGENT_RESTARTED
+
+
+def loop_time() -> float:
+    """The time of the event loop's clock, in seconds."""
+    return asyncio.get_running_loop().time()
+
+
+def _own_conditions(stored: Body | None) -> list[Body]:
+    """The conditions that this agent wrote last: the watch may not have delivered them yet."""
+    if stored is None:
+        return []
+    types = ("Initialized", "ContainersReady", "Ready")
+    return [condition for condition in stored["conditions"] if condition["type"] in types]
+
+
+def _linux_signal_number(number: int) -> int:
+    """Translate a signal number of this platform to Linux, since readers of a status know only those."""
     try:
         name = signal.Signals(number).name
     except ValueError:  # a real-time signal
@@ -159,191 +328,24 @@ def _linux(number: int) -> int:
     return next((known for known, one in SIGNALS.items() if one == name), number)
 
 
-DEFAULT_MESSAGE_PATH = "/dev/termination-log"
-_MESSAGE = 4096
-_LINES = 80
-_TAIL = 2048
-_IN_USE = "address already in use"
-_ADVICE = (
-    'another process on this machine already listens on that port; "--runtime sandbox" gives every replica its own'
-    " network"
-)
-
-
-def termination_message(container: ContainerRecord, end: ContainerEnd, *, sandboxed: bool) -> str:
-    """The message of its end."""
-    said = _read(container.message, _MESSAGE) if container.message else ""
-    if said or not end.code:
-        return said
-    falls_back = container.body.get("terminationMessagePolicy") == "FallbackToLogsOnError"
-    if not falls_back and sandboxed:
+def _termination_message(container: ContainerRecord, end: ContainerEnd, *, sandboxed: bool) -> str:
+    """What the container wrote to its terminationMessagePath, else the end of its log if its policy allows that."""
+    message = _read_tail(container.message_file, _MESSAGE_BYTES) if container.message_file else ""
+    if message or not end.code:
+        return message
+    uses_log = container.body.get("terminationMessagePolicy") == "FallbackToLogsOnError"
+    if not uses_log and sandboxed:
         return ""
-    tail = _read(container.log, _TAIL)
-    if not sandboxed and _IN_USE in tail.lower():
-        return f"Address already in use: {_ADVICE}"
-    return "\n".join(tail.splitlines()[-_LINES:]) if falls_back else ""
+    tail = _read_tail(container.log, _LOG_TAIL_BYTES)
+    if not sandboxed and _ADDRESS_IN_USE in tail.lower():
+        return f"Address already in use: {_ADDRESS_IN_USE_ADVICE}"
+    return "\n".join(tail.splitlines()[-_LOG_TAIL_LINES:]) if uses_log else ""
 
 
-def _read(path: str, most: int) -> str:
-    """The end of a file, so many bytes at most; nothing if there is none."""
+def _read_tail(path: str, limit: int) -> str:
+    """The last `limit` bytes of a file; empty if there is no file."""
     with contextlib.suppress(OSError), Path(path).open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - most))
-        return file.read(most).decode(errors="replace")
+        file.seek(max(0, size - limit))
+        return file.read(limit).decode(errors="replace")
     return ""
-
-
-_UNKNOWN = "The container could not be located when the pod was looked after again"
-_RESTARTED = PodEnd("NodeLost", "The node agent was started anew, and what ran under the one before ended with it")
-_LONGEST_HOST = 63
-
-
-class PodState:
-    """A pod. `due` is when its containers are killed, once it is being ended."""
-
-    def __init__(self, pod: Body, means: AgentContext) -> None:
-        meta, spec = pod["metadata"], pod["spec"]
-        self.pod = pod
-        self.means = means
-        self.uid: str = meta["uid"]
-        self.key = Key(meta.get("namespace", ""), meta["name"])
-        inits = spec.get("initContainers") or ()
-        self.inits = [ContainerRecord(body, index, init=True) for index, body in enumerate(inits)]
-        self.mains = [
-            ContainerRecord(body, index, init=False, alone=not inits) for index, body in enumerate(spec["containers"])
-        ]
-        self.policy: str = spec.get("restartPolicy") or "Always"
-        self.host = str(spec.get("hostname") or meta["name"])[:_LONGEST_HOST].rstrip("-.")
-        self.folder = f"{means.settings.folder}/pods/{self.uid}"
-        #: It has a folder of its own, which must go with it.
-        self.housed = False
-        #: The supervisor knows it.
-        self.opened = False
-        self.over: PodEnd | None = None
-        self.final = False
-        self.due: float | None = None
-        #: Its devices, by resource name.
-        self.held: Granted = {}
-        #: The address that we have given it, where that is for us to do.
-        self.given = ""
-        #: The Secrets, tokens and so on that its containers were started with.
-        self.sources: dict[tuple[str, str], Body | None] = {}
-        #: What keeps its files fresh, if anything has to.
-        self.refreshing: asyncio.Task[None] | None = None
-        self.report = StatusReport(self.key, self.uid, self._status)
-        status: Body = pod.get("status") or {}
-        self.ended = status.get("phase") in ("Succeeded", "Failed")
-        self.begun = moment(status.get("startTime") or "") or means.clock.now()
-        self.started = rfc3339(self.begun)
-        if status.get("containerStatuses"):
-            self._restore(status)
-
-    @property
-    def containers(self) -> list[ContainerRecord]:
-        """All of them, in the order in which they begin."""
-        return [*self.inits, *self.mains] if self.inits else self.mains
-
-    @property
-    def networked(self) -> bool:
-        """It has a network of its own."""
-        return self.means.settings.sandboxed and not self.pod["spec"].get("hostNetwork")
-
-    @property
-    def address(self) -> str:
-        """The address that was reserved for it; this machine's own if it has none."""
-        if self.means.settings.kubelet:
-            return self.given or self.means.settings.address
-        reserved = (self.pod["metadata"].get("annotations") or {}).get(ADDRESS)
-        return str(reserved) if reserved else self.means.settings.address
-
-    @property
-    def grace(self) -> float:
-        """How long its containers have after SIGTERM."""
-        asked = self.pod["spec"].get("terminationGracePeriodSeconds")
-        return 30.0 if asked is None else float(asked)
-
-    @property
-    def job(self) -> str:
-        """What notices are about: the job, or the pod itself if it belongs to none."""
-        return str((self.pod["metadata"].get("labels") or {}).get(JOB_UID) or self.uid)
-
-    @property
-    def facts(self) -> environment.PodFacts:
-        """What its variables may refer to."""
-        settings = self.means.settings
-        allocatable = settings.capacity if settings.allocatable is None else settings.allocatable
-        return environment.PodFacts(settings.node, self.address, settings.address, allocatable)
-
-    def log_of(self, container: ContainerRecord, restarts: int) -> str:
-        """The path of the log of a container, as it was started for that time."""
-        name = f"{self.uid[:SHORT]}-{container.seen.name}-{restarts}.log"
-        return f"{self.means.settings.folder}/logs/{self.key.name}/{name}"
-
-    def mark(self) -> None:
-        """Something about it has changed."""
-        self.means.reports.mark(self.report)
-
-    def finished(self, container: ContainerRecord, end: ContainerEnd) -> None:
-        """A process of it has ended."""
-        reason = "OOMKilled" if end.oom else "Error" if end.code else "Completed"
-        words = termination_message(container, end, sandboxed=self.means.settings.sandboxed)
-        container.end(end, reason, words or container.why)
-        self.mark()
-
-    def hasten(self, due: float) -> None:
-        """Its containers are killed then, or earlier if that was said before."""
-        if self.due is None or due < self.due:
-            self.due = due
-            for container in self.containers:
-                container.kill_at(due, self.means.link)
-
-    def _status(self) -> dict[str, Any]:
-        over = self.over if self.ended else None  # a pod has failed when its containers have ended, not before
-        settings = self.means.settings
-        address = self.address if self.given or not self.networked or not settings.kubelet else ""
-        facts = StatusFacts(self.policy, self.started, address, settings.address, over, self.final, settings.kubelet)
-        known = [*((self.pod.get("status") or {}).get("conditions") or ()), *_ours(self.report.stored)]
-        now = rfc3339(self.means.clock.now())
-        return compose(facts, [one.seen for one in self.inits], [one.seen for one in self.mains], known, now)
-
-    def _restore(self, status: Body) -> None:
-        """Go on from what another agent has told of it: what it left running is lost."""
-        told = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-        by_name = {one["name"]: one for one in told}
-        for container in self.containers:
-            then = by_name.get(container.seen.name)
-            if then is None:
-                continue
-            seen, state = container.seen, then.get("state") or {}
-            seen.restarts, seen.last = then.get("restartCount", 0), then.get("lastState") or None
-            if "terminated" in state:
-                seen.state = state
-            elif "running" in state:
-                seen.id, container.started = then.get("containerID", ""), state["running"].get("startedAt", "")
-                self._ended_untold(container)
-            elif (state.get("waiting") or {}).get("reason") == BACKING_OFF and seen.last:
-                seen.state = seen.last  # its restart is still to be counted
-
-    def _ended_untold(self, container: ContainerRecord) -> None:
-        """It ran, as far as anybody was told; how it ended is known if that was before the agent's own end."""
-        end = self.means.link.former.get(container.seen.id.removeprefix(CONTAINER_SCHEME))
-        if end is not None:
-            self.finished(container, end)
-            return
-        lost = ContainerEnd(code=137, at=self.means.clock.now().timestamp())
-        container.end(lost, "ContainerStatusUnknown", _UNKNOWN)
-        if self.means.settings.kubelet and self.policy == "Never":
-            self.over = _RESTARTED
-
-
-def _ours(stored: Body | None) -> list[Body]:
-    """The conditions that we wrote last: the watch may not have told them yet."""
-    if stored is None:
-        return []
-    kinds = ("Initialized", "ContainersReady", "Ready")
-    return [condition for condition in stored["conditions"] if condition["type"] in kinds]
-
-
-def loop_time() -> float:
-    """The loop's clock, by which everything here is due."""
-    return asyncio.get_running_loop().time()

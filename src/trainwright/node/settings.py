@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node agent is told when it starts: the engine makes it, every module here reads it.
-
-Times are Kubernetes' own unless a test says otherwise.
-"""
+"""The settings of a node agent. Delays are those of Kubernetes unless a test sets others."""
 
 from typing import Literal
 
@@ -14,31 +11,31 @@ from trainwright.node.devices.inventory import DeviceSet
 from trainwright.node.supervisor.protocol import Config, NetworkConfig
 
 Runtime = Literal["sandbox", "process"]
-#: The engine's verb by which an agent in a process of its own says that it is alive.
+#: The verb of the engine socket by which an agent in its own process says that it is alive.
 HEARTBEAT = "heartbeat"
 CHOSEN = "every pod has its own network, processes and mounts"
 PLAIN = "pods are plain processes that share this machine's network and files"
 
 
 class AgentDelays(Struct, frozen=True, kw_only=True):
-    """How long the agent waits before it does a thing (again), in seconds."""
+    """How long the agent waits, in seconds."""
 
-    #: Before a container's second restart; doubles with each further one up to `longest`.
-    backoff: float = 10.0
-    longest: float = 300.0
-    #: A container that ran so long begins with a short back-off again.
-    calm: float = 600.0
-    #: Before a container that cannot be configured is tried again.
-    retry: float = 3.0
-    #: The part of a token's life after which a pod is given another.
-    refresh: float = 0.5
+    #: Before the second restart of a container; doubles with each further restart up to the maximum.
+    restart_backoff: float = 10.0
+    max_restart_backoff: float = 300.0
+    #: After a container has run for this long, its next restart does not wait.
+    backoff_reset: float = 600.0
+    #: Before the agent tries again to configure a container.
+    config_retry: float = 3.0
+    #: Not seconds: the part of a token's lifetime after which the agent renews it.
+    token_refresh_share: float = 0.5
     #: Changes of a status within this time are one write.
     debounce: float = 0.02
-    #: After an API that does not answer; doubles up to `patience`.
-    unavailable: float = 0.2
-    patience: float = 5.0
-    #: Seconds that a container gets after SIGTERM even if its preStop hook used up the grace period.
-    least_grace: float = 2.0
+    #: Before a failed request to the API is sent again; doubles up to the maximum.
+    api_retry: float = 0.2
+    max_api_retry: float = 5.0
+    #: A container gets at least this long after SIGTERM, even if its preStop hook used up the grace period.
+    min_grace: float = 2.0
 
 
 class AgentSettings(Struct, frozen=True, kw_only=True):
@@ -46,62 +43,67 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
 
     node: str
     runtime: Runtime
-    #: The folder of the run: logs, pods, hosts and nodes are below it.
+    #: The folder of the run, with the subfolders logs, pods and nodes.
     folder: str
     #: The folder of the PersistentVolumeClaims, which outlives runs.
     volumes: str
-    #: Working directory of containers that name none.
+    #: The working directory of containers that do not set one.
     cwd: str
-    #: Keep the files of pods that are gone.
+    #: Keep the files of pods whose objects are gone.
     keep: bool = False
-    #: This machine's own address, as pods are told it.
+    #: The address of this machine that pods see.
     address: str = "127.0.0.1"
     labels: dict[str, str] = field(default_factory=dict)
     capacity: dict[str, str] = field(default_factory=dict)
-    #: None: everything.
+    #: None: the whole capacity.
     allocatable: dict[str, str] | None = None
     #: The devices of the node, by resource name.
     devices: dict[str, DeviceSet] = field(default_factory=dict)
-    #: The scheduler leases devices and says which in the pod's annotation: pods wait for that.
+    #: The engine's scheduler leases devices and names them in an annotation of the pod; the agent chooses none.
     scheduled: bool = False
-    #: Environment that every container starts from: see `environment.passed`.
+    #: The variables of this process that every container inherits: see `environment.passed`.
     passed: dict[str, str] = field(default_factory=dict)
-    #: Variables that replace those of pods. They may be secrets: they are never written to a file or a command line.
+    #: Variables that replace those of pods. They may be secrets: never write them to a file or a command line.
     env: dict[str, str] = field(default_factory=dict)
-    #: Folders below /tmp that stay visible where /tmp is private to a pod.
+    #: Folders below /tmp that stay visible in pods that have a /tmp of their own.
     visible: tuple[str, ...] = ()
-    #: A file of a log has so many bytes, and so many files are kept with the one that is written.
+    #: The maximum size of one log file in bytes, and the number of files to keep, the current one included.
     rotate: tuple[int, int] = (10 << 20, 5)
-    #: Seconds between signs of life on the node object; 0: none.
+    #: Seconds between heartbeats on the node object; 0: no heartbeats.
     heartbeat: float = 0.0
-    #: Seconds until a supervisor that is stopped is killed; see `local.silence` for one that only does not answer.
+    #: Seconds until a supervisor that was stopped (SIGSTOP) is killed; `silence` derives the limits for a hung one.
     node_grace: float = 10.0
-    #: What becomes of the pods when the agent dies.
+    #: Whether pods end or continue when the agent dies.
     orphans: Literal["end", "keep"] = "end"
-    #: The supervisor's `network`: subnet and, where several agents share one, its holder.
+    #: The network of the supervisor: the subnet and, if several agents share one network, the process that holds it.
     network: NetworkConfig | None = None
-    #: Pods may reach what is outside this machine.
+    #: Pods may reach addresses outside this machine.
     outside: bool = True
-    #: It stands in for a kubelet, on an API server that others use too: it gives its pods their addresses, judges
-    #: whether they fit, and its node looks like any other.
+    #: The agent stands in for a kubelet on an API server that it does not own: it assigns addresses to its pods,
+    #: checks whether they fit, and writes a complete Node object.
     kubelet: bool = False
-    #: Whose processes pods are: this user's, whatever they ask for.
+    #: The user ID of all processes on this node; a pod that asks for another one is refused.
     user: int = 0
-    #: The addresses that it gives, where its pods have some of their own.
+    #: The addresses that the agent assigns to its pods, as a CIDR; empty: it assigns none.
     range: str = ""
-    #: Taints that a new node begins with, as the API has them.
+    #: The taints of a new Node object, as the API has them.
     taints: tuple[dict[str, str], ...] = ()
-    #: Where logs are served; 0: nowhere.
+    #: The port that serves logs; 0: logs are not served.
     port: int = 0
-    pace: AgentDelays = AgentDelays()
+    delays: AgentDelays = AgentDelays()
 
     @property
     def sandboxed(self) -> bool:
-        """Pods have a network, a file system and a process space of their own."""
+        """Whether pods have their own network, file system and process IDs."""
         return self.runtime == "sandbox"
 
+    @property
+    def offered(self) -> dict[str, str]:
+        """The resources that pods may use."""
+        return self.capacity if self.allocatable is None else self.allocatable
+
     def supervisor(self, leases: int | None = None) -> Config:
-        """The configuration of this node's supervisor; `leases` is the descriptor of the socket of the leases."""
+        """The configuration of the supervisor; `leases` is the descriptor of the socket that device leases come by."""
         return {
             "protocol": SUPERVISOR_PROTOCOL,
             "version": __version__,

@@ -1,41 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a process that does not answer is stopped, hung or only slow: a pure decision from one look after the other.
+"""Decides whether a process that does not answer is stopped, hung or only slow. Pure.
 
-Three things must not be taken for a dead process: a machine with more work than CPUs, a disk or a network file system
-that is slow, and a watcher that was itself suspended (Ctrl-Z, a laptop that slept) and so heard nothing. Therefore
-silence is not the time since the last answer, but the part of it in which the watcher ran and the process could have
-answered.
+A process is not dead because the machine has more work than CPUs, because a disk or a network file system is slow, or
+because the watcher itself was suspended (Ctrl-Z, a sleeping laptop). So silence is not the time since the last answer:
+only the time counts in which the watcher ran and the process could have answered.
 """
 
 from enum import StrEnum
 
 from msgspec import Struct
 
-#: Seconds between two looks; a short grace is looked at ten times.
-_SHORTEST_INTERVAL, _LONGEST_INTERVAL = 0.05, 1.0
-_LOOKS = 10
-#: A look counts for so many intervals at the most. One that comes later says that the watcher itself did not run.
-_COUNTED = 2
-#: A process that is not stopped, but silent, is given so many times the grace: nothing proves that it will not answer.
-_PATIENCE = 6
-#: Seconds until a process must have answered for the first time, unless it is stopped.
-_START = 60.0
+#: The time between two looks is a tenth of the grace, within these bounds.
+_MIN_INTERVAL_SECONDS, _MAX_INTERVAL_SECONDS = 0.05, 1.0
+_LOOKS_PER_GRACE = 10
+#: A look counts for at most this many intervals. If more time has passed, the watcher itself did not run.
+_MAX_COUNTED_INTERVALS = 2
+#: A process that is silent but not stopped gets this multiple of the grace, since it may still answer.
+_HUNG_GRACE_FACTOR = 6
+#: A process that is not stopped has at least this long for its first answer.
+_MIN_START_SECONDS = 60.0
 
 
 class Liveness(StrEnum):
-    """What silence says about a process."""
+    """The state of a process, concluded from its silence."""
 
     ALIVE = "alive"
-    #: It waits for a disk or a network file system. It may answer again, and could not be killed before that anyway.
+    #: It waits for a disk or a network file system. It may answer again, and SIGKILL has no effect until then.
     BLOCKED = "blocked"
-    #: Somebody stopped it (SIGSTOP) and has not let it go on.
+    #: It was stopped (SIGSTOP) and has not been continued.
     STOPPED = "stopped"
-    #: It neither waits for a CPU nor for a disk, and says nothing all the same.
+    #: It does not answer, although it waits neither for a CPU nor for a disk.
     HUNG = "hung"
 
 
 class SilenceLimits(Struct, frozen=True):
-    """How many seconds of silence mean what, and how often to look."""
+    """The seconds of silence after which a process counts as stopped, hung or not started; seconds between looks."""
 
     interval: float
     stopped: float
@@ -44,57 +43,57 @@ class SilenceLimits(Struct, frozen=True):
 
     @classmethod
     def of(cls, grace: float) -> "SilenceLimits":
-        """Those that belong to a grace: what a stopped process is given."""
-        interval = min(max(_SHORTEST_INTERVAL, grace / _LOOKS), _LONGEST_INTERVAL)
-        hung = _PATIENCE * max(grace, interval)
-        return cls(interval, max(grace, interval), hung, max(hung, _START))
+        """The limits for a grace: the seconds that a stopped process gets."""
+        interval = min(max(_MIN_INTERVAL_SECONDS, grace / _LOOKS_PER_GRACE), _MAX_INTERVAL_SECONDS)
+        hung = _HUNG_GRACE_FACTOR * max(grace, interval)
+        return cls(interval, max(grace, interval), hung, max(hung, _MIN_START_SECONDS))
 
 
 class Look(Struct, frozen=True):
-    """What was seen of the process, and how long after the look before."""
+    """One observation of the process, `elapsed` seconds after the previous one."""
 
     elapsed: float
-    #: It has answered since the look before.
+    #: It has answered since the previous look.
     answered: bool = False
-    #: The state of its main thread as /proc has it: R, S, D, T, t, Z; empty where there is no /proc.
+    #: The state of its main thread in /proc: R, S, D, T, t, Z; empty without /proc.
     state: str = ""
-    #: Seconds of CPU time that it used since the look before.
+    #: Seconds of CPU time that it used since the previous look.
     cpu: float = 0.0
 
 
 class Silence(Struct, frozen=True):
-    """What the looks since the last answer add up to, in seconds."""
+    """The sum of the looks since the last answer, in seconds."""
 
-    #: Without an answer although it could have given one.
+    #: How long it did not answer although it could have.
     seconds: float = 0.0
-    #: Of these, the last ones: all the time stopped.
+    #: How long it has been stopped without interruption; a part of `seconds`.
     stopped: float = 0.0
-    #: Waiting for a disk or a network file system.
+    #: How long it waited for a disk or a network file system.
     blocked: float = 0.0
-    #: It has answered before.
-    begun: bool = False
+    #: It has answered at least once.
+    has_answered: bool = False
     liveness: Liveness = Liveness.ALIVE
 
 
 def judge(before: Silence, look: Look, limits: SilenceLimits) -> Silence:
     """The silence after one more look."""
     if look.answered:
-        return Silence(begun=True)
-    counted = min(look.elapsed, _COUNTED * limits.interval)
+        return Silence(has_answered=True)
+    counted = min(look.elapsed, _MAX_COUNTED_INTERVALS * limits.interval)
     seconds, stopped, blocked = before.seconds, 0.0, before.blocked
     match look.state:
         case "T":
             seconds, stopped = seconds + counted, before.stopped + counted
-        case "R":  # it waits for a CPU, and could answer only while it had one
+        case "R":  # it may wait for a CPU, and can answer only while it has one
             seconds += min(counted, look.cpu)
         case "D":
             blocked += counted
-        case "Z" | "X":  # it has ended, which is noticed elsewhere
+        case "Z" | "X":  # it has ended; the link to it notices that
             pass
         case _:
             seconds += counted
-    liveness = _liveness(seconds, stopped, blocked, limits.hung if before.begun else limits.start, limits)
-    return Silence(seconds, stopped, blocked, before.begun, liveness)
+    liveness = _liveness(seconds, stopped, blocked, limits.hung if before.has_answered else limits.start, limits)
+    return Silence(seconds, stopped, blocked, before.has_answered, liveness)
 
 
 def _liveness(seconds: float, stopped: float, blocked: float, hung: float, limits: SilenceLimits) -> Liveness:

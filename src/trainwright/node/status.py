@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the states of its containers to the status of a pod, as a kubelet words it. `context` calls `compose`; pure.
+"""The status of a pod, composed from the states of its containers as a kubelet does it. Pure.
 
-States are kept in the words of the API already (`{"running": {"startedAt": …}}`), so that composing is only putting
-together: a thousand short pods pay for it.
+Container states are stored in the form of the API (`{"running": {"startedAt": …}}`), so that composing is cheap: the
+agent does it for every change of every pod.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,11 +14,11 @@ from trainwright.model.job import Body
 
 CREATING: Body = {"waiting": {"reason": "ContainerCreating"}}
 INITIALIZING: Body = {"waiting": {"reason": "PodInitializing"}}
-_OURS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+_OWN_TYPES = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
 
 
 class ContainerView(Struct):
-    """One container, as it is seen now."""
+    """What the status says about one container."""
 
     name: str
     state: Body
@@ -31,59 +31,59 @@ class ContainerView(Struct):
 
     @property
     def code(self) -> int | None:
-        """The exit code of a container that has ended."""
+        """The exit code; None if the container has not ended."""
         end = self.state.get("terminated")
         return None if end is None else int(end["exitCode"])
 
 
-class PodEnd(Struct, frozen=True):
-    """Why a pod as a whole has ended, whatever its containers say."""
+class PodFailure(Struct, frozen=True):
+    """Why a pod as a whole has failed, regardless of the exit codes of its containers."""
 
     reason: str
     message: str
 
 
 class StatusFacts(Struct, frozen=True):
-    """What else the status of a pod says."""
+    """What the status of a pod needs besides its containers."""
 
-    policy: str
-    started: str
+    restart_policy: str
+    start_time: str
     address: str = ""
     host: str = ""
-    over: PodEnd | None = None
-    #: Nothing is started any more, whatever the policy says.
-    final: bool = False
-    #: Only our own conditions are written: the API keeps the others.
-    merged: bool = False
+    failure: PodFailure | None = None
+    #: No container is started any more, whatever the restart policy says.
+    stopped: bool = False
+    #: Only the agent's own conditions are written, since the API server merges them with the others.
+    own_only: bool = False
 
 
 def phase(facts: StatusFacts, inits: Sequence[ContainerView], mains: Sequence[ContainerView]) -> str:
-    """The phase, in a kubelet's order of precedence."""
-    if facts.over is not None:
+    """The phase of the pod. The order of the checks is a kubelet's."""
+    if facts.failure is not None:
         return "Failed"
-    if facts.policy == "Never" and any(_failed(one) for one in inits):
+    if facts.restart_policy == "Never" and any(_has_failed(one) for one in inits):
         return "Failed"
-    if facts.final:
+    if facts.stopped:
         return "Succeeded" if all(one.code == 0 for one in (*inits, *mains)) else "Failed"
     if any(one.code is None and one.last is None for one in inits):
         return "Pending"
-    states = [_kind(one) for one in mains]
+    states = [_state_name(one) for one in mains]
     if "waiting" in states or any(one.code != 0 for one in inits):
         return "Pending"
-    if "running" in states or facts.policy == "Always":
+    if "running" in states or facts.restart_policy == "Always":
         return "Running"
     if all(one.code == 0 for one in mains):
         return "Succeeded"
-    return "Failed" if facts.policy == "Never" else "Running"
+    return "Failed" if facts.restart_policy == "Never" else "Running"
 
 
-def _kind(one: ContainerView) -> str:
+def _state_name(one: ContainerView) -> str:
     if "running" in one.state:
         return "running"
     return "stopped" if "terminated" in one.state or one.last is not None else "waiting"
 
 
-def _failed(one: ContainerView) -> bool:
+def _has_failed(one: ContainerView) -> bool:
     end = one.state.get("terminated") or ((one.last or {}).get("terminated") if "waiting" in one.state else None)
     return end is not None and end["exitCode"] != 0
 
@@ -91,32 +91,38 @@ def _failed(one: ContainerView) -> bool:
 def compose(
     facts: StatusFacts, inits: Sequence[ContainerView], mains: Sequence[ContainerView], known: Iterable[Body], now: str
 ) -> dict[str, Any]:
-    """The status of the pod. `known` are the conditions it has: others' are kept, ours keep the time they turned."""
+    """The status of the pod.
+
+    `known` are its present conditions: those of other controllers are kept, the agent's own ones keep the time of
+    their last transition.
+    """
     status: dict[str, Any] = {
         "phase": phase(facts, inits, mains),
-        "startTime": facts.started,
-        "containerStatuses": [_container(one) for one in mains],
+        "startTime": facts.start_time,
+        "containerStatuses": [_container_status(one) for one in mains],
     }
     if inits:
-        status["initContainerStatuses"] = [_container(one) for one in inits]
+        status["initContainerStatuses"] = [_container_status(one) for one in inits]
     if facts.address:
         status["podIP"], status["podIPs"] = facts.address, [{"ip": facts.address}]
     if facts.host:
         status["hostIP"], status["hostIPs"] = facts.host, [{"ip": facts.host}]
-    if facts.over is not None:
-        status["reason"], status["message"] = facts.over.reason, facts.over.message
+    if facts.failure is not None:
+        status["reason"], status["message"] = facts.failure.reason, facts.failure.message
     conditions = _conditions(status["phase"], inits, mains, known, now)
-    status["conditions"] = _own(conditions, known) if facts.merged else conditions
+    status["conditions"] = _writable(conditions, known) if facts.own_only else conditions
     return status
 
 
-def _own(conditions: list[Body], known: Iterable[Body]) -> list[Body]:
-    """Those that nobody else writes; the scheduler has said itself that it was scheduled, where there was one."""
+def _writable(conditions: list[Body], known: Iterable[Body]) -> list[Body]:
+    """The agent's own conditions, without PodScheduled if the scheduler has set it."""
     scheduled = any(one["type"] == "PodScheduled" for one in known)
-    return [one for one in conditions if one["type"] in _OURS and not (scheduled and one["type"] == "PodScheduled")]
+    return [
+        one for one in conditions if one["type"] in _OWN_TYPES and not (scheduled and one["type"] == "PodScheduled")
+    ]
 
 
-def _container(one: ContainerView) -> dict[str, Any]:
+def _container_status(one: ContainerView) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": one.name,
         "image": one.image,
@@ -135,15 +141,23 @@ def _container(one: ContainerView) -> dict[str, Any]:
 def _conditions(
     phase: str, inits: Sequence[ContainerView], mains: Sequence[ContainerView], known: Iterable[Body], now: str
 ) -> list[Body]:
+    """The conditions of other controllers, then the agent's own ones.
+
+    A condition with a reason is False, except Initialized of a pod that has succeeded.
+    """
     before = {condition["type"]: condition for condition in known}
-    found = [condition for kind, condition in before.items() if kind not in _OURS]
-    wanted = (("PodScheduled", "", ""), ("Initialized", *_uninitialized(phase, inits)), *_unready(phase, mains))
+    found = [condition for kind, condition in before.items() if kind not in _OWN_TYPES]
+    wanted = (
+        ("PodScheduled", "", ""),
+        ("Initialized", *_initialized_reason(phase, inits)),
+        *_ready_reasons(phase, mains),
+    )
     for kind, reason, message in wanted:
         complete = phase == "Succeeded" and kind == "Initialized"
         value = "False" if reason and not complete else "True"
-        then = before.get(kind)
-        turned = then.get("lastTransitionTime", now) if then is not None and then.get("status") == value else now
-        condition = {"type": kind, "status": value, "lastTransitionTime": turned}
+        old = before.get(kind)
+        since = old.get("lastTransitionTime", now) if old is not None and old.get("status") == value else now
+        condition = {"type": kind, "status": value, "lastTransitionTime": since}
         if reason:
             condition["reason"] = reason
         if message:
@@ -152,14 +166,14 @@ def _conditions(
     return found
 
 
-def _uninitialized(phase: str, inits: Sequence[ContainerView]) -> tuple[str, str]:
+def _initialized_reason(phase: str, inits: Sequence[ContainerView]) -> tuple[str, str]:
     if phase == "Succeeded":
         return "PodCompleted", ""
     left = [one.name for one in inits if one.code != 0]
     return ("ContainersNotInitialized", f"containers with incomplete status: [{' '.join(left)}]") if left else ("", "")
 
 
-def _unready(phase: str, mains: Sequence[ContainerView]) -> tuple[tuple[str, str, str], ...]:
+def _ready_reasons(phase: str, mains: Sequence[ContainerView]) -> tuple[tuple[str, str, str], ...]:
     if phase in ("Succeeded", "Failed"):
         reason = "PodCompleted" if phase == "Succeeded" else "PodFailed"
         return ("ContainersReady", reason, ""), ("Ready", reason, "")

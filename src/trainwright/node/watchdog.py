@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches one process that has to answer now and then, and says when it does not any more. `silence` decides.
+"""Watching a process that must answer regularly, and fencing a supervisor that does not.
 
-The engine watches its agents so, and an agent its supervisor. On Linux the kernel tells what a silent process does
-(/proc); elsewhere there is only the time.
+The engine watches its agents, and an agent watches its supervisor; `silence` decides when a process counts as dead. On
+Linux /proc says what a silent process does; elsewhere only the time counts.
 
-Fencing: nothing of a node may run any more before its replicas are started elsewhere, since none may run twice.
-
-A supervisor whose agent has gone ends its pods and itself. One that is stopped, hangs or was killed does not; then its
-processes are found and killed from outside, and only when none of them is left the node counts as lost.
+Fencing kills all processes of a node before its replicas start elsewhere, since no replica may run twice. A supervisor
+whose agent has ended normally ends its pods and itself. One that is stopped, hung or killed cannot do that.
 """
 
 import asyncio
@@ -18,9 +16,9 @@ from pathlib import Path
 from trainwright.node.silence import Liveness, Look, Silence, SilenceLimits, judge
 from trainwright.node.supervisor import journal, tree
 from trainwright.node.supervisor.launch import Process
-from trainwright.node.supervisor.protocol import Entry
+from trainwright.node.supervisor.protocol import JournalEntry
 
-_WORDS = {
+_STATE_TEXTS = {
     Liveness.BLOCKED: "waits for a disk or a network file system",
     Liveness.STOPPED: "is stopped",
     Liveness.HUNG: "hangs",
@@ -28,7 +26,7 @@ _WORDS = {
 
 
 class Watchdog:
-    """`answered` is to be called whenever the process has answered; `run` returns when it counts as dead."""
+    """Watches one process. Call `answered` for every answer; `run` returns when the process counts as dead."""
 
     def __init__(self, pid: int, grace: float) -> None:
         self.pid = pid
@@ -37,11 +35,11 @@ class Watchdog:
         self._cpu = 0.0
 
     def answered(self) -> None:
-        """The process has just answered."""
+        """Record that the process has answered."""
         self._answered = True
 
-    async def run(self, blocked: Callable[[Silence], None]) -> Silence:
-        """Until the process is stopped or hangs. `blocked` is called once for each time that it waits for a disk."""
+    async def run(self, on_blocked: Callable[[Silence], None]) -> Silence:
+        """Return when the process is stopped or hung. `on_blocked` is called when it begins to wait for a disk."""
         loop = asyncio.get_running_loop()
         silence, last = Silence(), loop.time()
         while True:
@@ -52,7 +50,7 @@ class Watchdog:
             if silence.liveness in (Liveness.STOPPED, Liveness.HUNG):
                 return silence
             if silence.liveness is Liveness.BLOCKED is not before.liveness:
-                blocked(silence)
+                on_blocked(silence)
 
     def _look(self, elapsed: float) -> Look:
         answered, self._answered = self._answered, False
@@ -62,24 +60,24 @@ class Watchdog:
 
 
 def described(silence: Silence) -> str:
-    """`is stopped and has not answered for 12 s`."""
+    """The silence as text: `is stopped and has not answered for 12 s`."""
     seconds = silence.seconds + silence.blocked
-    return f"{_WORDS[silence.liveness]} and has not answered for {seconds:.{0 if seconds >= 2 else 1}f} s"
+    return f"{_STATE_TEXTS[silence.liveness]} and has not answered for {seconds:.{0 if seconds >= 2 else 1}f} s"
 
 
-#: Told which processes do not end although they were killed.
-Stuck = Callable[[list[int]], None]
+#: Called with the IDs of processes that do not end after SIGKILL.
+OnStuck = Callable[[list[int]], None]
 
-_FIRST_WAIT, _LONGEST_WAIT = 0.01, 0.5
-#: Seconds until processes that were killed should have ended; one that waits for a broken disk may never do that.
-_KILL_PATIENCE = 10.0
-_STOPPED = ("T", "t")
-_PROC = Path("/proc/self").is_dir()
+_FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS = 0.01, 0.5
+#: After this time processes that were killed should have ended; one that waits for a broken disk may never end.
+_KILL_TIMEOUT_SECONDS = 10.0
+_STOPPED_STATES = ("T", "t")
+_HAS_PROC = Path("/proc/self").is_dir()
 
 
 def hold(pid: int, parent: int) -> Process | None:
-    """A hold on a child of another process, which no other process of that number can take over; None if it is not."""
-    if _PROC:
+    """A handle for a child of `parent`, safe against the reuse of its process ID; None if there is no such child."""
+    if _HAS_PROC:
         return tree.held(pid, parent)
     try:
         return Process(pid)
@@ -88,69 +86,71 @@ def hold(pid: int, parent: int) -> Process | None:
 
 
 def unkillable(node: str, left: list[int]) -> str:
-    """What to tell when processes of a node do not end."""
+    """The message about processes of a node that do not end."""
     which = f"process{'es' * (len(left) != 1)} {', '.join(map(str, left))}"
     return f"{which} of {node} cannot be killed and may wait for a disk; the replicas of {node} wait for their end"
 
 
-async def see_out(supervisor: Process, folder: Path, stuck: Stuck, patience: float = _KILL_PATIENCE) -> None:
-    """Wait until a supervisor whose agent has gone has ended with all its pods; fence one that does not.
+async def see_out(
+    supervisor: Process, folder: Path, on_stuck: OnStuck, patience: float = _KILL_TIMEOUT_SECONDS
+) -> None:
+    """Wait until a supervisor whose agent has ended has ended, too, with all its pods; fence it if it does not.
 
-    `folder` is the supervisor's own. `stuck` is called once if that takes long.
+    `folder` is the supervisor's own. `on_stuck` is called once if processes do not end for a long time.
     """
     loop = asyncio.get_running_loop()
-    deadline, wait = loop.time() + patience, _FIRST_WAIT
+    deadline, wait = loop.time() + patience, _FIRST_WAIT_SECONDS
     while not supervisor.ended():
-        if loop.time() > deadline or tree.activity(supervisor.pid)[0] in _STOPPED:
-            await fence(supervisor, folder, stuck)
+        if loop.time() > deadline or tree.activity(supervisor.pid)[0] in _STOPPED_STATES:
+            await fence(supervisor, folder, on_stuck)
             return
         await asyncio.sleep(wait)
-        wait = min(2 * wait, _LONGEST_WAIT)
-    await _sweep(folder, stuck)
+        wait = min(2 * wait, _MAX_WAIT_SECONDS)
+    await _kill_remaining(folder, on_stuck)
 
 
-async def fence(supervisor: Process, folder: Path, stuck: Stuck) -> None:
-    """Kill the processes of all pods of a supervisor, then itself. Returns when none of them runs any more.
+async def fence(supervisor: Process, folder: Path, on_stuck: OnStuck) -> None:
+    """Kill the processes of all pods of a supervisor, then the supervisor. Returns when none of them runs any more.
 
-    The supervisor is stopped before: then it starts nothing more, and it stays the parent of what containers leave
-    behind, so that nobody gets away. SIGKILL ends processes that are stopped, too.
+    The supervisor is stopped (SIGSTOP) first: it then starts no more processes, and it stays the parent of all
+    orphans, so that each one is found. SIGKILL also ends stopped processes.
     """
-    await _emptied(lambda: _kill_pods(supervisor, folder), stuck)
+    await _kill_until_none(lambda: _kill_pods(supervisor, folder), on_stuck)
     supervisor.send(signal.SIGKILL)
-    await _emptied(lambda: [] if supervisor.ended() or supervisor.pidfd < 0 else [supervisor.pid], stuck)
-    await _sweep(folder, stuck)  # somebody may have let it go on meanwhile
+    await _kill_until_none(lambda: [] if supervisor.ended() or supervisor.pidfd < 0 else [supervisor.pid], on_stuck)
+    await _kill_remaining(folder, on_stuck)  # a SIGCONT from elsewhere may have continued it meanwhile
 
 
 def _kill_pods(supervisor: Process, folder: Path) -> list[int]:
-    """What is still to be waited for: pods, or the supervisor itself if it may still start some."""
+    """Kill the pods once. Returns what still runs: their processes, and the supervisor if it is not stopped yet."""
     supervisor.send(signal.SIGSTOP)
-    if not _PROC:
-        for entry in _running(folder).values():
-            tree.kill_group(entry["pid"])  # not reaped, as the supervisor is stopped
+    if not _HAS_PROC:
+        for entry in _running_containers(folder).values():
+            tree.kill_group(entry["pid"])  # the ID is still valid, since a stopped supervisor reaps no child
         return []
     below = tree.kill_below(supervisor)
-    busy = not supervisor.ended() and tree.activity(supervisor.pid)[0] not in (*_STOPPED, *tree.ENDED)
+    busy = not supervisor.ended() and tree.activity(supervisor.pid)[0] not in (*_STOPPED_STATES, *tree.ENDED)
     return [*below, supervisor.pid] if busy else below
 
 
-async def _sweep(folder: Path, stuck: Stuck) -> None:
-    """Kill what is left of containers whose end the supervisor has not written down, without a supervisor."""
-    containers = _running(folder).keys()
+async def _kill_remaining(folder: Path, on_stuck: OnStuck) -> None:
+    """Kill the processes of containers whose end is not in the journal of a supervisor that has ended."""
+    containers = _running_containers(folder).keys()
     if containers:
-        await _emptied(lambda: tree.kill_marked(containers), stuck)
+        await _kill_until_none(lambda: tree.kill_marked(containers), on_stuck)
 
 
-def _running(folder: Path) -> dict[str, Entry]:
+def _running_containers(folder: Path) -> dict[str, JournalEntry]:
     return {name: one for name, one in journal.read(str(folder / "journal")).items() if not one.get("ended")}
 
 
-async def _emptied(kill: Callable[[], list[int]], stuck: Stuck) -> None:
-    """Kill again and again until nothing is left: processes may fork while they are looked for."""
+async def _kill_until_none(kill: Callable[[], list[int]], on_stuck: OnStuck) -> None:
+    """Call `kill` until no process is left: processes may fork during the search."""
     loop = asyncio.get_running_loop()
-    deadline, wait = loop.time() + _KILL_PATIENCE, _FIRST_WAIT
-    while left := kill() or kill():  # one that lost its parent during the first look is found by the second
+    deadline, wait = loop.time() + _KILL_TIMEOUT_SECONDS, _FIRST_WAIT_SECONDS
+    while left := kill() or kill():  # the second search finds a process that lost its parent during the first
         await asyncio.sleep(wait)
-        wait = min(2 * wait, _LONGEST_WAIT)
+        wait = min(2 * wait, _MAX_WAIT_SECONDS)
         if loop.time() > deadline:
-            stuck(left)
+            on_stuck(left)
             deadline = float("inf")

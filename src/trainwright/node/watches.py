@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""List and watch, for as long as it takes: what the agent and its hosts files know of the cluster comes from here.
+"""Watches of an agent: `ResourceFollower` lists and watches a resource; `ConfigMapWaiter` waits for ConfigMaps.
 
-After an answer that the watch cannot go on (410), or none at all, it lists again and tells what it missed.
-
-Containers that wait for a ConfigMap of their job are woken as soon as it comes: `start` waits here between tries.
-
-On an engine of our own there is one watch for all pods of a node, from the first need on, of what carries our label:
-other objects that are missing are looked for every few seconds. Where the watch is not allowed, so are these. A node of
-somebody else's cluster may watch only the ConfigMaps that its pods refer to, each by its name, as kubelets do.
+A container that cannot be configured waits for its ConfigMaps. In the embedded engine one watch on our label serves all
+containers of a node. On another cluster the agent may watch only the ConfigMaps that its pods refer to, each by its
+name, as kubelets do. All other missing objects are looked up again every few seconds.
 """
 
 import asyncio
@@ -28,20 +24,20 @@ Changed = Callable[[WatchEventType, Body, str], None]
 
 
 class ResourceFollower:
-    """Follows one resource. `listed` is told everything there is, `changed` what happens after that."""
+    """Lists and watches one resource; after an error it lists again."""
 
-    def __init__(self, cluster: Cluster, resource: Resource, scope: Selection, pace: AgentDelays) -> None:
+    def __init__(self, cluster: Cluster, resource: Resource, scope: Selection, delays: AgentDelays) -> None:
         self._feed = ListWatch(cluster, resource, scope)
-        #: Called when we may not.
-        self.forbidden: Callable[[ForbiddenError], None] = lambda _: None
-        self._pace = pace
-        self._wait = pace.unavailable
+        #: Called when the API server forbids the list or the watch.
+        self.on_forbidden: Callable[[ForbiddenError], None] = lambda _: None
+        self._delays = delays
+        self._wait = delays.api_retry
 
     async def run(self, listed: Listed, changed: Changed) -> None:
-        """For ever."""
+        """Call `listed` with every list and `changed` with every change after it, until cancelled."""
 
         def all_listed(page: ListPage) -> None:
-            self._wait = self._pace.unavailable
+            self._wait = self._delays.api_retry
             listed(page)
 
         def all_changed(batch: tuple[WatchEvent, ...]) -> None:
@@ -49,95 +45,95 @@ class ResourceFollower:
                 if change.what is not WatchEventType.BOOKMARK:
                     changed(change.what, change.item, change.version)
 
-        await self._feed.run(all_listed, all_changed, self._rest)
+        await self._feed.run(all_listed, all_changed, self._wait_before_next)
 
-    async def _rest(self, error: ApiError | None) -> None:
+    async def _wait_before_next(self, error: ApiError | None) -> None:
         if error is None:
-            await asyncio.sleep(self._wait)  # a watch that ends by itself goes on from where it was
+            await asyncio.sleep(self._wait)  # the server ended the watch: continue from its last version
         elif not isinstance(error, GoneError):
             self._feed.relist()
             if isinstance(error, ForbiddenError):
-                self.forbidden(error)
+                self.on_forbidden(error)
             await asyncio.sleep(error.retry_after or self._wait)
-            self._wait = min(2 * self._wait, self._pace.patience)
+            self._wait = min(2 * self._wait, self._delays.max_api_retry)
 
 
-#: An answer that is newer than what the watch has told is not asked for again at once.
-_BLINK = 0.05
-#: Seconds that the watch of one name goes on after the last container waited for it: it will wait again.
-_LINGER = 30.0
+#: The wait before a container reads a ConfigMap again whose watch has a newer version than the container read.
+_REREAD_DELAY_SECONDS = 0.05
+#: The watch of one name ends this long after the last wait, since a container mostly waits several times.
+_IDLE_WATCH_SECONDS = 30.0
 
 
 class ConfigMapWaiter:
-    """The ConfigMaps of jobs, as far as anybody waits for them."""
+    """Wakes containers when a ConfigMap that they wait for changes. `by_name`: one watch for each ConfigMap."""
 
-    def __init__(self, cluster: Cluster, pace: AgentDelays, *, by_name: bool = False) -> None:
-        self._cluster, self._pace, self._by_name = cluster, pace, by_name
-        #: By name: the watch, and how many containers wait for it.
-        self._watches: dict[Key, asyncio.Task[None]] = {}
-        self._users: Counter[Key] = Counter()
-        self._follower = ResourceFollower(cluster, CONFIG_MAPS.whole(), Selection(labels=KIND), pace)
-        self._follower.forbidden = self._forbidden
-        self._task: asyncio.Task[None] | None = None
+    def __init__(self, cluster: Cluster, delays: AgentDelays, *, by_name: bool = False) -> None:
+        self._cluster, self._delays, self._by_name = cluster, delays, by_name
+        #: For each ConfigMap: its watch, and the number of containers that wait for it.
+        self._name_watches: dict[Key, asyncio.Task[None]] = {}
+        self._waiting_containers: Counter[Key] = Counter()
+        self._follower = ResourceFollower(cluster, CONFIG_MAPS.whole(), Selection(labels=KIND), delays)
+        self._follower.on_forbidden = self._watch_forbidden
+        self._label_watch: asyncio.Task[None] | None = None
         self._versions: dict[Key, int] = {}
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiters: set[asyncio.Future[None]] = set()
 
-    async def change(self, known: Mapping[Key, int], seconds: float) -> None:
-        """Until one of these is newer than the version that is known of it (0: it is not there), or time is up."""
+    async def wait_changed(self, known: Mapping[Key, int], seconds: float) -> None:
+        """Wait until one of the ConfigMaps has a newer version than the known one (0: none), at most `seconds`."""
         if not known:
             await asyncio.sleep(seconds)
             return
         with self._watching(known):
-            await self._change(known, seconds)
+            await self._wait_changed(known, seconds)
 
     @contextmanager
     def _watching(self, known: Mapping[Key, int]) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         if not self._by_name:
-            if self._task is None:
-                self._task = loop.create_task(self._follower.run(self._listed, self._changed))
+            if self._label_watch is None:
+                self._label_watch = loop.create_task(self._follower.run(self._listed, self._changed))
             yield
             return
         for key in known:
-            if key not in self._watches:
+            if key not in self._name_watches:
                 one = Selection(key.namespace, fields=f"metadata.name={key.name}")
-                follower = ResourceFollower(self._cluster, CONFIG_MAPS.whole(), one, self._pace)
-                self._watches[key] = loop.create_task(follower.run(partial(self._listed_one, key), self._changed))
-        self._users.update(known.keys())
+                follower = ResourceFollower(self._cluster, CONFIG_MAPS.whole(), one, self._delays)
+                self._name_watches[key] = loop.create_task(follower.run(partial(self._listed_one, key), self._changed))
+        self._waiting_containers.update(known.keys())
         try:
             yield
         finally:
-            self._users.subtract(known.keys())
+            self._waiting_containers.subtract(known.keys())
             for key in known:
-                loop.call_later(_LINGER, self._leave, key)
+                loop.call_later(_IDLE_WATCH_SECONDS, self._end_idle_watch, key)
 
-    def _leave(self, key: Key) -> None:
-        """End the watch of a name that no container waits for any more."""
-        if self._users[key] <= 0 and (watch := self._watches.pop(key, None)) is not None:
+    def _end_idle_watch(self, key: Key) -> None:
+        """End the watch of a ConfigMap if no container waits for it."""
+        if self._waiting_containers[key] <= 0 and (watch := self._name_watches.pop(key, None)) is not None:
             watch.cancel()
             self._versions.pop(key, None)
-            del self._users[key]
+            del self._waiting_containers[key]
 
-    async def _change(self, known: Mapping[Key, int], seconds: float) -> None:
+    async def _wait_changed(self, known: Mapping[Key, int], seconds: float) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        await asyncio.sleep(_BLINK if self._newer(known) else 0)
-        while not self._newer(known) and loop.time() < end:
+        await asyncio.sleep(_REREAD_DELAY_SECONDS if self._has_newer(known) else 0)
+        while not self._has_newer(known) and loop.time() < end:
             future: asyncio.Future[None] = loop.create_future()
-            self._waiting.add(future)
+            self._waiters.add(future)
             try:
                 await asyncio.wait({future}, timeout=end - loop.time())
             finally:
-                self._waiting.discard(future)
+                self._waiters.discard(future)
 
     async def close(self) -> None:
-        """Watch no more."""
-        tasks = [*self._watches.values(), *([self._task] if self._task is not None else [])]
+        """End all watches."""
+        tasks = [*self._name_watches.values(), *([self._label_watch] if self._label_watch is not None else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _newer(self, known: Mapping[Key, int]) -> bool:
+    def _has_newer(self, known: Mapping[Key, int]) -> bool:
         return any(self._versions.get(key, 0) > version for key, version in known.items())
 
     def _listed(self, page: ListPage) -> None:
@@ -149,22 +145,22 @@ class ConfigMapWaiter:
         self._versions |= {_key(body): _version(body) for body in page.items}
         self._wake()
 
-    def _changed(self, what: WatchEventType, body: Body, _version_of_watch: str) -> None:
-        if what is WatchEventType.DELETED:
+    def _changed(self, event: WatchEventType, body: Body, _version_of_watch: str) -> None:
+        if event is WatchEventType.DELETED:
             self._versions.pop(_key(body), None)
             return
         self._versions[_key(body)] = _version(body)
         self._wake()
 
     def _wake(self) -> None:
-        for future in self._waiting:
+        for future in self._waiters:
             if not future.done():
                 future.set_result(None)
 
-    def _forbidden(self, _error: ForbiddenError) -> None:
-        """Nothing is told, and everybody looks by himself."""
-        if self._task is not None:
-            self._task.cancel()
+    def _watch_forbidden(self, _error: ForbiddenError) -> None:
+        """End the watch; containers then look for their ConfigMaps again after each delay."""
+        if self._label_watch is not None:
+            self._label_watch.cancel()
 
 
 def _key(body: Body) -> Key:

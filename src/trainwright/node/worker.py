@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking after a running container: its postStart hook, then its startup, readiness and liveness probes.
+"""The loop of one pod: init containers in order, then all containers, restarts with back-off, probes, and the end.
 
-`worker` runs `attend` beside a container that has any, until it ends. Only exec probes are run; others count as passed,
-and one notice per job says so.
-
-One pod's life: init containers in order, then all containers, restarts with back-off, and its end.
-
-`agent` makes one per pod and tells it what the watch tells. A life is one task; a container has one of its own only
-where there are several or where somebody looks after it.
+`PodWorker` decides what happens and when; `lifecycle` does it. A pod has one task. A container gets a task of its own
+only if the pod has several containers, or if the container has hooks or probes. Only exec probes are run; others count
+as passed, and one notice per job says so.
 """
 
 import asyncio
@@ -17,99 +13,303 @@ from trainwright.model.job import Body
 from trainwright.model.units import due
 from trainwright.node import lifecycle
 from trainwright.node.context import AgentContext
-from trainwright.node.lifecycle import start
-from trainwright.node.link import ContainerEnd, SupervisorRefused, ends
+from trainwright.node.link import ContainerEnd, SupervisorRefused, read_ends
 from trainwright.node.pod import ContainerRecord, PodState, loop_time
-from trainwright.node.status import PodEnd
+from trainwright.node.status import PodFailure
 
-_UNHEEDED = "{}: only exec probes are run on this node; others count as passed"
-_SECONDS = {"initialDelaySeconds": 0, "periodSeconds": 10, "timeoutSeconds": 1}
+_PROBE_NOT_SUPPORTED = "{}: only exec probes are run on this node; others count as passed"
+_PROBE_DEFAULT_SECONDS = {"initialDelaySeconds": 0, "periodSeconds": 10, "timeoutSeconds": 1}
+_DEFAULT_FAILURE_THRESHOLD = 3
+_DEADLINE_EXCEEDED = PodFailure("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+_AGENT_STOPPED = PodFailure("Terminated", "Pod was terminated since its node agent was stopped")
+_SUPERVISOR_LOST = "SupervisorLost"
 
 
-async def attend(charge: PodState, container: ContainerRecord) -> None:
-    """From the moment it runs: hook, startup, then readiness and liveness side by side."""
-    if container.begun is not None:
-        await container.begun
+class PodWorker:
+    """Runs one pod until its object is gone.
+
+    `before` removes an earlier pod of the same name: this pod waits for it. A pod with a `refusal` fails at once.
+    """
+
+    def __init__(
+        self,
+        body: Body,
+        context: AgentContext,
+        before: asyncio.Task[None] | None = None,
+        refusal: PodFailure | None = None,
+    ) -> None:
+        self.pod = PodState(body, context)
+        self.pod.failure = self.pod.failure or refusal
+        self._loop = asyncio.get_running_loop()
+        self._run_task: asyncio.Task[None] | None = None
+        self._stop_task: asyncio.Task[None] | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._deleting = False
+        if self.pod.failure is not None and not self.pod.ended:
+            self._begin_stop(0)
+        elif not self.pod.ended:
+            self._run_task = self._loop.create_task(self._run(before))
+            self._set_deadline()
+        self.update(body)
+
+    def update(self, body: Body) -> None:
+        """Take a new version of the pod object, and stop the pod if it is being deleted."""
+        self.pod.body = body
+        meta = body["metadata"]
+        if "deletionTimestamp" in meta:
+            self._deleting = True
+            self._begin_stop(float(meta.get("deletionGracePeriodSeconds") or 0))
+
+    def object_gone(self) -> asyncio.Task[None] | None:
+        """Kill the pod and remove its files, since its object is gone. Returns the task to wait for, if any."""
+        self.pod.report.gone = True
+        if not self.pod.ended:
+            self._begin_stop(0)
+        if not self.pod.has_folder and not self._running_tasks() and not self.pod.context.settings.kubelet:
+            return None
+        return self._loop.create_task(self._remove_files())
+
+    def agent_stopping(self, grace: float | None) -> asyncio.Task[None] | None:
+        """Stop the pod within `grace` seconds (None: its own grace period), but keep its object.
+
+        Returns the task to wait for, if any.
+        """
+        if self.pod.ended:
+            return self._stop_task or self._run_task  # it may still be writing the last status
+        if self.pod.context.settings.kubelet and not self._deleting:
+            self.pod.failure = self.pod.failure or _AGENT_STOPPED
+        self._begin_stop(self.pod.grace_seconds if grace is None else grace)
+        return self._stop_task
+
+    def supervisor_lost(self, message: str) -> None:
+        """Fail the pod, since its processes ended with the supervisor; the journal may say how some of them ended."""
+        if self.pod.ended:
+            return
+        for task in (self._run_task, self._stop_task):
+            if task is not None:
+                task.cancel()
+        self.pod.opened = False
+        ends = read_ends(self.pod.context.link.folder)
+        for container in self.pod.containers:
+            if not container.live:
+                continue
+            if container.id in ends:
+                self.pod.container_ended(container, ends[container.id])
+            else:
+                now = self.pod.context.clock.now().timestamp()
+                container.set_terminated(ContainerEnd(container.id, 137, 9, at=now), _SUPERVISOR_LOST, message)
+        self._fail(PodFailure(_SUPERVISOR_LOST, message))
+        self._stop_task = self._loop.create_task(self._stop())
+
+    def _running_tasks(self) -> set[asyncio.Task[None]]:
+        return {task for task in (self._run_task, self._stop_task) if task is not None and not task.done()}
+
+    def _set_deadline(self) -> None:
+        seconds = self.pod.body["spec"].get("activeDeadlineSeconds")
+        if seconds is None:
+            return
+        left = (due(self.pod.start_time, float(seconds)) - self.pod.context.clock.now()).total_seconds()
+        self._deadline_timer = self._loop.call_later(max(0.0, left), self._deadline_passed)
+
+    def _deadline_passed(self) -> None:
+        if not self.pod.ended and self._stop_task is None:
+            self._fail(_DEADLINE_EXCEEDED)
+            self._begin_stop(self.pod.grace_seconds)
+
+    def _fail(self, failure: PodFailure) -> None:
+        self.pod.failure = self.pod.failure or failure
+        self.pod.mark_changed()
+
+    async def _run(self, before: asyncio.Task[None] | None) -> None:
+        try:
+            if before is not None:
+                await asyncio.wait({before})
+            await self._run_containers()
+            await self._finish()
+        except Exception as error:  # a defect of the agent must not leave a pod running without a worker
+            link = self.pod.context.link
+            if not link.alive:
+                self.supervisor_lost(link.loss)
+                return
+            self._fail(PodFailure("AgentError", f"the node agent failed at this pod: {error!r}"))
+            self._begin_stop(0)
+
+    async def _run_containers(self) -> None:
+        pod = self.pod
+        for container in pod.inits:
+            await self._run_container(container, "Never" if pod.restart_policy == "Never" else "OnFailure")
+            if container.view.code:
+                return
+        if len(pod.mains) == 1:
+            await self._run_container(pod.mains[0], pod.restart_policy)
+            return
+        async with asyncio.TaskGroup() as group:
+            for container in pod.mains:
+                group.create_task(self._run_container(container, pod.restart_policy))
+
+    async def _run_container(self, container: ContainerRecord, restart_policy: str) -> None:
+        """Start a container, and restart it for as long as the policy says."""
+        while True:
+            if container.view.code is None:
+                await lifecycle.start_container(self.pod, container)
+                await self._wait_ended(container)
+            if restart_policy == "Never" or (restart_policy == "OnFailure" and not container.view.code):
+                return
+            await self._back_off(container)
+            lifecycle.forget_ends(self.pod, container)
+            container.prepare_restart()
+
+    async def _wait_ended(self, container: ContainerRecord) -> None:
+        """Wait until a container has ended; run its hooks and probes meanwhile."""
+        if not container.has_hooks_or_probes:
+            await container.wait_ended()
+            return
+        probing = self._loop.create_task(_run_hook_and_probes(self.pod, container))
+        try:
+            await container.wait_ended()
+        finally:
+            probing.cancel()
+
+    async def _back_off(self, container: ContainerRecord) -> None:
+        """Wait before a restart. The first one does not wait; each next one waits twice as long as the one before.
+
+        A container that ran long enough begins without a wait again.
+        """
+        delays, view = self.pod.context.settings.delays, container.view
+        if loop_time() - container.started_loop_time >= delays.backoff_reset:
+            container.backoff = 0.0
+        if container.backoff:
+            key = self.pod.key
+            where = f"container={view.name} pod={key.name}_{key.namespace}({self.pod.uid})"
+            view.last = view.state
+            container.set_waiting(BACKING_OFF, f"back-off {_go_duration(container.backoff)} restarting failed {where}")
+            self.pod.mark_changed()
+            await asyncio.sleep(container.backoff)
+        longer = min(2 * container.backoff, delays.max_restart_backoff)
+        container.backoff = longer if container.backoff else delays.restart_backoff
+
+    def _begin_stop(self, grace: float) -> None:
+        """Stop the pod within `grace` seconds, or earlier if that was asked for before."""
+        self.pod.kill_by(loop_time() + grace)
+        if self._stop_task is None or self._stop_task.done():
+            self._stop_task = self._loop.create_task(self._stop())
+
+    async def _stop(self) -> None:
+        if self._run_task is not None and not self._run_task.done():
+            self._run_task.cancel()
+            await asyncio.wait({self._run_task})
+        if not self.pod.ended:
+            await lifecycle.stop_containers(self.pod)
+            self.pod.stopped = True
+            await self._finish()
+        elif self._deleting:  # the run task may have been cancelled while it wrote the last status
+            await self.pod.context.reports.store(self.pod.report)
+        if self._deleting:
+            await lifecycle.delete_object(self.pod)
+
+    async def _finish(self) -> None:
+        """Release the resources of a pod without running containers, and write its last status."""
+        lifecycle.release_resources(self.pod)
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        self.pod.ended = True
+        is_stored = await self.pod.context.reports.store(self.pod.report)
+        if is_stored or self.pod.failure is not None:
+            lifecycle.forget_ends(self.pod, *self.pod.containers)
+
+    async def _remove_files(self) -> None:
+        """Wait until the pod's processes have ended, then remove its files."""
+        while tasks := self._running_tasks():
+            await asyncio.wait(tasks)
+        await lifecycle.remove_files(self.pod)
+
+
+async def _run_hook_and_probes(pod: PodState, container: ContainerRecord) -> None:
+    """Run the postStart hook, then the startup probe, then the readiness and liveness probes at the same time."""
+    if container.start_answered is not None:
+        await container.start_answered
     if not container.live:
         return
     hook = (container.body.get("lifecycle") or {}).get("postStart")
     if hook:
-        wrong = await lifecycle.run_hook(charge, container, hook, f"{container.path}.lifecycle.postStart", charge.grace)
-        if wrong:
-            await _kill(charge, container, f"its postStart hook failed: {wrong}", charge.grace)
+        path = f"{container.path}.lifecycle.postStart"
+        problem = await lifecycle.run_hook(pod, container, hook, path, pod.grace_seconds)
+        if problem:
+            await _stop_container(pod, container, f"its postStart hook failed: {problem}", pod.grace_seconds)
             return
-    if not await _startup(charge, container):
+    if not await _startup(pod, container):
         return
-    container.seen.started = True
-    container.seen.ready = _probe(charge, container, "readinessProbe") is None
-    charge.mark()
-    await asyncio.gather(_readiness(charge, container), _liveness(charge, container))
+    container.view.started = True
+    container.view.ready = _exec_probe(pod, container, "readinessProbe") is None
+    pod.mark_changed()
+    await asyncio.gather(_readiness(pod, container), _liveness(pod, container))
 
 
-def _probe(charge: PodState, container: ContainerRecord, word: str) -> Body | None:
-    """The probe, if it is one that can be run."""
-    probe: Body | None = container.body.get(word)
+def _exec_probe(pod: PodState, container: ContainerRecord, field: str) -> Body | None:
+    """The probe in that field, if it is an exec probe."""
+    probe: Body | None = container.body.get(field)
     if probe and not probe.get("exec"):
-        charge.means.notices.once(_UNHEEDED.format(f"{container.path}.{word}"), f"probes of {charge.job}")
+        text = _PROBE_NOT_SUPPORTED.format(f"{container.path}.{field}")
+        pod.context.notices.send_once(text, f"probes of {pod.job}")
         return None
     return probe or None
 
 
-async def _startup(charge: PodState, container: ContainerRecord) -> bool:
-    """Whether it has come up."""
-    probe = _probe(charge, container, "startupProbe")
+async def _startup(pod: PodState, container: ContainerRecord) -> bool:
+    """Run the startup probe until it passes. False: it failed too often, and the container was stopped."""
+    probe = _exec_probe(pod, container, "startupProbe")
     if probe is None:
         return True
     await asyncio.sleep(_seconds(probe, "initialDelaySeconds"))
     failures = 0
-    while wrong := await _try(charge, container, probe):
+    while problem := await _run_probe(pod, container, probe):
         failures += 1
-        if failures >= (probe.get("failureThreshold") or 3):
-            await _kill(charge, container, f"its startup probe failed: {wrong}", _grace(charge, probe))
+        if failures >= _failure_threshold(probe):
+            await _stop_container(pod, container, f"its startup probe failed: {problem}", _grace_seconds(pod, probe))
             return False
         await asyncio.sleep(_seconds(probe, "periodSeconds"))
     return True
 
 
-async def _readiness(charge: PodState, container: ContainerRecord) -> None:
-    """Follow the readiness probe up and down."""
-    probe = _probe(charge, container, "readinessProbe")
+async def _readiness(pod: PodState, container: ContainerRecord) -> None:
+    """Set whether the container is ready after enough equal results of its readiness probe in a row."""
+    probe = _exec_probe(pod, container, "readinessProbe")
     if probe is None:
         return
     await asyncio.sleep(_seconds(probe, "initialDelaySeconds"))
-    least = {True: probe.get("successThreshold") or 1, False: probe.get("failureThreshold") or 3}
-    told, times = container.seen.ready, 0
+    thresholds = {True: probe.get("successThreshold") or 1, False: _failure_threshold(probe)}
+    last_passed, in_a_row = container.view.ready, 0
     while container.live:
-        passed = not await _try(charge, container, probe)
-        times = times + 1 if passed == told else 1
-        told = passed
-        if times >= least[passed] and container.live and container.seen.ready != passed:
-            container.seen.ready = passed
-            charge.mark()
+        passed = not await _run_probe(pod, container, probe)
+        in_a_row = in_a_row + 1 if passed == last_passed else 1
+        last_passed = passed
+        if in_a_row >= thresholds[passed] and container.live and container.view.ready != passed:
+            container.view.ready = passed
+            pod.mark_changed()
         await asyncio.sleep(_seconds(probe, "periodSeconds"))
 
 
-async def _liveness(charge: PodState, container: ContainerRecord) -> None:
-    """End the container once its liveness probe has failed often enough."""
-    probe = _probe(charge, container, "livenessProbe")
+async def _liveness(pod: PodState, container: ContainerRecord) -> None:
+    """Stop the container when its liveness probe has failed too often in a row."""
+    probe = _exec_probe(pod, container, "livenessProbe")
     if probe is None:
         return
     await asyncio.sleep(_seconds(probe, "initialDelaySeconds"))
     failures = 0
     while container.live:
-        wrong = await _try(charge, container, probe)
-        failures = failures + 1 if wrong else 0
-        if failures >= (probe.get("failureThreshold") or 3):
-            await _kill(charge, container, f"its liveness probe failed: {wrong}", _grace(charge, probe))
+        problem = await _run_probe(pod, container, probe)
+        failures = failures + 1 if problem else 0
+        if failures >= _failure_threshold(probe):
+            await _stop_container(pod, container, f"its liveness probe failed: {problem}", _grace_seconds(pod, probe))
             return
         await asyncio.sleep(_seconds(probe, "periodSeconds"))
 
 
-async def _try(charge: PodState, container: ContainerRecord, probe: Body) -> str:
-    """Run the probe's command once; what went wrong, or nothing."""
+async def _run_probe(pod: PodState, container: ContainerRecord, probe: Body) -> str:
+    """Run the probe's command once. Returns what went wrong; empty if it passed."""
     argv, timeout = probe["exec"].get("command") or [], _seconds(probe, "timeoutSeconds")
     try:
-        answer = await charge.means.link.exec({"container": container.id, "argv": argv, "timeout": timeout})
+        answer = await pod.context.link.exec({"container": container.id, "argv": argv, "timeout": timeout})
     except SupervisorRefused as refusal:
         return str(refusal)
     if answer["timeout"]:
@@ -117,216 +317,25 @@ async def _try(charge: PodState, container: ContainerRecord, probe: Body) -> str
     return f"exit code {answer['code']}: {answer['output'].strip()}" if answer["code"] else ""
 
 
-async def _kill(charge: PodState, container: ContainerRecord, why: str, grace: float) -> None:
-    container.why = why
-    await lifecycle.halt(charge, container, loop_time() + grace)
+async def _stop_container(pod: PodState, container: ContainerRecord, message: str, grace: float) -> None:
+    container.stop_message = message
+    await lifecycle.stop_container(pod, container, loop_time() + grace)
 
 
-def _grace(charge: PodState, probe: Body) -> float:
-    own = probe.get("terminationGracePeriodSeconds")
-    return charge.grace if own is None else float(own)
+def _grace_seconds(pod: PodState, probe: Body) -> float:
+    seconds = probe.get("terminationGracePeriodSeconds")
+    return pod.grace_seconds if seconds is None else float(seconds)
 
 
-def _seconds(probe: Body, word: str) -> float:
-    return float(probe.get(word) or _SECONDS[word])
+def _failure_threshold(probe: Body) -> int:
+    return int(probe.get("failureThreshold") or _DEFAULT_FAILURE_THRESHOLD)
 
 
-_OVERDUE = PodEnd("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
-_RETIRED = PodEnd("Terminated", "Pod was terminated since its node agent was stopped")
-_LOST = "SupervisorLost"
+def _seconds(probe: Body, field: str) -> float:
+    return float(probe.get(field) or _PROBE_DEFAULT_SECONDS[field])
 
 
-class PodWorker:
-    """Looks after one pod until its object has gone. `before`: what still runs of an earlier pod of its name."""
-
-    def __init__(
-        self,
-        pod: Body,
-        means: AgentContext,
-        before: asyncio.Task[None] | None = None,
-        refusal: PodEnd | None = None,
-    ) -> None:
-        self.charge = PodState(pod, means)
-        self.charge.over = self.charge.over or refusal
-        self._loop = asyncio.get_running_loop()
-        self._life: asyncio.Task[None] | None = None
-        self._ending: asyncio.Task[None] | None = None
-        self._deadline: asyncio.TimerHandle | None = None
-        self._deleting = False
-        if self.charge.over is not None and not self.charge.ended:
-            self._end(0)
-        elif not self.charge.ended:
-            self._life = self._loop.create_task(self._live(before))
-            self._set_deadline()
-        self.update(pod)
-
-    def update(self, pod: Body) -> None:
-        """The object is now this one."""
-        self.charge.pod = pod
-        meta = pod["metadata"]
-        if "deletionTimestamp" in meta:
-            self._deleting = True
-            self._end(float(meta.get("deletionGracePeriodSeconds") or 0))
-
-    def vanish(self) -> asyncio.Task[None] | None:
-        """The object has gone: nothing of the pod may stay. Returns what is still to be waited for."""
-        self.charge.report.gone = True
-        if not self.charge.ended:
-            self._end(0)
-        if not self.charge.housed and not self._busy() and not self.charge.means.settings.kubelet:
-            return None
-        return self._loop.create_task(self._clear())
-
-    def retire(self, grace: float | None) -> asyncio.Task[None] | None:
-        """The agent ends: end the pod within so many seconds, but leave its object. What is to be waited for."""
-        if self.charge.ended:
-            return self._ending or self._life  # which may be about to tell it
-        if self.charge.means.settings.kubelet and not self._deleting:
-            self.charge.over = self.charge.over or _RETIRED
-        self._end(self.charge.grace if grace is None else grace)
-        return self._ending
-
-    def _busy(self) -> set[asyncio.Task[None]]:
-        return {task for task in (self._life, self._ending) if task is not None and not task.done()}
-
-    def lose(self, text: str) -> None:
-        """The supervisor has died and taken the pod's processes along; some ends it may still have written down."""
-        if self.charge.ended:
-            return
-        for task in (self._life, self._ending):
-            if task is not None:
-                task.cancel()
-        self.charge.opened = False
-        known = ends(self.charge.means.link.folder)
-        for container in self.charge.containers:
-            if not container.live:
-                continue
-            if container.id in known:
-                self.charge.finished(container, known[container.id])
-            else:
-                now = self.charge.means.clock.now().timestamp()
-                container.end(ContainerEnd(container.id, 137, 9, at=now), _LOST, text)
-        self._fail(PodEnd(_LOST, text))
-        self._ending = self._loop.create_task(self._stop())
-
-    def _set_deadline(self) -> None:
-        seconds = self.charge.pod["spec"].get("activeDeadlineSeconds")
-        if seconds is None:
-            return
-        left = (due(self.charge.begun, float(seconds)) - self.charge.means.clock.now()).total_seconds()
-        self._deadline = self._loop.call_later(max(0.0, left), self._overdue)
-
-    def _overdue(self) -> None:
-        if not self.charge.ended and self._ending is None:
-            self._fail(_OVERDUE)
-            self._end(self.charge.grace)
-
-    def _fail(self, over: PodEnd) -> None:
-        self.charge.over = self.charge.over or over
-        self.charge.mark()
-
-    async def _live(self, before: asyncio.Task[None] | None) -> None:
-        try:
-            if before is not None:
-                await asyncio.wait({before})
-            await self._run()
-            await self._finish()
-        except Exception as error:  # a defect of ours must not leave a pod without an end
-            link = self.charge.means.link
-            if not link.alive:
-                self.lose(link.loss)
-                return
-            self._fail(PodEnd("AgentError", f"the node agent failed at this pod: {error!r}"))
-            self._end(0)
-
-    async def _run(self) -> None:
-        """All containers, to their end."""
-        charge = self.charge
-        for container in charge.inits:
-            await self._keep(container, "Never" if charge.policy == "Never" else "OnFailure")
-            if container.seen.code:
-                return
-        if len(charge.mains) == 1:
-            await self._keep(charge.mains[0], charge.policy)
-            return
-        async with asyncio.TaskGroup() as group:
-            for container in charge.mains:
-                group.create_task(self._keep(container, charge.policy))
-
-    async def _keep(self, container: ContainerRecord, policy: str) -> None:
-        """Keep a container running for as long as the policy wants it to."""
-        while True:
-            if container.seen.code is None:
-                await start(self.charge, container)
-                await self._accompany(container)
-            if policy == "Never" or (policy == "OnFailure" and not container.seen.code):
-                return
-            await self._back_off(container)
-            lifecycle.forget(self.charge, container)
-            container.renew()
-
-    async def _accompany(self, container: ContainerRecord) -> None:
-        """Until it has ended."""
-        if not container.attended:
-            await container.over()
-            return
-        beside = self._loop.create_task(attend(self.charge, container))
-        try:
-            await container.over()
-        finally:
-            beside.cancel()
-
-    async def _back_off(self, container: ContainerRecord) -> None:
-        """The first restart is at once; the next ones wait, each twice as long, until it has run for a while."""
-        pace, seen = self.charge.means.settings.pace, container.seen
-        if loop_time() - container.since >= pace.calm:
-            container.pause = 0.0
-        if container.pause:
-            key = self.charge.key
-            where = f"container={seen.name} pod={key.name}_{key.namespace}({self.charge.uid})"
-            seen.last = seen.state
-            container.wait(BACKING_OFF, f"back-off {_span(container.pause)} restarting failed {where}")
-            self.charge.mark()
-            await asyncio.sleep(container.pause)
-        container.pause = min(2 * container.pause, pace.longest) if container.pause else pace.backoff
-
-    def _end(self, grace: float) -> None:
-        """End everything within so many seconds."""
-        self.charge.hasten(loop_time() + grace)
-        if self._ending is None or self._ending.done():
-            self._ending = self._loop.create_task(self._stop())
-
-    async def _stop(self) -> None:
-        if self._life is not None and not self._life.done():
-            self._life.cancel()
-            await asyncio.wait({self._life})
-        if not self.charge.ended:
-            await lifecycle.stop(self.charge)
-            self.charge.final = True
-            await self._finish()
-        elif self._deleting:  # its life may just have been telling how it ended
-            await self.charge.means.reports.store(self.charge.report)
-        if self._deleting:
-            await lifecycle.remove(self.charge)
-
-    async def _finish(self) -> None:
-        """Nothing runs any more: give back what it held, and say so."""
-        lifecycle.close(self.charge)
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self.charge.ended = True
-        told = await self.charge.means.reports.store(self.charge.report)
-        if told or self.charge.over is not None:
-            lifecycle.forget(self.charge, *self.charge.containers)
-
-    async def _clear(self) -> None:
-        """After the object has gone: its processes, then its files."""
-        while tasks := self._busy():
-            await asyncio.wait(tasks)
-        await lifecycle.clear(self.charge)
-
-
-def _span(seconds: float) -> str:
+def _go_duration(seconds: float) -> str:
     """`10s`, `2m40s`: as Go writes durations."""
     minutes, rest = divmod(seconds, 60)
     return f"{int(minutes)}m{rest:g}s" if minutes else f"{rest:g}s"

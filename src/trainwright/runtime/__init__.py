@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machinery that drives `core`: informers, cache, queue, controller, executor. Knows ports, not engines.
+"""The machinery that drives `core`: informers, caches, work queue, controller, executor, leader election, metrics.
 
-Start at `controller`, which is the loop; `ports` is what an engine must offer.
+Start with `controller`, which is the main loop. `ports` defines what an engine must offer.
 """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects of one resource as far as we know them, by key and by job. `informer` and our own writes feed it.
+"""The known objects of one resource, by key and by owning job. The watch and our own writes update it.
 
-Read-your-writes: what a write answered enters at once if it is newer than what is here (resourceVersion as a number),
-and what we have deleted is not revived by an older event. An answer that the watch has overtaken says nothing new, even
-if its object is not here: then it has gone since. So a watch that lags behind delays an action, and never repeats one:
-no other bookkeeping of expectations is needed.
+The cache guarantees read-your-writes: the response of a write enters at once if its resourceVersion is higher than the
+cached one, and an older watch event cannot bring back an object that we deleted. A response whose version the watch has
+already passed is ignored: if its object is not cached, it was deleted in the meantime. So a late watch can delay an
+action but never cause it twice, and the controller needs no list of expected changes.
 """
 
 from typing import Any
@@ -12,153 +12,153 @@ from typing import Any
 from trainwright.model.meta import JOB_UID, Key, Meta
 from trainwright.runtime.ports import ListPage, Resource, WatchEvent, WatchEventType
 
-#: A job by its namespace and UID. Anybody can write a UID on a label, so what is in another namespace is never its.
-Whose = tuple[str, str]
+#: Namespace and UID of a job. A label can name the UID of a job in another namespace; that does not make a child.
+OwnerKey = tuple[str, str]
 
 
 class Cache:
-    """One resource. Methods that take something in return the UIDs of the jobs whose view has changed."""
+    """The objects of one resource. Methods that change it return the UIDs of the jobs whose children changed."""
 
     def __init__(self, resource: Resource) -> None:
         self.resource = resource
         self.synced = False
-        #: How far lists and the watch have told everything, and the newest version that a write of ours has made.
-        self._told = self._written = 0
+        #: The newest version that a list or the watch reported, and the newest one in a response to our writes.
+        self._watched_version = self._written_version = 0
         self._items: dict[Key, tuple[Meta, Any]] = {}
-        self._by_job: dict[Whose, dict[Key, Any]] = {}
-        self._sorted: dict[Whose, tuple[Any, ...]] = {}
-        #: What we deleted last under a key and the watch has not told of yet: its UID, and the version we knew.
-        self._buried: dict[Key, tuple[str, int]] = {}
+        self._by_job: dict[OwnerKey, dict[Key, Any]] = {}
+        self._sorted: dict[OwnerKey, tuple[Any, ...]] = {}
+        #: UID and last known version of each object that we deleted and whose deletion the watch has not reported yet.
+        self._tombstones: dict[Key, tuple[str, int]] = {}
 
     def __len__(self) -> int:
         return len(self._items)
 
     @property
-    def newest(self) -> int:
-        """The newest version that is known here: a list must not be older."""
-        return max(self._told, self._written)
+    def newest_version(self) -> int:
+        """The newest version known here. A new list must not be older."""
+        return max(self._watched_version, self._written_version)
 
     def get(self, key: Key) -> Any:
         """The object, or None."""
         found = self._items.get(key)
         return found[1] if found is not None else None
 
-    def of(self, whose: Whose) -> tuple[Any, ...]:
-        """The children of a job, in the order of their names."""
-        found = self._sorted.get(whose)
+    def children_of(self, owner: OwnerKey) -> tuple[Any, ...]:
+        """The children of a job, sorted by name."""
+        found = self._sorted.get(owner)
         if found is None:
-            children = self._by_job.get(whose)
+            children = self._by_job.get(owner)
             if not children:
                 return ()
-            found = self._sorted[whose] = tuple([children[key] for key in sorted(children)])
+            found = self._sorted[owner] = tuple([children[key] for key in sorted(children)])
         return found
 
-    def jobs(self) -> tuple[Whose, ...]:
+    def owners(self) -> tuple[OwnerKey, ...]:
         """The jobs that have children here."""
         return tuple(self._by_job)
 
     def keys(self) -> tuple[Key, ...]:
-        """The keys of everything."""
+        """The keys of all objects."""
         return tuple(self._items)
 
     def items(self) -> tuple[Any, ...]:
-        """Everything."""
+        """All objects."""
         return tuple(item for _, item in self._items.values())
 
     # -- from the watch ------------------------------------------------------------------------------------------
 
     def replace(self, page: ListPage) -> set[str]:
-        """A list: everything that is not in it is gone, unless we have written it since."""
-        touched: set[str] = set()
+        """Take over a list. Objects that it lacks are removed, unless we wrote them after the list was made."""
+        changed_jobs: set[str] = set()
         listed, uids = set(), set()
         for item in page.items:
             meta = self.resource.meta(item)
             listed.add(_key(meta))
             uids.add(meta.uid)
-            touched |= self._take(meta, item)
-        at = int(page.version or 0)
+            changed_jobs |= self._store(meta, item)
+        list_version = int(page.version or 0)
         for key in [key for key in self._items if key not in listed]:
             meta, _ = self._items[key]
-            if int(meta.resource_version or 0) <= at:
-                touched |= self._remove(key)
-        # A list may be older than our deletes: what it still has will be told of once more, as deleted.
-        self._buried = {key: grave for key, grave in self._buried.items() if grave[0] in uids}
-        self._told = max(self._told, at)
+            if int(meta.resource_version or 0) <= list_version:
+                changed_jobs |= self._remove(key)
+        # The list may be older than our deletes. The watch still has to report the deletion of objects that it has.
+        self._tombstones = {key: tombstone for key, tombstone in self._tombstones.items() if tombstone[0] in uids}
+        self._watched_version = max(self._watched_version, list_version)
         self.synced = True
-        return touched
+        return changed_jobs
 
     def apply(self, change: WatchEvent) -> set[str]:
-        """One event of the watch; those come in order, so one that was told before is old news."""
+        """Apply one watch event. Events arrive in order, so an event with a version already seen is a repetition."""
         version = int(change.version)
-        if version <= self._told:
+        if version <= self._watched_version:
             return set()
-        self._told = version
+        self._watched_version = version
         meta = self.resource.meta(change.item)
         if change.what is not WatchEventType.DELETED:
-            return self._take(meta, change.item)
+            return self._store(meta, change.item)
         key = _key(meta)
-        if key in self._buried and self._buried[key][0] == meta.uid:
-            del self._buried[key]
+        if key in self._tombstones and self._tombstones[key][0] == meta.uid:
+            del self._tombstones[key]
         known = self._items.get(key)
         return self._remove(key) if known is not None and known[0].uid == meta.uid else set()
 
     # -- from our own writes -------------------------------------------------------------------------------------
 
-    def learn(self, item: Any) -> set[str]:
-        """What a write of ours was answered with."""
+    def add_written(self, item: Any) -> set[str]:
+        """Take over the object that the API server returned for one of our writes."""
         meta = self.resource.meta(item)
         version = int(meta.resource_version or 0)
-        self._written = max(self._written, version)
-        return self._take(meta, item) if version > self._told else set()
+        self._written_version = max(self._written_version, version)
+        return self._store(meta, item) if version > self._watched_version else set()
 
-    def bury(self, key: Key, uid: str) -> set[str]:
-        """A delete of ours has removed it; if it is not here any more, the watch has told so already."""
+    def remove_deleted(self, key: Key, uid: str) -> set[str]:
+        """Remove an object that we deleted. If it is not cached, the watch has reported its deletion already."""
         known = self._items.get(key)
         if known is None or known[0].uid != uid:
             return set()
-        self._buried[key] = (uid, int(known[0].resource_version or 0))
+        self._tombstones[key] = (uid, int(known[0].resource_version or 0))
         return self._remove(key)
 
     # ------------------------------------------------------------------------------------------------------------
 
-    def _take(self, meta: Meta, item: Any) -> set[str]:
+    def _store(self, meta: Meta, item: Any) -> set[str]:
         key, version = _key(meta), int(meta.resource_version or 0)
-        grave = self._buried.get(key)
-        if grave is not None and (grave[0] == meta.uid or version <= grave[1]):
+        tombstone = self._tombstones.get(key)
+        if tombstone is not None and (tombstone[0] == meta.uid or version <= tombstone[1]):
             return set()
         known = self._items.get(key)
         if known is not None and int(known[0].resource_version or 0) >= version:
             return set()
-        before = _job(known[0]) if known is not None else ""
+        uid_before = _job_uid(known[0]) if known is not None else ""
         self._items[key] = (meta, item)
-        uid = _job(meta)
-        if before and before != uid:
-            self._unlink((key.namespace, before), key)
+        uid = _job_uid(meta)
+        if uid_before and uid_before != uid:
+            self._unlink((key.namespace, uid_before), key)
         if uid:
-            whose = (key.namespace, uid)
-            self._by_job.setdefault(whose, {})[key] = item
-            self._sorted.pop(whose, None)
-        return {one for one in (before, uid) if one}
+            owner = (key.namespace, uid)
+            self._by_job.setdefault(owner, {})[key] = item
+            self._sorted.pop(owner, None)
+        return {one for one in (uid_before, uid) if one}
 
     def _remove(self, key: Key) -> set[str]:
         meta, _ = self._items.pop(key)
-        uid = _job(meta)
+        uid = _job_uid(meta)
         if not uid:
             return set()
         self._unlink((key.namespace, uid), key)
         return {uid}
 
-    def _unlink(self, whose: Whose, key: Key) -> None:
-        children = self._by_job[whose]
+    def _unlink(self, owner: OwnerKey, key: Key) -> None:
+        children = self._by_job[owner]
         del children[key]
-        self._sorted.pop(whose, None)
+        self._sorted.pop(owner, None)
         if not children:
-            del self._by_job[whose]
+            del self._by_job[owner]
 
 
 def _key(meta: Meta) -> Key:
     return Key(meta.namespace, meta.name)
 
 
-def _job(meta: Meta) -> str:
+def _job_uid(meta: Meta) -> str:
     return (meta.labels or {}).get(JOB_UID, "")

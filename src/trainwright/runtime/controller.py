@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""THE LOOP: key → view → kind → reconcile → executor → status. One controller drives jobs of all kinds.
+"""The main loop: one controller reconciles the jobs of all kinds.
 
-Informers keep the `ClusterCache` in step and queue jobs; `_pass` looks at one. It decides nothing: what should
-happen is in the plan that `core.reconcile` returns. Engines make a controller and `run` it.
+Informers keep the caches up to date and put jobs into the work queue. `_pass` handles one job: it reads the caches,
+lets `core.reconcile` decide, and carries the plan out. The controller itself decides nothing about a job.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from trainwright.model.meta import Key
 from trainwright.model.plan import Plan
 from trainwright.model.site import Site
 from trainwright.runtime.executor import Executor
-from trainwright.runtime.informer import ClusterCache, Which
+from trainwright.runtime.informer import ClusterCache, JobKey
 from trainwright.runtime.job_metrics import JobMetrics
 from trainwright.runtime.job_state import ElasticSizePublisher, HostPortIndex, JobState
 from trainwright.runtime.orphans import OrphanCollector
@@ -32,18 +32,17 @@ from trainwright.runtime.settings import ControllerSettings
 from trainwright.runtime.telemetry import LogMessage, Telemetry
 
 _LOG = logging.getLogger(__name__)
-#: After a conflict the watch should wake us; if it lags, this does.
-_LATE = 1.0
-#: The more there is to look at, the larger the bursts: so many times as long as deciding took, more events are awaited.
-_REST = 15.0
-#: And the more jobs wait for their turn: so many seconds for each, up to so many. Every pass that is saved is theirs.
-_CROWD, _CROWDED = 0.01, 1.0
-#: How often it is seen whether the last passes have ended.
-_BLINK = 0.01
+#: After a conflict the watch normally requeues the job. If the watch is late, this delay does.
+_CONFLICT_RETRY_SECONDS = 1.0
+#: Large jobs get bursts of events: the controller collects events for this many times the CPU time of the last pass.
+_COALESCE_PER_DECISION_SECOND = 15.0
+#: The longer the queue, the longer the controller collects events, so that fewer passes are needed for each job.
+_COALESCE_PER_QUEUED_JOB_SECONDS, _MAX_QUEUE_COALESCE_SECONDS = 0.01, 1.0
+_DRAIN_POLL_SECONDS = 0.01
 
 
 class Controller:
-    """Everything that one process needs to look after all jobs of a cluster."""
+    """Reconciles all jobs of a cluster."""
 
     def __init__(
         self,
@@ -55,190 +54,200 @@ class Controller:
         registry: Registry | None = None,
     ) -> None:
         self.telemetry = telemetry or Telemetry()
-        #: Everything has been listed once, and jobs are looked at.
+        #: True once all resources have been listed and the workers have started.
         self.synced = False
         self._ending = False
-        self._parts: list[asyncio.Task[None]] = []
-        self._census = JobMetrics(self.telemetry)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._job_metrics = JobMetrics(self.telemetry)
         self._settings = settings or ControllerSettings()
         self._clock = clock
-        #: The site for a pass over one job. Whatever that pass needs is reserved by this call: `reconcile` only reads.
+        #: Returns the site for one pass and reserves the names and ports that the pass needs: `reconcile` does no I/O.
         self._site = site
         self._kinds = {kind.singular: kind for kind in KINDS}
-        self._tracks: dict[Which, JobState] = {}
-        # Of a thousand new jobs, those that have begun are not forgotten for the others.
-        self._queue: Queue[Which] = Queue(self.telemetry, waits=lambda which: which not in self._tracks)
-        self._uids: dict[str, Which] = {}
-        self._view = ClusterCache(cluster, clock, self._settings, self.telemetry)
-        self._holdings = HostPortIndex(self._view.jobs)
-        self._executor = Executor(cluster, self._view, self._settings, self.telemetry)
-        self._announcer = ElasticSizePublisher(registry, self._settings)
-        self._sweeper = OrphanCollector(cluster, self._view, clock)
+        self._states: dict[JobKey, JobState] = {}
+        # Jobs already being tracked are served before new ones.
+        self._queue: Queue[JobKey] = Queue(self.telemetry, is_low_priority=lambda job_key: job_key not in self._states)
+        self._uids: dict[str, JobKey] = {}
+        self._cache = ClusterCache(cluster, clock, self._settings, self.telemetry)
+        self._host_ports = HostPortIndex(self._cache.jobs)
+        self._executor = Executor(cluster, self._cache, self._settings, self.telemetry)
+        self._elastic_sizes = ElasticSizePublisher(registry, self._settings)
+        self._orphan_collector = OrphanCollector(cluster, self._cache, clock)
         self._recorder = Recorder(cluster, clock, self.telemetry)
         self._publisher = Publisher(self._executor, self._recorder, self._settings)
 
     async def run(self) -> None:
-        """Until cancelled. Nothing is looked at before everything has been listed once."""
-        informers = self._view.informers(self._queue.add, self._stir)
+        """Reconcile jobs until cancelled. The first pass begins after all resources have been listed."""
+        informers = self._cache.informers(self._queue.add, self._requeue_owners)
         async with asyncio.TaskGroup() as group:
-            self._parts = [group.create_task(informer.run()) for informer in informers]
+            self._tasks = [group.create_task(informer.run()) for informer in informers]
             for informer in informers:
                 await informer.synced.wait()
-            self._parts += [group.create_task(self._work()) for _ in range(self._settings.workers)]
-            self._parts.append(group.create_task(self._recorder.run()))
+            self._tasks += [group.create_task(self._work()) for _ in range(self._settings.workers)]
+            self._tasks.append(group.create_task(self._recorder.run()))
             if self._settings.sweep:
-                self._parts.append(group.create_task(self._sweeper.run(self._settings.sweep)))
+                self._tasks.append(group.create_task(self._orphan_collector.run(self._settings.sweep)))
             self.synced = True
-            _LOG.info(LogMessage("everything is listed", **self._view.sizes()))
+            _LOG.info(LogMessage("all resources are listed", **self._cache.sizes()))
 
     @property
     def broken(self) -> bool:
-        """A part of it has ended, though nobody asked for that."""
-        return not self._ending and any(part.done() for part in self._parts)
+        """Whether one of the controller's tasks has ended although `drain` was not called."""
+        return not self._ending and any(task.done() for task in self._tasks)
 
     def cleaned_up(self, kind: str, key: Key) -> bool:
-        """Whether a job that has ended is cleaned up, and the status that follows from that is stored; or it is gone.
+        """Whether a job has ended, is cleaned up and has its final status stored; also true if the job is gone.
 
-        Later changes of pods that its clean-up policy keeps are looked at all the same.
+        If its clean-up policy keeps pods, later changes of these pods still lead to passes.
         """
-        track = self._tracks.get((kind, key))
-        return track.cleaned_up if track is not None else self._view.job((kind, key)) is None
+        state = self._states.get((kind, key))
+        return state.cleaned_up if state is not None else self._cache.job((kind, key)) is None
 
     async def drain(self, seconds: float) -> bool:
-        """Begin no other pass and let those under way end, for so long; whether they have."""
+        """Begin no new pass and wait up to `seconds` for the running ones. Returns whether all of them have ended."""
         self._ending = True
         end = asyncio.get_running_loop().time() + seconds
         while self._queue.working and asyncio.get_running_loop().time() < end:
-            await asyncio.sleep(_BLINK)
+            await asyncio.sleep(_DRAIN_POLL_SECONDS)
         return not self._queue.working
 
-    def _stir(self, uids: set[str]) -> None:
-        """Children of these jobs have changed; more will, so wait a moment."""
+    def _requeue_owners(self, uids: set[str]) -> None:
+        """Queue the jobs whose children changed, after a short delay in job_key more events can arrive."""
         for uid in uids:
-            which = self._uids.get(uid)
-            if which is not None:
-                track = self._tracks[which]
-                track.period = 0.0
-                track.cleaned_up = False
-                crowd = min(_CROWD * self.telemetry.depth, _CROWDED)
-                self._queue.add(which, max(self._settings.coalesce, _REST * track.effort, crowd))
+            job_key = self._uids.get(uid)
+            if job_key is not None:
+                state = self._states[job_key]
+                state.resync_seconds = 0.0
+                state.cleaned_up = False
+                queue_delay = _COALESCE_PER_QUEUED_JOB_SECONDS * self.telemetry.queue_depth
+                delay = max(
+                    self._settings.coalesce,
+                    _COALESCE_PER_DECISION_SECOND * state.decision_seconds,
+                    min(queue_delay, _MAX_QUEUE_COALESCE_SECONDS),
+                )
+                self._queue.add(job_key, delay)
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            which = await self._queue.get()
+            job_key = await self._queue.get()
             if self._ending:
-                self._queue.done(which)
+                self._queue.done(job_key)
                 return
             began = loop.time()
             try:
-                result = await self._attempt(which)
+                result = await self._try_pass(job_key)
             finally:
-                self._queue.done(which)
+                self._queue.done(job_key)
             self.telemetry.passes[result] += 1
-            self.telemetry.took(loop.time() - began)
+            self.telemetry.pass_seconds.observe(loop.time() - began)
 
-    async def _attempt(self, which: Which) -> str:
-        """One pass, whatever comes of it; in a word."""
+    async def _try_pass(self, job_key: JobKey) -> str:
+        """Reconcile one job and return the result label for metrics."""
         try:
-            await self._pass(which)
+            await self._pass(job_key)
         except (ConflictError, NotFoundError) as error:
-            # Of the job itself: what the pass was based on is out of date. If it stays so, that is no reason to hurry.
-            pause = self._pause(which)
-            self._repeat(which, max(pause, _LATE), error if pause > _LATE else None)
+            # The pass used an outdated version of the job. The first conflicts are normal and are not logged.
+            pause = self._next_retry_pause(job_key)
+            repeated = pause > _CONFLICT_RETRY_SECONDS
+            self._retry(job_key, max(pause, _CONFLICT_RETRY_SECONDS), error if repeated else None)
             return "conflict"
         except ApiError as error:
-            self._repeat(which, max(self._pause(which), error.retry_after or 0.0), error)
-            await self._complain(which, error)
+            self._retry(job_key, max(self._next_retry_pause(job_key), error.retry_after or 0.0), error)
+            await self._report_stuck(job_key, error)
             return "retry"
-        except Exception:  # one job must not take the others along: it is counted, logged and tried again
-            _LOG.exception(LogMessage("pass failed", **_about(which)))
-            self._queue.add(which, self._pause(which))
+        except Exception:  # a bug in the pass of one job must not stop the other jobs
+            _LOG.exception(LogMessage("reconcile failed", **_log_fields(job_key)))
+            self._queue.add(job_key, self._next_retry_pause(job_key))
             return "error"
         return "done"
 
-    def _repeat(self, which: Which, seconds: float, error: ApiError | None) -> None:
+    def _retry(self, job_key: JobKey, seconds: float, error: ApiError | None) -> None:
         if error is not None and not self._ending:
-            _LOG.warning(LogMessage("pass to be repeated", **_about(which), error=error))
-        self._queue.add(which, seconds)
+            _LOG.warning(LogMessage("reconcile will be retried", **_log_fields(job_key), error=error))
+        self._queue.add(job_key, seconds)
 
-    async def _complain(self, which: Which, error: ApiError) -> None:
-        """Passes are refused time and again: whoever made the job should know."""
-        track, document = self._tracks.get(which), self._view.job(which)
-        if track is not None and document is not None and track.pause >= self._settings.unanswered:
-            await self._publisher.complain(track.load(document).job, track, error)
+    async def _report_stuck(self, job_key: JobKey, error: ApiError) -> None:
+        """Send an event if several passes in a row were refused, so that the job's author learns of it."""
+        state, document = self._states.get(job_key), self._cache.job(job_key)
+        if state is not None and document is not None and state.retry_pause >= self._settings.unanswered:
+            await self._publisher.report_stuck(state.load(document).job, state, error)
 
-    def _pause(self, which: Which) -> float:
-        track = self._tracks.get(which)
-        if track is None:
+    def _next_retry_pause(self, job_key: JobKey) -> float:
+        """Seconds until the next try. The pause doubles with each failure."""
+        state = self._states.get(job_key)
+        if state is None:
             return self._settings.retry_most
-        track.pause = min(max(track.pause * 2, self._settings.retry), self._settings.retry_most)
-        return track.pause
+        state.retry_pause = min(max(state.retry_pause * 2, self._settings.retry), self._settings.retry_most)
+        return state.retry_pause
 
-    async def _pass(self, which: Which) -> None:
-        """Look at one job: decide, then do, in the order of `model.plan`."""
-        document = self._view.job(which)
+    async def _pass(self, job_key: JobKey) -> None:
+        """Reconcile one job: decide, then write in the order that `model.plan` requires."""
+        document = self._cache.job(job_key)
         if document is None:
-            self._forget(which)
+            self._forget(job_key)
             return
         now = self._clock.now()
-        track = self._track(which, document)
-        track.begin(now)
-        track.cleaned_up = False
-        loaded = track.load(document)
+        state = self._state(job_key, document)
+        state.begin_pass(now)
+        state.cleaned_up = False
+        loaded = state.load(document)
         if not loaded.job.unreadable:
-            self._census.see(which, document, loaded.job.ledger)
-        job = track.job(loaded)
+            self._job_metrics.observe(job_key, document, loaded.job.ledger)
+        job = state.current_job(loaded)
         began = thread_time()
         site = self._site(job)
-        held = self._holdings.others(job.uid) if ports.lacking(job, site) else frozenset[int]()
-        plan = reconcile(job, self._view.observe(job, tuple(track.refusals.values()), held), site, now)
-        self._holdings.note(job.uid, plan.status.ledger)
-        self._census.leave(which, foreign=plan.untouched and bool(job.foreign))
-        track.effort = thread_time() - began
-        track.expire(now, {(create.body["kind"], create.name) for create in plan.creates})
-        due = await self._publisher.store(document, loaded, plan, track, now)
-        if track.pending is None and not job.unreadable:
-            self._census.see(which, document, plan.status.ledger)
-        await self._executor.carry_out(job, plan, track, now)
-        await self._announcer.announce(job, plan.announces, track, now)
-        self._publisher.notice(job, plan.status, track, now)
-        await self._publisher.tell(job, track)
-        track.went_well()
-        done = plan.status.ledger.outcome is not None and not plan.acts and not plan.status.cleaning
-        track.cleaned_up = done and due is None and track.again is None
-        self._again(which, track, plan, due, now)
+        taken_ports = self._host_ports.others(job.uid) if ports.needs_ports(job, site) else frozenset[int]()
+        observed = self._cache.observe(job, tuple(state.refusals.values()), taken_ports)
+        plan = reconcile(job, observed, site, now)
+        self._host_ports.note(job.uid, plan.status.ledger)
+        self._job_metrics.set_foreign(job_key, foreign=plan.untouched and bool(job.foreign))
+        state.decision_seconds = thread_time() - began
+        state.expire(now, {(create.body["kind"], create.name) for create in plan.creates})
+        status_delay = await self._publisher.store(document, loaded, plan, state, now)
+        if state.pending is None and not job.unreadable:
+            self._job_metrics.observe(job_key, document, plan.status.ledger)
+        await self._executor.carry_out(job, plan, state, now)
+        await self._elastic_sizes.publish(job, plan.announces, state, now)
+        self._publisher.add_wait_events(job, plan.status, state, now)
+        await self._publisher.send_events(job, state)
+        state.pass_succeeded()
+        done = plan.status.ledger.outcome is not None and not plan.changes_objects and not plan.status.cleaning
+        state.cleaned_up = done and status_delay is None and state.requeue_seconds is None
+        self._schedule_next(job_key, state, plan, status_delay, now)
 
-    def _track(self, which: Which, document: Body) -> JobState:
-        """What is remembered of this very object; another of its name is another job."""
+    def _state(self, job_key: JobKey, document: Body) -> JobState:
+        """The state of this job. A job with the same name and another UID is a new job."""
         uid: str = document["metadata"]["uid"]
-        track = self._tracks.get(which)
-        if track is None or track.uid != uid:
-            self._forget(which)
-            track = self._tracks[which] = JobState(self._kinds[which[0]], uid)
-            self._uids[uid] = which
-        return track
+        state = self._states.get(job_key)
+        if state is None or state.uid != uid:
+            self._forget(job_key)
+            state = self._states[job_key] = JobState(self._kinds[job_key[0]], uid)
+            self._uids[uid] = job_key
+        return state
 
-    def _forget(self, which: Which) -> None:
-        track = self._tracks.pop(which, None)
-        if track is not None:
-            self._uids.pop(track.uid, None)
-            self._holdings.forget(track.uid)
-            self._census.drop(which)
+    def _forget(self, job_key: JobKey) -> None:
+        state = self._states.pop(job_key, None)
+        if state is not None:
+            self._uids.pop(state.uid, None)
+            self._host_ports.forget(state.uid)
+            self._job_metrics.forget(job_key)
 
-    def _again(self, which: Which, track: JobState, plan: Plan, due: float | None, now: datetime) -> None:
-        """When the plan says so, a count is due or something was met; while unfinished, now and then to be sure."""
-        waits = [wait for wait in (due, track.again) if wait is not None]
+    def _schedule_next(
+        self, job_key: JobKey, state: JobState, plan: Plan, status_delay: float | None, now: datetime
+    ) -> None:
+        """Queue the next pass for the earliest of: the plan's wake-up, a delayed status, a retry, a periodic resync."""
+        delays = [delay for delay in (status_delay, state.requeue_seconds) if delay is not None]
         if plan.wake is not None:
-            waits.append(max((plan.wake - now).total_seconds(), 0.0))
+            delays.append(max((plan.wake - now).total_seconds(), 0.0))
         settings = self._settings
         if settings.resync > 0 and (plan.status.ledger.outcome is None or not plan.empty):
-            waits.append(track.next_check(now, settings.resync, settings.resync_most, changed=not plan.empty))
-        if waits:
-            self._queue.add(which, min(waits))
+            delays.append(state.next_resync(now, settings.resync, settings.resync_most, changed=not plan.empty))
+        if delays:
+            self._queue.add(job_key, min(delays))
         else:
-            track.rest()
+            state.release_memory()
 
 
-def _about(which: Which) -> dict[str, str]:
-    return {"job": str(which[1]), "kind": which[0]}
+def _log_fields(job_key: JobKey) -> dict[str, str]:
+    return {"job": str(job_key[1]), "kind": job_key[0]}

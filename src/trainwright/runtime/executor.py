@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries a plan out, in the order that `model.plan` demands, and nothing more once a write is out of date.
+"""Carries a plan out: patches, then deletes, then creates. It begins no further write once one has failed.
 
-status → patches → deletes → creates → events. `controller` calls it; each answer enters the caches at once. Children
-are made several at a time, the first one alone, then the first of each kind and role: what refuses one mostly refuses
-its like.
+The executor puts the response of each write into the cache at once. It creates children concurrently, but in three
+steps: the first child, then the first of each other kind and role, then the rest. An API server that refuses one child
+usually refuses the similar ones too, and these steps keep the number of refused requests small.
 """
 
 import asyncio
@@ -28,221 +28,228 @@ from trainwright.model.job import Body, Job
 from trainwright.model.meta import JOB_UID, KIND, PREFIX, ROLE, Key, Meta
 from trainwright.model.plan import Create, Delete, Patch, Plan
 from trainwright.runtime.informer import ClusterCache
-from trainwright.runtime.job_state import JobState, Like, Place
+from trainwright.runtime.job_state import ChildGroup, ChildKey, JobState
 from trainwright.runtime.ports import Cluster, Propagation, Resource
 from trainwright.runtime.settings import ControllerSettings
 from trainwright.runtime.telemetry import LogMessage, Telemetry
 
 _LOG = logging.getLogger(__name__)
-Did = TypeVar("Did", Create, Delete, Patch)
-#: A name that is still taken is tried again so soon: nobody tells us when somebody else's object has gone.
-_TAKEN = 1.0
-#: One of an older job that takes longer to go than this is told of: its node may never answer again.
-_LONG = timedelta(seconds=90)
-#: What was made changes counts, which can wait; a pod that starts says so itself.
-_MADE = 1.0
+Effect = TypeVar("Effect", Create, Delete, Patch)
+#: A create whose name is still taken is retried after this time: no watch reports that a foreign object has gone.
+_NAME_TAKEN_RETRY_SECONDS = 1.0
+#: A child of an older job that blocks a name for longer than this is reported: its node may never answer again.
+_NAME_TAKEN_REPORT_AFTER = timedelta(seconds=90)
+#: A created child only changes counts, which can wait. The watch reports when the pod starts.
+_CREATED_REQUEUE_SECONDS = 1.0
 
 
 class Executor:
-    """Writes on behalf of the controller."""
+    """Carries out plans and stores statuses."""
 
     def __init__(
-        self, cluster: Cluster, view: ClusterCache, settings: ControllerSettings, telemetry: Telemetry
+        self, cluster: Cluster, cluster_cache: ClusterCache, settings: ControllerSettings, telemetry: Telemetry
     ) -> None:
         self._cluster = cluster
-        #: By API and kind of child, and by kind of job.
-        self._caches = view.children
-        self._jobs = view.jobs
+        #: Caches of children by API and kind, and caches of jobs by kind.
+        self._caches = cluster_cache.children
+        self._jobs = cluster_cache.jobs
         self._settings = settings
         self._telemetry = telemetry
 
-    async def carry_out(self, job: Job, plan: Plan, track: JobState, now: datetime) -> None:
-        """Everything of a plan but its status and events."""
-        await self._each(plan.patches, lambda patch: self._patch(job, patch, track))
-        await self._each(plan.deletes, lambda delete: self._delete(job, delete, track))
-        await self._create_all(job, plan.creates, track, now)
+    async def carry_out(self, job: Job, plan: Plan, state: JobState, now: datetime) -> None:
+        """Carry out all of a plan except its status and events."""
+        await self._each(plan.patches, lambda patch: self._patch(job, patch, state))
+        await self._each(plan.deletes, lambda delete: self._delete(job, delete, state))
+        await self._create_all(job, plan.creates, state, now)
         if plan.remove_job:
-            await self._remove(job, track)
+            await self._remove_job(job, state)
 
     async def store(self, job: Job, version: str, status: Body) -> None:
-        """The status, unless the job has changed since it was read."""
+        """Patch the status of a job. Raises ConflictError if the job no longer has this version."""
         cache = self._jobs[job.kind]
-        written = self._cluster.patch(
+        request = self._cluster.patch(
             cache.resource, job.key, {"status": status}, uid=job.uid, version=version, status=True
         )
-        cache.learn(await self._counted("patch", cache.resource, written, job, job.key.name))
+        cache.add_written(await self._counted("patch", cache.resource, request, job, job.key.name))
 
     # ------------------------------------------------------------------------------------------------------------
 
-    async def _remove(self, job: Job, track: JobState) -> None:
-        """The job itself; its children go with it. Told once: nothing else says where it has gone."""
+    async def _remove_job(self, job: Job, state: JobState) -> None:
+        """Delete the job; the garbage collector removes its children. The event is the only trace of the removal."""
         cache = self._jobs[job.kind]
-        gone = self._cluster.delete(cache.resource, job.key, uid=job.uid, propagation=Propagation.BACKGROUND)
+        request = self._cluster.delete(cache.resource, job.key, uid=job.uid, propagation=Propagation.BACKGROUND)
         try:
-            left = await self._counted("delete", cache.resource, gone, job, job.key.name)
+            remaining = await self._counted("delete", cache.resource, request, job, job.key.name)
         except NotFoundError:
-            left = None
+            remaining = None
         else:
-            track.untold += (Notice(EventReason.REMOVED, f"Deleted job: {job.key.name}", warning=False),)
-        if left is None:
-            cache.bury(job.key, job.uid)
+            state.unsent_events += (Notice(EventReason.REMOVED, f"Deleted job: {job.key.name}", warning=False),)
+        if remaining is None:
+            cache.remove_deleted(job.key, job.uid)
         else:
-            cache.learn(left)
+            cache.add_written(remaining)
 
-    async def _create_all(self, job: Job, creates: Sequence[Create], track: JobState, now: datetime) -> None:
-        """Every child but those whose like was refused; what was refused is kept, to be told and tried again later."""
-        firsts: dict[Like, Create] = {}
-        rest = [create for create in creates if firsts.setdefault(_like(create), create) is not create]
+    async def _create_all(self, job: Job, creates: Sequence[Create], state: JobState, now: datetime) -> None:
+        """Create all children, except those of a kind and role of which one child was refused."""
+        firsts: dict[ChildGroup, Create] = {}
+        rest = [create for create in creates if firsts.setdefault(_group(create), create) is not create]
 
-        async def make(create: Create) -> None:
-            if _like(create) not in track.barred:
-                await self._create(job, create, track, now)
+        async def create_unblocked(create: Create) -> None:
+            if _group(create) not in state.blocked_until:
+                await self._create(job, create, state, now)
 
-        scouts = list(firsts.values())
-        for some in (scouts[:1], scouts[1:], rest):
-            await self._each(some, make)
+        first_of_groups = list(firsts.values())
+        for batch in (first_of_groups[:1], first_of_groups[1:], rest):
+            await self._each(batch, create_unblocked)
 
-    def _saw(self, track: JobState, touched: set[str]) -> None:
-        """What we did ourselves is news as well, and the watch will not tell it again."""
-        if touched:
-            track.look_again(self._settings.coalesce)
+    def _requeue_if_changed(self, state: JobState, changed_jobs: set[str]) -> None:
+        """Request another pass for a change of our own: it is in the cache, so the watch does not report it again."""
+        if changed_jobs:
+            state.requeue_in(self._settings.coalesce)
 
-    async def _patch(self, job: Job, patch: Patch, track: JobState) -> None:
+    async def _patch(self, job: Job, patch: Patch, state: JobState) -> None:
         cache, version = self._caches.get((patch.api, patch.kind)), ""
         if cache is None:
-            # The job itself: what we write of it replaces a list, so nobody else may have changed that meanwhile.
+            # This patch is for the job itself and replaces a whole list, so it must not overwrite a newer version.
             cache = self._jobs[job.kind]
-            there = cache.get(job.key)
-            version = cache.resource.meta(there).resource_version if there is not None else ""
+            cached = cache.get(job.key)
+            version = cache.resource.meta(cached).resource_version if cached is not None else ""
         key = Key(job.key.namespace, patch.name)
-        made = self._cluster.patch(cache.resource, key, patch.body, uid=patch.uid, version=version)
+        request = self._cluster.patch(cache.resource, key, patch.body, uid=patch.uid, version=version)
         try:
-            self._saw(track, cache.learn(await self._counted("patch", cache.resource, made, job, patch.name)))
+            patched = await self._counted("patch", cache.resource, request, job, patch.name)
+            self._requeue_if_changed(state, cache.add_written(patched))
         except NotFoundError:
-            self._saw(track, cache.bury(key, patch.uid))
+            self._requeue_if_changed(state, cache.remove_deleted(key, patch.uid))
 
-    async def _delete(self, job: Job, delete: Delete, track: JobState) -> None:
+    async def _delete(self, job: Job, delete: Delete, state: JobState) -> None:
         cache = self._caches[delete.api, delete.kind]
         key = Key(job.key.namespace, delete.name)
         grace = 0 if delete.force else None
-        gone = self._cluster.delete(cache.resource, key, uid=delete.uid, grace=grace)
+        request = self._cluster.delete(cache.resource, key, uid=delete.uid, grace=grace)
         try:
-            left = await self._counted("delete", cache.resource, gone, job, delete.name)
+            remaining = await self._counted("delete", cache.resource, request, job, delete.name)
         except (NotFoundError, ConflictError):
-            # It is gone, or another object bears its name: either way this one is no more.
-            left = None
+            # The object is gone, or another object has its name now. In both cases this one no longer exists.
+            remaining = None
         else:
-            self._mention(track, ChildEvent(EventReason.DELETED, delete.kind, delete.name, delete.why))
-        self._saw(track, cache.bury(key, delete.uid) if left is None else cache.learn(left))
+            self._add_child_event(state, ChildEvent(EventReason.DELETED, delete.kind, delete.name, delete.why))
+        changed_jobs = cache.remove_deleted(key, delete.uid) if remaining is None else cache.add_written(remaining)
+        self._requeue_if_changed(state, changed_jobs)
 
-    async def _create(self, job: Job, create: Create, track: JobState, now: datetime) -> None:
-        """Make one child."""
+    async def _create(self, job: Job, create: Create, state: JobState, now: datetime) -> None:
         cache = self._caches[create.body["apiVersion"], create.body["kind"]]
-        there = cache.get(Key(job.key.namespace, create.name))
-        meta = cache.resource.meta(there) if there is not None else None
-        if meta is not None and (meta.deletion_timestamp is not None or _of_predecessor(meta, job)):
-            # Not this job's, or it would not be asked for: one of an older job of the same name.
-            self._await(create, track, now)
+        cached = cache.get(Key(job.key.namespace, create.name))
+        meta = cache.resource.meta(cached) if cached is not None else None
+        if meta is not None and (meta.deletion_timestamp is not None or _belongs_to_predecessor(meta, job)):
+            # The plan creates this child, so the cached object is not this job's: an older job of this name has it.
+            self._wait_for_name(create, state, now)
             return
         request = self._cluster.create(cache.resource, create.body)
         try:
-            made = await self._counted("create", cache.resource, request, job, create.name)
-            if cache.learn(made):
-                track.look_again(_MADE)
+            created = await self._counted("create", cache.resource, request, job, create.name)
+            if cache.add_written(created):
+                state.requeue_in(_CREATED_REQUEUE_SECONDS)
         except AlreadyExistsError as error:
-            await self._taken(job, create, track, now, error)
+            await self._resolve_taken_name(job, create, state, now, error)
         except (TooManyRequestsError, ConflictError):
             raise
         except UnavailableError as error:
-            # Mostly nobody is answered then. If only this is not, time and again, a webhook hangs: people must be told.
-            if track.pause < self._settings.unanswered and _place(create) not in track.refusals:
+            # Usually the whole API server is unavailable. If only this request fails again and again, an admission
+            # webhook does not answer, and the user must learn of it.
+            if state.retry_pause < self._settings.unanswered and _child_key(create) not in state.refusals:
                 raise
-            track.barred[_like(create)] = self._refuse(create, track, now, error)
+            state.blocked_until[_group(create)] = self._refuse(create, state, now, error)
         except ApiError as error:
-            track.barred[_like(create)] = self._refuse(create, track, now, error)
+            state.blocked_until[_group(create)] = self._refuse(create, state, now, error)
         else:
-            track.refusals.pop(_place(create), None)
-            self._mention(track, ChildEvent(EventReason.CREATED, *_place(create)))
+            state.refusals.pop(_child_key(create), None)
+            self._add_child_event(state, ChildEvent(EventReason.CREATED, *_child_key(create)))
 
-    async def _taken(self, job: Job, create: Create, track: JobState, now: datetime, error: ApiError) -> None:
-        """Something has its name: ours enters the cache, one on its way out is waited for, a foreign one is told of."""
+    async def _resolve_taken_name(
+        self, job: Job, create: Create, state: JobState, now: datetime, error: ApiError
+    ) -> None:
+        """Adopt an object of this job into the cache, wait for one that is being deleted, report a foreign one."""
         cache = self._caches[create.body["apiVersion"], create.body["kind"]]
         try:
             found = await self._cluster.get(cache.resource, Key(job.key.namespace, create.name))
         except NotFoundError:
-            self._await(create, track, now)
+            self._wait_for_name(create, state, now)
             return
         meta: Meta = cache.resource.meta(found)
         labels = meta.labels or {}
-        # Without these two no informer would ever tell of it.
+        # Informers select by these two labels; without them no watch would report changes of this object.
         labelled = KIND in labels and labels.get(JOB_UID) == job.uid
         if labelled and meta.controller is not None and meta.controller.uid == job.uid:
-            self._saw(track, cache.learn(found))
-            track.refusals.pop(_place(create), None)
-        elif meta.deletion_timestamp is not None or _of_predecessor(meta, job):
-            self._await(create, track, now)
-        elif job.handed_over and _made_elsewhere(meta, job):
-            await self._replace(job, create, cache.resource, meta.uid)
-            self._await(create, track, now)
+            self._requeue_if_changed(state, cache.add_written(found))
+            state.refusals.pop(_child_key(create), None)
+        elif meta.deletion_timestamp is not None or _belongs_to_predecessor(meta, job):
+            self._wait_for_name(create, state, now)
+        elif job.handed_over and _made_by_other_controller(meta, job):
+            await self._delete_handed_over(job, create, cache.resource, meta.uid)
+            self._wait_for_name(create, state, now)
         else:
-            foreign = AlreadyExistsError(f"{error}, and is not this job's: {_whose(meta, job)}")
-            self._refuse(create, track, now, foreign)
+            foreign = AlreadyExistsError(f"{error}, and is not this job's: {_describe_owner(meta, job)}")
+            self._refuse(create, state, now, foreign)
 
-    async def _replace(self, job: Job, create: Create, resource: Resource, uid: str) -> None:
-        """Remove a child that another controller made for a job that was handed over: its name is needed."""
-        gone = self._cluster.delete(resource, Key(job.key.namespace, create.name), uid=uid)
+    async def _delete_handed_over(self, job: Job, create: Create, resource: Resource, uid: str) -> None:
+        """Delete a child that another controller made for a handed-over job, because our child needs its name."""
+        request = self._cluster.delete(resource, Key(job.key.namespace, create.name), uid=uid)
         with suppress(NotFoundError, ConflictError):
-            await self._counted("delete", resource, gone, job, create.name)
+            await self._counted("delete", resource, request, job, create.name)
 
-    def _await(self, create: Create, track: JobState, now: datetime) -> None:
-        """Its name will be free soon, or people must be told that it is not."""
-        kind, name = place = _place(create)
-        if now - track.awaits.setdefault(place, now) > _LONG:
-            text = f"a {kind.lower()} {name} of an older job is still there; its node may not answer"
-            self._refuse(create, track, now, AlreadyExistsError(text))
+    def _wait_for_name(self, create: Create, state: JobState, now: datetime) -> None:
+        """Retry soon, because the name of the child will be free. After a long wait, report the blocking object."""
+        kind, name = child_key = _child_key(create)
+        if now - state.name_taken_since.setdefault(child_key, now) > _NAME_TAKEN_REPORT_AFTER:
+            text = f"a {kind.lower()} {name} of an older job still exists; its node may not answer"
+            self._refuse(create, state, now, AlreadyExistsError(text))
             return
-        track.refusals.pop(place, None)
-        track.look_again(_TAKEN)
+        state.refusals.pop(child_key, None)
+        state.requeue_in(_NAME_TAKEN_RETRY_SECONDS)
 
-    def _refuse(self, create: Create, track: JobState, now: datetime, error: ApiError) -> datetime:
-        """Remember a refusal, and have it told at once if it says something new; when to try again."""
-        kind, name = place = _place(create)
-        wait = 2 * max(track.waits.get(place, 0.0), track.pause) or self._settings.refused
+    def _refuse(self, create: Create, state: JobState, now: datetime, error: ApiError) -> datetime:
+        """Remember a refusal and report it at once if it is new. Returns the time of the next try."""
+        kind, name = child_key = _child_key(create)
+        wait = 2 * max(state.refusal_waits.get(child_key, 0.0), state.retry_pause) or self._settings.refused
         wait = min(wait, self._settings.refused_most)
-        track.waits[place] = wait
-        again = now + timedelta(seconds=max(wait, error.retry_after or 0.0))
-        before = track.refusals.get(place)
-        track.complain(_like(create), ChildEvent(EventReason.REFUSED, kind, name, f"{error.reason}: {error}"))
+        state.refusal_waits[child_key] = wait
+        retry_at = now + timedelta(seconds=max(wait, error.retry_after or 0.0))
+        before = state.refusals.get(child_key)
+        state.warn(_group(create), ChildEvent(EventReason.REFUSED, kind, name, f"{error.reason}: {error}"))
         known = before is not None and (before.reason, before.message) == (error.reason, str(error))
-        track.look_again((again - now).total_seconds() if known else 0.0)
+        state.requeue_in((retry_at - now).total_seconds() if known else 0.0)
         since = before.since if before is not None else now
-        track.refusals[place] = Refusal(
-            name, error.reason, str(error), again, kind, since, quota=isinstance(error, QuotaError)
+        state.refusals[child_key] = Refusal(
+            name, error.reason, str(error), retry_at, kind, since, quota=isinstance(error, QuotaError)
         )
-        return again
+        return retry_at
 
-    def _mention(self, track: JobState, event: ChildEvent) -> None:
-        """Have people told of one child, if they want to know."""
+    def _add_child_event(self, state: JobState, event: ChildEvent) -> None:
         if self._settings.child_events:
-            track.untold += (event,)
+            state.unsent_events += (event,)
 
     async def _counted(self, verb: str, resource: Resource, request: Awaitable[Any], job: Job, name: str) -> Any:
+        """Await a request, count its result and log it."""
         result = "cancelled"
         try:
-            answer = await request
+            response = await request
             result = "done"
-            return answer
+            return response
         except ApiError as error:
             result = error.reason
             raise
         finally:
             self._telemetry.writes[verb, resource.id, result] += 1
             if _LOG.isEnabledFor(logging.DEBUG):
-                about = {"job": str(job.key), "kind": job.kind, "verb": verb, "resource": resource.id}
-                _LOG.debug(LogMessage("write", **about, name=name, result=result))
+                fields = {"job": str(job.key), "kind": job.kind, "verb": verb, "resource": resource.id}
+                _LOG.debug(LogMessage("write", **fields, name=name, result=result))
 
-    async def _each(self, effects: Sequence[Did], do: Callable[[Did], Awaitable[None]]) -> None:
-        """Several at a time. Once one has failed none begins, and those under way are waited for: they may be done."""
+    async def _each(self, effects: Sequence[Effect], do: Callable[[Effect], Awaitable[None]]) -> None:
+        """Call `do` for several effects at a time. After a failure begin no new one, but await those that have begun.
+
+        A request that has begun may already be stored, so its response must still enter the cache.
+        """
         pending = iter(effects)
 
         async def work() -> None:
@@ -254,44 +261,43 @@ class Executor:
                         pass
                     raise
 
-        many = min(self._settings.writes, len(effects))
-        if many <= 1:
+        workers = min(self._settings.writes, len(effects))
+        if workers <= 1:
             await work()
             return
-        ends = await asyncio.gather(*[work() for _ in range(many)], return_exceptions=True)
-        for end in ends:
-            if end is not None:
-                raise end
+        results = await asyncio.gather(*[work() for _ in range(workers)], return_exceptions=True)
+        for error in results:
+            if error is not None:
+                raise error
 
 
-def _place(create: Create) -> Place:
+def _child_key(create: Create) -> ChildKey:
     return create.body["kind"], create.name
 
 
-def _like(create: Create) -> Like:
-    """What it shares with others that will fare as it does: its kind and role."""
+def _group(create: Create) -> ChildGroup:
     return create.body["kind"], create.body["metadata"].get("labels", {}).get(ROLE, "")
 
 
-def _of_predecessor(meta: Meta, job: Job) -> bool:
-    """It belongs to an older job of the same name, so it will be collected."""
-    one = meta.controller
-    return one is not None and (one.kind, one.name) == (job.owner.kind, job.owner.name) and one.uid != job.uid
+def _belongs_to_predecessor(meta: Meta, job: Job) -> bool:
+    """Whether an older job of the same name owns the object, so that the garbage collector will remove it."""
+    owner = meta.controller
+    return owner is not None and (owner.kind, owner.name) == (job.owner.kind, job.owner.name) and owner.uid != job.uid
 
 
-def _made_elsewhere(meta: Meta, job: Job) -> bool:
-    """Another controller made it for this very job: it bears none of our labels."""
-    one = meta.controller
+def _made_by_other_controller(meta: Meta, job: Job) -> bool:
+    """Whether another controller made the object for this job: it has none of our labels."""
+    owner = meta.controller
     labels = meta.labels or {}
-    return one is not None and one.uid == job.uid and not any(key.startswith(f"{PREFIX}/") for key in labels)
+    return owner is not None and owner.uid == job.uid and not any(key.startswith(f"{PREFIX}/") for key in labels)
 
 
-def _whose(meta: Meta, job: Job) -> str:
-    """Whose an object is that bears a name we need, and what can be done about it."""
-    one = meta.controller
-    if one is None:
-        return "nobody controls it; remove it, or give the job another name"
-    if one.uid == job.uid:
-        why = "another controller made it, or somebody took our labels away"
-        return f"it is this job's, but {why}; remove it, and it is made anew"
-    return f"{one.kind} {one.name} controls it; give the job another name"
+def _describe_owner(meta: Meta, job: Job) -> str:
+    """Who controls an object whose name we need, and what the user can do about it."""
+    owner = meta.controller
+    if owner is None:
+        return "no controller owns it; remove it, or give the job another name"
+    if owner.uid == job.uid:
+        cause = "another controller made it, or somebody removed our labels"
+        return f"it is this job's, but {cause}; remove it, and the operator makes a new one"
+    return f"{owner.kind} {owner.name} controls it; give the job another name"

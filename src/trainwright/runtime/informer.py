@@ -1,17 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""List, then watch from there. The one loop for everything that follows a resource.
+"""Lists and watches: the list-watch loop, informers that keep caches up to date, and the cache of the whole cluster.
 
-Keeps a `Cache` in step with a resource and says what has changed.
-
-`controller` runs one per resource. A watch that the server has forgotten (410) begins with a new list, never older than
-our own writes or than what was told before; a server that does not answer is asked again, ever more rarely, with some
-jitter.
-
-The nodes, as `core` wants to see them: one that is not there any more stays, as not ready since then.
-
-Everything the controller knows of its cluster: one cache and one informer per resource, and whom to wake.
-
-`controller` asks it for a job and for what that job has in the world; the informers call back when something changes.
+If the API server has forgotten the version from which a watch continues (410 Gone), the loop lists again. This list
+is never older than our own writes or than the events already seen. If the server does not answer, an informer retries
+with increasing pauses and jitter.
 """
 
 import asyncio
@@ -27,7 +19,7 @@ from msgspec.structs import replace
 
 from trainwright.errors import ApiError, GoneError
 from trainwright.kinds.registry import KINDS
-from trainwright.model.child import GONE, Extra, Node, ObjectCondition, Observed, Refusal
+from trainwright.model.child import NODE_GONE, Extra, Node, ObjectCondition, Observed, Refusal
 from trainwright.model.job import Body, Job
 from trainwright.model.meta import JOB_UID, KIND, Key, Meta
 from trainwright.runtime.cache import Cache
@@ -49,11 +41,21 @@ from trainwright.runtime.ports import (
 from trainwright.runtime.settings import ControllerSettings
 from trainwright.runtime.telemetry import LogMessage, Telemetry
 
+_LOG = logging.getLogger(__name__)
+#: The pause after a watch ends doubles from the first to the second value.
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 30.0
+#: Upper bound on removed nodes that are remembered. The pods of older ones have been replaced long before.
+_MAX_REMOVED_NODES = 1024
+#: Identifies a job: the lower-case name of its kind, and its namespace and name.
+JobKey = tuple[str, Key]
+#: Called with the UIDs of jobs whose objects changed and with the keys of the changed objects.
+Listener = Callable[[set[str], set[Key]], None]
+
 
 class ListWatch:
-    """Follows one resource: `listed` gets everything there is, `changed` each batch of changes after that.
+    """Follows one resource: `listed` gets all objects, `changed` gets each later batch of watch events.
 
-    After an interruption the watch goes on from the last version that it saw. Where the server has forgotten that
+    After an interruption the watch continues from the last version that it saw. If the server has forgotten that
     version (410), everything is listed again.
     """
 
@@ -64,7 +66,7 @@ class ListWatch:
         self._version = ""
 
     def relist(self) -> None:
-        """List again instead of going on with the watch."""
+        """List again instead of continuing the watch."""
         self._version = ""
 
     async def run(
@@ -74,9 +76,10 @@ class ListWatch:
         rest: Callable[[ApiError | None], Awaitable[None]],
         newest: Callable[[], str] = lambda: "",
     ) -> None:
-        """Until cancelled, or until `rest` raises: it waits between two tries and gets the error that ended the last.
+        """Run until cancelled or until `rest` raises.
 
-        A list is never older than the version that `newest` returns.
+        `rest` waits between two tries; its argument is the error that ended the last try. A list is never older than
+        the version that `newest` returns.
         """
         while True:
             ended: ApiError | None = None
@@ -97,40 +100,36 @@ class ListWatch:
             await rest(ended)
 
 
-#: Called with the UIDs of jobs and the keys of objects that changed.
-Listener = Callable[[set[str], set[Key]], None]
-_LOG = logging.getLogger(__name__)
-_FIRST, _MOST = 0.2, 30.0
-
-
 class Informer:
-    """One resource, watched."""
+    """Keeps the cache of one resource up to date and calls the listener for each change."""
 
     def __init__(
         self, cluster: Cluster, cache: Cache, scope: Selection, listener: Listener, telemetry: Telemetry
     ) -> None:
         self.cache = cache
         self.synced = asyncio.Event()
-        self._feed = ListWatch(cluster, cache.resource, scope)
+        self._list_watch = ListWatch(cluster, cache.resource, scope)
         self._telemetry = telemetry
         self._listener = listener
-        self._pause = _FIRST
+        self._pause = _FIRST_PAUSE_SECONDS
         self._began = 0.0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         self._began = asyncio.get_running_loop().time()
-        await self._feed.run(self._listed, self._take, self._rest, lambda: str(self.cache.newest or ""))
+        await self._list_watch.run(
+            self._listed, self._changed, self._rest, lambda: str(self.cache.newest_version or "")
+        )
 
     async def _rest(self, error: ApiError | None) -> None:
-        """Even a server that ends every watch at once is not asked without pause."""
+        """Wait before the next try, also if the server ends every watch at once without an error."""
         loop = asyncio.get_running_loop()
         if error is not None and not isinstance(error, GoneError):
             _LOG.warning(LogMessage("watch interrupted", resource=self.cache.resource.id, error=error))
         if loop.time() - self._began > self._pause:
-            self._pause = _FIRST
+            self._pause = _FIRST_PAUSE_SECONDS
         await asyncio.sleep(self._pause * (0.5 + random()))  # noqa: S311 - jitter, not a secret
-        self._pause = min(self._pause * 2, _MOST)
+        self._pause = min(self._pause * 2, _MAX_PAUSE_SECONDS)
         self._began = loop.time()
 
     def _listed(self, page: ListPage) -> None:
@@ -141,7 +140,7 @@ class Informer:
         keys = before.keys() | set(self.cache.keys())
         self._listener(jobs, {key for key in keys if self.cache.get(key) is not before.get(key)})
 
-    def _take(self, changes: tuple[WatchEvent, ...]) -> None:
+    def _changed(self, changes: tuple[WatchEvent, ...]) -> None:
         jobs: set[str] = set()
         keys: set[Key] = set()
         for change in changes:
@@ -150,75 +149,66 @@ class Informer:
                 key = Key(meta.namespace, meta.name)
                 before = self.cache.get(key)
                 jobs |= self.cache.apply(change)
-                # Our own writes come back here: they are no news.
+                # The watch also reports our own writes. They are in the cache already and change nothing.
                 if self.cache.get(key) is not before:
                     keys.add(key)
-        self._pause = _FIRST
-        self._telemetry.changes[self.cache.resource.id] += len(changes)
+        self._pause = _FIRST_PAUSE_SECONDS
+        self._telemetry.watch_events[self.cache.resource.id] += len(changes)
         if jobs or keys:
             self._listener(jobs, keys)
 
 
-#: So many removed nodes are remembered; their pods are given up long before.
-_GONE = 1024
-
-
 class NodeIndex:
-    """All nodes by name."""
+    """All nodes by name. A removed node stays in the index and counts as not ready since its removal."""
 
     def __init__(self, cache: Cache, clock: Clock) -> None:
         self.cache = cache
         self._clock = clock
         self._known: dict[str, Node] = {}
-        self._gone: dict[str, Node] = {}
+        self._removed: dict[str, Node] = {}
 
     @property
     def known(self) -> Mapping[str, Node] | None:
-        """None before they have been listed: then nobody is judged by them."""
+        """All nodes; None before the first list, so that no pod is judged by an incomplete index."""
         return self._known if self.cache.synced else None
 
     def update(self, keys: set[Key]) -> set[str]:
-        """The informer says that these have changed; the names of those about which there may be another word now."""
+        """Take over changed nodes from the cache. Returns the names of nodes whose pods must be checked again."""
         changed = set()
         for key in keys:
             node, before = self.cache.get(key), self._known.get(key.name)
-            if node is None:
-                node = self._removed(key.name, before)
-            else:
-                self._gone.pop(key.name, None)
+            if node is not None:
+                self._removed.pop(key.name, None)
+            elif before is not None:
+                node = self._removed.get(key.name) or self._mark_removed(key.name, before)
             if node is not None:
                 self._known[key.name] = node
-                if before is None or _standing(before) != _standing(node):
+                if before is None or _relevant_state(before) != _relevant_state(node):
                     changed.add(key.name)
-        # Whether a silent one counts as lost depends on how many others answer.
+        # Whether a node that does not answer counts as lost depends on how many other nodes answer.
         return changed | {name for name, node in self._known.items() if not node.ready} if changed else changed
 
-    def miss(self, names: Iterable[str]) -> None:
-        """Pods are on these. One that is in no list was removed while nobody looked: it is gone since now."""
+    def add_missing(self, names: Iterable[str]) -> None:
+        """Mark nodes as removed from now on if pods name them and no list has them."""
         if not self.cache.synced:
             return
         for name in names:
             if name and name not in self._known:
-                self._known[name] = self._bury(name, Node(Meta(name)))
+                self._known[name] = self._mark_removed(name, Node(Meta(name)))
 
-    def _removed(self, name: str, before: Node | None) -> Node | None:
-        if before is None or name in self._gone:
-            return self._gone.get(name)
-        return self._bury(name, before)
-
-    def _bury(self, name: str, before: Node) -> Node:
-        condition = ObjectCondition("Ready", "False", GONE, "the node was removed", self._clock.now())
+    def _mark_removed(self, name: str, before: Node) -> Node:
+        condition = ObjectCondition("Ready", "False", NODE_GONE, "the node was removed", self._clock.now())
         node = replace(before, status=replace(before.status, conditions=(condition,)))
-        self._gone[name] = node
-        while len(self._gone) > _GONE:
-            oldest = next(iter(self._gone))
-            del self._gone[oldest]
+        self._removed[name] = node
+        while len(self._removed) > _MAX_REMOVED_NODES:
+            oldest = next(iter(self._removed))
+            del self._removed[oldest]
             self._known.pop(oldest, None)
         return node
 
 
-def _standing(node: Node) -> tuple[object, ...]:
-    """What passes depend on; heartbeats are not part of it, and of what it has to give only devices are."""
+def _relevant_state(node: Node) -> tuple[object, ...]:
+    """The parts of a node that decisions depend on: conditions without heartbeats, spec, and allocatable devices."""
     conditions: tuple[tuple[str, str, datetime | None], ...] = tuple(
         [(one.type, one.status, one.last_transition_time) for one in node.status.conditions or ()]
     )
@@ -226,71 +216,75 @@ def _standing(node: Node) -> tuple[object, ...]:
     return conditions, node.spec, devices
 
 
-#: Which job: the kind's lower-case name, namespace and name.
-Which = tuple[str, Key]
-
-
 class ClusterCache:
-    """The caches. `look` is called for jobs that changed themselves, `stir` for jobs whose children did."""
+    """The caches of all resources that the controller reads."""
 
     def __init__(self, cluster: Cluster, clock: Clock, settings: ControllerSettings, telemetry: Telemetry) -> None:
         self._cluster = cluster
         self._telemetry = telemetry
-        self._place = Selection(namespace=settings.namespace)
+        self._scope = Selection(namespace=settings.namespace)
         kinds = [kind for kind in KINDS if settings.kinds is None or kind.singular in settings.kinds]
         self.jobs = {kind.singular: Cache(jobs_of(kind)) for kind in kinds}
         self._pods, self._services = Cache(PODS), Cache(SERVICES)
         self._extras = [Cache(replace(one, type=Extra)) for one in (CONFIG_MAPS, *settings.extras)]
         self._nodes = NodeIndex(Cache(NODES), clock)
         caches = (self._pods, self._services, *self._extras)
-        #: By API and kind: several gang schedulers have a PodGroup.
+        #: By API and kind, because several gang schedulers have a kind named PodGroup.
         self.children = {(cache.resource.api_version, cache.resource.kind): cache for cache in caches}
 
-    def informers(self, look: Callable[[Which], None], stir: Callable[[set[str]], None]) -> list[Informer]:
-        """What keeps all this in step."""
-        place, children = self._place, replace(self._place, labels=KIND)
+    def informers(
+        self, job_changed: Callable[[JobKey], None], children_changed: Callable[[set[str]], None]
+    ) -> list[Informer]:
+        """One informer for each cache. `children_changed` is called with the UIDs of the jobs that own the children."""
+        child_scope = replace(self._scope, labels=KIND)
         return [
-            *(self._informer(cache, place, partial(_jobs, look, kind)) for kind, cache in self.jobs.items()),
-            *(self._informer(cache, children, lambda uids, _: stir(uids)) for cache in self.children.values()),
-            self._informer(self._nodes.cache, EVERYTHING, lambda _, keys: stir(self._shaken(keys))),
+            *(
+                self._informer(cache, self._scope, partial(_each, job_changed, kind))
+                for kind, cache in self.jobs.items()
+            ),
+            *(
+                self._informer(cache, child_scope, lambda uids, _: children_changed(uids))
+                for cache in self.children.values()
+            ),
+            self._informer(self._nodes.cache, EVERYTHING, lambda _, keys: children_changed(self._affected_jobs(keys))),
         ]
 
-    def _informer(self, cache: Cache, scope: Selection, listener: Callable[[set[str], set[Key]], None]) -> Informer:
+    def _informer(self, cache: Cache, scope: Selection, listener: Listener) -> Informer:
         return Informer(self._cluster, cache, scope, listener, self._telemetry)
 
-    def _shaken(self, keys: set[Key]) -> set[str]:
-        """Nodes have changed: the jobs with pods on one that fell silent, went or came back."""
+    def _affected_jobs(self, keys: set[Key]) -> set[str]:
+        """The UIDs of jobs with pods on one of these nodes, if the state of the node has changed."""
         nodes = self._nodes.update(keys)
         pods = [pod for pod in self._pods.items() if pod.spec.node_name in nodes] if nodes else []
         return {uid for pod in pods if (uid := (pod.metadata.labels or {}).get(JOB_UID))}
 
     def sizes(self) -> dict[str, int]:
-        """How many there are of everything, by the plural of its name."""
+        """The number of cached objects by plural name."""
         sizes: Counter[str] = Counter()
         for cache in (*self.jobs.values(), *self.children.values(), self._nodes.cache):
             sizes[cache.resource.plural] += len(cache)
         return sizes
 
-    def job(self, which: Which) -> Body | None:
-        """The job's document, as last seen."""
-        found: Body | None = self.jobs[which[0]].get(which[1])
+    def job(self, job_key: JobKey) -> Body | None:
+        """The document of a job, or None."""
+        found: Body | None = self.jobs[job_key[0]].get(job_key[1])
         return found
 
     def observe(self, job: Job, refusals: tuple[Refusal, ...], ports: frozenset[int] = frozenset()) -> Observed:
-        """What one job has in the world; `ports` are those that others have."""
-        whose = (job.key.namespace, job.uid)
-        pods = self._pods.of(whose)
-        self._nodes.miss({pod.spec.node_name for pod in pods})
+        """The children of a job and the nodes. `ports` are the host ports that other jobs use."""
+        owner = (job.key.namespace, job.uid)
+        pods = self._pods.children_of(owner)
+        self._nodes.add_missing({pod.spec.node_name for pod in pods})
         return Observed(
             pods=pods,
-            services=self._services.of(whose),
-            extras=tuple([extra for cache in self._extras for extra in cache.of(whose)]),
+            services=self._services.children_of(owner),
+            extras=tuple([extra for cache in self._extras for extra in cache.children_of(owner)]),
             nodes=self._nodes.known,
             refusals=refusals,
             ports=ports,
         )
 
 
-def _jobs(look: Callable[[Which], None], kind: str, _uids: set[str], keys: set[Key]) -> None:
+def _each(job_changed: Callable[[JobKey], None], kind: str, _uids: set[str], keys: set[Key]) -> None:
     for key in keys:
-        look((kind, key))
+        job_changed((kind, key))

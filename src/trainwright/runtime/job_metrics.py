@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of jobs, counted and logged once each: phases, restarts, ends, the time to running.
+"""Counts and logs the life of each job: phases, restarts, outcomes, the time until a job runs.
 
-`controller` shows it every ledger that is known to be stored. Only what differs from the one before is news, so a pass
-that is repeated counts nothing twice, and a write whose answer was lost is counted when it is seen. What was there when
-a job was first seen is old: the operator before has told of it. Everything is dropped with the job.
+The controller passes in every ledger that is known to be stored. Only differences from the previous ledger count, so a
+repeated pass counts nothing twice, and a write whose response was lost counts when the watch shows it. The first ledger
+of a job counts nothing: the operator that wrote it has counted it.
 """
 
 import logging
 
 from msgspec import Struct
 
-from trainwright.core.observe import FINAL, MOVES
+from trainwright.core.observe import FINAL_PHASES, TRANSITIONS
 from trainwright.model.job import Body
-from trainwright.model.ledger import Ledger, Outcome, Phase
-from trainwright.model.units import moment
-from trainwright.runtime.informer import Which
+from trainwright.model.ledger import Ledger, Phase
+from trainwright.model.units import parse_time
+from trainwright.runtime.informer import JobKey
 from trainwright.runtime.telemetry import LONG, Histogram, LogMessage, Occupancy, Telemetry
 
 _LOG = logging.getLogger(__name__)
 
 
 class _Known(Struct, gc=False):
-    """One job: its phase and since when it is counted there; the ledger that was last seen, while it is not final."""
+    """One job: its phase, the time at which it entered the phase, and its last ledger until the job has ended."""
 
     phase: Phase
     since: float
@@ -29,45 +29,45 @@ class _Known(Struct, gc=False):
 
 
 class JobMetrics:
-    """All jobs that one controller knows."""
+    """The metrics of all jobs of one controller."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
-        self._known: dict[Which, _Known] = {}
-        #: Unfinished jobs that another controller looks after.
-        self._foreign: set[Which] = set()
+        self._known: dict[JobKey, _Known] = {}
+        #: Unfinished jobs that another controller manages.
+        self._foreign: set[JobKey] = set()
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def see(self, which: Which, document: Body, ledger: Ledger) -> None:
-        """This is what is stored of a job now."""
-        known = self._known.get(which)
+    def observe(self, job_key: JobKey, document: Body, ledger: Ledger) -> None:
+        """Count and log the differences between the previous ledger of a job and this one, which is stored now."""
+        known = self._known.get(job_key)
         if known is None:
-            known = self._known[which] = _Known(Phase.NEW, 0.0, ledger)
+            known = self._known[job_key] = _Known(Phase.NEW, 0.0, ledger)
         elif known.ledger is None:
             known.ledger = ledger
         before = known.ledger
         if before is not ledger and before is not None:
-            self._count(which, document, before, ledger)
-            _tell(which, document, before, ledger)
+            self._count(job_key, document, before, ledger)
+            _log(job_key, document, before, ledger)
         if known.phase is not ledger.phase:
-            self._move(which[0], known, ledger.phase)
-        # Thousands of finished jobs must not weigh on memory.
-        known.ledger = None if ledger.phase in FINAL else ledger
+            self._move(job_key[0], known, ledger.phase)
+        # The ledgers of thousands of finished jobs would use too much memory.
+        known.ledger = None if ledger.phase in FINAL_PHASES else ledger
 
-    def leave(self, which: Which, *, foreign: bool) -> None:
-        """Whether a job is another controller's, and left alone."""
-        if foreign != (which in self._foreign):
-            self._foreign ^= {which}
-            self._telemetry.foreign[which[0]] += 1 if foreign else -1
+    def set_foreign(self, job_key: JobKey, *, foreign: bool) -> None:
+        """Set whether another controller manages this job."""
+        if foreign != (job_key in self._foreign):
+            self._foreign ^= {job_key}
+            self._telemetry.foreign[job_key[0]] += 1 if foreign else -1
 
-    def drop(self, which: Which) -> None:
-        """The job is gone."""
-        self.leave(which, foreign=False)
-        known = self._known.pop(which, None)
+    def forget(self, job_key: JobKey) -> None:
+        """Drop a job that was deleted."""
+        self.set_foreign(job_key, foreign=False)
+        known = self._known.pop(job_key, None)
         if known is not None:
-            self._move(which[0], known, Phase.NEW)
+            self._move(job_key[0], known, Phase.NEW)
 
     def _move(self, kind: str, known: _Known, phase: Phase) -> None:
         at, jobs = self._telemetry.time(), self._telemetry.jobs
@@ -77,21 +77,21 @@ class JobMetrics:
             jobs.setdefault((kind, phase.value), Occupancy()).enter(at)
         known.phase, known.since = phase, at
 
-    def _count(self, which: Which, document: Body, before: Ledger, after: Ledger) -> None:
-        told, kind = self._telemetry, which[0]
-        for (_, cause), times in _restarts(before, after).items():
-            told.restarts[kind, cause] += times
+    def _count(self, job_key: JobKey, document: Body, before: Ledger, after: Ledger) -> None:
+        telemetry, kind = self._telemetry, job_key[0]
+        for (_, cause), times in _new_restarts(before, after).items():
+            telemetry.restarts[kind, cause] += times
         if after.times.running is not None and before.times.running is None and not after.resumes:
-            created = moment(document["metadata"].get("creationTimestamp") or "")
+            created = parse_time(document["metadata"].get("creationTimestamp") or "")
             if created is not None:
                 seconds = (after.times.running - created).total_seconds()
-                told.starts.setdefault(kind, Histogram(LONG)).observe(max(seconds, 0.0))
+                telemetry.time_to_running.setdefault(kind, Histogram(LONG)).observe(max(seconds, 0.0))
         if after.outcome is not None and before.outcome is None:
-            told.outcomes[kind, after.outcome.result] += 1
+            telemetry.outcomes[kind, after.outcome.result] += 1
 
 
-def _restarts(before: Ledger, after: Ledger) -> dict[tuple[str, str], int]:
-    """By role and cause, how many there are more."""
+def _new_restarts(before: Ledger, after: Ledger) -> dict[tuple[str, str], int]:
+    """The number of restarts between two ledgers, by role and cause."""
     old = {book.name: book.restarts for book in before.roles}
     found = {
         (book.name, cause): times - old.get(book.name, {}).get(cause, 0)
@@ -101,18 +101,17 @@ def _restarts(before: Ledger, after: Ledger) -> dict[tuple[str, str], int]:
     return {key: times for key, times in found.items() if times > 0}
 
 
-def _tell(which: Which, document: Body, before: Ledger, after: Ledger) -> None:
-    """A line for every step of its life."""
-    about = {"job": str(which[1]), "kind": which[0], "uid": document["metadata"].get("uid", "")}
-    for (role, cause), times in _restarts(before, after).items():
+def _log(job_key: JobKey, document: Body, before: Ledger, after: Ledger) -> None:
+    """Log each restart and each change of the phase."""
+    fields = {"job": str(job_key[1]), "kind": job_key[0], "uid": document["metadata"].get("uid", "")}
+    for (role, cause), times in _new_restarts(before, after).items():
         new = [one for one in after.failures if one.role == role and one not in before.failures]
         why = {"pod": new[-1].pod, "why": str(new[-1].cause)} if new else {}
-        _LOG.info(LogMessage("restarting", **about, role=role, cause=cause, times=times, **why))
+        _LOG.info(LogMessage("restarting", **fields, role=role, cause=cause, times=times, **why))
     if before.phase is not after.phase:
-        ends = after.outcome if before.outcome is None else None
-        why = _end(ends) if ends is not None else {"why": MOVES[before.phase].get(after.phase, "")}
-        _LOG.info(LogMessage("phase", **about, before=before.phase.value or "New", now=after.phase.value, **why))
-
-
-def _end(outcome: Outcome) -> dict[str, str]:
-    return {"reason": outcome.reason.value, "why": outcome.message}
+        outcome = after.outcome if before.outcome is None else None
+        if outcome is not None:
+            why = {"reason": outcome.reason.value, "why": outcome.message}
+        else:
+            why = {"why": TRANSITIONS[before.phase].get(after.phase, "")}
+        _LOG.info(LogMessage("phase", **fields, before=before.phase.value or "New", now=after.phase.value, **why))

@@ -1,18 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller remembers of a job between two passes. All of it can be lost: it saves work, it decides nothing.
+"""What the controller keeps in memory about jobs between passes: state of each job, host ports, elastic sizes.
 
-What was concluded and may be stored later is here too; should the process die, it is concluded again.
-
-Which ports of shared machines are whose, over all jobs: from what is stored, and from what was just decided.
-
-`controller` asks before a pass over a job that needs some, and notes what that pass has handed out before anything else
-is looked at: two jobs that are looked at in the same moment must not be given the same.
-
-Keeps what replicas of elastic jobs look up in step with the plan. `controller` calls it at the end of a pass.
-
-Replicas keep the keys, we only put values right; so every pass looks, and a value that somebody put back is put right
-again. A server that does not answer holds up nothing else: people are told once, and it is asked again, ever more
-rarely.
+All of it may be lost: it saves work and decides nothing. This includes a ledger that was decided and is stored later:
+if the process dies, the next controller decides the same again.
 """
 
 import logging
@@ -34,232 +24,234 @@ from trainwright.runtime.ports import Registry
 from trainwright.runtime.settings import ControllerSettings
 from trainwright.runtime.telemetry import LogMessage
 
-#: Kind and role of children that will fare alike.
-Like = tuple[str, str]
+_LOG = logging.getLogger(__name__)
+#: Kind and role of children: if the API server refuses one child of a group, it usually refuses all of them.
+ChildGroup = tuple[str, str]
 #: Kind and name of a child.
-Place = tuple[str, str]
-#: What complaints about the job itself go by.
-ITSELF: Like = ("", "")
-#: What complaints about a pass that is refused as a whole go by.
-STUCK: Like = ("", "pass")
-#: What complaints about the elastic server go by.
-MEETING: Like = ("", "elastic")
-#: What is said of a job that another controller looks after goes by.
-FOREIGN: Like = ("", "foreign")
-#: These are not about children.
-_LASTING = (ITSELF, STUCK, MEETING, FOREIGN)
-#: Seconds between two looks at what pods wait for.
-_LOOKS = 10.0
+ChildKey = tuple[str, str]
+#: What a warning is about: a group of children, or one of the four topics below.
+Topic = tuple[str, str]
+MANIFEST_TOPIC: Topic = ("", "")
+STUCK_TOPIC: Topic = ("", "pass")
+ELASTIC_TOPIC: Topic = ("", "elastic")
+FOREIGN_TOPIC: Topic = ("", "foreign")
+_JOB_TOPICS = (MANIFEST_TOPIC, STUCK_TOPIC, ELASTIC_TOPIC, FOREIGN_TOPIC)
+#: Time between two checks of what pods wait for; a check of thousands of pods takes a while.
+_WAIT_CHECK_SECONDS = 10.0
 _NUMBERS = re.compile(r"\d+")
 
 
 class JobState:
-    """One job, from one pass to the next."""
+    """What the controller remembers of one job between two passes."""
 
     def __init__(self, kind: Kind, uid: str) -> None:
         self.kind = kind
         self.uid = uid
-        #: A ledger that has not been stored yet, and what to tell people once it is.
+        #: A ledger that is not stored yet, and the events to send once it is.
         self.pending: Ledger | None = None
-        self.untold: tuple[Emit | JobEvent, ...] = ()
-        #: Children that the API would not make, by kind and name.
-        self.refusals: dict[Place, Refusal] = {}
-        #: Children of this kind and role are not asked for before then: one of them was refused.
-        self.barred: dict[Like, datetime] = {}
-        #: Seconds that children which were refused were last made to wait.
-        self.waits: dict[Place, float] = {}
-        #: Since when children wait for their name to become free.
-        self.awaits: dict[Place, datetime] = {}
-        #: What people were last told to be wrong, by what it is about: not told again while it lasts.
-        self.complaints: dict[Like, str] = {}
-        #: Seconds after which the last pass wants to be followed by another, because of what it met.
-        self.again: float | None = None
+        self.unsent_events: tuple[Emit | JobEvent, ...] = ()
+        #: Children that the API server refused to create.
+        self.refusals: dict[ChildKey, Refusal] = {}
+        #: After a refusal, no child of the same kind and role is created before this time.
+        self.blocked_until: dict[ChildGroup, datetime] = {}
+        #: Seconds of the last wait after a refusal.
+        self.refusal_waits: dict[ChildKey, float] = {}
+        #: Since when children wait because another object has their name.
+        self.name_taken_since: dict[ChildKey, datetime] = {}
+        #: The last warning on each topic, without its numbers. It is not sent again while it stays the same.
+        self.warnings: dict[Topic, str] = {}
+        #: The current pass requests another pass after this many seconds.
+        self.requeue_seconds: float | None = None
         #: Since when the stored status has been out of date.
-        self.lags: datetime | None = None
-        #: What people have been told that pods wait for, by role and reason; and when that was last looked for.
-        self.waited: set[tuple[str, str]] = set()
-        self._looked: datetime | None = None
-        #: Pods that must go were still there: when they have gone, that is told at once.
+        self.stale_since: datetime | None = None
+        #: Roles and reasons of waiting pods that events have reported, and the time of the last check.
+        self.reported_waits: set[tuple[str, str]] = set()
+        self._waits_checked_at: datetime | None = None
+        #: Pods that must be deleted still existed. The status is written at once when they are gone.
         self.cleaning = False
-        #: The job has ended, its clean-up is over, and the status that follows from that is stored.
+        #: The job has ended, its clean-up is over, and the final status is stored.
         self.cleaned_up = False
-        #: Seconds between the last double check and the next (0: begin anew), and when the last was.
-        self.period = 0.0
-        self.checked: datetime | None = None
-        #: Seconds of CPU time that the last decision took. On a busy machine it lasts longer, but is no larger.
-        self.effort = 0.0
-        #: Seconds to the next try after a failed pass.
-        self.pause = 0.0
-        #: The elastic server did not answer: it is asked again then, and after how many seconds next time.
-        self.unheard: datetime | None = None
-        self.hush = 0.0
-        #: When the last pass was.
-        self._seen: datetime | None = None
+        #: Seconds between the last resync and the next (0 restarts at the shortest), and the time of the last.
+        self.resync_seconds = 0.0
+        self.resynced_at: datetime | None = None
+        #: CPU seconds of the last decision. CPU time does not grow when other processes load the machine.
+        self.decision_seconds = 0.0
+        #: Seconds until the next try after a failed pass.
+        self.retry_pause = 0.0
+        #: Time of the next request to an elastic registry that did not answer, and the last pause in seconds.
+        self.registry_retry_at: datetime | None = None
+        self.registry_pause = 0.0
+        self._last_pass: datetime | None = None
         self._document: Body = {}
         self._loaded: Loaded | None = None
 
     def load(self, document: Body) -> Loaded:
-        """The job as it was last seen; read once per version, and its manifest only when that has changed."""
+        """The decoded job. Each version is decoded once, and the manifest only if it has changed."""
         if self._loaded is None or document is not self._document:
-            self._loaded, self._document = self._read(document), document
+            self._loaded, self._document = self._decode(document), document
         return self._loaded
 
-    def _read(self, document: Body) -> Loaded:
-        alike = self._loaded is not None and _manifest(self._document) == _manifest(document)
-        if not alike:
-            # Whoever mends a manifest should not wait for what the old one had to wait for.
-            self.refusals, self.barred, self.waits = {}, {}, {}
-        again = reload(self.kind, self._loaded, document.get("status")) if self._loaded is not None and alike else None
-        return again or load(self.kind, document)
+    def _decode(self, document: Body) -> Loaded:
+        before = self._loaded
+        same_manifest = before is not None and _manifest(self._document) == _manifest(document)
+        if not same_manifest:
+            # A corrected manifest must not wait for the back-off of the old one.
+            self.refusals, self.blocked_until, self.refusal_waits = {}, {}, {}
+        reloaded = reload(self.kind, before, document.get("status")) if before is not None and same_manifest else None
+        return reloaded or load(self.kind, document)
 
-    def rest(self) -> None:
-        """Nothing more is expected: thousands of finished jobs must not weigh on memory."""
+    def release_memory(self) -> None:
+        """Drop the decoded job: no pass is scheduled, and thousands of finished jobs would use too much memory."""
         self._loaded, self._document = None, {}
 
-    def job(self, loaded: Loaded) -> Job:
-        """The job with what has been concluded of it since it was last stored."""
+    def current_job(self, loaded: Loaded) -> Job:
+        """The job with the pending ledger, if there is one, instead of the stored ledger."""
         return loaded.job if self.pending is None else replace(loaded.job, ledger=self.pending)
 
-    def complain(self, about: Like, event: JobEvent) -> None:
-        """Have people told of a trouble, once."""
-        if self.is_news(about, event):
-            self.untold += (event,)
+    def warn(self, topic: Topic, event: JobEvent) -> None:
+        """Send an event about a problem, unless the last event on this topic was the same."""
+        if self.is_new_warning(topic, event):
+            self.unsent_events += (event,)
 
-    def is_news(self, about: Like, event: JobEvent) -> bool:
-        """Whether people have yet to be told of a trouble; one that differs in numbers only is the same."""
-        before, said = self.complaints.get(about), _NUMBERS.sub("", repr(event))
-        self.complaints[about] = said
-        return before != said
+    def is_new_warning(self, topic: Topic, event: JobEvent) -> bool:
+        """Whether this event differs from the last on its topic, and remember it. Numbers are not compared."""
+        before, text = self.warnings.get(topic), _NUMBERS.sub("", repr(event))
+        self.warnings[topic] = text
+        return before != text
 
-    def may_look(self, now: datetime) -> bool:
-        """Whether it is time to look for what pods wait for: of thousands that takes a while."""
-        if self._looked is not None and 0 <= (now - self._looked).total_seconds() < _LOOKS:
+    def is_wait_check_due(self, now: datetime) -> bool:
+        """Whether to check now what pods wait for."""
+        last = self._waits_checked_at
+        if last is not None and 0 <= (now - last).total_seconds() < _WAIT_CHECK_SECONDS:
             return False
-        self._looked = now
+        self._waits_checked_at = now
         return True
 
-    def went_well(self) -> None:
-        """The pass has come to its end."""
-        self.pause = 0.0
-        self.complaints.pop(STUCK, None)
+    def pass_succeeded(self) -> None:
+        """Reset the retry pause after a complete pass."""
+        self.retry_pause = 0.0
+        self.warnings.pop(STUCK_TOPIC, None)
 
-    def begin(self, now: datetime) -> None:
-        """A pass begins. What waits for a time does not wait for longer because the clock was set back."""
-        if self._seen is not None and now < self._seen:
-            self.barred, self.unheard = {}, None
-            self.refusals = {place: replace(one, retry_at=now) for place, one in self.refusals.items()}
-        self._seen, self.again = now, None
+    def begin_pass(self, now: datetime) -> None:
+        """Begin a pass. If the clock was set back, retries that wait for a time become due at once."""
+        if self._last_pass is not None and now < self._last_pass:
+            self.blocked_until, self.registry_retry_at = {}, None
+            self.refusals = {key: replace(one, retry_at=now) for key, one in self.refusals.items()}
+        self._last_pass, self.requeue_seconds = now, None
 
-    def look_again(self, seconds: float) -> None:
-        """This pass met something that another must look at, so soon."""
-        self.again = seconds if self.again is None else min(self.again, seconds)
+    def requeue_in(self, seconds: float) -> None:
+        """Request another pass after at most this many seconds."""
+        self.requeue_seconds = seconds if self.requeue_seconds is None else min(self.requeue_seconds, seconds)
 
-    def next_check(self, now: datetime, first: float, most: float, *, changed: bool) -> float:
-        """Seconds to the next double check: twice as long as the last time if nothing has changed all the while."""
-        since = (now - self.checked).total_seconds() if self.checked is not None else -1.0
-        if changed or not self.period or since < 0:
-            self.period, self.checked, since = first, now, 0.0
-        elif since > 0.9 * self.period:
-            self.period, self.checked, since = min(self.period * 2, most), now, 0.0
-        return self.period - since
+    def next_resync(self, now: datetime, first: float, most: float, *, changed: bool) -> float:
+        """Seconds until the next resync. The period doubles from `first` to `most` while nothing changes."""
+        since = (now - self.resynced_at).total_seconds() if self.resynced_at is not None else -1.0
+        if changed or not self.resync_seconds or since < 0:
+            self.resync_seconds, self.resynced_at, since = first, now, 0.0
+        elif since > 0.9 * self.resync_seconds:
+            self.resync_seconds, self.resynced_at, since = min(self.resync_seconds * 2, most), now, 0.0
+        return self.resync_seconds - since
 
-    def expire(self, now: datetime, wanted: Collection[Place]) -> None:
-        """Forget a refusal when its time is over and its child, by kind and name, is no longer wanted.
+    def expire(self, now: datetime, wanted: Collection[ChildKey]) -> None:
+        """Forget a refusal when its retry time has passed and the plan no longer creates its child.
 
-        One that is still wanted is told of until it is made: what people read must not change to and fro meanwhile.
+        A refusal of a child that is still wanted stays until the child exists, so that the shown conditions are stable.
         """
-        self.barred = {like: until for like, until in self.barred.items() if until > now}
+        self.blocked_until = {group: until for group, until in self.blocked_until.items() if until > now}
         self.refusals = {
-            place: one
-            for place, one in self.refusals.items()
-            if place in wanted or (one.retry_at is not None and one.retry_at > now)
+            key: one
+            for key, one in self.refusals.items()
+            if key in wanted or (one.retry_at is not None and one.retry_at > now)
         }
-        self.waits = {place: wait for place, wait in self.waits.items() if place in self.refusals}
-        if self.awaits:
-            self.awaits = {at: since for at, since in self.awaits.items() if at in wanted or at in self.refusals}
+        self.refusal_waits = {key: wait for key, wait in self.refusal_waits.items() if key in self.refusals}
+        if self.name_taken_since:
+            self.name_taken_since = {
+                key: since for key, since in self.name_taken_since.items() if key in wanted or key in self.refusals
+            }
         if not self.refusals:
-            self.complaints = {about: text for about, text in self.complaints.items() if about in _LASTING}
+            self.warnings = {topic: text for topic, text in self.warnings.items() if topic in _JOB_TOPICS}
 
 
 def _manifest(document: Body) -> tuple[object, Body]:
-    """All of a job but its status, and what changes with that."""
+    """The job without its status and without the metadata that changes with the status."""
     meta = document["metadata"]
     return document.get("spec"), {key: meta[key] for key in meta if key not in ("resourceVersion", "managedFields")}
 
 
 class HostPortIndex:
-    """The ports of every job that has not ended."""
+    """The host ports of all unfinished jobs, from the stored ledgers and from plans that are not stored yet.
+
+    A pass notes its ports before another pass can begin, so two jobs never get the same port.
+    """
 
     def __init__(self, jobs: Mapping[str, Cache]) -> None:
         self._jobs = jobs
-        self._decided: dict[str, frozenset[int]] = {}
+        self._planned: dict[str, frozenset[int]] = {}
 
     def others(self, uid: str) -> frozenset[int]:
-        """Those that other jobs have."""
+        """The ports of all jobs but this one."""
         found: set[int] = set()
         for cache in self._jobs.values():
             for document in cache.items():
                 if document["metadata"].get("uid") != uid:
-                    found |= _stored(document)
-        for other, ports in self._decided.items():
+                    found |= _stored_ports(document)
+        for other, ports in self._planned.items():
             found |= ports if other != uid else frozenset()
         return frozenset(found)
 
     def note(self, uid: str, ledger: Ledger) -> None:
-        """A pass has come to this."""
+        """Remember the ports that a pass has decided."""
         if ledger.ports and ledger.outcome is None:
-            self._decided[uid] = frozenset(ledger.ports.values())
+            self._planned[uid] = frozenset(ledger.ports.values())
         else:
-            self._decided.pop(uid, None)
+            self._planned.pop(uid, None)
 
     def forget(self, uid: str) -> None:
-        """The job is gone."""
-        self._decided.pop(uid, None)
+        """Drop a job that was deleted."""
+        self._planned.pop(uid, None)
 
 
-def _stored(document: Body) -> set[int]:
-    """What its status says; anything may stand there."""
+def _stored_ports(document: Body) -> set[int]:
+    """The ports in a stored status. A CRD that is not ours may allow any value in it."""
     status = document.get("status")
     ledger = status.get("trainwright") if isinstance(status, dict) else None
     ports = ledger.get("ports") if isinstance(ledger, dict) and not ledger.get("outcome") else None
     return {port for port in ports.values() if isinstance(port, int)} if isinstance(ports, dict) else set()
 
 
-_LOG = logging.getLogger(__name__)
-
-
 class ElasticSizePublisher:
-    """Writes to the registry, if there is one."""
+    """Writes the size of elastic jobs to the registry (etcd) that their replicas read, if there is one.
+
+    The replicas own the keys and can change a value, so every pass compares it. If the registry does not answer, the
+    publisher sends one event and retries with increasing pauses; the rest of the pass continues.
+    """
 
     def __init__(self, registry: Registry | None, settings: ControllerSettings) -> None:
         self._registry = registry
-        self._first, self._most = settings.refused, settings.refused_most
+        self._first_pause, self._max_pause = settings.refused, settings.refused_most
 
-    async def announce(self, job: Job, announces: Sequence[Announce], track: JobState, now: datetime) -> None:
-        """Put right what differs, unless the server did not answer a moment ago."""
+    async def publish(self, job: Job, announces: Sequence[Announce], state: JobState, now: datetime) -> None:
+        """Write the values that differ. After a failed request, wait until the pause is over."""
         if self._registry is None or not announces:
             return
-        if track.unheard is not None and now < track.unheard:
-            track.look_again((track.unheard - now).total_seconds())
+        if state.registry_retry_at is not None and now < state.registry_retry_at:
+            state.requeue_in((state.registry_retry_at - now).total_seconds())
             return
         try:
             for one in announces:
-                await self._revise(self._registry, job, one)
+                before = await self._registry.revise(one.key, one.value)
+                if before not in (None, one.value):
+                    _LOG.info(LogMessage("announced", job=job.key, key=one.key, value=one.value, before=before))
         except ApiError as error:
-            self._unheard(track, now, error)
+            self._retry_later(state, now, error)
         else:
-            track.unheard, track.hush = None, 0.0
-            track.complaints.pop(MEETING, None)
+            state.registry_retry_at, state.registry_pause = None, 0.0
+            state.warnings.pop(ELASTIC_TOPIC, None)
 
-    async def _revise(self, registry: Registry, job: Job, one: Announce) -> None:
-        before = await registry.revise(one.key, one.value)
-        if before not in (None, one.value):
-            _LOG.info(LogMessage("announced", job=job.key, key=one.key, value=one.value, before=before))
-
-    def _unheard(self, track: JobState, now: datetime, error: ApiError) -> None:
-        """Replicas may go on with the old size: whoever changed it should know."""
-        track.hush = min(2 * track.hush or self._first, self._most)
-        track.unheard = now + timedelta(seconds=track.hush)
-        track.look_again(track.hush)
-        text = f"the elastic server cannot be told of the size, and is asked again: {error}"
-        track.complain(MEETING, Notice(EventReason.STUCK, text))
+    def _retry_later(self, state: JobState, now: datetime, error: ApiError) -> None:
+        """Schedule a retry and warn the user, because replicas may continue with the old size."""
+        state.registry_pause = min(2 * state.registry_pause or self._first_pause, self._max_pause)
+        state.registry_retry_at = now + timedelta(seconds=state.registry_pause)
+        state.requeue_in(state.registry_pause)
+        text = f"the new size cannot be written to the elastic server, and the operator retries: {error}"
+        state.warn(ELASTIC_TOPIC, Notice(EventReason.STUCK, text))

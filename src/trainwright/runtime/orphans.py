@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes children whose job is gone, where nobody else does. `controller` runs it beside its passes.
+"""Deletes children whose job no longer exists, because the garbage collector of a cluster can be blocked.
 
-`core.orphans` says what may go. That a job is gone is not believed of a cache: it is asked for once more.
+`core.removal` says which children may be deleted. The cache may be out of date, so the collector asks the API server
+once more whether the job is gone.
 """
 
 import asyncio
 import logging
 from collections.abc import Iterator
 
-from trainwright.core.removal import owner
+from trainwright.core.removal import orphan_owner
 from trainwright.errors import ApiError, ConflictError, NotFoundError, TooManyRequestsError, UnavailableError
 from trainwright.model.meta import Key, Meta, Owner
 from trainwright.runtime.cache import Cache
@@ -20,52 +21,52 @@ _LOG = logging.getLogger(__name__)
 
 
 class OrphanCollector:
-    """Looks now and then."""
+    """Looks for orphans periodically."""
 
-    def __init__(self, cluster: Cluster, view: ClusterCache, clock: Clock) -> None:
-        self._cluster, self._view, self._clock = cluster, view, clock
-        self._owners = {(cache.resource.api_version, cache.resource.kind): cache for cache in view.jobs.values()}
+    def __init__(self, cluster: Cluster, cluster_cache: ClusterCache, clock: Clock) -> None:
+        self._cluster, self._cluster_cache, self._clock = cluster, cluster_cache, clock
+        resources = [cache.resource for cache in cluster_cache.jobs.values()]
+        self._job_resources = {(resource.api_version, resource.kind): resource for resource in resources}
 
     async def run(self, period: float) -> None:
-        """Until cancelled."""
+        """Collect orphans every `period` seconds until cancelled."""
         while True:
             await asyncio.sleep(period)
             try:
-                await self.sweep()
+                await self.collect()
             except ApiError as error:
-                _LOG.warning(LogMessage("orphans are looked for again later", error=error))
+                _LOG.warning(LogMessage("the search for orphans failed and will be repeated", error=error))
 
-    async def sweep(self) -> None:
-        """Once."""
+    async def collect(self) -> None:
+        """Find and delete orphans once."""
         gone: dict[str, bool] = {}
-        for cache, meta, job in list(self._found()):
+        for cache, meta, job in list(self._candidates()):
             try:
                 if job.uid not in gone:
-                    gone[job.uid] = await self._gone(meta.namespace, job)
+                    gone[job.uid] = await self._is_gone(meta.namespace, job)
                 if gone[job.uid]:
                     await self._remove(cache, meta, job)
             except (UnavailableError, TooManyRequestsError):
                 raise
             except ApiError as error:
-                # One that must not be removed, or asked about, does not keep the others.
-                about = {"job": f"{meta.namespace}/{job.name}", "kind": job.kind.lower(), "uid": job.uid}
-                _LOG.warning(LogMessage("orphan not removed", **about, name=meta.name, error=error))
+                # A request that is refused for one orphan must not stop the collection of the others.
+                _LOG.warning(LogMessage("orphan not removed", **_log_fields(meta, job), name=meta.name, error=error))
 
-    def _found(self) -> Iterator[tuple[Cache, Meta, Owner]]:
-        """Children that may go if their job is really gone."""
-        alive = {job["metadata"]["uid"] for cache in self._view.jobs.values() for job in cache.items()}
+    def _candidates(self) -> Iterator[tuple[Cache, Meta, Owner]]:
+        """Children that may be deleted if their job is really gone."""
+        alive = {job["metadata"]["uid"] for cache in self._cluster_cache.jobs.values() for job in cache.items()}
         now = self._clock.now()
-        for cache in self._view.children.values():
-            for whose in cache.jobs():
-                for child in cache.of(whose) if whose[1] not in alive else ():
+        for cache in self._cluster_cache.children.values():
+            for job_owner in cache.owners():
+                for child in cache.children_of(job_owner) if job_owner[1] not in alive else ():
                     meta: Meta = cache.resource.meta(child)
-                    job = owner(meta, self._owners, now)
+                    job = orphan_owner(meta, self._job_resources, now)
                     if job is not None:
                         yield cache, meta, job
 
-    async def _gone(self, namespace: str, job: Owner) -> bool:
-        """Whether the API server does not have it either. A list is what an operator may ask for."""
-        resource = self._owners[job.api_version, job.kind].resource
+    async def _is_gone(self, namespace: str, job: Owner) -> bool:
+        """Whether the API server has no such job. The operator may list jobs but has no right to get one."""
+        resource = self._job_resources[job.api_version, job.kind]
         page = await self._cluster.list(resource, Selection(namespace, fields=f"metadata.name={job.name}"))
         return all(one["metadata"]["uid"] != job.uid for one in page.items)
 
@@ -74,7 +75,10 @@ class OrphanCollector:
         try:
             await self._cluster.delete(resource, key, uid=meta.uid)
         except (NotFoundError, ConflictError):
-            cache.bury(key, meta.uid)
+            cache.remove_deleted(key, meta.uid)
             return
-        about = {"job": f"{meta.namespace}/{job.name}", "kind": job.kind.lower(), "uid": job.uid}
-        _LOG.info(LogMessage("orphan removed", **about, resource=resource.id, name=meta.name))
+        _LOG.info(LogMessage("orphan removed", **_log_fields(meta, job), resource=resource.id, name=meta.name))
+
+
+def _log_fields(meta: Meta, job: Owner) -> dict[str, str]:
+    return {"job": f"{meta.namespace}/{job.name}", "kind": job.kind.lower(), "uid": job.uid}

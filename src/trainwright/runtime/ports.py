@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine offers: the verbs of an API server on typed resources. `kube` and `local` implement `Cluster`.
+"""The interfaces that an engine implements, and the resources that we read and write.
 
-The controller, the scheduler and the node agent see nothing else of the place they run in. Errors are the ApiErrors of
-`errors`. One contract suite (`tests/contract`) says what every implementation does.
-
-Which part of a container's log is wanted. `node.log_server` reads it from a request, `node.logs` finds it.
-
-The wall clock: the only place that asks what time it is. Everything else is given a `Clock` or a time.
-
-The resources we read and write, as values. Used wherever a `Cluster` is asked for something.
+`Cluster` has the verbs of an API server; `kube` and `local` implement it, and the controller, the scheduler and the
+node agent use nothing else of the engine. It raises the ApiErrors of `errors`. The tests in `tests/contract` define the
+behaviour of every implementation.
 """
 
 from collections.abc import AsyncGenerator, Iterable
@@ -29,7 +24,7 @@ from trainwright.model.meta import Key, Meta, ObjectMeta
 
 
 class Resource(Struct, frozen=True):
-    """One resource of the API, and how its objects are decoded: `type` is a narrow struct, or dict for all of it."""
+    """One resource of the API. Its objects are decoded as `type`: a struct with some of the fields, or a whole dict."""
 
     group: str
     version: str
@@ -45,7 +40,7 @@ class Resource(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """`pods`, `genericjobs.batch.tensorstack.dev`: unique in an API server."""
+        """The name that is unique in an API server, like `pods` or `genericjobs.batch.tensorstack.dev`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def whole(self) -> "Resource":
@@ -53,7 +48,7 @@ class Resource(Struct, frozen=True):
         return self if self.type is dict else replace(self, type=dict)
 
     def decode(self, body: Body) -> Any:
-        """An object as this resource is read. Whole objects are shared, not copied: whoever reads must not edit."""
+        """Decode an object as `type`. A dict is not copied, so the caller must not change it."""
         return body if self.type is dict else msgspec.convert(body, self.type)
 
     def meta(self, item: Any) -> Meta:
@@ -62,7 +57,7 @@ class Resource(Struct, frozen=True):
 
 
 class WatchEventType(StrEnum):
-    """What a watch tells."""
+    """The type of a watch event."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -71,7 +66,7 @@ class WatchEventType(StrEnum):
 
 
 class WatchEvent(Struct, frozen=True, gc=False):
-    """One event of a watch. A bookmark has no object: it only says how far the watch has come."""
+    """One event of a watch. A bookmark has no object: it only reports the version that the watch has reached."""
 
     what: WatchEventType
     version: str
@@ -79,14 +74,14 @@ class WatchEvent(Struct, frozen=True, gc=False):
 
 
 class ListPage(Struct, frozen=True):
-    """All objects of a list, and the version from which a watch goes on."""
+    """All objects of a list, and the version from which a watch continues."""
 
     items: tuple[Any, ...]
     version: str
 
 
 class Propagation(StrEnum):
-    """What becomes of the objects that the deleted one owns."""
+    """What happens to the objects that a deleted object owns."""
 
     BACKGROUND = "Background"
     FOREGROUND = "Foreground"
@@ -94,7 +89,7 @@ class Propagation(StrEnum):
 
 
 class Selection(Struct, frozen=True):
-    """Which objects a list or a watch is about. Selectors in Kubernetes' notation."""
+    """Selects the objects of a list or a watch. The selectors have the syntax of Kubernetes; empty selects all."""
 
     namespace: str = ""
     labels: str = ""
@@ -105,30 +100,30 @@ EVERYTHING = Selection()
 
 
 class Cluster(Protocol):
-    """The verbs. Whatever comes back is decoded as `resource.type` says."""
+    """The verbs of an API server. Returned objects are decoded as `resource.type`."""
 
     async def list(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
-        """Everything in the scope, at least as new as that version."""
+        """List all objects in the scope, in a state at least as new as the version `not_older_than`."""
         ...
 
     def watch(
         self, resource: Resource, scope: Selection = EVERYTHING, *, since: str
     ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
-        """What happened after that version, in order, as it comes, in batches. GoneError: list again."""
+        """Yield the events after the version `since`, in order, in batches. After a GoneError, list again."""
         ...
 
     async def get(self, resource: Resource, key: Key) -> Any:
-        """One object."""
+        """Return one object."""
         ...
 
     async def create(self, resource: Resource, body: Body) -> Any:
-        """Make an object; the body names it and its namespace."""
+        """Create an object. The body contains its name and namespace."""
         ...
 
     async def patch(
         self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
     ) -> Any:
-        """Merge-patch an object, or its status alone; ConflictError if it is not that UID or that version any more."""
+        """Merge-patch an object or only its status. ConflictError if it has another UID or another version."""
         ...
 
     async def delete(
@@ -140,51 +135,51 @@ class Cluster(Protocol):
         grace: int | None = None,
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> Any:
-        """Delete an object. Returns it as it now is if it lingers (grace period, finalizers), None once it is gone."""
+        """Delete an object. Returns it if it still exists (grace period, finalizers), None if it is gone."""
         ...
 
 
 class Registry(Protocol):
-    """Where replicas of elastic jobs meet: keys and values that they keep there, not we."""
+    """The key-value store in which replicas of elastic jobs find each other. The replicas own the keys."""
 
     async def revise(self, key: str, value: str) -> str | None:
-        """Put the value in place of the one that is there; which one was, None: there was none, and there is none now.
+        """Replace the value of an existing key and return the old one. A missing key returns None and stays missing.
 
-        UnavailableError: nobody knows.
+        After an UnavailableError the caller cannot know whether the value was replaced.
         """
         ...
 
 
 class Clock(Protocol):
-    """What time it is. Tests have their own."""
+    """The source of the current time. Tests implement their own."""
 
     def now(self) -> datetime:
-        """The time, in UTC."""
+        """The time in UTC."""
         ...
 
 
-class LogPart(Struct, frozen=True, kw_only=True):
-    """Everything, unless it says less."""
-
-    #: Go on as it is written, until the container ends.
-    follow: bool = False
-    #: Of the container before its last restart.
-    previous: bool = False
-    #: Each line with the time at which it was written.
-    timestamps: bool = False
-    #: So many lines from the end.
-    tail: int | None = None
-    since: datetime | None = None
-    #: So many bytes at most.
-    limit: int | None = None
-
-
 class WallClock:
-    """The machine's clock."""
+    """The clock of the machine. No other code reads it: functions get a `Clock` or a time."""
 
     def now(self) -> datetime:
-        """The time, in UTC."""
-        return datetime.now(UTC)  # noqa: TID251 - somebody has to
+        """The time in UTC."""
+        return datetime.now(UTC)  # noqa: TID251 - the one place that reads the clock
+
+
+class LogPart(Struct, frozen=True, kw_only=True):
+    """The part of a container's log that a request asks for. The default is the whole log."""
+
+    #: Continue with new lines until the container ends.
+    follow: bool = False
+    #: The log of the container before its last restart.
+    previous: bool = False
+    #: Put the time of writing before each line.
+    timestamps: bool = False
+    #: Only this many lines from the end.
+    tail: int | None = None
+    since: datetime | None = None
+    #: At most this many bytes.
+    limit: int | None = None
 
 
 PODS = Resource("", "v1", "pods", "Pod", Pod)
@@ -194,20 +189,20 @@ SECRETS = Resource("", "v1", "secrets", "Secret")
 CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 EVENTS = Resource("", "v1", "events", "Event", Event)
 NODES = Resource("", "v1", "nodes", "Node", Node, namespaced=False)
-#: Read by the operator alone, to see that what it writes will be kept.
+#: The operator reads these to check that the API server keeps all status fields that it writes.
 DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Lease)
-#: Of the gang scheduler that the embedded engine has.
+#: The API of the gang scheduler in the embedded engine.
 POD_GROUPS = Resource(T9K_GROUP, T9K_VERSION, "podgroups", "PodGroup", Extra)
-#: Which host, and which ports, stand for a replica's name where names do not resolve: `local.network.addresses`.
+#: The host and ports of a replica where its name does not resolve: `local.addresses`.
 ADDRESSES = Resource("trainwright.dev", "v1", "addresses", "Address")
 
 
 def jobs_of(kind: Kind) -> Resource:
-    """The resource of a kind; its objects are read whole, by `kinds.base.load`."""
+    """The resource of a kind. Its objects stay dicts; `kinds.base.load` decodes them."""
     return Resource(kind.group, kind.version, kind.plural, kind.name)
 
 
@@ -229,6 +224,6 @@ BY_ID = {resource.id: resource for resource in RESOURCES}
 
 
 def groups_of(kinds: Iterable[Kind]) -> tuple[Resource, ...]:
-    """The pod groups of every gang that jobs of these kinds may be, in whichever API."""
+    """The PodGroup resources of all gang schedulers that jobs of these kinds can use."""
     apis = dict.fromkeys(tuple(gang.api.split("/")) for kind in kinds for gang in kind.gangs)
     return tuple(replace(POD_GROUPS, group=group, version=version) for group, version in apis)

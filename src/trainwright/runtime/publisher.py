@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the status of a job is written, and what people are told once it is. `controller` calls it in every pass.
+"""Decides when the status of a job is written, and sends the events of a pass once the status is stored.
 
-What was decided, phase and conditions go out at once, and so does what is left once everything that must go has gone;
-other counts ride along, or follow when they have been out of date for some seconds.
+Decisions, the phase and conditions are written at once, and so are the final counts after a clean-up. Other counts are
+written together with the next such change, or when they have been out of date for `count_delay` seconds.
 """
 
 from datetime import datetime
@@ -10,107 +10,112 @@ from typing import Any
 
 import msgspec
 
-from trainwright.core.report import exits, waits
+from trainwright.core.report import exit_events
+from trainwright.core.report import waiting_events as wait_events
 from trainwright.errors import ApiError, TooManyRequestsError, UnavailableError
 from trainwright.kinds.base import Kind, Loaded
 from trainwright.kinds.registry import KINDS
-from trainwright.model.event import Emit, EventReason, Notice, plain
+from trainwright.model.event import Emit, EventReason, Notice, default_emit
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Phase
 from trainwright.model.plan import Plan, Status, Write
 from trainwright.runtime.executor import Executor
-from trainwright.runtime.job_state import FOREIGN, ITSELF, STUCK, JobState
+from trainwright.runtime.job_state import FOREIGN_TOPIC, MANIFEST_TOPIC, STUCK_TOPIC, JobState
 from trainwright.runtime.recorder import Recorder
 from trainwright.runtime.settings import ControllerSettings
 
 
 class Publisher:
-    """Writes statuses and events."""
+    """Writes the status and the events of jobs."""
 
     def __init__(self, executor: Executor, recorder: Recorder, settings: ControllerSettings) -> None:
         self._executor = executor
         self._recorder = recorder
         self._count_delay = settings.count_delay
         self._child_events = settings.child_events
-        self._owned = {kind.singular: _fields(kind) for kind in KINDS}
+        self._owned = {kind.singular: _status_fields(kind) for kind in KINDS}
 
-    async def store(self, document: Body, loaded: Loaded, plan: Plan, track: JobState, now: datetime) -> float | None:
-        """Write the status if it must be written now; else in how many seconds, if at all."""
-        job = track.job(loaded)
+    async def store(self, document: Body, loaded: Loaded, plan: Plan, state: JobState, now: datetime) -> float | None:
+        """Write the status if it is urgent. Returns the seconds after which a delayed status is due, or None."""
+        job = state.current_job(loaded)
         if plan.untouched:
-            track.untold += tuple(plain(event) for event in plan.events if track.is_news(FOREIGN, event))
+            state.unsent_events += tuple(
+                default_emit(event) for event in plan.events if state.is_new_warning(FOREIGN_TOPIC, event)
+            )
             return None
         every = self._child_events
-        ends = exits(job, job.ledger, plan.status.ledger, every=every) if every or track.kind.tells_pods else ()
-        events = tuple(track.kind.event(job, plan.status, event) for event in (*ends, *plan.events))
-        said = document.get("status")
-        stored = said if isinstance(said, dict) else {}  # a definition that is not ours may let anything pass
-        # As a server will have it: a tuple is a list there.
-        rendered = msgspec.json.decode(msgspec.json.encode(track.kind.render(loaded.status, job, plan.status, now)))
+        pod_exits = (
+            exit_events(job, job.ledger, plan.status.ledger, every=every) if every or state.kind.reports_pods else ()
+        )
+        events = tuple(state.kind.event(job, plan.status, event) for event in (*pod_exits, *plan.events))
+        status = document.get("status")
+        stored = status if isinstance(status, dict) else {}  # a CRD that is not ours may allow any value here
+        # The API server returns JSON, which has lists but no tuples: convert before the comparison.
+        rendered = msgspec.json.decode(msgspec.json.encode(state.kind.render(loaded.status, job, plan.status, now)))
         change = difference(stored, rendered, self._owned[job.kind])
         if not change:
-            track.pending = track.lags = None
+            state.pending = state.stale_since = None
             return None
-        waits = self._waits(track, now)
-        cleared = track.cleaning and not plan.status.cleaning
-        urgent = cleared or _urgent(stored, change, track.kind.patient)
-        if plan.write is not Write.NOW and waits > 0 and not urgent:
-            track.cleaning = plan.status.cleaning
-            track.pending = plan.status.ledger
-            track.untold += events
-            return waits
+        delay = self._remaining_delay(state, now)
+        cleanup_done = state.cleaning and not plan.status.cleaning
+        urgent = cleanup_done or _is_urgent(stored, change, state.kind.deferrable)
+        if plan.write is not Write.NOW and delay > 0 and not urgent:
+            state.cleaning = plan.status.cleaning
+            state.pending = plan.status.ledger
+            state.unsent_events += events
+            return delay
         await self._executor.store(job, document["metadata"]["resourceVersion"], change)
-        track.cleaning = plan.status.cleaning
-        track.pending = track.lags = None
-        track.untold += events
+        state.cleaning = plan.status.cleaning
+        state.pending = state.stale_since = None
+        state.unsent_events += events
         return None
 
-    def _waits(self, track: JobState, now: datetime) -> float:
-        """How long counts may still wait; a clock that was set back does not make it longer."""
-        if track.lags is None or track.lags > now:
-            track.lags = now
-        return self._count_delay - (now - track.lags).total_seconds()
+    def _remaining_delay(self, state: JobState, now: datetime) -> float:
+        """Seconds for which changed counts may still wait. A clock that is set back does not prolong the delay."""
+        if state.stale_since is None or state.stale_since > now:
+            state.stale_since = now
+        return self._count_delay - (now - state.stale_since).total_seconds()
 
-    def notice(self, job: Job, status: Status, track: JobState, now: datetime) -> None:
-        """What pods wait for, where people want to hear of it: each reason once, and not looked for all the time."""
-        if not track.kind.tells_pods or job.unmanaged or job.foreign or not track.may_look(now):
+    def add_wait_events(self, job: Job, status: Status, state: JobState, now: datetime) -> None:
+        """Add an event for each new reason why pods wait, for kinds that report it. Checks only every few seconds."""
+        if not state.kind.reports_pods or job.unmanaged or job.foreign or not state.is_wait_check_due(now):
             return
-        for about, event in waits(status, now).items():
-            if about not in track.waited:
-                track.waited.add(about)
-                track.untold += (track.kind.event(job, status, event),)
+        for role_and_reason, event in wait_events(status, now).items():
+            if role_and_reason not in state.reported_waits:
+                state.reported_waits.add(role_and_reason)
+                state.unsent_events += (state.kind.event(job, status, event),)
 
-    async def tell(self, job: Job, track: JobState) -> None:
-        """Events, once the status that they speak of is stored."""
+    async def send_events(self, job: Job, state: JobState) -> None:
+        """Send the collected events if the status that they belong to is stored."""
         if not job.invalid or job.unmanaged:
-            track.complaints.pop(ITSELF, None)
+            state.warnings.pop(MANIFEST_TOPIC, None)
         elif (job.unreadable or job.ledger.phase is not Phase.NEW) and job.ledger.outcome is None:
-            # A new job fails for it, and says so with that; any other goes on as it was.
-            track.complain(ITSELF, Notice(EventReason.UNFIT, job.invalid))
-        if track.untold and track.pending is None:
-            untold, track.untold = track.untold, ()
-            for one in untold:
-                # Events of the executor are not yet in the kind's words.
-                emit = one if isinstance(one, Emit) else track.kind.event(job, Status(job.ledger, ()), one)
-                await self._recorder.tell(job, emit)
+            # An invalid new job fails, and its status shows the reason. A job that has begun continues unchanged.
+            state.warn(MANIFEST_TOPIC, Notice(EventReason.UNFIT, job.invalid))
+        if state.unsent_events and state.pending is None:
+            events, state.unsent_events = state.unsent_events, ()
+            for one in events:
+                # The executor adds events that the kind has not formulated yet.
+                emit = one if isinstance(one, Emit) else state.kind.event(job, Status(job.ledger, ()), one)
+                await self._recorder.record(job, emit)
 
-    async def complain(self, job: Job, track: JobState, error: ApiError) -> None:
-        """What the server will not have stops a job for good, and where it is the status, only an event can say so."""
-        text = f"what has to be done next is refused, and is tried again: {error.reason}: {error}"
+    async def report_stuck(self, job: Job, state: JobState, error: ApiError) -> None:
+        """Send an event about a refused pass. If the API server refuses the status, only an event can report it."""
+        text = f"the API server refuses the next step of this job, and the operator retries it: {error.reason}: {error}"
         event = Notice(EventReason.STUCK, text)
-        passing = isinstance(error, UnavailableError | TooManyRequestsError)
-        if not passing and track.is_news(STUCK, event):
-            await self._recorder.tell(job, plain(event))
+        transient = isinstance(error, UnavailableError | TooManyRequestsError)
+        if not transient and state.is_new_warning(STUCK_TOPIC, event):
+            await self._recorder.record(job, default_emit(event))
 
 
-def _fields(kind: Kind) -> frozenset[str]:
-    """The status fields of a kind; the durable state is only ever written whole, never dropped."""
+def _status_fields(kind: Kind) -> frozenset[str]:
+    """The status fields of a kind, without the ledger: the publisher never removes the ledger."""
     names = (field.encode_name for field in msgspec.structs.fields(kind.status))
     return frozenset(name for name in names if name != "trainwright")
 
 
-def _urgent(stored: Body, change: Body, patient: tuple[str, ...]) -> bool:
-    """Whether people and programs wait for some of it; everything else is a count."""
+def _is_urgent(stored: Body, change: Body, patient: tuple[str, ...]) -> bool:
+    """Whether the phase or a condition changes, except those in `patient`. All other changes are counts."""
     if "phase" in change and change["phase"] not in patient:
         return True
     if "conditions" not in change:
@@ -123,14 +128,16 @@ def _urgent(stored: Body, change: Body, patient: tuple[str, ...]) -> bool:
 
 
 def difference(before: Body, after: Body, owned: frozenset[str]) -> Body:
-    """The merge patch from the stored status to the rendered one. Fields that are not ours stay as they are."""
-    changed: Body = {key: _change(before.get(key), value) for key, value in after.items() if before.get(key) != value}
+    """The merge patch from the stored status to the rendered one. Fields that we do not own stay unchanged."""
+    changed: Body = {
+        key: _field_patch(before.get(key), value) for key, value in after.items() if before.get(key) != value
+    }
     return changed | {key: None for key in before if key not in after and key in owned}
 
 
-def _change(before: Any, after: Any) -> Any:
-    """A merge patch keeps what it does not name, so what is gone is named as null."""
+def _field_patch(before: Any, after: Any) -> Any:
+    """The merge patch of one field. A merge patch removes a key only if its value is null."""
     if not isinstance(before, dict) or not isinstance(after, dict):
         return after
-    changed = {key: _change(before.get(key), value) for key, value in after.items() if before.get(key) != value}
+    changed = {key: _field_patch(before.get(key), value) for key, value in after.items() if before.get(key) != value}
     return changed | {key: None for key in before if key not in after}

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fails as soon as a decision does I/O. Tests switch it on; it is off otherwise, and then costs nothing.
+"""An audit hook that raises an error when a pure function does I/O. Only tests enable it.
 
-`model`, `core` and `kinds` are pure. Python reports every file, socket, process and import to audit hooks (PEP 578).
-This hook walks up the stack: where a function of these packages is on it, the event is a violation, whoever was called
-in between. The hook writes the violation to a file, so that a caller that catches the exception cannot hide it, and
-raises `ImpureError`.
+`model`, `core` and `kinds` are pure. Python reports every access to a file, socket, process or import to audit hooks
+(PEP 578). If a function of these packages is on the call stack, directly or indirectly, the event is a violation. The
+hook writes it to a file, so that a caller that catches the exception cannot hide it, and raises `ImpureError`.
 """
 
 import os
@@ -14,14 +13,14 @@ from inspect import CO_OPTIMIZED
 from types import CodeType, FrameType
 from typing import Any
 
-#: The file to which violations are appended; unset: nothing is enforced. Child processes inherit it.
+#: Names the file to which the hook appends violations. If it is not set, the hook is off. Child processes inherit it.
 VARIABLE = "TRAINWRIGHT_PURITY"
 #: Packages whose functions may do no I/O.
 PURE = ("model", "core", "kinds")
 
-#: Not with pathlib: every command imports this module, and that would take as long as all of it.
+#: Computed without pathlib, because every command imports this module and importing pathlib is slow.
 _FOLDERS = tuple(f"{__file__.rpartition('runtime')[0]}{package}{os.sep}" for package in PURE)
-#: Audit events that are no I/O: introspection, and code that is made or run in memory. Everything else is refused.
+#: Audit events that are not I/O: introspection, and code that is created or run in memory. All others are violations.
 _HARMLESS = frozenset(
     {
         "array.__new__",
@@ -49,43 +48,43 @@ class ImpureError(Exception):
 
 
 def enforce() -> None:
-    """Check all decisions of this process from now on, if the environment asks for it. It cannot be undone."""
+    """Install the hook in this process if the environment variable is set. Python cannot remove an audit hook."""
     path = os.environ.get(VARIABLE)
     if path:
         sys.addaudithook(_Hook(path))
 
 
 class _Hook:
-    """What Python calls for every audit event."""
+    """Python calls this for every audit event."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        #: The hook's own file is being written: that is no violation.
+        #: True while the hook writes to its own file, which is not a violation.
         self._reporting = False
 
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
         if event in _HARMLESS or self._reporting:
             return
-        stack = _decision(sys._getframe(1))
+        stack = _pure_functions(sys._getframe(1))
         if not stack:
             return
         text = f"{event}{args!r:.200} in {stack[-1].co_qualname} > {stack[0].co_qualname} ({stack[0].co_filename})"
         self._reporting = True
         try:
-            with suppress(OSError), open(self._path, "a") as file:  # noqa: PTH123 - as above
+            with suppress(OSError), open(self._path, "a") as file:  # noqa: PTH123 - no pathlib, see _FOLDERS
                 file.write(f"{text}\n")
         finally:
             self._reporting = False
         raise ImpureError(text)
 
 
-def _decision(frame: FrameType | None) -> list[CodeType]:
-    """The pure functions on the stack, innermost first. Modules and class bodies do not count: imports read files."""
+def _pure_functions(frame: FrameType | None) -> list[CodeType]:
+    """The pure functions on the stack, innermost first. Module and class bodies do not count: imports read files."""
     found: list[CodeType] = []
     while frame is not None:
         code = frame.f_code
         if code.co_name == "__del__" and not found:
-            # The garbage collector runs finalizers anywhere.
+            # The garbage collector may run a finalizer inside any function.
             return []
         if code.co_flags & CO_OPTIMIZED and code.co_filename.startswith(_FOLDERS):
             found.append(code)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work queue: each key at most once, never twice at the same time, at its time. `controller` feeds and empties it.
+"""The work queue of the controller, with delays and two priorities.
 
-A key that is added while it is worked on comes again afterwards. Timers live here too: one heap, one alarm. Keys that
-can wait (jobs nobody has looked at yet) let the others pass, but not all of them: what has begun is seen in time.
+A key is in the queue at most once, and two workers never process the same key at the same time: a key that is added
+while a worker processes it is returned again afterwards. One heap and one timer implement all delays. Keys of high
+priority (jobs already being tracked) overtake keys of low priority (new jobs), up to a limit.
 """
 
 import asyncio
@@ -15,115 +16,116 @@ from typing import Generic, TypeVar
 from trainwright.runtime.telemetry import Telemetry
 
 K = TypeVar("K")
-#: Timers that were overtaken may lie about; more of them than this, and than keys, are cleared away.
-_LITTER = 256
-#: So many others pass a key that can wait.
-_PASS = 8
+#: The heap may keep this many stale timers in addition to two entries per key.
+_MAX_STALE_TIMERS = 256
+#: This many keys of high priority may overtake a key of low priority.
+_MAX_OVERTAKES = 8
 
 
 class Queue(Generic[K]):
-    """Keys to look at, each when it is due; those that `waits` is true of when they are, a little later."""
+    """Keys to process, each at its due time. `is_low_priority` is called when a key becomes due."""
 
-    def __init__(self, telemetry: Telemetry, waits: Callable[[K], bool] = lambda _: False) -> None:
+    def __init__(self, telemetry: Telemetry, is_low_priority: Callable[[K], bool] = lambda _: False) -> None:
         self._telemetry = telemetry
-        self._waits = waits
-        #: When each key comes; -inf once it waits for a worker, so that no timer brings it a second time.
+        self._is_low_priority = is_low_priority
+        #: Due time of each key; -inf while the key waits for a worker, so that no timer adds it a second time.
         self._due: dict[K, float] = {}
         self._heap: list[tuple[float, int, K]] = []
-        #: With the time at which each was due.
-        self._ready: deque[tuple[K, float]] = deque()
-        self._waiting: deque[tuple[K, float]] = deque()
-        #: How many have passed the first that waits.
-        self._passed = 0
+        #: Due keys of high and of low priority, with their due times.
+        self._high: deque[tuple[K, float]] = deque()
+        self._low: deque[tuple[K, float]] = deque()
+        #: The number of keys that have overtaken the first key in `_low`.
+        self._overtakes = 0
         self._working: set[K] = set()
+        #: One future per worker that waits for a key.
         self._idle: deque[asyncio.Future[None]] = deque()
-        self._alarm: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._count = 0
 
     def add(self, key: K, delay: float = 0.0) -> None:
-        """Look at this key so many seconds from now, or earlier if that was asked for already."""
+        """Add a key that is due after `delay` seconds. If the key already has an earlier due time, that one stays."""
         loop = asyncio.get_running_loop()
-        at = loop.time() + delay
-        known = self._due.get(key)
-        if known is not None and known <= at:
+        due = loop.time() + delay
+        due_before = self._due.get(key)
+        if due_before is not None and due_before <= due:
             return
-        self._due[key] = at
+        self._due[key] = due
         if delay <= 0 and key not in self._working:
-            self._make_ready(key, at)
+            self._make_ready(key, due)
             return
         self._count += 1
-        heappush(self._heap, (at, self._count, key))
-        if len(self._heap) > 2 * len(self._due) + _LITTER:
-            self._clear_away()
-        self._set_alarm()
+        heappush(self._heap, (due, self._count, key))
+        if len(self._heap) > 2 * len(self._due) + _MAX_STALE_TIMERS:
+            self._drop_stale_timers()
+        self._set_timer()
 
     async def get(self) -> K:
-        """The next key that is due; it stays in work until `done`."""
+        """Wait for the next due key. The caller must call `done` when it has processed the key."""
         while not self._depth:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._idle.append(turn)
-            await turn
-        key, at = self._next().popleft()
-        self._telemetry.waits.observe(asyncio.get_running_loop().time() - at)
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle.append(waiter)
+            await waiter
+        key, due = self._next().popleft()
+        self._telemetry.queue_seconds.observe(asyncio.get_running_loop().time() - due)
         self._due.pop(key, None)
         self._working.add(key)
-        self._telemetry.depth = self._depth
+        self._telemetry.queue_depth = self._depth
         return key
 
     @property
     def _depth(self) -> int:
-        return len(self._ready) + len(self._waiting)
+        return len(self._high) + len(self._low)
 
     def _next(self) -> deque[tuple[K, float]]:
-        """Whose turn it is."""
-        if self._waiting and (not self._ready or self._passed >= _PASS):
-            self._passed = 0
-            return self._waiting
-        self._passed = self._passed + 1 if self._waiting else 0
-        return self._ready
+        """The deque whose first key is next."""
+        if self._low and (not self._high or self._overtakes >= _MAX_OVERTAKES):
+            self._overtakes = 0
+            return self._low
+        self._overtakes = self._overtakes + 1 if self._low else 0
+        return self._high
 
     @property
     def working(self) -> int:
-        """How many keys are in work."""
+        """The number of keys that workers process now."""
         return len(self._working)
 
     def done(self, key: K) -> None:
-        """The work on this key is over; it comes again if it was added meanwhile."""
+        """Report that a key is processed. If it was added in the meantime, `get` returns it again."""
         self._working.discard(key)
-        at = self._due.get(key)
-        if at is not None and at <= asyncio.get_running_loop().time():
-            self._make_ready(key, at)
+        due = self._due.get(key)
+        if due is not None and due <= asyncio.get_running_loop().time():
+            self._make_ready(key, due)
 
-    def _make_ready(self, key: K, at: float) -> None:
+    def _make_ready(self, key: K, due: float) -> None:
         self._due[key] = -inf
-        (self._waiting if self._waits(key) else self._ready).append((key, at))
-        self._telemetry.depth = self._depth
+        (self._low if self._is_low_priority(key) else self._high).append((key, due))
+        self._telemetry.queue_depth = self._depth
         while self._idle:
-            turn = self._idle.popleft()
-            if not turn.done():
-                turn.set_result(None)
+            waiter = self._idle.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
                 return
 
-    def _clear_away(self) -> None:
-        """Drop the timers that were overtaken."""
+    def _drop_stale_timers(self) -> None:
+        """Remove the heap entries of keys whose due time has changed."""
         self._heap = list({entry[2]: entry for entry in self._heap if self._due.get(entry[2]) == entry[0]}.values())
         heapify(self._heap)
 
-    def _set_alarm(self) -> None:
+    def _set_timer(self) -> None:
         first = self._heap[0][0]
-        if self._alarm is not None and self._alarm.when() <= first and not self._alarm.cancelled():
+        if self._timer is not None and self._timer.when() <= first and not self._timer.cancelled():
             return
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm = asyncio.get_running_loop().call_at(first, self._ring)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(first, self._on_timer)
 
-    def _ring(self) -> None:
-        """Everything that is due becomes ready; entries that were overtaken by an earlier one are skipped."""
-        self._alarm = None
+    def _on_timer(self) -> None:
+        """Make all due keys ready. Entries of keys whose due time has changed are skipped."""
+        self._timer = None
         now = asyncio.get_running_loop().time()
         while self._heap and self._heap[0][0] <= now:
-            at, _, key = heappop(self._heap)
-            if self._due.get(key) == at and key not in self._working:
-                self._make_ready(key, at)
+            due, _, key = heappop(self._heap)
+            if self._due.get(key) == due and key not in self._working:
+                self._make_ready(key, due)
         if self._heap:
-            self._set_alarm()
+            self._set_timer()

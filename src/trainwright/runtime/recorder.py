@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events for people: `kubectl describe` and `trainwright events` show them. `executor` hands them over.
+"""The event recorder: writes the events that `kubectl describe` and `trainwright events` show.
 
-An event that says how a job ended is tried until it is taken, or refused for good: a namespace that is going takes
-none. Any other may be lost with a server that does not answer. No job waits for that: large clusters keep events in a
-store of their own, which may be away alone.
+The recorder retries an event about the end of a job until the API server stores it or refuses it permanently (for
+example in a namespace that is being deleted). Any other event may be lost if the server does not answer. A pass never
+waits for retries: large clusters keep events in a separate etcd, which can be unavailable while all else works.
 """
 
 import asyncio
@@ -22,90 +22,94 @@ from trainwright.runtime.telemetry import LogMessage, Telemetry
 
 _LOG = logging.getLogger(__name__)
 _TERMINAL = (EventReason.SUCCEEDED, EventReason.FAILED)
-#: What whoever looks after the operator should read as well; the steps of a job's life are logged by `job_metrics`.
-_TROUBLE = (
+#: These events are also logged for the administrator of the operator. `job_metrics` logs phases and restarts.
+_LOGGED = (
     EventReason.REFUSED,
     EventReason.UNFIT,
     EventReason.GANG_MISSING,
     EventReason.OTHER_SCHEDULER,
     EventReason.FOREIGN,
 )
-#: So many that are to be tried again are kept, the newest.
-_KEPT = 10_000
-#: Seconds between two tries, doubling; for so long after one that failed, passes do not try.
-_FIRST, _MOST, _SPARED = 0.2, 30.0, 5.0
-#: A status from here on is the server's trouble and may pass, and so may 429.
-_SERVERS, _LATER = 500, 429
+#: Upper bound on events that wait for a retry; the oldest are dropped.
+_MAX_UNSENT = 10_000
+#: The pause between two retries doubles from the first to the second value.
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 30.0
+#: After a failed request, passes send no events for this time.
+_SUSPEND_SECONDS = 5.0
+#: HTTP status codes from 500, and 429, are transient errors.
+_SERVER_ERROR, _TOO_MANY_REQUESTS = 500, 429
 
 
 class Recorder:
-    """Writes events."""
+    """Writes events about jobs."""
 
     def __init__(self, cluster: Cluster, clock: Clock, telemetry: Telemetry) -> None:
         self._cluster = cluster
         self._clock = clock
         self._telemetry = telemetry
         self._numbers = count(1)
-        #: How jobs ended, as far as that has not been taken yet.
-        self._late: deque[Body] = deque(maxlen=_KEPT)
-        self._some = asyncio.Event()
-        self._spared = -inf
+        #: Events about the end of jobs that are not stored yet.
+        self._unsent: deque[Body] = deque(maxlen=_MAX_UNSENT)
+        self._has_unsent = asyncio.Event()
+        #: Loop time until which passes send no events.
+        self._suspended_until = -inf
 
     async def run(self) -> None:
-        """Try again what says how a job ended, until cancelled."""
-        pause = _FIRST
+        """Retry events about the end of jobs until cancelled."""
+        pause = _FIRST_PAUSE_SECONDS
         while True:
-            await self._some.wait()
+            await self._has_unsent.wait()
             await asyncio.sleep(pause)
-            body = self._late.popleft()
-            if await self._sent(body):
-                pause = _FIRST if not self._late else 0.0
+            body = self._unsent.popleft()
+            if await self._send(body):
+                pause = _FIRST_PAUSE_SECONDS if not self._unsent else 0.0
             else:
-                self._late.appendleft(body)
-                pause = min(max(pause * 2, _FIRST), _MOST)
-            if not self._late:
-                self._some.clear()
+                self._unsent.appendleft(body)
+                pause = min(max(pause * 2, _FIRST_PAUSE_SECONDS), _MAX_PAUSE_SECONDS)
+            if not self._unsent:
+                self._has_unsent.clear()
 
-    async def tell(self, job: Job, emit: Emit) -> None:
-        """One event: sent at once, if events are taken at all."""
+    async def record(self, job: Job, emit: Emit) -> None:
+        """Send one event at once, unless the last request failed a moment ago."""
         now = self._clock.now()
-        if emit.moment in _TROUBLE:
+        if emit.event_reason in _LOGGED:
             _LOG.warning(
-                LogMessage("trouble", job=str(job.key), kind=job.kind, reason=emit.moment.value, why=emit.message)
+                LogMessage("trouble", job=str(job.key), kind=job.kind, reason=emit.event_reason.value, why=emit.message)
             )
         suffix = f"{int(now.timestamp() * 1e6):x}{next(self._numbers):x}"
-        body = event(job, emit, now, _once(job, emit) if emit.once else suffix)
-        if asyncio.get_running_loop().time() >= self._spared and await self._sent(body):
+        body = event(job, emit, now, _stable_suffix(job, emit) if emit.once else suffix)
+        if asyncio.get_running_loop().time() >= self._suspended_until and await self._send(body):
             return
-        if emit.moment in _TERMINAL:
-            self._late.append(body)
-            self._some.set()
+        if emit.event_reason in _TERMINAL:
+            self._unsent.append(body)
+            self._has_unsent.set()
 
-    async def _sent(self, body: Body) -> bool:
-        """Send it once; whether there is no use in doing so again."""
-        result, over = "done", True
+    async def _send(self, body: Body) -> bool:
+        """Send one request. Returns False if a retry may help."""
+        result, final = "done", True
         try:
             await self._cluster.create(EVENTS, body)
         except AlreadyExistsError as error:
-            # It was taken before: that answer was lost, or an operator before this one told it.
+            # The event is stored already: its response was lost, or a previous operator sent it.
             result = error.reason
         except ApiError as error:
-            about = body["involvedObject"]
-            job, kind = f"{about['namespace']}/{about['name']}", about["kind"].lower()
-            _LOG.warning(LogMessage("event not taken", job=job, kind=kind, reason=body["reason"], error=error))
-            result, over = error.reason, error.status < _SERVERS and error.status != _LATER
+            involved = body["involvedObject"]
+            job, kind = f"{involved['namespace']}/{involved['name']}", involved["kind"].lower()
+            _LOG.warning(LogMessage("event not stored", job=job, kind=kind, reason=body["reason"], error=error))
+            result = error.reason
+            final = error.status < _SERVER_ERROR and error.status != _TOO_MANY_REQUESTS
         self._telemetry.writes["create", EVENTS.id, result] += 1
-        self._spared = -inf if over else asyncio.get_running_loop().time() + _SPARED
-        return over
+        self._suspended_until = -inf if final else asyncio.get_running_loop().time() + _SUSPEND_SECONDS
+        return final
 
 
-def _once(job: Job, emit: Emit) -> str:
-    """The end of the name that this event has, whoever tells it and whenever."""
-    return blake2b(f"{job.uid} {emit.moment}".encode(), digest_size=8).hexdigest()
+def _stable_suffix(job: Job, emit: Emit) -> str:
+    """A name suffix that is the same in every operator, so that the event is stored only once."""
+    return blake2b(f"{job.uid} {emit.event_reason}".encode(), digest_size=8).hexdigest()
 
 
 def event(job: Job, emit: Emit, now: Time, suffix: str) -> Body:
-    """The event as an API server takes it."""
+    """The event object for the API server."""
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -118,7 +122,7 @@ def event(job: Job, emit: Emit, now: Time, suffix: str) -> Body:
             "uid": job.uid,
         },
         "type": "Warning" if emit.warning else "Normal",
-        "reason": emit.reason or str(emit.moment),
+        "reason": emit.reason or str(emit.event_reason),
         "message": emit.message,
         "source": {"component": emit.source or "trainwright"},
         "firstTimestamp": rfc3339(now),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every knob of the machinery, with its default and the reason for it. Engines make one and hand it to `controller`."""
+"""The settings of the controller, with their defaults. All times are in seconds."""
 
 from msgspec import Struct
 
@@ -7,34 +7,34 @@ from trainwright.runtime.ports import POD_GROUPS, Resource
 
 
 class ControllerSettings(Struct, frozen=True, kw_only=True):
-    """How the controller works; what it decides is not set here."""
+    """How the controller works. Settings that influence decisions are in `model.site`."""
 
-    #: Pod events of one job that come within this time lead to one pass: a job of 1,000 pods starts in bursts.
+    #: Pod events of one job within this time lead to one pass, because the pods of a large job start in bursts.
     coalesce: float = 0.02
-    #: Passes that may be under way at once; one that waits for the API does not hold up the others.
+    #: Number of concurrent passes; a pass that waits for the API server does not block the others.
     workers: int = 16
-    #: Writes of one pass that are under way at once.
+    #: Number of concurrent writes of one pass.
     writes: int = 16
-    #: Counts are stored when they have been out of date so long, unless something more important takes them along.
+    #: Counts in the status are stored after this time, or earlier together with a more important change.
     count_delay: float = 10.0
-    #: An unfinished job is looked at again after so long, and while nothing changes ever more rarely; 0: never.
+    #: An unfinished job is reconciled again after this time. The period doubles while nothing changes; 0 means never.
     resync: float = 15.0
     resync_most: float = 300.0
-    #: A pass that failed is repeated after so long, doubling.
+    #: A failed pass is retried after this time. The pause doubles with each failure.
     retry: float = 0.2
     retry_most: float = 30.0
-    #: What the API server refused is not asked for again before, doubling.
+    #: A child that the API server refused is created again after this time. The pause doubles with each refusal.
     refused: float = 1.0
     refused_most: float = 30.0
-    #: A child whose creation is not even answered counts as refused once passes are so far apart.
+    #: A create without an answer counts as refused once the pause between two passes has grown to this time.
     unanswered: float = 0.4
-    #: Which kinds of job are looked after, by their lower-case names; None: all.
+    #: Lower-case names of the kinds of job to manage; None means all.
     kinds: frozenset[str] | None = None
-    #: In which namespace; empty: in all.
+    #: The namespace to manage; empty means all.
     namespace: str = ""
-    #: An event for each child that is made or removed.
+    #: Whether to send an event for each child that is created or deleted.
     child_events: bool = False
-    #: Children whose job is gone are looked for so often; 0: never, somebody else removes them.
+    #: The time between two searches for children whose job is gone; 0 means never.
     sweep: float = 0.0
-    #: Children of whole jobs that exist in this place.
+    #: Resources of children of a whole job (not of one replica) that exist in this cluster.
     extras: tuple[Resource, ...] = (POD_GROUPS,)

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the machinery counts, as plain numbers; `metrics` words them for Prometheus.
+"""The numbers that become metrics, as plain counters, and the structured log message.
 
-The numbers cost nothing to keep and importing prometheus_client takes longer than a small job: it is loaded when
-somebody asks. No metric is labelled with a job's name. What becomes of jobs is counted by `job_metrics`.
-
-One line of a log: a text that is always the same, and what it is about as named values.
-
-The machinery hands these to the standard library's loggers. Whoever formats a log may take the values apart
-(`cli.journal` does, for the operator); anybody else gets them behind the text, as `key=value`.
+Plain counters are cheap. Importing prometheus_client takes longer than running a small job, so `metrics` is imported
+only when metrics are requested. No metric has the name of a job as a label.
 """
 
 import re
@@ -19,14 +14,14 @@ from typing import Any
 
 import msgspec
 
-#: Seconds; a pass over a small job takes a tenth of a millisecond, one over 10,000 pods a tenth of a second.
+#: Bucket bounds in seconds: a pass over a small job takes 0.1 ms, a pass over 10,000 pods takes 0.1 s.
 BOUNDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
-#: Seconds; from a pod that starts at once to a gang that waits a day for its turn.
+#: Bucket bounds in seconds: from a pod that starts at once to a gang that waits one day for free nodes.
 LONG = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 21600.0, 86400.0)
 
 
 class Histogram:
-    """How often a value fell between two bounds, and the sum of all values."""
+    """The number of values in each bucket, and the sum of all values."""
 
     def __init__(self, bounds: tuple[float, ...] = BOUNDS) -> None:
         self.bounds = bounds
@@ -34,89 +29,88 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """One more."""
+        """Add a value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
 
 class Occupancy:
-    """How many are in one place now, and for how long all that ever were there have been: by sums, not by a walk."""
+    """The number of jobs in one phase, and the total time that jobs have spent in it.
+
+    Two sums are enough for the total, so a request for metrics need not visit every job.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self._began = self._seconds = 0.0
 
     def enter(self, at: float) -> None:
-        """One comes."""
+        """A job enters the phase at this time."""
         self.count += 1
         self._began += at
 
     def leave(self, began: float, at: float) -> None:
-        """One that came then goes."""
+        """A job that entered the phase at `began` leaves it."""
         self.count -= 1
         self._began -= began
         self._seconds += at - began
 
     def seconds(self, at: float) -> float:
-        """All of them together."""
+        """The total time that all jobs have spent in the phase."""
         return max(self._seconds + self.count * at - self._began, 0.0)
 
 
 class Telemetry:
-    """The counts of one controller."""
+    """The metrics of one controller."""
 
     def __init__(self, time: Callable[[], float] = monotonic) -> None:
         self.time = time
         self.leads = False
-        self.depth = 0
-        #: From when a job was due until it was looked at, and how long that look took.
-        self.waits = Histogram()
-        self.reconciles = Histogram()
+        self.queue_depth = 0
+        #: From the due time of a job to the start of its pass, and the duration of the pass with its writes.
+        self.queue_seconds = Histogram()
+        self.pass_seconds = Histogram()
         #: By result: `done`, `conflict`, `retry`, `error`.
         self.passes: Counter[str] = Counter()
         #: By verb, resource and result.
         self.writes: Counter[tuple[str, str, str]] = Counter()
         #: By verb, resource and HTTP code, and by verb and resource.
-        self.calls: Counter[tuple[str, str, str]] = Counter()
-        self.answers: dict[tuple[str, str], Histogram] = {}
-        #: By resource: lists that had to be made, events that came.
+        self.api_calls: Counter[tuple[str, str, str]] = Counter()
+        self.api_seconds: dict[tuple[str, str], Histogram] = {}
+        #: By resource.
         self.lists: Counter[str] = Counter()
-        self.changes: Counter[str] = Counter()
+        self.watch_events: Counter[str] = Counter()
         #: By kind and phase, and by kind.
         self.jobs: dict[tuple[str, str], Occupancy] = {}
-        self.starts: dict[str, Histogram] = {}
-        #: By kind: unfinished jobs of another controller.
+        self.time_to_running: dict[str, Histogram] = {}
+        #: Unfinished jobs of another controller, by kind.
         self.foreign: Counter[str] = Counter()
         #: By kind and cause.
         self.restarts: Counter[tuple[str, str]] = Counter()
         #: By kind and result of a job.
         self.outcomes: Counter[tuple[str, str]] = Counter()
 
-    def took(self, seconds: float) -> None:
-        """A pass took this long, decision and writes."""
-        self.reconciles.observe(seconds)
-
     def called(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        """A request was answered, or was not (0)."""
-        self.calls[verb, resource, str(code) if code else "none"] += 1
-        histogram = self.answers.get((verb, resource))
+        """Count a request to the API server. The code is 0 if there was no answer."""
+        self.api_calls[verb, resource, str(code) if code else "none"] += 1
+        histogram = self.api_seconds.get((verb, resource))
         if histogram is None:
-            histogram = self.answers[verb, resource] = Histogram()
+            histogram = self.api_seconds[verb, resource] = Histogram()
         histogram.observe(seconds)
 
     def expose(self) -> str:
-        """The Prometheus text format."""
-        from trainwright.runtime.metrics import expose  # noqa: PLC0415 - see above
+        """All metrics in the Prometheus text format."""
+        from trainwright.runtime.metrics import expose  # noqa: PLC0415 - slow to import
 
         return expose(self)
 
 
-#: What needs no quotes.
+#: Text that needs no quotes in `key=value`.
 _PLAIN = re.compile(r"[^\s\"=\\]+")
 
 
 class LogMessage:
-    """What `logging` calls a message."""
+    """A log message: a constant text and named values. Formatters can read the values; `str` appends `key=value`."""
 
     __slots__ = ("about", "text")
 
@@ -125,19 +119,19 @@ class LogMessage:
         self.about = about
 
     def __str__(self) -> str:
-        return " ".join((self.text, *(f"{key}={word(value)}" for key, value in self.about.items())))
+        return " ".join((self.text, *(f"{key}={quoted(value)}" for key, value in self.about.items())))
 
 
-def word(value: Any) -> str:
-    """A value as one word, in quotes where it needs them; nothing in it can begin a line."""
+def quoted(value: Any) -> str:
+    """A value as text in one line, with quotes if it needs them."""
     text = str(value)
     if text.isprintable():
         return text if _PLAIN.fullmatch(text) else msgspec.json.encode(text).decode()
-    quoted = msgspec.json.encode(text).decode()
-    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in quoted)
+    encoded = msgspec.json.encode(text).decode()
+    return "".join(character if character.isprintable() else _escaped(character) for character in encoded)
 
 
-def _escaped(letter: str) -> str:
-    """What JSON need not escape and a terminal should not see."""
-    units = letter.encode("utf-16-be", "surrogatepass")
+def _escaped(character: str) -> str:
+    """Escape a character that JSON allows but that could change the state of a terminal."""
+    units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

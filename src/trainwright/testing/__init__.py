@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated world for tests and for `trainwright plan`: public, used by our own tests first of all.
+"""A public simulated cluster for tests and for `trainwright plan`.
 
-`factories` make jobs and pods, `world` is a small cluster with an API server's manners and an operator that can die.
+`factories` create jobs, pods and nodes. `world` is a small cluster in memory with an operator that can be killed.
 """

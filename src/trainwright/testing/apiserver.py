@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API server of the simulated world: what exists, in which version, and the watch events that tell of changes.
+"""The API server of the simulated world: its objects, their versions, and the watch events that are not delivered yet.
 
-It is a `Cluster` for the operator's executor. None of its verbs waits for anything, so whoever awaits them needs no
-event loop.
+It implements `Cluster` for the operator's executor. None of its verbs waits, so they run without an event loop.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -20,10 +19,10 @@ from trainwright.model.job import Body, Job
 from trainwright.model.meta import KIND, Key
 from trainwright.runtime.ports import EVERYTHING, ListPage, Propagation, Resource, Selection, WatchEvent, WatchEventType
 
-#: Seconds that a pod has to end when it is deleted.
+#: The grace period of a deleted pod, in seconds.
 GRACE = 30
 Child = Pod | Service | Extra
-#: Kind and name.
+#: Kind and name of an object.
 Address = tuple[str, str]
 
 
@@ -32,7 +31,7 @@ class DiedError(Exception):
 
 
 class Note(Struct, frozen=True):
-    """A watch event that has not been delivered yet; `child` is the object as it was, where it is gone."""
+    """A watch event that is not delivered yet. If the object was deleted, `child` is its last state."""
 
     address: Address
     what: WatchEventType
@@ -41,7 +40,7 @@ class Note(Struct, frozen=True):
 
 
 class ApiServer:
-    """The children of one job. `now` is the world's clock, `job` the job as it is stored."""
+    """Stores the children of one job. `now` returns the time of the world, `job` returns the stored job."""
 
     def __init__(self, now: Callable[[], datetime], job: Callable[[], Job]) -> None:
         self._now, self._job = now, job
@@ -49,19 +48,19 @@ class ApiServer:
         self.notes: list[Note] = []
         self.version = 1
         self.made = 0
-        #: By UID: what objects were made from, with the data that ConfigMaps were given since.
+        #: The bodies with which objects were created, by UID. Patches of a ConfigMap update its data here.
         self.bodies_of: dict[str, Body] = {}
-        #: The same by kind and name, of the object that was last made.
+        #: The same by kind and name, for the last object of this name.
         self.bodies: dict[Address, Body] = {}
         self.writes: list[str] = []
-        #: The operator dies when so many writes have been made.
+        #: The operator is killed after this number of writes.
         self.dies_at: int | None = None
-        #: Called when the operator writes the job itself: its finalizers, or its deletion.
+        #: Called when the operator patches the finalizers of the job, and when it deletes the job.
         self.finalized: Callable[[Body], None] = lambda _: None
         self.removed: Callable[[], None] = lambda: None
 
     def put(self, address: Address, child: Child | None) -> Child | None:
-        """An object changes, appears or goes; the watch will tell of it. The object in its new version."""
+        """Create, change or (with None) remove an object, and queue the watch event. Returns the new version."""
         before = self.truth.pop(address, None)
         if before is not None and child is not None and before.metadata.uid != child.metadata.uid:
             self.truth[address] = before
@@ -83,7 +82,7 @@ class ApiServer:
         return child
 
     def remove(self, address: Address, grace: int) -> Child | None:
-        """Somebody deletes an object. A pod that a node holds stays until its kubelet is done with it: what is left."""
+        """Delete an object and return it if it still exists: a pod on a node stays until its kubelet has stopped it."""
         child = self.truth[address]
         if not isinstance(child, Pod) or not grace or not child.spec.node_name:
             return self.put(address, None)
@@ -94,7 +93,7 @@ class ApiServer:
         return self.put(address, replace(child, metadata=meta))
 
     def note_write(self, what: str) -> None:
-        """A write arrives. Raises DiedError if the operator dies before it is made."""
+        """Record a write. Raises DiedError if the operator is killed before this write."""
         if self.dies_at is not None and len(self.writes) >= self.dies_at:
             raise DiedError
         self.writes.append(what)
@@ -102,27 +101,27 @@ class ApiServer:
     # -- the operator's requests ---------------------------------------------------------------------------------
 
     async def list(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:  # noqa: ARG002
-        """Everything of a resource."""
+        """All objects of a resource."""
         return self.page(resource)
 
     def page(self, resource: Resource) -> ListPage:
-        """Everything of a resource that the operator's informers select."""
-        mine = [child for (kind, _), child in self.truth.items() if kind == resource.kind and _of(child, resource)]
+        """All objects of a resource that the operator's informers select."""
+        mine = [child for (kind, _), child in self.truth.items() if kind == resource.kind and _has_api(child, resource)]
         found = [child for child in mine if selected(child)]
         return ListPage(tuple(found), str(self.version))
 
     def watch(
         self, resource: Resource, scope: Selection = EVERYTHING, *, since: str
     ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
-        """The world delivers watch events itself, one by one."""
+        """Not implemented: the world delivers watch events one by one."""
         raise NotImplementedError
 
     async def get(self, resource: Resource, key: Key) -> Any:
-        """One object."""
-        return self._there(resource, key)
+        """Return one object."""
+        return self._existing(resource, key)
 
     async def create(self, resource: Resource, body: Body) -> Any:
-        """Make an object."""
+        """Create an object."""
         meta = body["metadata"]
         address = (resource.kind, meta["name"])
         self.note_write(f"create {resource.kind} {meta['name']}")
@@ -141,15 +140,15 @@ class ApiServer:
         body: Body,
         *,
         uid: str = "",
-        version: str = "",  # noqa: ARG002 - nobody else writes what the operator patches
-        status: bool = False,  # noqa: ARG002 - the world stores the job's status itself
+        version: str = "",  # noqa: ARG002 - only the operator writes these fields
+        status: bool = False,  # noqa: ARG002 - the world stores the status of the job
     ) -> Any:
         """Merge-patch the metadata of an object, and the data of a ConfigMap."""
         self.note_write(f"patch {resource.kind} {key.name}")
         if uid == self._job().uid:
             self.finalized(body)
             return {"metadata": {"name": key.name, "namespace": key.namespace, "uid": uid}}
-        child = self._there(resource, key, uid)
+        child = self._existing(resource, key, uid)
         made = self.bodies_of.get(child.metadata.uid)
         if made is not None and "data" in made:
             made["data"] = made["data"] | body.get("data", {})
@@ -164,7 +163,7 @@ class ApiServer:
         *,
         uid: str = "",
         grace: int | None = None,
-        propagation: Propagation = Propagation.BACKGROUND,  # noqa: ARG002 - everything that the job owns goes with it
+        propagation: Propagation = Propagation.BACKGROUND,  # noqa: ARG002 - deleting the job deletes its children
     ) -> Any:
         """Delete an object, or the job with all its children."""
         if uid == self._job().uid:
@@ -174,12 +173,12 @@ class ApiServer:
             self.removed()
             return None
         self.note_write(f"delete {resource.kind} {key.name}")
-        self._there(resource, key, uid)
+        self._existing(resource, key, uid)
         return self.remove((resource.kind, key.name), GRACE if grace is None else grace)
 
-    def _there(self, resource: Resource, key: Key, uid: str = "") -> Child:
+    def _existing(self, resource: Resource, key: Key, uid: str = "") -> Child:
         child = self.truth.get((resource.kind, key.name))
-        if child is None or not _of(child, resource):
+        if child is None or not _has_api(child, resource):
             raise NotFoundError(f'{resource.plural} "{key.name}" not found')
         if uid and child.metadata.uid != uid:
             raise ConflictError(f'{resource.plural} "{key.name}" has another UID')
@@ -191,6 +190,6 @@ def selected(child: Child) -> bool:
     return KIND in (child.metadata.labels or {})
 
 
-def _of(child: Child, resource: Resource) -> bool:
-    """Whether an object is of that API: several gang schedulers have a PodGroup."""
+def _has_api(child: Child, resource: Resource) -> bool:
+    """Whether an object has the API of the resource, because several gang schedulers have a kind named PodGroup."""
     return not isinstance(child, Extra) or child.api_version == resource.api_version

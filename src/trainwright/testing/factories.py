@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs and pods for tests, in one line each. The defaults are the dull case; say only what a test is about."""
+"""Functions that create jobs, pods and nodes for tests. The defaults are the normal case; a test sets what it tests."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -36,7 +36,7 @@ OWNER = Owner("example.com/v1", "Example", "job", UID, controller=True, block_ow
 
 
 class PlainDialect(Struct, frozen=True):
-    """The plainest dialect: the template as it is."""
+    """The simplest dialect: it uses the template unchanged."""
 
     def pod(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - a protocol's signature
         """The template's spec."""
@@ -47,23 +47,23 @@ class PlainDialect(Struct, frozen=True):
         return {"spec": {"selector": {"name": replica.name}}}
 
     def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - likewise
-        """None."""
+        """No extras."""
         return ()
 
     def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:  # noqa: ARG002 - likewise
-        """Nobody is told of anybody."""
+        """No endpoints."""
         return {}
 
 
 def role(name: str = "worker", replicas: int = 1, gpus: int = 0, **more: Any) -> Role:
-    """A role of so many replicas, which ask for so many GPUs each."""
+    """A role whose replicas request `gpus` GPUs each."""
     container: Body = {"name": "main", "image": "busybox"}
     container |= {"resources": {"limits": {"nvidia.com/gpu": gpus}}} if gpus else {}
     return Role(name, replicas, {"spec": {"containers": [container]}}, **more)
 
 
 def job(*roles: Role, ledger: Ledger | None = None, **more: Any) -> Job:
-    """A job that succeeds when every replica has, and fails when one has."""
+    """A job that succeeds when all replicas have succeeded and fails when one has failed."""
     roles = roles or (role(),)
     rules: dict[str, Rule] = {
         "success": AllOf(tuple(Atom(one.name, Which.EVERY, Result.SUCCEEDED) for one in roles if one.replicas)),
@@ -74,7 +74,7 @@ def job(*roles: Role, ledger: Ledger | None = None, **more: Any) -> Job:
 
 
 def container(name: str = "main", **state: Any) -> ContainerStatus:
-    """A container that runs, or `exit_code=`, or `waiting=` for a reason."""
+    """A running container; a terminated one with `exit_code=`, a waiting one with `waiting=` and its reason."""
     if "waiting" in state:
         return ContainerStatus(name, state=ContainerState(waiting=Waiting(state["waiting"], state.get("message", ""))))
     if "exit_code" in state:
@@ -83,13 +83,13 @@ def container(name: str = "main", **state: Any) -> ContainerStatus:
 
 
 def pod(index: int = 0, phase: str = "Running", **more: Any) -> Pod:
-    """A pod of `job()`: `role=`, `attempt=`, `code=` for how it ended, `node=`, `deleting=` for when, and so on."""
-    kind, attempt = more.get("role", "worker"), more.get("attempt", 0)
-    labels = {KIND: "example", JOB_UID: UID, ROLE: kind, INDEX: str(index), ATTEMPT: str(attempt)}
+    """A pod of `job()`. Options: `role=`, `attempt=`, `code=` (exit code), `node=`, `deleting=` (time), and others."""
+    role_name, attempt = more.get("role", "worker"), more.get("attempt", 0)
+    labels = {KIND: "example", JOB_UID: UID, ROLE: role_name, INDEX: str(index), ATTEMPT: str(attempt)}
     containers = more.get(
         "containers", (container(exit_code=more["code"], reason="Error"),) if "code" in more else None
     )
-    name = more.get("name", f"job-{kind}-{index}")
+    name = more.get("name", f"job-{role_name}-{index}")
     return Pod(
         Meta(
             name,
@@ -120,7 +120,7 @@ def service(name: str) -> Service:
 
 
 def node(name: str = "node-1", *, ready: bool = True, since: datetime = NOW, **more: Any) -> Node:
-    """A node that is, or is not, ready: `sick=` for a condition that holds, `taint=`, `has=` what it can give."""
+    """A node. Options: `sick=` (a condition that is true), `taint=`, `has=` (allocatable resources), and others."""
     conditions = [ObjectCondition("Ready", "True" if ready else "Unknown", last_transition_time=since)]
     if "sick" in more:
         conditions.append(ObjectCondition(more["sick"], more.get("status", "True"), message=more.get("message", "")))
@@ -129,6 +129,6 @@ def node(name: str = "node-1", *, ready: bool = True, since: datetime = NOW, **m
     return Node(Meta(name, labels=more.get("labels")), spec, NodeStatus(tuple(conditions), more.get("has")))
 
 
-def later(seconds: float, moment: datetime = NOW) -> datetime:
-    """That many seconds after NOW."""
-    return moment + timedelta(seconds=seconds)
+def later(seconds: float, start: datetime = NOW) -> datetime:
+    """The time `seconds` after the start."""
+    return start + timedelta(seconds=seconds)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small cluster in memory: an API server, a kubelet by hand, and an operator that can be stale or die.
+"""A small cluster in memory: an API server, a kubelet that the test controls, and an operator that can be killed.
 
-Tests and `trainwright plan` drive it: change the world (`start`, `exit`, `vanish`, `lose_node` …), let the operator
-look (`step`, or `step(dies_after=n)`), move the `clock`. The operator has the caches and the executor of `runtime`:
-watch events reach the caches when `deliver` says so, the answers to its own writes at once. What it stores goes
-through JSON, as on a real server. With `defers` it keeps what need not be stored at once to itself, and loses that when
-it dies.
+The caller changes the world (`start`, `exit`, `vanish`, `lose_node` …), runs one pass of the operator (`step`, or
+`step(dies_after=n)`), and moves the `clock`. The operator uses the caches and the executor of `runtime`. A watch event
+reaches the caches when the caller calls `deliver`; responses to the operator's writes reach them at once. The stored
+ledger goes through JSON, as on a real server. With `defers` the operator keeps a ledger that need not be stored at once
+in memory, and loses it when it is killed.
 """
 
 from collections.abc import Coroutine
@@ -52,11 +52,11 @@ _SETTINGS = ControllerSettings(writes=1, refused=REFUSED, refused_most=REFUSED, 
 
 
 class StaleError(Exception):
-    """A write was refused: what it was based on is no longer true."""
+    """The API server refused a write that was based on an old version."""
 
 
 class World:
-    """One job and its children. `truth` is what the API server has, `cache` what the operator has seen of it."""
+    """One job and its children. `truth` has the objects of the API server, `observed` those the operator knows."""
 
     def __init__(
         self, job: Job, *, site: Site | None = None, nodes: tuple[str, ...] = (), defers: bool = False
@@ -70,65 +70,65 @@ class World:
         self.seen_job, self.seen_version = job, 1
         self.gone = False
         self.addresses = 0
-        #: By UID: what pods read of a ConfigMap when they started.
+        #: The ConfigMap data that pods read when they started, by UID of the pod.
         self.read: dict[str, dict[str, str]] = {}
         self.plans: list[Plan] = []
         self.server = ApiServer(self.now, lambda: self.job)
         self.server.finalized, self.server.removed = self._finalized, self._removed
-        self._begin()
+        self._start_operator()
 
-    def _begin(self) -> None:
-        """A new operator: it has seen nothing yet."""
+    def _start_operator(self) -> None:
+        """Start an operator with empty caches."""
         telemetry = Telemetry()
-        self._view = ClusterCache(self.server, self, _SETTINGS, telemetry)
+        self._cluster_cache = ClusterCache(self.server, self, _SETTINGS, telemetry)
         owner = self.job.owner
         group, _, version = owner.api_version.rpartition("/")
         kind = Resource(group, version, f"{owner.kind.lower()}s", owner.kind)
-        self._view.jobs.setdefault(self.job.kind, Cache(kind))
-        self._executor = Executor(self.server, self._view, _SETTINGS, telemetry)
-        self._track = JobState(KINDS[0], self.job.uid)  # its kind is for reading documents, and the world has none
+        self._cluster_cache.jobs.setdefault(self.job.kind, Cache(kind))
+        self._executor = Executor(self.server, self._cluster_cache, _SETTINGS, telemetry)
+        self._state = JobState(KINDS[0], self.job.uid)  # the kind is not used: it decodes documents
 
     def now(self) -> datetime:
-        """The time; the world is the `Clock` of its operator."""
+        """The current time: the world is the `Clock` of its operator."""
         return self.clock
 
     @property
     def truth(self) -> dict[Address, Child]:
-        """What really exists."""
+        """The objects of the API server."""
         return self.server.truth
 
     @property
     def notes(self) -> list[Note]:
-        """The watch events that are not delivered yet."""
+        """The watch events that are not delivered yet, in order."""
         return self.server.notes
 
     @property
     def writes(self) -> list[str]:
-        """Everything that the operator has written."""
+        """All writes of the operator."""
         return self.server.writes
 
     @property
     def refusals(self) -> dict[Address, Refusal]:
-        """What the operator could not make."""
-        return self._track.refusals
+        """The children that the API server refused to create."""
+        return self._state.refusals
 
     # -- the operator --------------------------------------------------------------------------------------------
 
     def observed(self) -> Observed:
-        """The job's children as the operator sees them."""
-        seen = self._view.observe(self.seen_job, tuple(self.refusals.values()))
-        return replace(seen, nodes=self.nodes)
+        """The children of the job in the operator's caches."""
+        observed = self._cluster_cache.observe(self.seen_job, tuple(self.refusals.values()))
+        return replace(observed, nodes=self.nodes)
 
     def look(self) -> Plan:
-        """What the operator would do now."""
+        """The plan that the operator would make now."""
         return reconcile(self.seen_job, self.observed(), self.site, self.clock)
 
     def step(self, *, dies_after: int | None = None) -> Plan:
-        """One pass, carried out in the order of `model.plan`; killed after so many writes if told so."""
-        self._track.begin(self.clock)
+        """Run one pass. With `dies_after`, the operator is killed after this number of writes and starts again."""
+        self._state.begin_pass(self.clock)
         plan = self.look()
         self.plans.append(plan)
-        self._track.expire(self.clock, {(create.body["kind"], create.name) for create in plan.creates})
+        self._state.expire(self.clock, {(create.body["kind"], create.name) for create in plan.creates})
         try:
             self.carry_out(plan, dies_after)
         except DiedError:
@@ -138,43 +138,43 @@ class World:
         return plan
 
     def carry_out(self, plan: Plan, dies_after: int | None = None) -> None:
-        """Write after write."""
+        """Carry out a plan as the operator does."""
         self.server.dies_at = None if dies_after is None else len(self.writes) + dies_after
         if plan.write is Write.LATER and self.defers:
             self.pending = plan.status.ledger
             self.seen_job = replace(self.seen_job, ledger=self.pending)
         elif plan.write is not Write.NOT:
             self._store(plan.status.ledger)
-        _finished(self._executor.carry_out(self.seen_job, plan, self._track, self.clock))
+        _run(self._executor.carry_out(self.seen_job, plan, self._state, self.clock))
 
     def restart_operator(self) -> None:
-        """A new operator lists everything."""
+        """Start a new operator, which lists all objects."""
         self.notes.clear()
-        self._begin()
-        for cache in self._view.children.values():
+        self._start_operator()
+        for cache in self._cluster_cache.children.values():
             cache.replace(self.server.page(cache.resource))
         self.pending = None
         self._see_job()
 
     def deliver(self, position: int = 0) -> None:
-        """One watch event arrives: the first by default; those of one resource come in their order."""
+        """Deliver one watch event, by default the first. The events of one resource stay in order."""
         if self.notes:
             chosen = self.notes[position % len(self.notes)]
             note = next(earlier for earlier in self.notes if earlier.address[0] == chosen.address[0])
             self.notes.remove(note)
-            # A watch tells that an object is gone when it has lost the labels that informers select by.
+            # A watch reports an object as deleted when it loses the labels that the watch selects.
             what = note.what if selected(note.child) else WatchEventType.DELETED
             api = note.child.api_version if isinstance(note.child, Extra) else "v1"
-            self._view.children[api, note.address[0]].apply(WatchEvent(what, str(note.version), note.child))
+            self._cluster_cache.children[api, note.address[0]].apply(WatchEvent(what, str(note.version), note.child))
 
     def catch_up(self) -> None:
-        """Every watch event arrives, and so does the job."""
+        """Deliver all watch events and the stored job."""
         while self.notes:
             self.deliver()
         self._see_job()
 
     def _see_job(self) -> None:
-        """The job as it is stored, with what the operator has concluded since and may still write."""
+        """Give the operator the stored job, with the ledger that it has not stored yet."""
         self.seen_job = self.job if self.pending is None else replace(self.job, ledger=self.pending)
         self.seen_version = self.version
 
@@ -190,7 +190,7 @@ class World:
         self._see_job()
 
     def edit(self, **changes: Any) -> None:
-        """Somebody edits the job's spec."""
+        """A user edits the spec of the job."""
         self.job = replace(self.job, generation=self.job.generation + 1, **changes)
         self.version += 1
 
@@ -201,17 +201,17 @@ class World:
         self.gone = True
 
     def delete(self, address: Address, *, grace: int = GRACE) -> None:
-        """Somebody deletes an object; a pod that a node holds lingers until its kubelet is done with it."""
+        """A user deletes an object. A pod on a node stays until its kubelet has stopped it."""
         self.server.remove(address, grace)
 
     def put(self, address: Address, child: Child | None) -> None:
-        """Somebody changes an object, or makes or removes one."""
+        """A user creates, changes or (with None) removes an object."""
         self.server.put(address, child)
 
-    # -- the kubelet and other people ----------------------------------------------------------------------------
+    # -- kubelets, scheduler and users ---------------------------------------------------------------------------
 
     def pods(self) -> dict[str, Pod]:
-        """The pods that really exist."""
+        """The pods of the API server, by name."""
         return {name: child for (_, name), child in self.truth.items() if isinstance(child, Pod)}
 
     def _ours(self, pod: Pod) -> bool:
@@ -219,42 +219,41 @@ class World:
         return owner is not None and owner.uid == self.job.uid
 
     def _pod(self, name: str) -> Pod:
-        """The pod of that name."""
         pod = self.truth["Pod", name]
-        assert isinstance(pod, Pod)  # noqa: S101 - the address says so
+        assert isinstance(pod, Pod)  # noqa: S101 - for the type checker
         return pod
 
     def change(self, name: str, **status: Any) -> None:
-        """A pod's status changes."""
+        """Change the status of a pod."""
         pod = self._pod(name)
         self.put(("Pod", name), replace(pod, status=replace(pod.status, **status)))
 
     def bind(self, name: str, node: str = "node-1") -> None:
-        """The scheduler puts a pod on a node."""
+        """The scheduler assigns a pod to a node."""
         pod = self._pod(name)
         if not pod.spec.node_name:
             self.put(("Pod", name), replace(pod, spec=replace(pod.spec, node_name=node)))
 
     def unplace(self, name: str) -> None:
-        """The scheduler finds no node for a pod, and says so; since when is not said again."""
+        """The scheduler reports that no node fits a pod. A second report keeps the time of the first."""
         pod = self._pod(name)
         if not pod.spec.node_name and not pod.status.conditions:
-            told = ObjectCondition("PodScheduled", "False", "Unschedulable", "0/2 nodes are available", self.clock)
-            self.change(name, conditions=(told,))
+            condition = ObjectCondition("PodScheduled", "False", "Unschedulable", "0/2 nodes are available", self.clock)
+            self.change(name, conditions=(condition,))
 
     def start(self, name: str, node: str = "node-1") -> None:
-        """The pod runs, or has an address and waits for the ConfigMap that it needs, or only holds a place."""
+        """Start a pod. It runs, or waits for a ConfigMap that it needs. A spare pod only reserves its place."""
         self.bind(name, node)
         if (self._pod(name).metadata.labels or {}).get(ATTEMPT) == SPARE:
             return
         address = self._pod(name).status.pod_ip or self._address()
-        told = self._told(name)
-        if isinstance(told, str):
-            waiting = Waiting("CreateContainerConfigError", told)
+        config = self._config(name)
+        if isinstance(config, str):
+            waiting = Waiting("CreateContainerConfigError", config)
             container = ContainerStatus(self.main, state=ContainerState(waiting=waiting))
             self.change(name, pod_ip=address, start_time=self.clock, container_statuses=(container,))
             return
-        self.read[self._pod(name).metadata.uid] = told
+        self.read[self._pod(name).metadata.uid] = config
         running = ContainerStatus(self.main, ready=True, state=ContainerState(running=Running(self.clock)))
         self.change(name, phase="Running", pod_ip=address, start_time=self.clock, container_statuses=(running,))
 
@@ -262,8 +261,8 @@ class World:
         self.addresses += 1
         return f"10.0.{self.addresses // 250}.{1 + self.addresses % 250}"
 
-    def _told(self, name: str) -> dict[str, str] | str:
-        """What a pod reads of its job's ConfigMap when it starts, or what a kubelet says if it cannot."""
+    def _config(self, name: str) -> dict[str, str] | str:
+        """The ConfigMap data that a starting pod reads, or the kubelet's error message if it is missing."""
         found: dict[str, str] = {}
         gates = {role.gate for role in self.job.roles if role.gate}
         body = self.server.bodies_of.get(self._pod(name).metadata.uid, {}) if gates else {}
@@ -286,20 +285,20 @@ class World:
         return None if child is None else self.server.bodies_of.get(_uid(child), {}).get("data", {})
 
     def exit(self, name: str, code: int = 0) -> None:
-        """The pod's container ends."""
+        """The container of a pod ends."""
         end = Terminated(code, reason="Error" if code else "Completed", finished_at=self.clock)
         ended = ContainerStatus(self.main, state=ContainerState(terminated=end))
         self.change(name, phase="Failed" if code else "Succeeded", container_statuses=(ended,))
 
     def crash(self, name: str, code: int = 1) -> None:
-        """The pod's container ends, and its kubelet will start it again: it waits out its back-off."""
+        """The container of a pod ends, and its kubelet waits for the back-off before it restarts it."""
         end = ContainerState(terminated=Terminated(code, reason="Error", finished_at=self.clock))
         waits = ContainerState(waiting=Waiting("CrashLoopBackOff", "back-off 10s restarting failed container"))
         crashed = ContainerStatus(self.main, restart_count=self._restarts(name), state=waits, last_state=end)
         self.change(name, container_statuses=(crashed,))
 
     def restart(self, name: str) -> None:
-        """Its kubelet starts the container again."""
+        """The kubelet restarts the container of a pod."""
         up = ContainerState(running=Running(self.clock))
         again = ContainerStatus(self.main, ready=True, restart_count=self._restarts(name) + 1, state=up)
         self.change(name, container_statuses=(again,))
@@ -309,63 +308,63 @@ class World:
 
     @property
     def main(self) -> str:
-        """What the container that counts is called."""
-        return next((name for role in self.job.roles for name in sorted(role.mains)), "main")
+        """The name of the main container."""
+        return next((name for role in self.job.roles for name in sorted(role.main_containers)), "main")
 
     def admit(self) -> None:
-        """The gang's scheduler lets the pods of its groups be made, where it is one that is asked first."""
+        """The gang scheduler admits all groups, if it is one that must admit a group before its pods are created."""
         gang = self.job.gang.at(self.site) if self.job.gang is not None else None
         for address, child in list(self.truth.items()):
-            if gang is not None and gang.admits and isinstance(child, Extra) and child.status is None:
-                self.put(address, replace(child, status=GroupStatus(min(gang.admits))))
+            if gang is not None and gang.admitting_phases and isinstance(child, Extra) and child.status is None:
+                self.put(address, replace(child, status=GroupStatus(min(gang.admitting_phases))))
 
     def evict(self, name: str) -> None:
-        """Preempted or drained."""
+        """The scheduler preempts a pod."""
         target = ObjectCondition("DisruptionTarget", "True", "PreemptionByScheduler")
         self.change(name, phase="Failed", conditions=(target,))
 
     def vanish(self, name: str) -> None:
-        """The pod object is gone: collected, or deleted without grace."""
+        """Remove a pod without a grace period."""
         self.put(("Pod", name), None)
 
     def reap(self) -> None:
-        """Kubelets of live nodes finish pods that are being deleted."""
+        """The kubelets of nodes that are ready remove the pods that are being deleted."""
         for name, pod in self.pods().items():
-            if pod.metadata.deletion_timestamp is not None and not self._dead(pod.spec.node_name):
+            if pod.metadata.deletion_timestamp is not None and not self._is_dead(pod.spec.node_name):
                 self.put(("Pod", name), None)
 
-    def _dead(self, node: str) -> bool:
+    def _is_dead(self, node: str) -> bool:
         if self.nodes is None or not node:
             return False
         known = self.nodes.get(node)
-        # Pods of a node that does not exist are collected by the cluster itself.
+        # The pod garbage collector removes the pods of a node that does not exist.
         return known is not None and not known.ready
 
     def lose_node(self, name: str) -> None:
-        """A node falls silent."""
+        """A node stops answering."""
         if self.nodes is not None:
             self.nodes = self.nodes | {name: factories.node(name, ready=False, since=self.clock)}
 
     def sicken_node(self, name: str) -> None:
-        """A detector says that the GPUs of a node have failed."""
+        """A detector reports that the GPUs of a node have failed."""
         if self.nodes is not None:
             self.nodes = self.nodes | {name: factories.node(name, since=self.clock, sick="XIDErrors")}
 
     def return_node(self, name: str) -> None:
-        """It answers again."""
+        """A node answers again."""
         if self.nodes is not None:
             self.nodes = self.nodes | {name: factories.node(name, since=self.clock)}
 
     def wait(self, seconds: float) -> None:
-        """Time passes; or is set back."""
+        """Move the clock; a negative number sets it back."""
         self.clock += timedelta(seconds=seconds)
 
     # -- until nothing changes -----------------------------------------------------------------------------------
 
     def settle(self, rounds: int = 200, place: str = "") -> Plan:
-        """Let the operator work, with a fair kubelet that only finishes what is being deleted, until it rests.
+        """Run passes until the operator has nothing more to do. Kubelets only remove pods that are being deleted.
 
-        With a place, there is room for all: whatever waits for a node is started there.
+        With `place`, all pods that wait for a node are started on the node of this name.
         """
         for _ in range(rounds):
             self.reap()
@@ -378,18 +377,18 @@ class World:
                 return plan
             if plan.empty and plan.wake is not None:
                 self.clock = max(self.clock, plan.wake)
-        raise AssertionError(f"no rest after {rounds} rounds: {self.plans[-3:]}")
+        raise AssertionError(f"the operator still acts after {rounds} rounds: {self.plans[-3:]}")
 
 
 def _uid(child: Child) -> str:
     return child.metadata.uid
 
 
-def _finished(work: Coroutine[Any, Any, None]) -> None:
-    """Run what waits for nothing but the world, without an event loop."""
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine that never waits, without an event loop."""
     try:
         work.send(None)
     except StopIteration:
         return
     work.close()
-    raise AssertionError("the operator waits for something that is not of this world")
+    raise AssertionError("the operator waits for something outside of the simulated world")

@@ -5,8 +5,8 @@ from typing import Any
 
 from driving import KindDriver
 from trainwright.kinds.aitrainingjob import AITRAININGJOB
-from trainwright.kinds.aitrainingjob.conditions import ENDS
-from trainwright.kinds.aitrainingjob.wire import MOST_CONDITIONS
+from trainwright.kinds.aitrainingjob.conditions import FINAL_PHASES
+from trainwright.kinds.aitrainingjob.wire import MAX_CONDITIONS
 from trainwright.kinds.base import Loaded
 from trainwright.model.child import ContainerState, ContainerStatus, ObjectCondition, Waiting
 from trainwright.model.job import Body
@@ -63,11 +63,11 @@ class Driver(KindDriver):
         conditions = self.rendered["conditions"] or []
         steps = [one for one in conditions if one["type"] != "Invalid"]
         assert "RestartReplicaName" in self.rendered
-        assert len(steps) <= MOST_CONDITIONS
+        assert len(steps) <= MAX_CONDITIONS
         assert [one["status"] for one in steps] == ["False"] * (len(steps) - 1) + ["True"] * bool(steps)
         assert self.rendered["phase"] == (steps[-1]["type"] if steps else "")
         assert all(one["reason"] == f"TrainingJob{one['type']}" for one in conditions)
-        assert ("endTime" in self.rendered) == (self.rendered["phase"] in ENDS)
+        assert ("endTime" in self.rendered) == (self.rendered["phase"] in FINAL_PHASES)
 
     @property
     def _rests(self) -> bool:

@@ -131,13 +131,13 @@ WARNED: dict[str, tuple[Body, str]] = {
     ),
     "no port with the prefix": (
         trainer(pod={"containers": [container(ports=[{"containerPort": 80}])]}),
-        f"{SPECS}.trainer.template.spec.containers[0].ports: no port is called aitj-…, so no peer is told of any; "
+        f"{SPECS}.trainer.template.spec.containers[0].ports: no port is called aitj-…, so its peers learn none; "
         "found one without a name; did you mean `aitj-80`?",
     ),
     "a restart policy in the template": (
         trainer(pod={"restartPolicy": "Always"}),
-        f"{SPECS}.trainer.template.spec.restartPolicy: the text 'Always' is overwritten with Never: restarts are the "
-        "controller's",
+        f"{SPECS}.trainer.template.spec.restartPolicy: the text 'Always' is overwritten with Never: only the "
+        "controller restarts pods",
     ),
     "exit codes that nobody listed": (
         trainer(restartPolicy="ExitCode"),
@@ -161,7 +161,7 @@ WARNED: dict[str, tuple[Body, str]] = {
     ),
     "a job that ends at once": (
         manifest(trainer=1, meta={"annotations": {"preempted": "x"}}),
-        "metadata.annotations: the annotation asks for the end Preempted: the job ends before anything is made",
+        "metadata.annotations: the annotation asks for the end Preempted: the job ends before it creates any pod",
     ),
     "a variable that no program can be started with": (
         trainer(1, maxReplicas=5000),
@@ -170,7 +170,8 @@ WARNED: dict[str, tuple[Body, str]] = {
     ),
     "a type whose variables are hidden": (
         manifest(TrainingJob=1),
-        f"{SPECS}.TrainingJob: its TRAININGJOB_PORTS are hidden by each container's own variable of that name",
+        f"{SPECS}.TrainingJob: its variable TRAININGJOB_PORTS is overridden by the container's own variable of that"
+        " name",
     ),
 }
 

@@ -216,7 +216,7 @@ def test_a_pod_that_the_server_refuses_is_said() -> None:
     assert last(world.go()) == (
         "Pending",
         "all pods are waiting for scheduling; pod demo-trainer-0 could not be created: AlreadyExists: pods "
-        '"demo-trainer-0" already exists, and is not this job\'s: nobody controls it; remove it, or give the job '
+        '"demo-trainer-0" already exists, and is not this job\'s: no controller owns it; remove it, or give the job '
         "another name",
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from genericjob_driver import Driver, aggregate, manifest, phases, replicas
 
-from trainwright.model.event import Emit, EventReason, plain
+from trainwright.model.event import Emit, EventReason, default_emit
 
 RULES: dict[str, Any] = {"successRules": [{"worker": [0]}], "failureRules": [{"worker": [0]}]}
 
@@ -120,7 +120,7 @@ def test_two_events_tell_of_a_job(code: int, moment: EventReason, message: str) 
     driver = Driver(manifest(**RULES)).running()
     driver.end("worker-0", code=code)
 
-    assert [plain(event) for plan in driver.plans for event in plan.events] == [
+    assert [default_emit(event) for plan in driver.plans for event in plan.events] == [
         Emit(EventReason.RUNNING, "demo is running."),
         Emit(moment, message, warning=bool(code)),
     ]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from trainwright.model.child import ObjectCondition
 from trainwright.model.job import Body
 from trainwright.model.meta import ATTEMPT
-from trainwright.model.units import counts, row
+from trainwright.model.units import parse_counts, parse_row
 from trainwright.testing.factories import later
 
 
@@ -158,7 +158,7 @@ def test_a_ledger_of_the_version_before_is_read(book: Body, charged: str) -> Non
     job = driver(9)
     old = {"name": "worker", "reached": 4, **book}
     job.document["status"]["trainwright"]["roles"] = [old]
-    attempt = {index: old.get("epoch", 0) + tries for index, tries in counts(old.get("retries", "")).items()}
+    attempt = {index: old.get("epoch", 0) + tries for index, tries in parse_counts(old.get("retries", "")).items()}
     for rank in range(4):
         pod = job.pod(f"worker-{rank}")
         labels = (pod.metadata.labels or {}) | {ATTEMPT: str(attempt.get(rank, old.get("epoch", 0)))}
@@ -169,7 +169,7 @@ def test_a_ledger_of_the_version_before_is_read(book: Body, charged: str) -> Non
     (new,) = status["trainwright"]["roles"]
     assert new.get("charged", "") == charged
     counted = old["restarts"].get("Exit", 0)
-    assert sum(row(charged).values()) == counted
+    assert sum(parse_row(charged).values()) == counted
     assert restart_count(status) == (counted or None)
 
 

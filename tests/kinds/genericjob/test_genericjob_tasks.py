@@ -19,7 +19,7 @@ from driving import LARGEST_STATUS
 from trainwright.core.reconcile import reconcile
 from trainwright.kinds.base import load
 from trainwright.kinds.genericjob import GENERICJOB, wire
-from trainwright.kinds.genericjob.status import MOST_CONTAINERS, MOST_LISTED, _chosen
+from trainwright.kinds.genericjob.status import MAX_LISTED_CONTAINERS, MAX_LISTED_REPLICAS, _listed
 from trainwright.model.cause import LONGEST_MESSAGE, Cause, CauseKind, brief
 from trainwright.model.child import ContainerStatus, Observed, Pod, PodSpec, PodStatus
 from trainwright.model.job import Body
@@ -27,7 +27,7 @@ from trainwright.model.ledger import KEPT_FAILURES, Failure, Hold, Ledger, Phase
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, KIND, ROLE, Meta
 from trainwright.model.plan import ReplicaState, State
 from trainwright.model.site import Site
-from trainwright.model.units import spell, spell_counts
+from trainwright.model.units import format_counts, format_indexes
 from trainwright.testing import factories
 from trainwright.testing.factories import NOW, UID, later
 
@@ -252,7 +252,7 @@ def test_trouble_is_listed_before_what_runs_well(worst: str) -> None:
     better = words[words.index(worst) - 1]
     lines = {"worker": [(ReplicaState(rank, 0, State.RUNNING), better if rank < 256 else worst) for rank in range(258)]}
 
-    assert _chosen(lines) == {("worker", rank) for rank in (*range(254), 256, 257)}
+    assert _listed(lines) == {("worker", rank) for rank in (*range(254), 256, 257)}
 
 
 # -- ten thousand replicas in the worst state there is -----------------------------------------------------------------
@@ -297,12 +297,12 @@ def huge(letter: str = "x", base: int = 10, deciding: int = 0) -> tuple[Body, Ob
     )
     book = RoleLedger(
         TYPE,
-        retries=spell_counts(tries),
+        retries=format_counts(tries),
         restarts={CauseKind.EXIT.value: 70_000, CauseKind.DISRUPTED.value: sum(tries.values()) - 70_000},
-        succeeded=spell(succeeded),
-        failed=spell(failed),
+        succeeded=format_indexes(succeeded),
+        failed=format_indexes(failed),
         reached=COUNT,
-        holds=tuple(Hold(later(100 + group), spell(held[group::32])) for group in range(32)),
+        holds=tuple(Hold(later(100 + group), format_indexes(held[group::32])) for group in range(32)),
     )
     failures = (Failure(TYPE, rank, f"{JOB}-{TYPE}-{rank}", base, NOW, cause) for rank in failed[-KEPT_FAILURES:])
     ledger = Ledger(Phase.RUNNING, 1, (book,), failures=tuple(failures))
@@ -335,9 +335,9 @@ def test_ten_thousand_replicas_in_the_worst_state_keep_a_small_status(letter: st
     assert status["phase"] == "Running"
     assert status["aggregate"] == aggregate(succeeded=3334, failed=3333, creating=3333)
     assert restart_count(status, TYPE) == 70_000
-    assert len(status["tasks"][0]["replicas"]) == MOST_LISTED == 256
+    assert len(status["tasks"][0]["replicas"]) == MAX_LISTED_REPLICAS == 256
     assert {one["phase"] for one in status["tasks"][0]["replicas"]} == {"Failed"}
-    assert sum(len(one["containers"]) for one in status["tasks"][0]["replicas"]) == MOST_CONTAINERS == 256
+    assert sum(len(one["containers"]) for one in status["tasks"][0]["replicas"]) == MAX_LISTED_CONTAINERS == 256
     assert msgspec.json.decode(encoded, type=wire.GenericJobStatus).trainwright == plan.status.ledger
     assert load(GENERICJOB, document | {"status": status}).errors == ()
     assert len(encoded) < LARGEST_STATUS

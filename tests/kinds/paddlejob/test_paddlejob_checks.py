@@ -49,9 +49,9 @@ def test_refused(spec: dict[str, Any], path: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "path", "text"),
     [
-        ({"worker": 1, "withGloo": 1}, "spec.withGloo", "nobody to meet at"),
-        ({"worker": 1, "elastic": 0}, "spec.elastic", "0 means elastic as any number does"),
-        ({"worker": 1, "ps": 1, "elastic": 1}, "spec.elastic", "not used"),
+        ({"worker": 1, "withGloo": 1}, "spec.withGloo", "Gloo needs a parameter server"),
+        ({"worker": 1, "elastic": 0}, "spec.elastic", "0 makes the job elastic"),
+        ({"worker": 1, "ps": 1, "elastic": 1}, "spec.elastic", "has no effect"),
         ({"worker": role(1, requests=1)}, "spec.worker.requests", "only the workers of an elastic job"),
         ({"worker": role(1, requests=2), "elastic": 1}, "spec.worker.replicas", "an elastic job runs with 2"),
         ({"worker": role(5, limits=4), "elastic": 1}, "spec.worker.replicas", "an elastic job runs with 4"),
@@ -60,7 +60,11 @@ def test_refused(spec: dict[str, Any], path: str, text: str) -> None:
             "spec.schedulingPolicy.minAvailable",
             "never admitted",
         ),
-        ({"worker": 1, "runPolicy": {"successPolicy": "Workers"}}, "spec.runPolicy.successPolicy", "the same as All"),
+        (
+            {"worker": 1, "runPolicy": {"successPolicy": "Workers"}},
+            "spec.runPolicy.successPolicy",
+            "the job has only workers",
+        ),
         ({"worker": 7000}, "spec.worker.replicas", "5954 are safe"),
         ({"worker": 7000, "intranet": "Service"}, "spec.worker.replicas", "4851 are safe"),
         (
@@ -71,10 +75,10 @@ def test_refused(spec: dict[str, Any], path: str, text: str) -> None:
         (
             {"worker": role(1, pod={"hostNetwork": True})},
             "spec.worker.template.spec.hostNetwork",
-            "`intranet: Host` gives each its own",
+            "`intranet: Host` gives each pod its own ports",
         ),
         ({"worker": env("POD_IP")}, "spec.worker.template.spec.containers[0].env[0]", "whose value comes after"),
-        ({"worker": env("A", "PADDLE_PORT")}, "spec.worker.template.spec.containers[0].env[1]", "told something else"),
+        ({"worker": env("A", "PADDLE_PORT")}, "spec.worker.template.spec.containers[0].env[1]", "overrides the value"),
         ({"worker": 1, "sampleSetRef": {"name": "x"}}, "spec.sampleSetRef", "unknown field"),
     ],
     ids=str,

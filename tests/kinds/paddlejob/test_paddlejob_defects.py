@@ -146,7 +146,7 @@ def test_08_the_container_called_paddle_is_told_wherever_it_stands() -> None:
     assert (world.env("worker-1", 0), world.env("worker-1", 1)["PADDLE_TRAINER_ID"]) == ({}, "1")
     assert "PADDLE_TRAINER_ID" in first.env("worker-0", 0)
     assert (
-        "so the first of them, 'a', is told"
+        "so the first one, 'a', gets the peers' addresses"
         in problems(worker=role(1, pod={"containers": [container("a"), container("b")]}))[
             "spec.worker.template.spec.containers"
         ]
@@ -266,7 +266,7 @@ def test_16_nothing_is_made_for_a_job_that_is_being_deleted_and_the_old_finalize
     assert world.document["metadata"]["finalizers"] == ["somebody.else/s"]
     assert world.phase == "Terminating"
     assert world.step().empty
-    assert PADDLEJOB.outlived == ("finalizers.paddlepaddle.org",)
+    assert PADDLEJOB.obsolete_finalizers == ("finalizers.paddlepaddle.org",)
     broken = load(PADDLEJOB, document | {"spec": {}}).job
     assert (bool(broken.invalid), broken.finalizers) == (True, ("somebody.else/s",)), "also of a job that cannot run"
 
@@ -310,7 +310,7 @@ def test_19_a_job_without_workers_is_refused_and_a_role_of_nobody_is_not_waited_
 
 def test_20_elastic_without_workers_is_refused_and_with_servers_everybody_keeps_the_configmap() -> None:
     assert "spec.worker" in problems(elastic=1)
-    assert "not used" in problems(**PS, elastic=1)["spec.elastic"]
+    assert "has no effect" in problems(**PS, elastic=1)["spec.elastic"]
     world = Driver(manifest(**PS, elastic=1))
     world.run()
 
@@ -387,7 +387,7 @@ def test_25_conditions_have_reasons_and_events_name_what_they_are_about() -> Non
 
     assert world.conditions == {"Running": ("False", "PodFailed"), "Failed": ("True", "PodFailed")}
     assert "demo-worker-1: container main exited with code 3" in world.status["conditions"][-1]["message"]
-    assert [(emit.reason or str(emit.moment), emit.source) for emit in world.told] == [
+    assert [(emit.reason or str(emit.event_reason), emit.source) for emit in world.told] == [
         ("Running", "paddlejob-controller"),
         ("Failed", "paddlejob-controller"),
     ]

@@ -8,7 +8,7 @@ from paddlejob_driver import Driver, container, manifest, role
 
 from trainwright.kinds.base import load
 from trainwright.kinds.paddlejob import PADDLEJOB
-from trainwright.kinds.paddlejob.wire import MOST_REFS
+from trainwright.kinds.paddlejob.wire import MAX_REFS
 from trainwright.model.event import EventReason
 from trainwright.model.ledger import Phase
 from trainwright.model.meta import ADOPT
@@ -83,7 +83,7 @@ def test_a_huge_job_lists_some_of_its_pods_and_counts_all() -> None:
     world = Driver(manifest(worker=600))
     world.run()
 
-    assert (world.status["worker"]["running"], len(world.status["worker"]["refs"])) == (600, MOST_REFS)
+    assert (world.status["worker"]["running"], len(world.status["worker"]["refs"])) == (600, MAX_REFS)
 
 
 def test_counts_outlive_the_pods_that_are_cleaned_up() -> None:
@@ -145,7 +145,7 @@ def test_a_container_called_paddle_decides_beside_others() -> None:
 
     assert world.main == "paddle"
     (single,) = load(PADDLEJOB, manifest(worker=1)).job.roles
-    assert single.mains == frozenset()
+    assert single.main_containers == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_workers_that_paddles_launcher_would_take_for_one_are_told_of(
     world.run()
 
     assert world.phase == "Running"
-    said = next(emit for emit in world.told if emit.moment is EventReason.RUNNING)
+    said = next(emit for emit in world.told if emit.event_reason is EventReason.RUNNING)
     assert said.warning is warned
     assert ("worker-0 and worker-1 share the address 10.0.0.7" in said.message) is warned
     assert said.message.startswith("demo is running.")
@@ -184,7 +184,7 @@ def test_a_change_of_size_is_told_and_is_no_restart() -> None:
     world.scale("worker", 3)
     world.run()
 
-    assert [str(emit.moment) for emit in world.told] == ["Running", "Scaled"]
+    assert [str(emit.event_reason) for emit in world.told] == ["Running", "Scaled"]
     assert [book["restarts"] for book in world.status["trainwright"]["roles"] if "restarts" in book] == []
 
 

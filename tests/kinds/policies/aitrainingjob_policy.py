@@ -11,6 +11,7 @@ from trainwright.kinds.aitrainingjob import AITRAININGJOB, policies
 from trainwright.kinds.aitrainingjob.wire import AITrainingJobSpec, ReplicaSpec
 from trainwright.kinds.base import load
 from trainwright.model.job import Body, CleanUp, Job, RequestedEnd, Restart
+from trainwright.model.meta import ObjectMeta
 from trainwright.model.rule import Rule
 from trainwright.testing.factories import UID
 
@@ -96,11 +97,11 @@ def ending(annotations: Mapping[str, str]) -> RequestedEnd | None:
 
 
 def clean_up(policy: str) -> CleanUp:
-    return policies.lifecycle(_spec(AITrainingJob({"a": Replicas()}, clean_pod_policy=policy)), None).clean
+    return policies.lifecycle(_spec(AITrainingJob({"a": Replicas()}, clean_pod_policy=policy)), ObjectMeta()).clean
 
 
 def compiled(job: AITrainingJob) -> Job:
-    """The job in the one model."""
+    """The job in the internal model."""
     loaded = load(AITRAININGJOB, manifest(job))
     assert loaded.errors == ()
     return loaded.job

@@ -41,7 +41,7 @@ from trainwright.testing.world import World
 
 A, B = (Atom(name, Which.EVERY, Result.SUCCEEDED) for name in "ab")
 NODES = ("trainer-0", "trainer-1", "trainer-2", "spare")
-LISTED = Restart(codes=((137, 137), (128, 128)), beside=False, scope=RestartScope.JOB, shared=True)
+LISTED = Restart(codes=((137, 137), (128, 128)), retries_other_containers=False, scope=RestartScope.JOB, shared=True)
 
 
 def trainers(**more: object) -> AITrainingJob:

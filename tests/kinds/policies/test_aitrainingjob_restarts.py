@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AITrainingJob's restarts in the one model: six policies, exit codes, scopes, limits, and what it does better."""
+"""AITrainingJob's restarts in the internal model: six policies, exit codes, scopes, limits, and what it does better."""
 
 import pytest
 from aitrainingjob_policy import AITrainingJob, Replicas, compiled

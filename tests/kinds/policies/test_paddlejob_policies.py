@@ -111,7 +111,7 @@ def test_restart_and_resize_compile(
     assert worker.restart == Restart(causes=REPLACED, codes=((101, 102),), free=FREE, scope=scope)
     assert worker.resize is resize
     assert worker.service is (intranet == "Service")
-    assert worker.hosted is (intranet == "Host")
+    assert worker.uses_host_ports is (intranet == "Host")
     assert worker.gate == ("" if elastic else "job")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFJob in the one model: what each policy compiles to, and the verdict when it is driven through the world."""
+"""TFJob in the internal model: what each policy compiles to, and the verdict when it is driven through the world."""
 
 import pytest
 from msgspec.structs import replace
@@ -275,7 +275,7 @@ def test_replicas_0_is_nothing() -> None:
 
 def with_sidecar(policy: str) -> Role:
     """The kubelet restarts in place what the policy says; under ExitCode the controller alone does."""
-    role = factories.role("Worker", 1, restart=restart(policy), mains=frozenset({"tensorflow"}))
+    role = factories.role("Worker", 1, restart=restart(policy), main_containers=frozenset({"tensorflow"}))
     return replace(role, template={"spec": {"restartPolicy": "Never" if policy == "ExitCode" else policy}})
 
 

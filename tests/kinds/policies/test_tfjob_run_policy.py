@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFJob's run policy in the one model: backoffLimit, cleanPodPolicy, deadline, time to live, suspension."""
+"""TFJob's run policy in the internal model: backoffLimit, cleanPodPolicy, deadline, time to live, suspension."""
 
 import pytest
 from scenario import (

@@ -10,6 +10,7 @@ from trainwright.kinds.base import load
 from trainwright.kinds.tfjob import TFJOB, policies
 from trainwright.kinds.tfjob.wire import RunPolicy, TFJobSpec
 from trainwright.model.job import Body, CleanUp, Job, Restart
+from trainwright.model.meta import ObjectMeta
 from trainwright.model.rule import Rule
 from trainwright.testing.factories import UID
 
@@ -73,11 +74,12 @@ def restart(policy: str) -> Restart:
 
 
 def clean_up(policy: str) -> CleanUp:
-    return policies.lifecycle(msgspec.convert({"cleanPodPolicy": policy}, RunPolicy)).clean
+    spec = TFJobSpec({}, run_policy=msgspec.convert({"cleanPodPolicy": policy}, RunPolicy))
+    return policies.lifecycle(spec, ObjectMeta()).clean
 
 
 def compiled(job: TFJob) -> Job:
-    """The job in the one model."""
+    """The job in the internal model."""
     loaded = load(TFJOB, manifest(job))
     assert loaded.errors == ()
     return loaded.job

@@ -234,7 +234,7 @@ CASES: dict[str, tuple[Body, list[Problem]]] = {
         [
             warning(
                 f"{SPECS}.worker.restartPolicy",
-                "Always restarts Worker also after success, so the job never succeeds by itself",
+                "Always restarts Worker also after success, so the job never succeeds",
                 "OnFailure",
             )
         ],
@@ -298,7 +298,7 @@ CASES: dict[str, tuple[Body, list[Problem]]] = {
         [
             warning(
                 "spec.cleanPodPolicy",
-                "the text 'All' is passed over: spec.runPolicy.cleanPodPolicy says the text 'None'",
+                "the text 'All' is ignored: spec.runPolicy.cleanPodPolicy is the text 'None'",
             )
         ],
     ),

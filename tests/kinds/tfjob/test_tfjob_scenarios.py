@@ -321,7 +321,7 @@ def test_an_edit_that_makes_no_sense(role: str, count: int, expected: str) -> No
 
 def test_the_state_in_one_word_is_the_last_condition_that_holds() -> None:
     driver = Driver(manifest(Worker=1), site=Site())
-    words = [TFJOB.word({}), TFJOB.word(driver.go()), TFJOB.word(driver.start_all()), TFJOB.word(driver.suspend())]
+    states = [{}, driver.go(), driver.start_all(), driver.suspend()]
 
-    assert words == ["", "Created", "Running", "Suspended"]
-    assert TFJOB.word(driver.suspend(False)) == "Created"
+    assert [TFJOB.phase_of(state) for state in states] == ["", "Created", "Running", "Suspended"]
+    assert TFJOB.phase_of(driver.suspend(False)) == "Created"

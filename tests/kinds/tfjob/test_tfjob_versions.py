@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tfjob_driver import Driver, conditions, manifest, policy, replicas
 
-from trainwright.kinds.base import load, stamped, stored
+from trainwright.kinds.base import load, stored, with_defaults
 from trainwright.kinds.registry import find
 from trainwright.kinds.tfjob import TFJOB
 from trainwright.model.job import Body, CleanPods
@@ -142,11 +142,11 @@ def test_a_document_of_another_version_is_left_as_it_is() -> None:
 def test_stamps_fill_what_is_not_said_and_nothing_else(document: Body, expected: Body) -> None:
     before = repr(document)
 
-    assert stamped(document, {"spec.own.a": "x", "spec.many.*.b": "z"}) == expected
+    assert with_defaults(document, {"spec.own.a": "x", "spec.many.*.b": "z"}) == expected
     assert repr(document) == before
 
 
 def test_what_needs_no_stamp_is_shared() -> None:
     document = {"spec": {"own": {"a": "y"}}}
 
-    assert stamped(document, {"spec.own.a": "x"}) is document
+    assert with_defaults(document, {"spec.own.a": "x"}) is document

@@ -28,7 +28,9 @@ from trainwright.runtime.ports import PODS, Cluster, Resource, WallClock
 NODE = "node-0"
 WHOLE = PODS.whole()
 #: Kubernetes' waits, a hundred times as fast.
-PACE = AgentDelays(backoff=0.1, longest=0.4, retry=0.1, unavailable=0.02, patience=0.1, least_grace=0.2)
+PACE = AgentDelays(
+    restart_backoff=0.1, max_restart_backoff=0.4, config_retry=0.1, api_retry=0.02, max_api_retry=0.1, min_grace=0.2
+)
 
 
 def settings(folder: Path, **more: Any) -> AgentSettings:
@@ -40,7 +42,7 @@ def settings(folder: Path, **more: Any) -> AgentSettings:
         cwd=str(folder),
         capacity={"cpu": "4", "memory": "8Gi", "pods": "110"},
         passed=passed(os.environ),
-        pace=PACE,
+        delays=PACE,
     )
     return replace(given, **more)
 
@@ -66,7 +68,7 @@ class Place:
         self.store = store
         self.agent = agent
         self.notices = notices
-        self.folder = Path(agent.means.settings.folder)
+        self.folder = Path(agent.context.settings.folder)
 
     def create(self, resource: Resource, body: Body) -> Body:
         return self.store.create(resource.whole(), body)

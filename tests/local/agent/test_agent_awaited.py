@@ -19,7 +19,7 @@ from trainwright.node import watches
 from trainwright.runtime.ports import CONFIG_MAPS, EVERYTHING, ListPage, Resource, Selection, WallClock
 
 #: So long that a pod which is not woken is late.
-SLOW = replace(PACE, retry=60.0)
+SLOW = replace(PACE, config_retry=60.0)
 NEEDS: dict[str, Any] = {"envFrom": [{"configMapRef": {"name": "peers"}}]}
 
 
@@ -29,7 +29,7 @@ def peers(data: dict[str, str], labels: dict[str, str] | None = None) -> Body:
 
 
 async def test_a_pod_waits_with_its_address_known_and_starts_as_soon_as_the_map_is_there(tmp_path: Path) -> None:
-    async with place(tmp_path, pace=SLOW) as node:
+    async with place(tmp_path, delays=SLOW) as node:
         for name in ("one", "two"):
             node.run(container("echo $PEERS", **NEEDS), name=name)
         status = await node.until(lambda status: waiting(status).get("reason") == "CreateContainerConfigError", "one")
@@ -47,7 +47,7 @@ async def test_a_pod_waits_with_its_address_known_and_starts_as_soon_as_the_map_
 
 async def test_a_map_without_the_key_that_is_needed_is_waited_for_too(tmp_path: Path) -> None:
     key = {"name": "WORLD", "valueFrom": {"configMapKeyRef": {"name": "peers", "key": "now"}}}
-    async with place(tmp_path, pace=SLOW) as node:
+    async with place(tmp_path, delays=SLOW) as node:
         node.create(CONFIG_MAPS, peers({"before": "x"}))
         node.run(container("echo $WORLD", env=[key]))
         await node.until(lambda status: "has no key 'now'" in waiting(status).get("message", ""))
@@ -58,7 +58,7 @@ async def test_a_map_without_the_key_that_is_needed_is_waited_for_too(tmp_path: 
 
 
 async def test_a_map_that_goes_and_comes_is_read_as_it_is_then(tmp_path: Path) -> None:
-    async with place(tmp_path, pace=SLOW) as node:
+    async with place(tmp_path, delays=SLOW) as node:
         node.create(CONFIG_MAPS, peers({"PEERS": "old"}))
         node.run(container("echo $PEERS", **NEEDS), name="before")
         await node.phase("Succeeded", "before")
@@ -107,7 +107,7 @@ async def test_where_the_watch_is_not_allowed_it_is_asked_for_once_and_pods_look
 @pytest.mark.parametrize("more", [{}, NEEDS])
 async def test_a_pod_that_is_deleted_while_it_waits_goes(tmp_path: Path, more: dict[str, Any]) -> None:
     secret = [*more.get("envFrom", ()), {"secretRef": {"name": "none"}}]
-    async with place(tmp_path, pace=SLOW) as node:
+    async with place(tmp_path, delays=SLOW) as node:
         node.run(container("exit 0", envFrom=secret))
         await node.until(lambda status: waiting(status).get("reason") == "CreateContainerConfigError")
         node.delete(grace=0)
@@ -128,7 +128,7 @@ class ByName(LocalCluster):
 
 
 async def test_on_a_cluster_each_map_is_watched_by_its_name(tmp_path: Path) -> None:
-    async with place(tmp_path, cluster=ByName, pace=SLOW, kubelet=True) as node:
+    async with place(tmp_path, cluster=ByName, delays=SLOW, kubelet=True) as node:
         for name in ("one", "two"):
             node.run(container("echo $PEERS", **NEEDS), name=name)
             await node.until(lambda status: waiting(status).get("reason") == "CreateContainerConfigError", name)
@@ -142,13 +142,13 @@ async def test_on_a_cluster_each_map_is_watched_by_its_name(tmp_path: Path) -> N
 
 
 async def test_the_watch_of_a_name_ends_some_time_after_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watches, "_LINGER", 0.05)
+    monkeypatch.setattr(watches, "_IDLE_WATCH_SECONDS", 0.05)
     one = watches.ConfigMapWaiter(LocalCluster(Store(WallClock())), PACE, by_name=True)
     key = Key("space", "peers")
-    await one.change({key: 0}, 0.1)
-    assert key in one._watches
-    await one.change({key: 0}, 0.1)
-    assert key in one._watches
+    await one.wait_changed({key: 0}, 0.1)
+    assert key in one._name_watches
+    await one.wait_changed({key: 0}, 0.1)
+    assert key in one._name_watches
     await asyncio.sleep(0.2)
-    assert key not in one._watches
+    assert key not in one._name_watches
     await one.close()

@@ -17,7 +17,7 @@ from trainwright.local.storage.store import Store
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.units import rfc3339
-from trainwright.node.context import AgentContext, OnceNotices, StatusReports
+from trainwright.node.context import AgentContext, OnceNotices, StatusWriter
 from trainwright.node.link import SupervisorLink
 from trainwright.node.pod_devices import NodeDevices
 from trainwright.node.watches import ConfigMapWaiter
@@ -48,7 +48,7 @@ def accompany(pod: Body, store: Store, clock: Clock, folder: Path) -> PodWorker:
     """Look after the pod. Its containers wait for an earlier pod of its name: no supervisor is needed."""
     given = settings(folder)
     cluster = LocalCluster(store)
-    reports, awaited = StatusReports(cluster, given.pace, print), ConfigMapWaiter(cluster, given.pace)
+    reports, awaited = StatusWriter(cluster, given.delays, print), ConfigMapWaiter(cluster, given.delays)
     nothing = cast("SupervisorLink", None)
     means = AgentContext(
         cluster, nothing, clock, given, reports, NodeDevices(given.devices), OnceNotices(print), awaited

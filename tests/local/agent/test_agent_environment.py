@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from trainwright.node.environment import EnvironmentInput, PodFacts, command, expand, passed, variables
-from trainwright.node.sources import CONFIG_MAP, SECRET, Unconfigured, named
+from trainwright.node.sources import CONFIG_MAP, SECRET, ContainerConfigError, referenced_by
 
 FACTS = PodFacts("node-0", "10.129.0.5", "127.0.0.1", {"cpu": "3500m", "memory": "8Gi"})
 POD: dict[str, Any] = {
@@ -186,13 +186,13 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("container", "text"), REFUSALS.values(), ids=REFUSALS.keys())
 def test_what_cannot_be_had_is_refused_with_its_path(container: dict[str, Any], text: str) -> None:
-    with pytest.raises(Unconfigured) as refusal:
+    with pytest.raises(ContainerConfigError) as refusal:
         variables(subject(container))
     assert str(refusal.value).startswith(text)
 
 
 def test_the_nearest_field_is_named() -> None:
-    with pytest.raises(Unconfigured, match=r"did you mean `status\.podIP`"):
+    with pytest.raises(ContainerConfigError, match=r"did you mean `status\.podIP`"):
         variables(subject(env=[{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "status.podIp"}}}]))
 
 
@@ -203,7 +203,7 @@ def test_what_is_given_replaces_what_the_pod_says_and_can_be_referred_to() -> No
         {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "absent", "key": "x"}}},
     ]
     one = replace(
-        subject(env=env, envFrom=[{"configMapRef": {"name": "config"}}]), given={"A": "1$(B)", "KEY": "k", "a": "9"}
+        subject(env=env, envFrom=[{"configMapRef": {"name": "config"}}]), overrides={"A": "1$(B)", "KEY": "k", "a": "9"}
     )
 
     assert variables(one) == {"A": "1$(B)", "a": "9", "b": "2", "KEY": "k", "B": "1$(B)-9-k"}
@@ -216,7 +216,7 @@ def test_a_command_line_is_expanded_from_the_variables_alone() -> None:
 
 @pytest.mark.parametrize("container", [{}, {"args": ["x"]}, {"command": []}], ids=["none", "args only", "empty"])
 def test_a_missing_command_is_refused(container: dict[str, Any]) -> None:
-    with pytest.raises(Unconfigured, match=r"^spec\.containers\[0\]\.command: missing"):
+    with pytest.raises(ContainerConfigError, match=r"^spec\.containers\[0\]\.command: missing"):
         command(subject(container), {})
 
 
@@ -234,5 +234,5 @@ def test_only_what_is_referred_to_is_asked_for() -> None:
         "envFrom": [{"configMapRef": {"name": "config"}}],
         "volumeMounts": [{"name": "v", "mountPath": "/v"}],
     }
-    assert named(pod, container) == {(SECRET, "token"), (CONFIG_MAP, "config"), (SECRET, "s")}
-    assert named(pod, {"command": ["true"]}) == set()
+    assert referenced_by(pod, container) == {(SECRET, "token"), (CONFIG_MAP, "config"), (SECRET, "s")}
+    assert referenced_by(pod, {"command": ["true"]}) == set()

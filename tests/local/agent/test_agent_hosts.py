@@ -103,14 +103,14 @@ def service(name: str, selects: str) -> dict[str, Any]:
 
 async def test_the_file_holds_all_that_was_there_before_the_pod_and_follows_what_comes(tmp_path: Path) -> None:
     store = Store(WallClock())
-    hosts = HostsFiles(LocalCluster(store), tmp_path / "hosts", settings(tmp_path, pace=AgentDelays()))
+    hosts = HostsFiles(LocalCluster(store), tmp_path / "hosts", settings(tmp_path, delays=AgentDelays()))
     await hosts.start()
     try:
         store.create(PODS.whole(), pod("early", "10.0.0.1"))
         store.create(SERVICES.whole(), service("front", "early"))
         mine = store.create(PODS.whole(), pod("mine", "10.0.0.2"))
 
-        path = Path(await hosts.settled(mine))
+        path = Path(await hosts.file_for(mine))
         lines = body(path.read_text())
         assert sorted(lines) == [
             "10.0.0.1\t" + FORMS.format("early"),
@@ -145,13 +145,13 @@ class Slow(LocalCluster):
 
 async def test_all_names_are_there_in_time_even_if_the_watches_are_behind(tmp_path: Path) -> None:
     store = Store(WallClock())
-    hosts = HostsFiles(Slow(store), tmp_path, settings(tmp_path, pace=AgentDelays()))
+    hosts = HostsFiles(Slow(store), tmp_path, settings(tmp_path, delays=AgentDelays()))
     await hosts.start()
     try:
         await asyncio.sleep(0.05)
         store.create(PODS.whole(), pod("early", "10.0.0.1"))
         store.create(SERVICES.whole(), service("front", "mine"))
-        path = await hosts.settled(store.create(PODS.whole(), pod("mine", "10.0.0.2")))
+        path = await hosts.file_for(store.create(PODS.whole(), pod("mine", "10.0.0.2")))
         assert f"10.0.0.1\t{FORMS.format('early')}" in Path(path).read_text()
         assert f"10.0.0.2\t{FORMS.format('front')}" in Path(path).read_text()
     finally:
@@ -160,12 +160,12 @@ async def test_all_names_are_there_in_time_even_if_the_watches_are_behind(tmp_pa
 
 async def test_each_namespace_has_a_file_of_its_own(tmp_path: Path) -> None:
     store = Store(WallClock())
-    hosts = HostsFiles(LocalCluster(store), tmp_path, settings(tmp_path, pace=AgentDelays()))
+    hosts = HostsFiles(LocalCluster(store), tmp_path, settings(tmp_path, delays=AgentDelays()))
     await hosts.start()
     try:
         one = store.create(PODS.whole(), pod("one", "10.0.0.1"))
         two = store.create(PODS.whole(), pod("two", "10.0.0.2", "b"))
-        first, second = await asyncio.gather(hosts.settled(one), hosts.settled(two))
+        first, second = await asyncio.gather(hosts.file_for(one), hosts.file_for(two))
         assert (first, second) == (str(tmp_path / "a"), str(tmp_path / "b"))
         await settle(lambda: "10.0.0.2\ttwo.b two.b.svc" in Path(first).read_text())
         assert "10.0.0.2\ttwo two.b two.b.svc" in Path(second).read_text()
@@ -176,16 +176,16 @@ async def test_each_namespace_has_a_file_of_its_own(tmp_path: Path) -> None:
 
 async def test_changes_that_matter_to_no_name_are_no_write(tmp_path: Path) -> None:
     store = Store(WallClock())
-    hosts = HostsFiles(LocalCluster(store), tmp_path, settings(tmp_path, pace=AgentDelays()))
+    hosts = HostsFiles(LocalCluster(store), tmp_path, settings(tmp_path, delays=AgentDelays()))
     await hosts.start()
     try:
-        path = Path(await hosts.settled(store.create(PODS.whole(), pod("one", "10.0.0.1"))))
+        path = Path(await hosts.file_for(store.create(PODS.whole(), pod("one", "10.0.0.1"))))
         before = path.stat().st_mtime_ns
         store.patch(PODS.whole(), Key("a", "one"), {"status": {"phase": "Running"}}, status=True)
         await asyncio.sleep(0.08)
         assert path.stat().st_mtime_ns == before
-        assert hosts._turn is not None
-        assert hosts._turn.done()
+        assert hosts._write_task is not None
+        assert hosts._write_task.done()
     finally:
         await hosts.close()
 
@@ -220,7 +220,7 @@ def slice_of(service: str, *endpoints: dict[str, Any], name: str = "") -> dict[s
 
 async def test_on_a_cluster_names_lead_to_where_pods_are_and_services_to_ready_ones(tmp_path: Path) -> None:
     store = Store(WallClock())
-    hosts = HostsFiles(LocalCluster(store), tmp_path / "hosts", settings(tmp_path, pace=AgentDelays(), kubelet=True))
+    hosts = HostsFiles(LocalCluster(store), tmp_path / "hosts", settings(tmp_path, delays=AgentDelays(), kubelet=True))
     await hosts.start()
     try:
         put(store, given("ready", "10.0.0.1"))
@@ -232,7 +232,7 @@ async def test_on_a_cluster_names_lead_to_where_pods_are_and_services_to_ready_o
         early["spec"]["publishNotReadyAddresses"] = True
         store.create(SERVICES.whole(), early)
         mine = put(store, given("mine", "", phase="Pending"))
-        path = Path(await hosts.settled(mine, "10.0.0.9"))
+        path = Path(await hosts.file_for(mine, "10.0.0.9"))
         assert set(body(path.read_text())) == {
             "10.0.0.1\t" + FORMS.format("ready"),
             "10.0.0.1\t" + FORMS.format("to-ready"),
@@ -249,7 +249,7 @@ async def test_on_a_cluster_names_lead_to_where_pods_are_and_services_to_ready_o
 
 async def test_pods_of_other_nodes_are_known_by_the_services_that_lead_to_them(tmp_path: Path) -> None:
     store = Store(WallClock())
-    hosts = HostsFiles(LocalCluster(store), tmp_path / "hosts", settings(tmp_path, pace=AgentDelays(), kubelet=True))
+    hosts = HostsFiles(LocalCluster(store), tmp_path / "hosts", settings(tmp_path, delays=AgentDelays(), kubelet=True))
     await hosts.start()
     try:
         far = endpoint("far", "10.1.0.1", hostname="first")
@@ -258,7 +258,7 @@ async def test_pods_of_other_nodes_are_known_by_the_services_that_lead_to_them(t
         store.create(SLICES, slice_of("inside", far, starting, own, api))
         store.create(SLICES, slice_of("front", endpoint("far", "10.1.0.1")))
         store.create(SLICES, slice_of("starting", starting))
-        path = Path(await hosts.settled(put(store, given("mine", "")), "10.0.0.9"))
+        path = Path(await hosts.file_for(put(store, given("mine", "")), "10.0.0.9"))
         await settle(lambda: "front" in path.read_text() and "starting" in path.read_text())
         host = FORMS.format("far") + " " + FORMS.format("first.inside") + " first"
         assert sorted(body(path.read_text())) == [
@@ -286,16 +286,18 @@ class OwnPodsOnly(LocalCluster):
 
 async def test_a_node_that_may_see_nothing_else_knows_its_own_pods_and_says_what_is_missing(tmp_path: Path) -> None:
     store, told = Store(WallClock()), list[str]()
-    quick = AgentDelays(unavailable=0.01)
+    quick = AgentDelays(api_retry=0.01)
     hosts = HostsFiles(
-        OwnPodsOnly(store), tmp_path / "hosts", settings(tmp_path, pace=quick, kubelet=True), told.append
+        OwnPodsOnly(store), tmp_path / "hosts", settings(tmp_path, delays=quick, kubelet=True), told.append
     )
     await hosts.start()
     try:
-        path = Path(await hosts.settled(put(store, given("mine", "")), "10.0.0.9"))
+        path = Path(await hosts.file_for(put(store, given("mine", "")), "10.0.0.9"))
         await settle(lambda: told)
         assert body(path.read_text()) == ["10.0.0.9\t" + FORMS.format("mine")]
-        assert "names of pods on other nodes are not known to pods of this one: endpointslices is forbidden" in told[0]
+        assert (
+            "pods of this node cannot resolve the names of pods on other nodes: endpointslices is forbidden" in told[0]
+        )
         assert "`trainwright manifests --nodes`" in told[0]
     finally:
         await hosts.close()

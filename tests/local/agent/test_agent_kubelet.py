@@ -70,8 +70,8 @@ async def test_an_agent_that_leaves_says_so_and_why_its_pods_ended(tmp_path: Pat
 
 async def test_an_agent_that_ends_since_its_supervisor_did_says_that(tmp_path: Path) -> None:
     async with place(tmp_path, kubelet=True) as node:
-        os.kill(node.agent.means.link.process.pid, signal.SIGKILL)
-        await settle(lambda: not node.agent.means.link.alive)
+        os.kill(node.agent.context.link.process.pid, signal.SIGKILL)
+        await settle(lambda: not node.agent.context.link.alive)
         await node.agent.leave(0, remove=False)
         found = node.store.get(NODES.whole(), Key("", NODE))["status"]["conditions"]
         assert [one["reason"] for one in found if one["type"] == "Ready"] == ["SupervisorLost"]
@@ -120,8 +120,8 @@ async def test_only_conditions_of_our_own_are_written(tmp_path: Path) -> None:
         worker = node.agent.worker(Key("space", "pod"))
         assert worker is not None
         gate = {"type": "gate", "status": "True"}
-        worker.charge.pod = {**body, "status": {"conditions": [gate, {"type": "PodScheduled", "status": "True"}]}}
-        kinds = [one["type"] for one in worker.charge.report.compose()["conditions"]]
+        worker.pod.body = {**body, "status": {"conditions": [gate, {"type": "PodScheduled", "status": "True"}]}}
+        kinds = [one["type"] for one in worker.pod.report.compose()["conditions"]]
 
     assert kinds == ["Initialized", "ContainersReady", "Ready"]
 
@@ -216,7 +216,7 @@ async def test_agents_of_one_machine_do_not_give_one_device_twice(tmp_path: Path
         second.run(container("echo $CUDA_VISIBLE_DEVICES", resources=both), name="both")
         await settle(lambda: "held by" in waiting(second.status("both")).get("message", ""))
         told = waiting(second.status("both"))["message"]
-        assert told.startswith("spec.containers: the devices that it asks for (2 of 2 nvidia.com/gpu; 0 held by ")
+        assert told.startswith("spec.containers: the requested devices (2 of 2 nvidia.com/gpu; 0 held by ")
         go.touch()
         await second.phase("Succeeded", "both")
         assert second.log("both").endswith(" 0,1\n")

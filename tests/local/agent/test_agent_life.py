@@ -143,7 +143,9 @@ def restarts(status: dict) -> int:  # type: ignore[type-arg]
 
 
 async def test_a_calm_time_makes_the_back_off_short_again(tmp_path: Path) -> None:
-    async with place(tmp_path, pace=replace(PACE, backoff=60.0, longest=60.0, calm=0.05)) as node:
+    async with place(
+        tmp_path, delays=replace(PACE, restart_backoff=60.0, max_restart_backoff=60.0, backoff_reset=0.05)
+    ) as node:
         node.run(container("sleep 0.1; exit 1"), restartPolicy="OnFailure")
         await node.until(lambda status: "containerStatuses" in status and restarts(status) >= 3)
 
@@ -236,12 +238,12 @@ async def test_a_pod_begins_only_when_nothing_is_left_of_the_one_before(node: Pl
     before = asyncio.create_task(wait_for(left))
     body = manifest(name="apart")
     body["spec"]["nodeName"] = "nobody"
-    worker = PodWorker(node.create(PODS, body), node.agent.means, before)
+    worker = PodWorker(node.create(PODS, body), node.agent.context, before)
     await asyncio.sleep(0.1)
     assert node.status("apart") == {"phase": "Pending"}
     left.set()
     await node.phase("Succeeded", "apart")
-    assert worker.vanish() is None
+    assert worker.object_gone() is None
 
 
 async def wait_for(event: asyncio.Event) -> None:
@@ -357,8 +359,8 @@ async def test_fields_that_have_no_effect_are_named_once(node: Place) -> None:
     for index in range(2):
         node.run(name=f"pod-{index}", securityContext={"runAsUser": 1}, hostAliases=[{"ip": "1.2.3.4"}])
     await node.phase("Succeeded", "pod-1")
-    told = [notice for notice in node.notices if "heeded" in notice]
-    assert told[0] == "spec.hostAliases, spec.securityContext: not heeded on this node"
+    told = [notice for notice in node.notices if "ignored" in notice]
+    assert told[0] == "spec.hostAliases, spec.securityContext: ignored on this node"
 
 
 async def test_a_pod_that_cannot_be_read_stops_nothing(node: Place) -> None:
@@ -367,7 +369,7 @@ async def test_a_pod_that_cannot_be_read_stops_nothing(node: Place) -> None:
     node.create(PODS, broken)
     node.run()
     await node.phase("Succeeded")
-    assert any("pod space/broken is not one that can be run" in notice for notice in node.notices)
+    assert any("pod space/broken cannot be run" in notice for notice in node.notices)
 
 
 async def test_gpus_are_handed_out_and_given_back(tmp_path: Path) -> None:
@@ -409,7 +411,7 @@ async def test_a_dead_supervisor_fails_its_pods_and_its_node(node: Place) -> Non
     node.run(container("echo $$; exec sleep 60"), restartPolicy="Always")
     await node.phase("Running")
     await settle(lambda: node.log().strip())
-    os.kill(node.agent.means.link.process.pid, signal.SIGKILL)
+    os.kill(node.agent.context.link.process.pid, signal.SIGKILL)
     status = await node.phase("Failed")
     assert status["reason"] == "SupervisorLost"
     assert (end(status)["exitCode"], end(status)["reason"]) == (137, "SupervisorLost")
@@ -427,7 +429,7 @@ async def test_a_stopped_supervisor_is_killed_with_its_pods(tmp_path: Path) -> N
         node.run(container(f"{stray} & exec sleep 60"), restartPolicy="Always")
         await settle(lambda: "pod" in [path.name for path in (tmp_path / "logs").glob("*")] and len(words(node)) == 2)
         pids = [int(word) for word in words(node)]
-        supervisor = node.agent.means.link.process.pid
+        supervisor = node.agent.context.link.process.pid
         os.kill(supervisor, signal.SIGSTOP)
         status = await node.phase("Failed")
         assert [alive(pid) for pid in pids] == [False, False]
@@ -445,13 +447,13 @@ async def test_a_supervisor_that_goes_on_in_time_keeps_its_pods(tmp_path: Path) 
     async with place(tmp_path, node_grace=30.0) as node:
         node.run(container("echo $$; exec sleep 60"))
         await node.phase("Running")
-        supervisor = node.agent.means.link.process.pid
+        supervisor = node.agent.context.link.process.pid
         os.kill(supervisor, signal.SIGSTOP)
         await asyncio.sleep(2)
         os.kill(supervisor, signal.SIGCONT)
         await asyncio.sleep(1.5)
         assert node.status()["phase"] == "Running"
-        assert node.agent.means.link.alive
+        assert node.agent.context.link.alive
 
 
 @pytest.mark.parametrize("kubelet", [False, True])
@@ -461,7 +463,7 @@ async def test_an_agent_whose_supervisor_is_stopped_can_end(tmp_path: Path, *, k
         await node.phase("Running")
         await settle(lambda: node.log().strip())
         pid = int(words(node)[-1])
-        os.kill(node.agent.means.link.process.pid, signal.SIGSTOP)
+        os.kill(node.agent.context.link.process.pid, signal.SIGSTOP)
         await asyncio.wait_for(node.agent.stop(None), PATIENCE)
         assert not alive(pid)
 
@@ -499,9 +501,9 @@ async def test_hundreds_of_short_pods_leave_nothing_behind(node: Place) -> None:
         await node.phase("Succeeded", f"pod-{index}")
         node.delete(f"pod-{index}")
     await settle(lambda: not node.agent._workers)
-    link = node.agent.means.link
+    link = node.agent.context.link
     assert not link._ends
-    await settle(lambda: not link._waiting)
+    await settle(lambda: not link._pending)
     await link.ping()  # requests are carried out in order: everything was forgotten before this answer
     assert journal.read(str(link.folder / "journal")) == {}
     assert not (node.folder / "pods").exists()

@@ -15,7 +15,7 @@ from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
 from trainwright.node.agent import Agent
-from trainwright.node.lifecycle import _refresh
+from trainwright.node.lifecycle import _refresh_tokens
 from trainwright.node.link import SupervisorLink
 from trainwright.node.node import LocalNode
 from trainwright.runtime.ports import NODES, PODS, SECRETS, Resource, WallClock
@@ -52,7 +52,7 @@ class Cut(LocalCluster):
 
 
 def cluster_of(node: Place) -> Cut:
-    cluster = node.agent.means.cluster
+    cluster = node.agent.context.cluster
     assert isinstance(cluster, Cut)
     return cluster
 
@@ -66,14 +66,14 @@ async def test_a_node_that_was_found_dead_is_ready_with_its_next_sign_of_life(tm
     async with place(tmp_path, Cut, kubelet=True, heartbeat=0.1) as node:
         cluster = cluster_of(node)
         cluster.error = AWAY
-        await settle(lambda: any("no sign of life of node node-0 arrives" in text for text in node.notices))
+        await settle(lambda: any("heartbeats of node node-0 do not reach" in text for text in node.notices))
         dead = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
         node.store.patch(NODES.whole(), Key("", NODE), dead, status=True)
         cluster.error, cluster.renewals = None, 0
         await settle(lambda: ready(node.store) == "True")
         assert cluster.renewals <= 2
-        await settle(lambda: "arrive again" in node.notices[-1])
-        assert sum("sign of life" in text for text in node.notices) == 1
+        await settle(lambda: "API server again" in node.notices[-1])
+        assert sum("do not reach" in text for text in node.notices) == 1
 
 
 async def test_a_status_that_was_forbidden_is_told_once_it_is_allowed(tmp_path: Path) -> None:
@@ -118,27 +118,31 @@ async def test_a_token_that_could_not_be_renewed_is_asked_for_again_soon(tmp_pat
         raise AWAY
 
     source = {"serviceAccountToken": {"path": "token"}}
-    async with place(tmp_path, tokens=tokens, kubelet=True, pace=replace(PACE, refresh=0.1)) as node:
+    async with place(tmp_path, tokens=tokens, kubelet=True, delays=replace(PACE, token_refresh_share=0.1)) as node:
         node.run(container("exec sleep 60"), volumes=[{"name": "t", "projected": {"sources": [source]}}])
         await node.phase("Running")
         worker = node.agent.worker(Key("space", "pod"))
         assert worker is not None
-        worker.charge.refreshing = asyncio.ensure_future(_refresh(worker.charge, 20))
+        worker.pod.token_refresh = asyncio.ensure_future(_refresh_tokens(worker.pod, 20))
         await settle(lambda: len(asked) > 2)
     assert asked[1] - asked[0] < 1.5  # a wait that was no sooner would be of two seconds
 
 
 async def test_a_restart_that_was_waited_for_is_counted_by_the_next_agent(tmp_path: Path) -> None:
     store = Store(WallClock())
-    async with place(tmp_path, lambda _: LocalCluster(store), kubelet=True, pace=replace(PACE, backoff=60)) as node:
+    async with place(
+        tmp_path, lambda _: LocalCluster(store), kubelet=True, delays=replace(PACE, restart_backoff=60)
+    ) as node:
         node.store = store
         node.run(container("echo run; exit 1"), restartPolicy="OnFailure")
         await node.until(lambda status: waiting(status).get("reason") == "CrashLoopBackOff")
         told = node.status()
-        node.agent.means.reports._cluster = Cut(store, AWAY)  # it is killed, and tells no more
+        node.agent.context.reports._cluster = Cut(store, AWAY)  # it is killed, and tells no more
     assert told["containerStatuses"][0]["restartCount"] == 1
     store.patch(PODS.whole(), Key("space", "pod"), {"status": told}, status=True)
-    async with place(tmp_path, lambda _: LocalCluster(store), kubelet=True, pace=replace(PACE, backoff=60)) as node:
+    async with place(
+        tmp_path, lambda _: LocalCluster(store), kubelet=True, delays=replace(PACE, restart_backoff=60)
+    ) as node:
         node.store = store
         await node.until(lambda status: status["containerStatuses"][0]["restartCount"] == 2)
         assert node.log(restart=1).count("run") == 1
@@ -163,7 +167,7 @@ async def test_an_end_that_could_not_be_told_is_told_by_the_next_agent(tmp_path:
     cluster.error = AWAY
     worker = agent.worker(Key("space", "pod"))
     assert worker is not None
-    await settle(lambda: worker.charge.ended)
+    await settle(lambda: worker.pod.ended)
     await (agent.stop(None) if asked else link.close())
     status = await _second(store, tmp_path)
 
@@ -193,7 +197,7 @@ async def test_an_agent_that_ends_waits_for_what_is_just_being_told(tmp_path: Pa
         cluster_of(node).slow = 0.3
         worker = node.agent.worker(Key("space", "pod"))
         assert worker is not None
-        await settle(lambda: worker.charge.ended)
+        await settle(lambda: worker.pod.ended)
         await node.agent.stop(None)
         assert node.status()["phase"] == "Succeeded"
 
@@ -206,7 +210,7 @@ async def test_a_pod_that_is_deleted_as_it_ends_has_its_end_told(tmp_path: Path)
         cluster_of(node).slow = 0.3
         worker = node.agent.worker(Key("space", "pod"))
         assert worker is not None
-        await settle(lambda: worker.charge.ended)
+        await settle(lambda: worker.pod.ended)
         node.delete()
         await node.phase("Succeeded")
 
@@ -223,7 +227,7 @@ async def test_an_agent_with_a_defect_does_not_pass_for_a_node(tmp_path: Path) -
     (tmp_path / "logs" / "old" / "folder").mkdir(parents=True)  # not ours, and no defect
     async with place(tmp_path, partial(Cut), kubelet=True) as node:
         failed = asyncio.Event()
-        node.agent.failed = failed.set
+        node.agent.on_failed = failed.set
         node.run()
         await node.phase("Succeeded")
         assert not failed.is_set()

@@ -118,7 +118,7 @@ async def test_a_private_tmp_and_the_pods_files_go_with_the_pod(box: Place) -> N
 
 
 async def test_nothing_is_held_of_a_pod_that_has_ended(box: Place) -> None:
-    supervisor = Path(f"/proc/{box.agent.means.link.process.pid}/fd")
+    supervisor = Path(f"/proc/{box.agent.context.link.process.pid}/fd")
 
     def spaces() -> int:
         return sum("mnt:" in os.fsdecode(one.readlink()) for one in supervisor.iterdir())
@@ -192,7 +192,7 @@ async def test_an_agent_that_gives_addresses_gives_each_pod_one_and_takes_it_bac
         node.run(read, name="a", volumes=volumes)
         status = await node.ended("a")
         words = [line.split(" ", 1)[1] for line in node.log("a").splitlines()]
-        pool = node.agent.means.pool
+        pool = node.agent.context.addresses
     finally:
         await made.__aexit__(None, None, None)
 

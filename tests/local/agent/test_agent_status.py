@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainwright.node.status import CREATING, INITIALIZING, ContainerView, PodEnd, StatusFacts, compose, phase
+from trainwright.node.status import CREATING, INITIALIZING, ContainerView, PodFailure, StatusFacts, compose, phase
 
 NOW = "2026-11-15T12:00:00Z"
 RUNNING = {"running": {"startedAt": NOW}}
@@ -23,7 +23,7 @@ def facts(policy: str = "Never", **more: Any) -> StatusFacts:
     return StatusFacts(policy, NOW, **more)
 
 
-OVER = PodEnd("DeadlineExceeded", "too long")
+OVER = PodFailure("DeadlineExceeded", "too long")
 PHASES: dict[str, tuple[StatusFacts, list[ContainerView], list[ContainerView], str]] = {
     "nothing has begun": (facts(), [], [seen(CREATING)], "Pending"),
     "cannot be configured": (facts(), [], [seen(REFUSED)], "Pending"),
@@ -44,11 +44,11 @@ PHASES: dict[str, tuple[StatusFacts, list[ContainerView], list[ContainerView], s
     "init failed": (facts(), [seen(FAILED)], [seen(INITIALIZING)], "Failed"),
     "init failed, tried again": (facts("Always"), [seen(FAILED)], [seen(INITIALIZING)], "Pending"),
     "init backs off": (facts("OnFailure"), [seen(BACK_OFF, FAILED)], [seen(INITIALIZING)], "Pending"),
-    "overdue": (facts(over=OVER), [], [seen(RUNNING)], "Failed"),
-    "ended by deletion, well": (facts("Always", final=True), [], [seen(DONE)], "Succeeded"),
-    "ended by deletion, badly": (facts("Always", final=True), [], [seen(FAILED)], "Failed"),
-    "deleted before it began": (facts(final=True), [], [seen(CREATING)], "Failed"),
-    "deleted while it initialized": (facts("Always", final=True), [seen(FAILED)], [seen(INITIALIZING)], "Failed"),
+    "overdue": (facts(failure=OVER), [], [seen(RUNNING)], "Failed"),
+    "ended by deletion, well": (facts("Always", stopped=True), [], [seen(DONE)], "Succeeded"),
+    "ended by deletion, badly": (facts("Always", stopped=True), [], [seen(FAILED)], "Failed"),
+    "deleted before it began": (facts(stopped=True), [], [seen(CREATING)], "Failed"),
+    "deleted while it initialized": (facts("Always", stopped=True), [seen(FAILED)], [seen(INITIALIZING)], "Failed"),
 }
 
 
@@ -111,7 +111,7 @@ def test_a_container_is_told_whole() -> None:
     one = ContainerView(
         "main", RUNNING, "some/image", FAILED, ready=True, started=True, restarts=2, id="trainwright://x"
     )
-    status = compose(facts(address="10.1.2.3", host="10.0.0.1", over=OVER), [], [one], (), NOW)
+    status = compose(facts(address="10.1.2.3", host="10.0.0.1", failure=OVER), [], [one], (), NOW)
     assert status["containerStatuses"] == [
         {
             "name": "main",

@@ -15,7 +15,7 @@ from trainwright.errors import ConflictError, EngineError, GoneError, Unavailabl
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
-from trainwright.node.context import StatusReport, StatusReports
+from trainwright.node.context import StatusReport, StatusWriter
 from trainwright.node.link import SupervisorLink, SupervisorRefused
 from trainwright.node.settings import AgentDelays
 from trainwright.runtime.ports import EVERYTHING, PODS, ListPage, Resource, Selection, WallClock, WatchEvent
@@ -81,7 +81,7 @@ async def test_a_status_is_written_however_often_nobody_answers(tmp_path: Path) 
 
 async def test_a_deleted_pod_goes_however_often_nobody_answers(tmp_path: Path) -> None:
     async with place(tmp_path, Troubled) as node:
-        cluster = node.agent.means.cluster
+        cluster = node.agent.context.cluster
         assert isinstance(cluster, Troubled)
         node.run(container("exec sleep 60"))
         await node.phase("Running")
@@ -93,7 +93,7 @@ async def test_a_deleted_pod_goes_however_often_nobody_answers(tmp_path: Path) -
 @pytest.mark.parametrize("forgets", [True, False], ids=["410", "no answer"])
 async def test_what_a_broken_watch_missed_is_found_by_a_new_list(tmp_path: Path, *, forgets: bool) -> None:
     async with place(tmp_path, Troubled) as node:
-        cluster = node.agent.means.cluster
+        cluster = node.agent.context.cluster
         assert isinstance(cluster, Troubled)
         cluster.forgets, cluster.failures = forgets, 2
         node.run(container("exec sleep 60"), name="stays")
@@ -114,7 +114,7 @@ def compose(text: str) -> dict[str, Any]:
 
 async def reported(cluster: LocalCluster, uid: str, words: list[str]) -> StatusReport:
     """One report, marked once per word."""
-    reports = StatusReports(cluster, PACE, words.append)
+    reports = StatusWriter(cluster, PACE, words.append)
     report = StatusReport(Key("space", "pod"), uid, lambda: compose(words[-1]))
     reports.mark(report)
     await reports.close()
@@ -157,7 +157,7 @@ async def test_many_marks_are_one_write_and_the_newest_is_the_one_that_is_stored
     store = Store(WallClock())
     uid = store.create(WHOLE, manifest())["metadata"]["uid"]
     words = ["first"]
-    reports = StatusReports(LocalCluster(store), PACE, words.append)
+    reports = StatusWriter(LocalCluster(store), PACE, words.append)
     report = StatusReport(Key("space", "pod"), uid, lambda: compose(words[-1]))
     before = int(store.version)
     for index in range(5):
@@ -173,7 +173,7 @@ async def test_many_marks_are_one_write_and_the_newest_is_the_one_that_is_stored
 @pytest.mark.looptime
 async def test_every_report_waits_as_long_as_the_others() -> None:
     store = Store(WallClock())
-    reports = StatusReports(LocalCluster(store), AgentDelays(debounce=10), print)
+    reports = StatusWriter(LocalCluster(store), AgentDelays(debounce=10), print)
 
     def report(name: str) -> StatusReport:
         uid = store.create(WHOLE, manifest(name=name))["metadata"]["uid"]
@@ -206,7 +206,7 @@ async def test_a_request_that_is_refused_raises_its_sentence_and_code(tmp_path: 
         assert refusal.value.code == 128
     finally:
         await link.close()
-    with pytest.raises(SupervisorRefused, match="has gone"):
+    with pytest.raises(SupervisorRefused, match="has ended"):
         await link.ping()
 
 

@@ -10,9 +10,18 @@ import pytest
 from msgspec.structs import replace
 
 from trainwright.node.environment import PodFacts
-from trainwright.node.sources import CLAIM, CONFIG_MAP, SECRET, Sources, Unconfigured, named, renewable, token
+from trainwright.node.sources import (
+    CLAIM,
+    CONFIG_MAP,
+    SECRET,
+    ContainerConfigError,
+    Sources,
+    in_projected_volumes,
+    referenced_by,
+    token_source,
+)
 from trainwright.node.supervisor.protocol import Mount
-from trainwright.node.volumes import VolumeInput, mounts, renew, shared
+from trainwright.node.volumes import VolumeInput, mounts, rewrite_projected, shared_memory_size
 
 FACTS = PodFacts("node-0", "10.1.2.3", "192.0.2.1", {"cpu": "4"})
 CONTAINER = "spec.containers[0]"
@@ -39,7 +48,7 @@ def mounted(given: VolumeInput, **wanted: Any) -> Mount:
 
 
 def refused(given: VolumeInput, **wanted: Any) -> str:
-    with pytest.raises(Unconfigured) as refusal:
+    with pytest.raises(ContainerConfigError) as refusal:
         mounted(given, **wanted)
     return str(refusal.value)
 
@@ -78,7 +87,10 @@ SHARED: dict[str, tuple[dict[str, Any], str, int | None]] = {
 @pytest.mark.parametrize(("empty", "path", "expected"), SHARED.values(), ids=SHARED.keys())
 def test_shared_memory_is_the_pods(empty: dict[str, Any], path: str, expected: int | None) -> None:
     container = {"name": "main", "volumeMounts": [{"name": "v", "mountPath": path}]}
-    assert shared({"spec": {"volumes": [{"name": "v", "emptyDir": empty}], "containers": [container]}}) == expected
+    assert (
+        shared_memory_size({"spec": {"volumes": [{"name": "v", "emptyDir": empty}], "containers": [container]}})
+        == expected
+    )
 
 
 def test_shared_memory_needs_no_mount_of_its_own(tmp_path: Path) -> None:
@@ -219,7 +231,7 @@ def test_what_cannot_be_mounted_is_refused_with_its_path(tmp_path: Path, volume:
 
 def test_a_mount_of_an_unknown_volume_names_the_nearest(tmp_path: Path) -> None:
     container = {"volumeMounts": [{"name": "vol", "mountPath": "/data"}]}
-    with pytest.raises(Unconfigured) as refusal:
+    with pytest.raises(ContainerConfigError) as refusal:
         mounts(room(tmp_path, {"name": "volume", "emptyDir": {}}), container, CONTAINER, {})
     assert str(refusal.value) == (
         f"{CONTAINER}.volumeMounts[0].name: there is no volume 'vol'; the pod has volume; did you mean `volume`?"
@@ -278,7 +290,10 @@ def mounting(name: str) -> dict[str, Any]:
 
 
 def test_a_projected_volume_has_all_its_sources(tmp_path: Path) -> None:
-    found: Sources = {token(TOKENED): {"token": "abc"}, (CONFIG_MAP, "ca"): {"data": {"ca.crt": "PEM", "more": "x"}}}
+    found: Sources = {
+        token_source(TOKENED): {"token": "abc"},
+        (CONFIG_MAP, "ca"): {"data": {"ca.crt": "PEM", "more": "x"}},
+    }
     one = room(tmp_path, ACCOUNT, sources={**found, (SECRET, "maybe"): None})
     (mount,) = mounts(one, mounting("kube-api-access-x"), CONTAINER, {})
 
@@ -290,17 +305,17 @@ def test_a_projected_volume_has_all_its_sources(tmp_path: Path) -> None:
     }
     assert (folder / "token").stat().st_mode & 0o777 == 0o640
     assert mount["readonly"]
-    assert named(one.pod, mounting("kube-api-access-x")) == {*found, (SECRET, "maybe")}
+    assert referenced_by(one.pod, mounting("kube-api-access-x")) == {*found, (SECRET, "maybe")}
 
 
 def test_a_token_is_renewed_where_it_lies(tmp_path: Path) -> None:
-    found: Sources = {token(TOKENED): {"token": "old"}, (CONFIG_MAP, "ca"): {"data": {"ca.crt": "PEM"}}}
+    found: Sources = {token_source(TOKENED): {"token": "old"}, (CONFIG_MAP, "ca"): {"data": {"ca.crt": "PEM"}}}
     one = room(tmp_path, ACCOUNT, sources=found)
     (mount,) = mounts(one, mounting("kube-api-access-x"), CONTAINER, {})
-    renew(replace(one, sources={**found, token(TOKENED): {"token": "new"}}))
+    rewrite_projected(replace(one, sources={**found, token_source(TOKENED): {"token": "new"}}))
 
     assert Path(mount["source"] or "", "token").read_text() == "new"
-    assert renewable(one.pod) == {*found, (SECRET, "maybe")}
+    assert in_projected_volumes(one.pod) == {*found, (SECRET, "maybe")}
 
 
 def test_the_process_runtime_leaves_out_what_api_servers_put_into_every_pod(tmp_path: Path) -> None:
@@ -308,7 +323,7 @@ def test_the_process_runtime_leaves_out_what_api_servers_put_into_every_pod(tmp_
 
 
 def test_without_service_accounts_the_token_is_left_out(tmp_path: Path) -> None:
-    found: Sources = {token(TOKENED): None, (CONFIG_MAP, "ca"): {"data": {"ca.crt": "PEM"}}}
+    found: Sources = {token_source(TOKENED): None, (CONFIG_MAP, "ca"): {"data": {"ca.crt": "PEM"}}}
     (mount,) = mounts(room(tmp_path, ACCOUNT, sources=found), mounting("kube-api-access-x"), CONTAINER, {})
 
     assert {path.name for path in Path(mount["source"] or "").iterdir()} == {"ca.crt", "namespace"}
@@ -341,7 +356,7 @@ def test_a_pod_can_read_about_itself_in_files(tmp_path: Path) -> None:
 )
 def test_a_claim_of_a_cluster_that_cannot_be_had(tmp_path: Path, volume: Any, text: str) -> None:
     claimed = {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}
-    with pytest.raises(Unconfigured, match=text):
+    with pytest.raises(ContainerConfigError, match=text):
         mounts(room(tmp_path, claimed, sources={(CLAIM, "data"): {"volume": volume}}), mounting("v"), CONTAINER, {})
 
 

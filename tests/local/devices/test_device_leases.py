@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lock files: one holder per device, whatever is written in them and however holders end."""
+"""The lock files: one holder per device, for any content of the files and any end of a holder."""
 
 import json
 import os
@@ -152,7 +152,7 @@ def test_the_files_are_open_to_everybody_whatever_the_umask(tmp_path: Path) -> N
 
 
 def test_a_file_that_was_removed_is_not_locked_in_place_of_its_successor(tmp_path: Path) -> None:
-    """Between the open and the lock somebody may remove the file: the lock would be on nothing."""
+    """Another process may remove the file between open and lock; then the lock would be useless."""
     folder = LeaseFolder(tmp_path)
     first = folder.take(GPU, "0")
     assert first is not None
@@ -183,7 +183,7 @@ def test_all_users_choose_the_same_folder(
     assert LeaseFolder().path == folders[expected]
 
 
-#: Takes one to eight devices under the mutex, watches that nobody else has them, and lets go; again and again.
+#: Repeatedly takes one to eight devices under the mutex, checks that no other process has them, and releases them.
 TAKER = """
 import fcntl, os, random, sys, time
 from pathlib import Path

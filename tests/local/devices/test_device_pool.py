@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pod has which device: all of a gang or none, the same again after a restart, none of another run's."""
+"""Devices of pods: all of a gang or none, the same after a restart, never those of another run."""
 
 import os
 import socket
@@ -85,11 +85,11 @@ def test_the_devices_of_a_lost_node_are_leased_anew_once_its_processes_have_died
     one = pool(tmp_path, 1)
     supervisor = one.channel("node-0")
     one.grant([pod("a", 1)])
-    one.node_lost("node-0")  # its supervisor still holds the lock, in its socket
+    one.node_lost("node-0")  # the socket of its supervisor still holds the lock
     one.keep(lambda _: True, now=0.0)
     assert one.held() == []
     one.look()
-    assert one.elsewhere() == {}  # the pod that has it counts already
+    assert one.elsewhere() == {}  # it is already counted as the pod's device
     supervisor.close()
     one.keep(lambda _: True, now=0.0)
     assert one.held() == [(GPU, "0")]
@@ -97,7 +97,7 @@ def test_the_devices_of_a_lost_node_are_leased_anew_once_its_processes_have_died
 
 
 def test_a_new_supervisor_of_a_lost_node_is_handed_what_its_pods_have(tmp_path: Path) -> None:
-    """Also what was leased anew before there was a supervisor to hand it to."""
+    """This includes devices that were leased again before there was a supervisor to send them to."""
     one = pool(tmp_path, 2)
     one.channel("node-0").handed()
     one.grant([pod("a", 1)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sandboxes for tests: as root, and as somebody who is not."""
+"""Sandboxes for tests, run by root and by an unprivileged user."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ def who(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def folder(who: str) -> Iterator[Path]:
-    """A folder that is theirs. It lies in /tmp, which pods do not see: so nothing works by chance."""
+    """A folder of the user in /tmp, which pods do not see, so that no test passes by accident."""
     path = Path(tempfile.mkdtemp(prefix="trainwright-sandbox-"))
     path.chmod(0o755)
     if who == "user" and os.geteuid() == 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real supervisor with the sandbox runtime, run by root or by nobody in particular, as the tests drive it."""
+"""A driver for tests: a real supervisor with the sandbox runtime, run by root or by an unprivileged user."""
 
 import functools
 import itertools
@@ -24,7 +24,7 @@ SOURCE = Path(trainwright.__file__).parents[1]
 NOBODY = 65534
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 SUBNET = "10.200.0.0/16"
-#: Where the Python of these tests is, which must stay visible if that is below /tmp.
+#: The folder of the Python of these tests; it must stay visible if it is below /tmp.
 PYTHON = (sys.prefix, sys.base_prefix)
 _MAIN = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from trainwright.node.supervisor.main import main; main()"
 _TRY = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); import trainwright.node.supervisor.sandbox"
@@ -32,15 +32,15 @@ _AS_NOBODY = ("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clea
 
 
 def as_who(who: str) -> tuple[str, ...]:
-    """What a command line begins with to be run by them."""
+    """The beginning of a command line that runs a command as this user."""
     return _AS_NOBODY if who == "user" and os.geteuid() == 0 else ()
 
 
 @functools.cache
 def python(who: str) -> str | None:
-    """A Python that they may run."""
+    """A Python that this user may run."""
     for path in (sys.executable, "/usr/bin/python3"):
-        # By a shell, since setpriv itself may still look where they may not.
+        # By a shell, because setpriv itself still has the rights of root.
         command = [*as_who(who), "/bin/sh", "-c", '"$0" "$@"', path, "-E", "-s", "-S", "-c", _TRY]
         done = subprocess.run(command, capture_output=True, check=False)
         if done.returncode == 0:
@@ -50,7 +50,7 @@ def python(who: str) -> str | None:
 
 @functools.cache
 def unavailable(who: str) -> str:
-    """Why they can have no sandbox here; empty if they can."""
+    """Why this user can have no sandbox here; empty if sandboxes work."""
     if sys.platform != "linux":
         return "namespaces are Linux's"
     if who == "root" and os.geteuid() != 0:
@@ -64,7 +64,7 @@ def unavailable(who: str) -> str:
 
 
 class Sandboxed(Talk):
-    """A supervisor, and all that it is asked for."""
+    """A supervisor, with helpers for requests."""
 
     def __init__(
         self, folder: Path, who: str, under: Sequence[str] = (), passed: tuple[int, ...] = (), **config: Any
@@ -91,7 +91,7 @@ class Sandboxed(Talk):
         return self.event("ready")
 
     def open(self, name: str = "pod", **fields: Any) -> str:
-        """A pod; its address."""
+        """Open a pod and return its address."""
         number = next(self._numbers)
         address = f"10.200.{number // 250}.{number % 250 + 2}"
         request: Message = {"pod": name, "host": name, "address": address, "network": "own", "hosts": None, "shm": None}
@@ -101,7 +101,7 @@ class Sandboxed(Talk):
         return str(request["address"])
 
     def start(self, script: str, pod: str = "pod", **fields: Any) -> str:
-        """A container of that pod which runs this script; its name."""
+        """Start a container of that pod with this script, and return its name."""
         name, answer = self.attempt(["/bin/sh", "-c", script], pod, **fields)
         assert answer.get("ok"), answer
         return name
@@ -112,7 +112,7 @@ class Sandboxed(Talk):
         return name, self.call("start", **request | {"log": str(self.log(name)), **fields})
 
     def run(self, script: str, pod: str = "pod", **fields: Any) -> str:
-        """What the script says until it ends, which it must do well."""
+        """Run the script, check that it succeeds, and return its output."""
         name = self.start(script, pod, **fields)
         end = self.event("ended", container=name)
         assert end["code"] == 0, (end, self.said(name))
@@ -129,11 +129,11 @@ class Sandboxed(Talk):
         return self.log(container).read_text() if self.log(container).exists() else ""
 
     def hears(self, container: str, words: str) -> None:
-        """Wait until it has said that."""
+        """Wait until the log contains the text."""
         eventually(lambda: words in self.said(container), lambda: self.said(container))
 
     def descendants(self) -> list[int]:
-        """All processes below the supervisor that live."""
+        """All living descendants of the supervisor."""
         return [pid for pid in below(self.process.pid) if alive(pid)]
 
     def end(self) -> None:
@@ -148,7 +148,7 @@ class Sandboxed(Talk):
 
 
 def below(pid: int) -> list[int]:
-    """The children of a process, theirs, and so on."""
+    """All descendants of a process."""
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except (FileNotFoundError, ProcessLookupError):

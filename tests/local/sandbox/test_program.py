@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PID 1 of containers, on every machine that it is written for, and in Python for the others."""
+"""PID 1 of containers: the machine code for each processor, and the Python program for others."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ _NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--map-root-user"]
 
 
 def command(machine: str, tmp_path: Path) -> list[str]:
-    """How the program of this machine is run here."""
+    """The command that runs the program for this processor here."""
     if machine == "other":
         return [sys.executable, *init.init_command("other")[1:]]
     path = tmp_path / "init"

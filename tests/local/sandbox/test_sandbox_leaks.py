@@ -19,7 +19,7 @@ def namespaces(pids: list[int]) -> set[str]:
         try:
             links += Path(f"/proc/{pid}/fd").iterdir()
             found |= {target for target in map(os.readlink, links) if target.partition(":")[0] in _KINDS}
-        except (FileNotFoundError, ProcessLookupError, PermissionError):  # gone, or none of ours
+        except (FileNotFoundError, ProcessLookupError, PermissionError):  # it has ended, or belongs to another user
             continue
     return found
 
@@ -32,7 +32,7 @@ def mounts_of(process: str | int, folder: Path) -> list[str]:
 
 
 def state(box: Sandboxed, folder: Path) -> dict[str, Any]:
-    """All that it has, once it has come to rest."""
+    """All resources of the supervisor, when they no longer change."""
     links = box.run("wc -l </proc/net/dev", "watcher")
     supervisor = Path(f"/proc/{box.process.pid}")
     eventually(lambda: not below(box.process.pid))
@@ -66,12 +66,12 @@ def test_nothing_is_left_of_many_pods(box: Sandboxed, folder: Path) -> None:
 
 
 def test_no_process_is_left_of_the_supervisor(box: Sandboxed) -> None:
-    """And so no namespace: they have no names, and live as long as somebody is in them or holds them."""
+    """Then no namespace is left: a namespace exists only while a process is in it or holds it open."""
     box.open("a")
     box.open("b", network="host")
     for pod in ("a", "b"):
         box.hears(box.start("(setsid sleep 300 &); echo up; exec sleep 300", pod), "up")
-    # A process that changes its parent at this moment can be missed by one look.
+    # One look can miss a process that changes its parent at this moment.
     eventually(lambda: len(below(box.process.pid)) == 6, lambda: below(box.process.pid))
     processes = below(box.process.pid)
     box.end()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mounts at their real paths, whether the host has such a path or not; and the host does not notice."""
+"""Mounts at their real paths, also paths that the host does not have. The host does not change."""
 
 import os
 import re
@@ -54,7 +54,7 @@ def test_a_folder_is_seen_where_it_is_mounted(box: Sandboxed, data: Path, target
 
 @pytest.mark.parametrize("target", ["/sandbox-data", "/mnt", "/opt/sandbox-data/a"])
 def test_the_machine_s_tmp_is_seen_where_it_is_mounted(box: Sandboxed, data: Path, target: str) -> None:
-    """A pod has a /tmp of its own, which must not cover the machine's where a volume shows that."""
+    """The pod's private /tmp must not appear in a volume that shows the machine's /tmp."""
     box.open()
     machine = Path("/tmp")  # noqa: S108 - the machine's
     file = shlex.quote(f"{target}/{data.relative_to(machine)}/file")
@@ -114,7 +114,7 @@ def test_files_beside_a_missing_place_can_be_replaced(box: Sandboxed, data: Path
 
 @pytest.mark.parametrize("private", [True, False], ids=["in a private /tmp", "elsewhere"])
 def test_a_place_in_the_working_directory_is_made_there(box: Sandboxed, data: Path, private: bool) -> None:
-    """As container engines do: so all else that is written there stays."""
+    """Container engines do the same, so all other files that are written there stay."""
     work = box.folder / "work"
     work.mkdir()
     os.chown(work, box.folder.stat().st_uid, box.folder.stat().st_gid)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods on the network: each has its address, its ports and its name, and finds the others by theirs."""
+"""The network of pods: each has its own address, ports and name, and finds the others by name."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def test_a_long_name_is_cut_to_what_a_host_name_may_be(box: Sandboxed) -> None:
 
 
 def test_peers_are_never_looked_for_by_arp(box: Sandboxed) -> None:
-    """With forty pods that all talk to each other the kernel's table would overflow, which is one for all of them."""
+    """All pods share one neighbour table of the kernel; forty pods that all talk to each other would overflow it."""
     box.open("a")
     address = box.open("b")
     serve(box, "b")
@@ -84,7 +84,7 @@ def test_peers_are_never_looked_for_by_arp(box: Sandboxed) -> None:
 
 
 def test_an_address_that_nobody_has_yet_drops_what_is_sent_to_it(box: Sandboxed) -> None:
-    """So that a connection to a pod that starts a little later is made, and not refused."""
+    """A connection to a pod that starts a little later must succeed, and not be refused."""
     box.open()
     code = "import socket; socket.create_connection(('10.200.9.9', 1), 0.2)"
     name, _ = box.attempt(script(box, code))
@@ -107,7 +107,7 @@ print(time.monotonic() - began)
 
 
 def test_without_a_way_out_names_that_nobody_has_are_missed_at_once(box: Sandboxed, folder: Path) -> None:
-    """ENETUNREACH in the pod itself: an ICMP answer of the gateway is rationed, and the resolver waits five seconds."""
+    """The pod itself reports ENETUNREACH: the kernel limits ICMP errors of the gateway, resolvers would wait."""
     (folder / "hosts").write_text("10.200.0.9 peer.job.svc\n")
     (folder / "resolv.conf").write_text("nameserver 203.0.113.53\n")
     resolver = [{"source": str(folder / "resolv.conf"), "target": "/etc/resolv.conf"}]
@@ -117,7 +117,7 @@ def test_without_a_way_out_names_that_nobody_has_are_missed_at_once(box: Sandbox
         names.append(box.attempt(script(box, _LOOK_UP), pod, mounts=resolver)[0])
     for name in names:
         assert box.event("ended", container=name)["code"] == 0, box.said(name)
-        assert float(box.said(name)) < 50  # twenty names, five seconds for each that is waited for
+        assert float(box.said(name)) < 50  # 20 names; each that waits takes 5 seconds
 
 
 def test_a_pod_can_have_the_address_of_one_that_has_just_gone(box: Sandboxed) -> None:
@@ -145,8 +145,8 @@ def test_who_is_not_root_may_listen_on_low_ports_too(box: Sandboxed) -> None:
 
 @pytest.fixture
 def holder(who: str) -> Iterator[dict[str, int]]:
-    """A network that several supervisors share, kept by a process of its own."""
-    # In a network without a way out, so that the tests leave the one of this machine alone.
+    """A network that several supervisors share, held by a separate process."""
+    # In a network without a connection to the outside, so that the tests do not change this machine's network.
     alone = ["unshare", "--net"] if who == "root" else []
     command = [*alone, *as_who(who), python(who) or "", "-m", "trainwright.node.supervisor.holder", SUBNET]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The world outside, one of our own making: pods reach it where the machine has the means, and nothing stays behind."""
+"""Pods reach a simulated outside network if the machine has the programs for it, and leave nothing on the host."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ _FORWARDING = "/proc/sys/net/ipv4/conf/eth0/forwarding"
 
 @pytest.fixture
 def machine(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Make]:
-    """Supervisors on a machine that has only some of the programs which could help."""
+    """Supervisors on a machine that has only some of the network programs."""
     end, ours = os.pipe()
     monkeypatch.setenv("WORLD_SOURCE", str(SOURCE))
     monkeypatch.setenv("WORLD_END", str(end))
@@ -52,7 +52,7 @@ def machine(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
 
 
 def _hidden(programs: tuple[str, ...], tmp_path: Path) -> list[str]:
-    """A command line that hides all others of the programs."""
+    """A command line that hides the other network programs."""
     empty = tmp_path / "empty"
     empty.touch(0o644)
     known = [*_MEANS["root"], "iptables-save", *_MEANS["user"]]
@@ -70,7 +70,7 @@ def _need(*programs: str) -> None:
 
 
 def asks(box: Sandboxed, *pods: str) -> list[str]:
-    """What the world calls these pods, all of which ask at once."""
+    """The source addresses that the outside server sees when all these pods connect at the same time."""
     argv = [python(box.who) or "", "-S", "-c", _ASK]
     names = []
     for pod in pods:
@@ -83,7 +83,7 @@ def asks(box: Sandboxed, *pods: str) -> list[str]:
 
 @pytest.fixture
 def spaces() -> Iterator[Callable[[int], Spaces]]:
-    """The machine that a process is on, which outlives it: its network, and its files."""
+    """The network and mount namespaces of a process, kept open after its end."""
     held: list[int] = []
 
     def hold(pid: int) -> Spaces:
@@ -102,7 +102,7 @@ def _enter(net: int, mnt: int | None = None) -> list[str]:
 
 
 def within(at: Spaces, *command: str, files: bool = False) -> str:
-    """What a command says on a machine; `files`: it sees its files too, of which some programs are hidden."""
+    """The output of a command on a machine; `files`: the command also sees its files, without the hidden programs."""
     enter = _enter(*(at if files else at[:1]))
     return subprocess.run([*enter, *command], capture_output=True, text=True, check=True).stdout
 
@@ -116,7 +116,7 @@ def forwards(at: Spaces) -> bool:
 
 
 def notes(at: Spaces) -> list[str]:
-    """Our traces in /run."""
+    """Our files in /run."""
     return within(at, "find", "/run", "-path", "*trainwright*", files=True).split()
 
 
@@ -172,7 +172,7 @@ def test_the_host_reaches_pods_and_is_left_as_it_was_found(who: str, program: st
 
 
 def _killed(box: Sandboxed, spaces: Hold) -> tuple[Spaces, str]:
-    """The machine, and the tag of the rules that its supervisor, which is ready, leaves there when it is killed."""
+    """A machine with a ready supervisor, and the tag of the rules that it leaves when it is killed."""
     at = spaces(box.process.pid)
     box.process.kill()
     box.process.wait()
@@ -266,7 +266,7 @@ spec:
 def test_an_engine_tidies_after_a_supervisor_that_was_killed(
     who: str, nodes: int, folder: Path, monkeypatch: pytest.MonkeyPatch, spaces: Hold
 ) -> None:
-    """One node: its supervisor. Two: the process that keeps their network."""
+    """With one node its supervisor owns the rules, with two the process that holds their network."""
     _need("nft", "iptables-save")
     (folder / "job.yaml").write_text(_JOB)
     end, ours = os.pipe()

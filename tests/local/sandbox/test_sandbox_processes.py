@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes in a sandbox: their PIDs are their own, signals reach them, and nothing of them is left at the end."""
+"""Processes in a sandbox: they have their own PIDs, get signals, and none is left at the end."""
 
 import os
 import signal
@@ -24,11 +24,11 @@ def test_the_command_is_not_process_1_and_sees_only_its_own(box: Sandboxed) -> N
     box.start("sleep 300")
     words = box.run("echo main $$; cat /proc/1/comm; ls /proc | grep -c '^[0-9]'").split()
     assert words[:2] == ["main", "2"]
-    assert int(words[3]) <= 5  # init, sh, ls, grep, and perhaps one more of sh
+    assert int(words[3]) <= 5  # init, sh, ls, grep, and perhaps another sh
 
 
 def test_the_command_keeps_the_users_id(box: Sandboxed) -> None:
-    """mpirun, for one, refuses to be run by root."""
+    """Some programs, for example mpirun, refuse to run as root."""
     box.open()
     uid = box.folder.stat().st_uid
     assert box.run("id -u") == f"{uid}\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Root without all the rights of root, as in most containers: a user namespace helps, as it helps everybody else."""
+"""Root without all capabilities, as in most containers: it uses a user namespace, like other users."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sandboxed import Sandboxed
 
-# Much of what container engines leave to root.
+# Capabilities that container engines usually leave to root.
 _USUAL = ",+chown,+dac_override,+fsetid,+fowner,+net_raw,+setgid,+setuid,+setfcap,+setpcap,+sys_chroot,+kill"
 
 pytestmark = pytest.mark.parametrize("who", ["root"], indirect=True)
@@ -32,4 +32,4 @@ def test_root_without_the_right_to_make_namespaces_gets_them_by_a_user_namespace
 def test_root_that_may_not_have_a_user_namespace_either_is_told_what_is_missing(limited: Sandboxed) -> None:
     limited.until(lambda: bool(limited.events), "the supervisor")
     failed = limited.event("failed")["text"]
-    assert "this machine does not let us make namespaces (root without CAP_SETFCAP cannot be root in" in failed
+    assert "does not allow trainwright to create namespaces (root without CAP_SETFCAP cannot be root in" in failed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leases of subnets: never two of the same, none that the machine routes elsewhere, and back when their holder ends."""
+"""Leases of subnets: no subnet twice, none that the machine routes elsewhere, and free when the holder ends."""
 
 import subprocess
 import sys

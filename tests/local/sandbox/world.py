@@ -22,7 +22,7 @@ ANYWHERE = (bytes(4), 0)
 
 
 def outside() -> socket.socket:
-    """In the world's namespace: its end of the link, and a server."""
+    """Configure the outside namespace: its end of the link, and a server."""
     links = netlink.Netlink()
     links.send([netlink.up(1), netlink.up(2), netlink.address(2, ROUTER, 32), netlink.address(1, WORLD, 32)])
     links.send([netlink.neighbour(2, MACHINE, MACS[0]), netlink.route((MACHINE, 32), 2)])
@@ -32,9 +32,9 @@ def outside() -> socket.socket:
 def build() -> socket.socket:
     kernel.unshare(kernel.NEWNET | kernel.NEWNS)
     kernel.mount("none", "/", None, kernel.REC | kernel.PRIVATE)
-    kernel.mount("tmpfs", "/run", "tmpfs", 0, "mode=755")  # where notes are left
+    kernel.mount("tmpfs", "/run", "tmpfs", 0, "mode=755")  # for the records of forwarding
     kernel.mount("tmpfs", "/dev/net", "tmpfs", 0, "mode=755")
-    os.mknod("/dev/net/tun", 0o020666, os.makedev(10, 200))  # usually anybody's
+    os.mknod("/dev/net/tun", 0o020666, os.makedev(10, 200))  # any user may open it
     pathlib.Path("/dev/net/tun").chmod(0o666)
     links = netlink.Netlink()
 
@@ -52,7 +52,7 @@ def build() -> socket.socket:
 
 
 def serve(server: socket.socket, end: int) -> None:
-    """Tell who asks; after a while, so that two can ask at once."""
+    """Answer with the client's address, after a delay, so that two clients can connect at the same time."""
     waiting: list[socket.socket] = []
     while True:
         ready, _, _ = select.select([server.fileno(), end], [], [], 0.2)
@@ -70,7 +70,7 @@ def serve(server: socket.socket, end: int) -> None:
 if __name__ == "__main__":
     world, end = build(), int(os.environ["WORLD_END"])
     if os.fork() == 0:
-        if os.fork() == 0:  # no child of the command's
+        if os.fork() == 0:  # the server is not a child of the command
             keep = {world.fileno(), end}
             for fd in set(range(3, 256)) - keep:
                 with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods, nodes and groups for the scheduler's tests, in one line each."""
+"""Short functions that make pods, nodes and groups for the scheduler's tests."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _SHORT = {"gpu": "nvidia.com/gpu", "amd": "amd.com/gpu", "disk": "ephemeral-stor
 def node(
     name: str = "node-0", *, ready: bool = True, labels: dict[str, str] | None = None, **has: Any
 ) -> dict[str, Any]:
-    """A node with 2 CPUs, 4Gi and nothing else unless told; `gpu` and `disk` are short."""
+    """A node with 2 CPUs and 4Gi, unless other amounts are given; `gpu` and `disk` are abbreviations."""
     given = {_SHORT.get(key, key): str(value) for key, value in has.items()}
     conditions = [{"type": "Ready", "status": "True" if ready else "Unknown"}]
     allocatable = {"cpu": "2", "memory": "4Gi", "pods": "1000"} | given
@@ -23,9 +23,9 @@ def node(
     }
 
 
-def pod(name: str = "p", *, group: str = "", spec: dict[str, Any] | None = None, **asks: Any) -> dict[str, Any]:
-    """A pod that asks for what it is told to."""
-    requests = {_SHORT.get(key, key): value for key, value in asks.items()}
+def pod(name: str = "p", *, group: str = "", spec: dict[str, Any] | None = None, **amounts: Any) -> dict[str, Any]:
+    """A pod with these requests."""
+    requests = {_SHORT.get(key, key): value for key, value in amounts.items()}
     containers = [{"name": "main", "image": "x", "command": ["true"], "resources": {"requests": requests}}]
     labels = {T9K_GROUP_LABEL: group} if group else {}
     return {

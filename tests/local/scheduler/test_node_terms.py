@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes a pod may go to."""
+"""Which nodes a pod may use."""
 
 from typing import Any
 
 import pytest
 
 from trainwright.core.quarantine import HOSTNAME
-from trainwright.core.render import REQUIRED, merged
+from trainwright.core.render import REQUIRED, with_node_terms
 from trainwright.local.scheduling.affinity import ANYWHERE, NodeTerms, NodeTraits, refusal, terms, traits
 
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
@@ -125,7 +125,7 @@ def test_terms_are_equal_whatever_the_order_of_labels() -> None:
 
 def test_a_node_that_failed_a_replica_is_avoided_as_the_decision_demands() -> None:
     ours = {"key": HOSTNAME, "operator": "NotIn", "values": ["node-0"]}
-    spec = merged(
+    spec = with_node_terms(
         affine({"key": "zone", "operator": "In", "values": ["a"]}),
         {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [ours]}]}},
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement: who goes where, who waits, and what they are told. Tables, then properties."""
+"""Placement: which pods get which node, which wait, and their reasons. Tables, then properties."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from places import node, pod
 
-from trainwright.local.scheduling.cache import GroupInfo, NodeUsage, PodInfo, claim, offer
+from trainwright.local.scheduling.cache import GroupInfo, NodeUsage, PodInfo, node_info, pod_info
 from trainwright.local.scheduling.placement import Placements, place
 from trainwright.model.meta import Key
 from trainwright.node.devices.inventory import LeasedDevices
@@ -25,19 +25,19 @@ def decide(
     bound: Iterable[tuple[dict[str, Any], str]] = (),
     **groups: int,
 ) -> Placements:
-    return place([claim(one) for one in pods], [offer(one) for one in nodes], tally(bound), gangs(groups))
+    return place([pod_info(one) for one in pods], [node_info(one) for one in nodes], usage(bound), gangs(groups))
 
 
-def tally(bound: Iterable[tuple[dict[str, Any], str]]) -> NodeUsage:
+def usage(bound: Iterable[tuple[dict[str, Any], str]]) -> NodeUsage:
     taken = NodeUsage()
     for body, where in bound:
-        taken.take(claim(body), where)
-        taken.join(claim(body))
+        taken.take(pod_info(body), where)
+        taken.join(pod_info(body))
     return taken
 
 
-def gangs(least: dict[str, int]) -> dict[Key, GroupInfo]:
-    return {Key("default", name): GroupInfo(count) for name, count in least.items()}
+def gangs(min_members: dict[str, int]) -> dict[Key, GroupInfo]:
+    return {Key("default", name): GroupInfo(count) for name, count in min_members.items()}
 
 
 def placed(decisions: Placements) -> dict[str, str]:
@@ -194,7 +194,7 @@ GANG_REASONS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], str]] 
     "in pieces": (
         workers(4, cpu=2),
         [node("node-0", cpu=5), node("node-1", cpu=3), node("node-2", cpu=1)],
-        "gang needs 4 pods at once: there is room for all, but not in pieces that fit each of them",
+        "gang needs 4 pods at once: the free resources are enough in total, but not on single nodes",
     ),
     "not allowed": (
         workers(4, spec={"nodeSelector": {"zone": "a"}}),
@@ -244,9 +244,9 @@ def test_a_label_without_a_group_is_only_a_label() -> None:
 
 
 def test_the_priority_of_a_gang_is_its_groups() -> None:
-    claims = [claim(one) for one in (pod("a", cpu=2), pod("z", group="g", cpu=2))]
+    pod_infos = [pod_info(one) for one in (pod("a", cpu=2), pod("z", group="g", cpu=2))]
     groups = {Key("default", "g"): GroupInfo(1, priority=7)}
-    assert placed(place(claims, [offer(node())], NodeUsage(), groups)) == {"z": "node-0"}
+    assert placed(place(pod_infos, [node_info(node())], NodeUsage(), groups)) == {"z": "node-0"}
 
 
 def test_a_gated_member_waits_alone() -> None:
@@ -263,68 +263,70 @@ LEAST = st.fixed_dictionaries({"g": st.integers(1, 6), "h": st.integers(1, 3)})
 
 
 def world(pods: Any, nodes: Any) -> tuple[list[PodInfo], list[dict[str, Any]]]:
-    claims = [
-        claim(pod(f"p-{index}", group=group, cpu=f"{cpu}m", spec={"priority": priority}))
+    pod_infos = [
+        pod_info(pod(f"p-{index}", group=group, cpu=f"{cpu}m", spec={"priority": priority}))
         for index, (cpu, group, priority) in enumerate(pods)
     ]
     bodies = [
         node(f"node-{index}", cpu=f"{cpu}m", ready=ready, pods=most) for index, (cpu, ready, most) in enumerate(nodes)
     ]
-    return claims, bodies
+    return pod_infos, bodies
 
 
 @CALM
 @given(PODS, NODES, LEAST, st.randoms(use_true_random=False))
 def test_nothing_is_overcommitted_gangs_are_whole_and_the_order_does_not_matter(
-    pods: Any, nodes: Any, least: dict[str, int], random: Any
+    pods: Any, nodes: Any, min_members: dict[str, int], random: Any
 ) -> None:
-    claims, bodies = world(pods, nodes)
-    offers = [offer(one) for one in bodies]
-    decisions = place(claims, offers, NodeUsage(), gangs(least))
+    pod_infos, bodies = world(pods, nodes)
+    node_infos = [node_info(one) for one in bodies]
+    decisions = place(pod_infos, node_infos, NodeUsage(), gangs(min_members))
 
-    assert sorted(one.key for one in claims) == sorted(
+    assert sorted(one.key for one in pod_infos) == sorted(
         [one.key for one, _ in decisions.placed] + [one.key for one, _ in decisions.waiting]
     )
     used: dict[str, Counter[str]] = {}
     for one, where in decisions.placed:
-        used.setdefault(where, Counter()).update(dict(one.asks))
-    for offered in offers:
-        taken = used.pop(offered.name, Counter())
-        assert all(amount <= offered.total.get(name, 0) for name, amount in taken.items())
-        assert offered.traits.ready or not taken
+        used.setdefault(where, Counter()).update(dict(one.requests))
+    for one_node in node_infos:
+        taken = used.pop(one_node.name, Counter())
+        assert all(amount <= one_node.total.get(name, 0) for name, amount in taken.items())
+        assert one_node.traits.ready or not taken
     assert not used
-    for name, count in least.items():
-        seated = sum(one.group == Key("default", name) for one, _ in decisions.placed)
-        assert not seated or seated >= count
+    for name, count in min_members.items():
+        count_placed = sum(one.group == Key("default", name) for one, _ in decisions.placed)
+        assert not count_placed or count_placed >= count
     assert all(why for _, why in decisions.waiting)
 
-    random.shuffle(claims)
-    random.shuffle(offers)
-    assert place(claims, offers, NodeUsage(), gangs(least)) == decisions
+    random.shuffle(pod_infos)
+    random.shuffle(node_infos)
+    assert place(pod_infos, node_infos, NodeUsage(), gangs(min_members)) == decisions
 
 
 @CALM
 @given(PODS, NODES, LEAST)
-def test_what_waits_would_not_fit_even_alone_in_what_is_left(pods: Any, nodes: Any, least: dict[str, int]) -> None:
-    claims, bodies = world(pods, nodes)
-    offers = [offer(one) for one in bodies]
-    first = place(claims, offers, NodeUsage(), gangs(least))
+def test_what_waits_would_not_fit_even_alone_in_what_is_left(
+    pods: Any, nodes: Any, min_members: dict[str, int]
+) -> None:
+    pod_infos, bodies = world(pods, nodes)
+    node_infos = [node_info(one) for one in bodies]
+    first = place(pod_infos, node_infos, NodeUsage(), gangs(min_members))
     taken = NodeUsage()
     for one, where in first.placed:
         taken.take(one, where)
         taken.join(one)
-    second = place([one for one, _ in first.waiting], offers, taken, gangs(least))
-    # Which pods of different sizes fit beside each other is not searched exhaustively: less room can help by chance.
+    second = place([one for one, _ in first.waiting], node_infos, taken, gangs(min_members))
+    # Placement does not try all combinations of pods with different sizes, so less free room can help by chance.
     sizes: dict[Key, set[object]] = {}
-    for one in claims:
-        sizes.setdefault(one.group or one.key, set()).add(one.asks)
+    for one in pod_infos:
+        sizes.setdefault(one.group or one.key, set()).add(one.requests)
     assume(all(len(sizes[one.group or one.key]) == 1 for one, _ in second.placed))
     assert (second.placed, waiting(second)) == ((), waiting(first))
 
 
 def test_a_large_pod_does_not_keep_smaller_ones_from_making_up_the_gang() -> None:
-    claims, bodies = world([(500, "h", 0), (100, "h", 0), (100, "h", 0)], [(500, True, 3)])
-    decisions = place(claims, [offer(one) for one in bodies], NodeUsage(), gangs({"h": 2}))
+    pod_infos, bodies = world([(500, "h", 0), (100, "h", 0), (100, "h", 0)], [(500, True, 3)])
+    decisions = place(pod_infos, [node_info(one) for one in bodies], NodeUsage(), gangs({"h": 2}))
     assert [one.key.name for one, _ in decisions.placed] == ["p-1", "p-2"]
 
 
@@ -357,19 +359,19 @@ LEASED: dict[str, tuple[list[dict[str, Any]], dict[str, dict[str, LeasedDevices]
 def test_who_holds_a_device_elsewhere_is_named(name: str) -> None:
     pods, leased, expected = LEASED[name]
     groups = {Key("default", "g"): GroupInfo(2)}
-    decisions = place([claim(one) for one in pods], [offer(node(gpu=4))], NodeUsage(), groups, leased)
+    decisions = place([pod_info(one) for one in pods], [node_info(node(gpu=4))], NodeUsage(), groups, leased)
     assert waiting(decisions) == dict.fromkeys((one["metadata"]["name"] for one in pods), expected)
 
 
 def test_pods_go_where_other_runs_leave_room() -> None:
-    nodes = [offer(node(gpu=2)), offer(node("node-1", gpu=2))]
+    nodes = [node_info(node(gpu=2)), node_info(node("node-1", gpu=2))]
     leased = {"node-0": {GPU: held("0")}}
-    decisions = place([claim(pod(gpu=2))], nodes, NodeUsage(), {}, leased)
+    decisions = place([pod_info(pod(gpu=2))], nodes, NodeUsage(), {}, leased)
     assert placed(decisions) == {"p": "node-1"}
 
 
 def test_pods_are_spread_by_the_share_of_any_device() -> None:
-    """Node-0 has two pods more, node-1 has fewer devices left."""
+    """Node-0 runs two more pods, but node-1 has fewer free devices."""
     nodes = [node(amd=4), node("node-1", amd=4)]
     bound = [(pod("a"), "node-0"), (pod("b"), "node-0"), (pod("c", amd=3), "node-1")]
     assert placed(decide([pod(amd=1)], nodes, bound)) == {"p": "node-0"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pod asks for, and amounts in words."""
+"""The requests of a pod, and amounts as text."""
 
 from typing import Any
 

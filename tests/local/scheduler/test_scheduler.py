@@ -11,7 +11,7 @@ import pytest
 from places import node, pod
 
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.scheduling.scheduler import Scheduler, node_lost
+from trainwright.local.scheduling.scheduler import Scheduler, mark_node_lost
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
 from trainwright.model.units import rfc3339
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.looptime
 
 
 class LoopClock:
-    """The time of the loop, which the tests turn."""
+    """The time of the event loop, which the tests advance."""
 
     def now(self) -> datetime:
         return NOW + timedelta(seconds=asyncio.get_running_loop().time())
@@ -244,7 +244,7 @@ async def test_a_lost_node_takes_no_pods_until_it_is_back() -> None:
         cluster = LocalCluster(store)
         store.create(PODS, pod("before"))
         await asyncio.sleep(3)
-        await node_lost(cluster, "node-0", LoopClock())
+        await mark_node_lost(cluster, "node-0", LoopClock())
         store.create(PODS, pod("after"))
         await asyncio.sleep(1)
         assert where(store, "before", "after") == ["node-0", ""]
@@ -258,8 +258,8 @@ async def test_a_lost_node_takes_no_pods_until_it_is_back() -> None:
             "lastTransitionTime": rfc3339(NOW + timedelta(seconds=3)),
         }
         version = store.version
-        await node_lost(cluster, "node-0", LoopClock())
-        await node_lost(cluster, "nobody", LoopClock())
+        await mark_node_lost(cluster, "node-0", LoopClock())
+        await mark_node_lost(cluster, "nobody", LoopClock())
         assert store.version == version
         store.patch(NODES, Key("", "node-0"), {"status": node()["status"]}, status=True)
         await asyncio.sleep(0.01)

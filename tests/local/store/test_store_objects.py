@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the store does beyond the contract of all engines: PUT, binding, admission, sharing, what it refuses and how."""
+"""Behaviour of the store beyond the contract of all engines: PUT, binding, admission, shared bodies, and its errors."""
 
 import re
 from typing import Any

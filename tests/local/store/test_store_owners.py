@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Garbage collection beyond the contract: deep, wide and circular families, and that it happens within the write."""
+"""Garbage collection beyond the contract: deep, wide and circular trees of owners, collected within the write."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ BACKGROUND, FOREGROUND, ORPHAN = Propagation.BACKGROUND, Propagation.FOREGROUND,
 
 
 def family(items: Store, size: int, *, blocks: bool = True) -> dict[str, Any]:
-    """A job and as many dependents."""
+    """A job with `size` dependents."""
     made = items.create(JOB, body("job", JOB))
     for number in range(size):
         items.create(SECRETS, body(f"s-{number}", ownerReferences=[owner(made, blocks=blocks)]))

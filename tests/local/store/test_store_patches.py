@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merge patches: RFC 7386, and nothing copied that need not be."""
+"""Merge patches: they follow RFC 7386 and copy only the changed parts."""
 
 from copy import deepcopy
 from json import dumps
@@ -31,7 +31,7 @@ def reference(target: Any, patch: Any) -> Any:
 
 
 def text(value: Any) -> str:
-    """As JSON has it, where true is not 1."""
+    """The value as JSON, where true is not 1."""
     return dumps(value, sort_keys=True)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selectors: every notation, against a plain reading of it; and what is said of those that nobody can read."""
+"""Selectors: every notation, compared with a simple implementation; and the errors of invalid selectors."""
 
 from typing import Any
 

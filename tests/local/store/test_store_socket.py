@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine's socket: who may open it, what it answers, and what becomes of those who wait when it goes."""
+"""The engine's socket: its permissions, its answers, and the errors of waiting clients when the engine ends."""
 
 import asyncio
 import json
@@ -34,13 +34,13 @@ from trainwright.runtime.ports import PODS, SECRETS, Selection
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the engine listens."""
+    """The path of the engine's socket."""
     return tmp_path / "run" / "engine.sock"
 
 
 @pytest.fixture
 def local() -> LocalCluster:
-    """What it serves."""
+    """The cluster that the engine serves."""
     return LocalCluster(store())
 
 
@@ -70,13 +70,13 @@ _HELLO = encode({"id": 0, "verb": "hello", **hello(ENGINE_PROTOCOL)})
 
 @pytest.fixture
 async def remote(path: Path, local: LocalCluster) -> AsyncIterator[RemoteCluster]:
-    """Somebody who is connected."""
+    """A connected client."""
     async with serve(path, local, VERBS), RemoteCluster(path) as cluster:
         yield cluster
 
 
 async def _spoken(path: Path, *lines: bytes) -> list[dict[str, Any]]:
-    """What comes back for these lines, one each."""
+    """Send these lines and return one reply for each."""
     reader, writer = await asyncio.open_unix_connection(sock=connect(path))
     writer.write(_HELLO + b"".join(line + b"\n" for line in lines))
     assert json.loads(await asyncio.wait_for(reader.readline(), PATIENCE))["result"] == hello(ENGINE_PROTOCOL)
@@ -114,7 +114,7 @@ async def test_a_socket_that_nobody_listens_at_is_replaced(path: Path, local: Lo
 
 
 async def test_a_socket_that_somebody_listens_at_is_not(path: Path, local: LocalCluster, remote: RemoteCluster) -> None:
-    with pytest.raises(EngineError, match="an engine listens there already"):
+    with pytest.raises(EngineError, match="another engine listens there already"):
         async with serve(path, local):
             pass
     assert (await remote.list(SECRETS)).items == ()
@@ -181,7 +181,7 @@ async def test_an_error_arrives_as_it_was_raised(
 async def test_a_verb_that_breaks_is_reported_and_ends_nothing_else(remote: RemoteCluster) -> None:
     reported: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
-    with pytest.raises(ApiError, match="the engine failed at it: ZeroDivisionError"):
+    with pytest.raises(ApiError, match="the engine failed: ZeroDivisionError"):
         await remote.call("break", {})
     assert [type(error) for error in reported] == [ZeroDivisionError]
     assert (await remote.list(SECRETS)).items == ()
@@ -352,16 +352,16 @@ async def test_nothing_is_left_when_both_have_ended(path: Path, local: LocalClus
     assert asyncio.all_tasks() == before
 
 
-async def _deaf(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Somebody who asks for a watch and does not read what comes."""
+async def _unread_watch(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Start a watch on a connection that is never read."""
     reader, writer = await asyncio.open_unix_connection(sock=connect(path), limit=1 << 20)
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     writer.write(_HELLO + b'{"id": 1, "verb": "watch", "resource": "secrets"}\n')
     return reader, writer
 
 
-async def _talk(cluster: LocalCluster, times: int) -> None:
-    """So many changes of 20 KB, with time to send each."""
+async def _make_changes(cluster: LocalCluster, times: int) -> None:
+    """Make `times` changes of 20 KB each, with time to send each of them."""
     await cluster.create(SECRETS, body("a"))
     for number in range(times):
         await cluster.patch(SECRETS, key("a"), {"data": {"x": str(number) + "y" * 20_000}})
@@ -369,11 +369,11 @@ async def _talk(cluster: LocalCluster, times: int) -> None:
 
 
 async def test_for_a_reader_that_does_not_read_nothing_piles_up(path: Path) -> None:
-    forgetful = LocalCluster(store(history=16))
-    async with serve(path, forgetful):
-        reader, writer = await _deaf(path)
+    cluster = LocalCluster(store(history=16))
+    async with serve(path, cluster):
+        reader, writer = await _unread_watch(path)
         await asyncio.sleep(0.01)
-        await _talk(forgetful, 300)
+        await _make_changes(cluster, 300)
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         lines = [json.loads(await asyncio.wait_for(reader.readline(), PATIENCE))]
         while "error" not in lines[-1]:
@@ -387,10 +387,10 @@ async def test_for_a_reader_that_does_not_read_nothing_piles_up(path: Path) -> N
 async def test_a_reader_that_does_not_read_keeps_no_engine_from_its_end(path: Path, local: LocalCluster) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     async with serve(path, local):
-        _, writer = await _deaf(path)
+        _, writer = await _unread_watch(path)
         await asyncio.sleep(0.01)
-        await _talk(local, 300)
-    # The other end, which is in this process too, is all that is left of it.
+        await _make_changes(local, 300)
+    # Only the client's end of the connection is left, which is also in this process.
     assert len(list(Path("/proc/self/fd").iterdir())) == before + 1
     writer.close()
     await writer.wait_closed()
@@ -413,7 +413,7 @@ async def test_a_watch_ends_with_its_connection(path: Path, local: LocalCluster)
 async def test_a_line_that_is_too_long_ends_the_connection_with_a_word(
     path: Path, local: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainwright.local.sockets.server._LONGEST", 1000)
+    monkeypatch.setattr("trainwright.local.sockets.server._MAX_REQUEST_BYTES", 1000)
     async with serve(path, local):
         reader, writer = await asyncio.open_unix_connection(sock=connect(path))
         writer.write(b"x" * 2000)

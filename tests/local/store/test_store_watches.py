@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches: from any version, whatever the selector, what is told leads to what is there."""
+"""Watches: with any version and any selector, the events lead from the first list to the current list."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ SCOPES = st.sampled_from(
 
 
 def step(items: Store, what: str, name: str, value: str) -> None:
-    """One write, if it can be done."""
+    """Make one write, if it is valid."""
     there = name in {item["metadata"]["name"] for item in items.list(SECRETS)[0]}
     match what:
         case "create" if not there:
@@ -49,7 +49,7 @@ def listed(items: Store, scope: Selection) -> Items:
 
 
 def applied(seen: Items, changes: tuple[WatchEvent, ...]) -> Items:
-    """The list, as somebody has it who was told these changes; each must be news."""
+    """Apply these events to a list. Each event must change it."""
     seen = dict(seen)
     for change in changes:
         if change.what is WatchEventType.BOOKMARK:

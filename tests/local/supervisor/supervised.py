@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real supervisor process at the other end of a real socket, as the tests drive it."""
+"""A driver for tests: a real supervisor process, and a real socket to it."""
 
 import contextlib
 import itertools
@@ -36,7 +36,7 @@ class Talk:
         self._ids = itertools.count(1)
 
     def take_over(self) -> None:
-        """Be the agent from now on."""
+        """Connect as the agent."""
         self.send(role="control", **hello(SUPERVISOR_PROTOCOL))
 
     def send(self, **message: Any) -> None:
@@ -55,7 +55,7 @@ class Talk:
         return self.answer(self.ask(do, **fields))
 
     def event(self, kind: str, **wanted: Any) -> Message:
-        """The next event of that kind, which is taken."""
+        """Take the next event of that kind."""
 
         def found() -> Message | None:
             fits = [e for e in self.events if e["event"] == kind and all(e[k] == v for k, v in wanted.items())]
@@ -73,7 +73,7 @@ class Talk:
             assert self.pump(deadline - time.monotonic()), f"waited in vain for {what}; heard {self.events}"
 
     def pump(self, seconds: float) -> bool:
-        """Take in what comes within that time. False: nothing did."""
+        """Read messages for that time. False: none came."""
         if not select.select([self.sock], [], [], max(0.0, seconds))[0]:
             return False
         data = self.sock.recv(65536)
@@ -104,7 +104,7 @@ class Supervised(Talk):
         self._names = itertools.count(1)
 
     def start(self, *argv: str, container: str | None = None, **fields: Any) -> str:
-        """Start a container; which one."""
+        """Start a container and return its name."""
         name, answer = self.try_start(*argv, container=container, **fields)
         assert answer.get("ok"), answer
         return name
@@ -125,7 +125,7 @@ class Supervised(Talk):
         return self.folder / "logs" / f"{container}.log"
 
     def words(self, container: str, wanted: str) -> str:
-        """The log, once it holds that."""
+        """Wait until the log contains the text, and return the log."""
         self.eventually(lambda: self.log(container).exists() and wanted in self.log(container).read_text())
         return self.log(container).read_text()
 
@@ -147,7 +147,7 @@ class Supervised(Talk):
         return self.process.wait(PATIENCE)
 
     def end(self) -> None:
-        """Whatever the test did, nothing is left."""
+        """End all processes, also those that the test left."""
         self.sock.close()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -171,7 +171,7 @@ def supervised(folder: Path, under: tuple[str, ...] = (), **config: Any) -> Iter
 
 
 def alive(pid: int) -> bool:
-    """Whether it runs; a zombie does not."""
+    """Whether a process runs; a zombie does not run."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands in a running container: the agent's probes and hooks, and people's, with their own terminal."""
+"""Commands in a running container: probes and hooks of the agent, and commands of `trainwright exec`."""
 
 import contextlib
 import json
@@ -41,7 +41,7 @@ def test_a_command_is_answered_when_it_has_ended(
         answer = one.call("exec", container=name, argv=argv, env={"B": "exec"}, timeout=PATIENCE)
         assert answer.pop("id")
         assert answer == {"ok": True, "code": code, "signal": number, "timeout": False, "output": output}
-        assert one.events == []  # it is not the container that has ended
+        assert one.events == []  # the container itself has not ended
 
 
 def test_only_the_end_of_a_long_output_is_kept(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_container_that_has_ended_is_not_entered(tmp_path: Path) -> None:
 
 
 class _Client:
-    """Somebody's connection to the socket, and his end of the terminal or the pipes."""
+    """A client's connection to the socket, and its end of the terminal or the pipes."""
 
     def __init__(self, sock: socket.socket, end: int) -> None:
         self.sock, self.end = sock, end
@@ -176,7 +176,7 @@ def test_a_terminal_becomes_the_command_s_own(tmp_path: Path) -> None:
             assert len({*groups.split()}) == 1
             os.write(client.end, b"ping\n")
             client.until(b"ping\r\nping")  # the terminal's echo, and then `cat`
-            os.write(client.end, b"\x03")  # Ctrl-C: the terminal itself makes a signal of it
+            os.write(client.end, b"\x03")  # Ctrl-C: the terminal turns it into a signal
             assert client.line() == {"code": 130}
 
 

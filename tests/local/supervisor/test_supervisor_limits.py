@@ -53,7 +53,7 @@ def test_limits_hold_for_what_enters_and_go_with_the_container(tmp_path: Path) -
         one.eventually(lambda: Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"/bin/sh\0-c\0sleep"))
         groups = Path(f"/proc/{pid}/cgroup").read_text()
         assert f"trainwright-{one.process.pid}/1" in groups
-        argv = ["sh", "-c", "sleep 0.2; cat /proc/self/cgroup"]  # it is moved a moment after its start
+        argv = ["sh", "-c", "sleep 0.2; cat /proc/self/cgroup"]  # the supervisor moves it just after its start
         assert one.call("exec", container=name, argv=argv, env=None, timeout=PATIENCE)["output"] == groups
         assert _ours(one)
         one.call("kill", container=name)
@@ -86,7 +86,7 @@ _QUOTA = ("cpu.cfs_quota_us", "cpu.max")
 
 
 def _tree(tmp_path: Path, shared: str, own: str = "/user.slice/app.scope") -> tuple[Path, Path]:
-    """A /proc and a cgroup tree of version 2, as far as we look at them."""
+    """Files of /proc and of a cgroup tree of version 2, those that the code reads."""
     proc, root = tmp_path / "proc", tmp_path / "cgroup"
     (proc / "self").mkdir(parents=True)
     (proc / "self" / "mountinfo").write_text(f"30 23 0:26 / {root} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n")
@@ -141,10 +141,10 @@ def test_a_group_that_is_still_busy_is_removed_later(tmp_path: Path) -> None:
     cgroups = Cgroups(str(proc))
     group = cgroups.group({"cpu": 1})
     cgroups.remove(group)
-    assert cgroups.tidy()
+    assert cgroups.remove_leftovers()
     for file in Path(group.folders[0]).iterdir():
         file.unlink()
-    assert not cgroups.tidy()
+    assert not cgroups.remove_leftovers()
     assert not Path(group.folders[0]).exists()
 
 
@@ -178,7 +178,7 @@ def _hold(mebibytes: int) -> str:
 
 @pytest.fixture
 def without(tmp_path: Path) -> Iterator[Supervised]:
-    """A supervisor that finds no cgroup which it may use, whatever this machine has."""
+    """A supervisor that finds no usable cgroup on any machine."""
     mounting = ("unshare", "-m" if os.geteuid() == 0 else "-rm", "/bin/sh", "-c", _HIDE)
     with supervised(tmp_path, mounting if Cgroups().version != "none" else ()) as one:
         yield one
@@ -219,7 +219,7 @@ def test_without_cgroups_what_is_run_in_a_container_counts_for_it(without: Super
 
 
 class ManualLoop(Loop):
-    """Keeps what is to be done later until the test does it."""
+    """Keeps timers until the test runs them."""
 
     def __init__(self) -> None:
         self.due: list[Callable[[], None]] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs: whole, in order, bounded on disk; and a full disk costs a log its lines, never a container its life."""
+"""Logs: complete, in order, of bounded size. A full disk loses lines of a log and never ends a container."""
 
 import re
 import signal
@@ -115,7 +115,7 @@ def test_a_chatty_container_does_not_starve_others(tmp_path: Path) -> None:
     with supervised(tmp_path, rotate=[100000, 2]) as one:
         noisy = one.start("yes")
         one.eventually(one.log(noisy).with_suffix(".log.1").exists)
-        assert one.ended(one.shell("echo hello; exit 1"))["code"] == 1  # and not when the other ends: it never does
+        assert one.ended(one.shell("echo hello; exit 1"))["code"] == 1  # the other container never ends
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_a_full_disk_cuts_the_log_and_nothing_else(tmp_path: Path, small: Path) 
         name = _chatty(one, small, 200000, "echo more; exit 5")
         assert one.ended(name)["code"] == 5
         notices = [event["text"] for event in one.events if event["event"] == "notice"]
-        assert notices == [f"the log of {name} is cut short: no space left on device ({small}/pod/x.log)"]
+        assert notices == [f"the log of {name} is incomplete: no space left on device ({small}/pod/x.log)"]
         assert 0 < (small / "pod" / "x.log").stat().st_size <= 65536
 
 
@@ -169,7 +169,7 @@ def test_a_full_disk_does_not_cost_the_supervisor_an_end(tmp_path: Path, small: 
 
 def test_a_full_disk_cuts_a_line_of_the_journal_and_spoils_no_other(small: Path) -> None:
     one = journal.Journal(str(small / "journal"))
-    (small / "ballast").write_bytes(b"x" * 4096 * 14)  # a page is left
+    (small / "ballast").write_bytes(b"x" * 4096 * 14)  # one page is free
     for number in range(300):
         one.started(f"lost{number}", "p", 1)
     (small / "ballast").unlink()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent that dies: its supervisor ends everything, or keeps it, with every end told apart, until it comes back."""
+"""When an agent dies, its supervisor ends all containers, or keeps them and all exit codes for the next agent."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def test_the_newest_agent_is_the_one_that_is_heard(tmp_path: Path) -> None:
         name = one.shell("sleep 300")
         back = _back(one)
         try:
-            assert one.sock.recv(100) == b""  # and that was no reason to end anything
+            assert one.sock.recv(100) == b""  # the containers still run
             assert back.call("kill", container=name)["ok"]
             back.event("ended", container=name)
         finally:
@@ -63,7 +63,7 @@ def test_notices_wait_for_an_agent_that_comes_back(tmp_path: Path) -> None:
         one.sock.close()
         back = Talk(terminal.connect(str(tmp_path)))
         back.take_over()
-        assert "is cut short" in back.event("ready")["notices"][0]
+        assert "is incomplete" in back.event("ready")["notices"][0]
         back.sock.close()
 
 

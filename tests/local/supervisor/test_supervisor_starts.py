@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting containers: what a process gets, how it ended, and a clear sentence where it cannot be started."""
+"""Starting containers: what a process inherits, how it ended, and a clear sentence if it cannot start."""
 
 import os
 import socket
@@ -129,17 +129,17 @@ def test_a_process_has_a_clean_slate(tmp_path: Path, limits: dict[str, int]) -> 
         "/bin/sh",
         "-c",
         'ulimit -Sn 256; trap "" HUP; exec "$0" "$@"',
-    )  # which the supervisor itself is not bound to
+    )  # the supervisor itself has another limit
     with supervised(tmp_path, tight) as one:
         name = one.shell(look, cwd="/usr", limits=limits)
         one.ended(name)
         lines = one.log(name).read_text().split("\n")
     assert lines[0] == "/dev/null"
-    assert lines[1] == "0 1 2 3"  # the last is the folder that `ls` reads
+    assert lines[1] == "0 1 2 3"  # 3 is the folder that `ls` reads
     assert lines[2] == "/usr"
     masks = [int(line.split()[1], 16) & ~THREADING for line in lines[3:5]]
     assert masks == [0, 0]
-    assert len({*lines[5].split()}) == 1  # leader of its group and its session
+    assert len({*lines[5].split()}) == 1  # it leads its group and its session
     assert int(lines[6]) == 256
 
 
@@ -243,7 +243,7 @@ def test_an_agent_that_was_slow_gets_all_its_answers(tmp_path: Path) -> None:
     with supervised(tmp_path) as one:
         one.shell("sleep 300")
         asked = [one.ask("list") for _ in range(4000)]
-        one.eventually(lambda: _asleep(one.process.pid))  # it waits until it may write on
+        one.eventually(lambda: _asleep(one.process.pid))  # it waits until it can write again
         assert all(len(one.answer(number)["containers"]) == 1 for number in asked)
 
 

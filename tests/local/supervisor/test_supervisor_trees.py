@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole trees: nothing that a container has started outlives it, however it hides; nothing of another is touched."""
+"""Process trees: no process of a container outlives it, and no process of another container is killed."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from supervised import Supervised, alive, supervised
 from patience import PATIENCE
 from trainwright.node.supervisor import tree
 
-# A daemon as people write them: its parent ends at once, it leads a session of its own.
+# A usual daemon: its parent ends at once, and it leads its own session.
 _DAEMON = "(setsid sh -c 'echo daemon $$ >>{log}; sleep 300 & wait' & ) ; "
 _INNER = '(setsid sh -c "echo inner \\$\\$ >>{log}; sleep 300" & ); '
 
@@ -18,7 +18,7 @@ _GROUP = (
     ' os.execve("/bin/sh", ["sh", "-c", "echo own $$ >>{{log}}; sleep 300"], {env})\' & '
 )
 
-_UNTRACEABLE = "a session and no environment"  # once its parents are gone
+_UNTRACEABLE = "a session and no environment"  # when its parents have ended
 _TREES = {
     "child": "sh -c 'echo child $$ >>{log}; sleep 300' & ",
     "setsid child": "setsid sh -c 'echo child $$ >>{log}; sleep 300' & ",
@@ -33,7 +33,7 @@ _COUNT = {"daemon's daemon": 2}
 
 
 def _run(one: Supervised, tmp_path: Path, shape: str, then: str) -> tuple[str, list[int]]:
-    """A container with such a tree; the pids of it, once they run."""
+    """Start a container with such a tree, and return its pids when all run."""
     log = tmp_path / "pids"
     count = _COUNT.get(shape, 1)
     script = (

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright run`: a job from its manifest to its outcome, on this machine. Loaded by `cli.main`.
+"""`trainwright run`: run jobs on this machine, from the manifest to the outcome.
 
-`command` reads the options; `intake` the manifests, `changes` what `--set` edits in them; `session` drives the engine
-and watches; `model` knows how everything is, `verdict` why it ended so, `record` what is kept.
+`command` has the options, `intake` reads and checks the manifests, `changes` applies `--set`, `session` controls the
+engine and watches the jobs, `model` has the current state of jobs and replicas, `verdict` explains the outcome.
 """
 
 from trainwright.cli.run.command import command

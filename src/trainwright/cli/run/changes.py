@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--set PATH=VALUE`: edits of a manifest before it is judged. Called by `intake` for every job.
+"""`--set PATH=VALUE`: edit a manifest before it is checked.
 
-A path is written as problems write it, `spec.replicaSpecs[0].replicas`; an entry of a list may also be called by its
-type or name, `spec.replicaSpecs[worker]`. Keys that are not there yet are made; the check that follows knows them all.
+A path has the form that problems use: `spec.replicaSpecs[0].replicas`. An entry of a list can also be selected by its
+type or name: `spec.replicaSpecs[worker]`. Missing keys are created; the check that follows refuses unknown keys.
 """
 
 import re
@@ -21,38 +21,38 @@ from trainwright.model.problem import nearest, shown
 _PART = re.compile(
     r'\[(?:(?P<index>\d{1,6})|(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<word>[^\]"=]+))\]|\.?(?P<key>[^.\[\]"=]+)'
 )
-#: What entries of lists are called by.
-_NAMES = ("type", "name")
+#: The keys that can select an entry of a list.
+_NAME_KEYS = ("type", "name")
 
 
 class EntryName(str):
-    """The name of a list's entry, as opposed to a mapping's key."""
+    """The name of an entry of a list, as opposed to a key of a mapping."""
 
     __slots__ = ()
 
 
 class FieldEdit(Struct, frozen=True):
-    """One edit: the way to a field, and what to put there; None takes it away."""
+    """One edit: the path to a field, and its new value; None removes the field."""
 
     text: str
     path: str
-    way: tuple[str | int | EntryName, ...]
+    steps: tuple[str | int | EntryName, ...]
     value: Any
 
 
 def parse(text: str) -> FieldEdit:
-    """`spec.cleanUpPolicy=All`. Raises UsageError."""
-    way: list[str | int | EntryName] = []
+    """Read an edit such as `spec.cleanUpPolicy=All`. Raises UsageError."""
+    steps: list[str | int | EntryName] = []
     at = 0
     while (match := _PART.match(text, at)) is not None:
-        way.append(_step(match))
+        steps.append(_step(match))
         at = match.end()
-    if not way or text[at : at + 1] != "=":
+    if not steps or text[at : at + 1] != "=":
         raise UsageError(
             f"--set {text}: expected PATH=VALUE with a path such as spec.replicaSpecs[0].replicas"
-            + (f"; this one cannot be read from {text[at : at + 20]!r} on" if way and at < len(text) else "")
+            + (f"; the path is wrong from {text[at : at + 20]!r} on" if steps and at < len(text) else "")
         )
-    return FieldEdit(text, text[:at], tuple(way), _value(text, text[at + 1 :]))
+    return FieldEdit(text, text[:at], tuple(steps), _value(text, text[at + 1 :]))
 
 
 def _step(match: re.Match[str]) -> str | int | EntryName:
@@ -64,7 +64,7 @@ def _step(match: re.Match[str]) -> str | int | EntryName:
 
 
 def _value(whole: str, text: str) -> Any:
-    """What the text means in YAML; no text is empty text, `null` takes the field away."""
+    """The value of the YAML text; no text means an empty string, `null` removes the field."""
     if not text:
         return ""
     try:
@@ -80,74 +80,75 @@ def _value(whole: str, text: str) -> Any:
 
 
 def apply(document: Body, change: FieldEdit) -> Body:
-    """The document with the edit; the old one is left alone. Raises UsageError where the way leads nowhere."""
-    edited: Body = _put(document, change, 0, "")
+    """A copy of the document with the edit. Raises UsageError if the path does not exist."""
+    edited: Body = _replace(document, change, 0, "")
     return edited
 
 
 def where(document: Body, change: FieldEdit) -> tuple[str | int, ...]:
-    """The way of an edit that was made, with the entries of lists by their number."""
+    """The path of an applied edit, with the index of each list entry instead of its name."""
     node: Any = document
-    way: list[str | int] = []
-    for depth, step in enumerate(change.way):
+    path: list[str | int] = []
+    for depth, step in enumerate(change.steps):
         if isinstance(node, list):
-            place = _place(node, change, depth, "")
-            way.append(place)
-            node = node[place]
+            index = _index(node, change, depth, "")
+            path.append(index)
+            node = node[index]
         else:
-            way.append(step)
+            path.append(step)
             node = node.get(step) if isinstance(node, dict) else None
-    return tuple(way)
+    return tuple(path)
 
 
-def _put(node: Any, change: FieldEdit, depth: int, path: str) -> Any:
-    if depth == len(change.way):
+def _replace(node: Any, change: FieldEdit, depth: int, path: str) -> Any:
+    if depth == len(change.steps):
         return change.value
-    step = change.way[depth]
-    last = depth + 1 == len(change.way)
+    step = change.steps[depth]
+    last = depth + 1 == len(change.steps)
     if isinstance(step, int | EntryName):
-        return _in_list(node, change, depth, path)
+        return _replace_entry(node, change, depth, path)
     if node is None:
         node = {}
     if not isinstance(node, dict):
-        raise _nowhere(change, f"{path or 'the document'} is {shown(node)}, which has no key {step!r}")
+        raise _no_such_path(change, f"{path or 'the document'} is {shown(node)}, which has no key {step!r}")
     if last and change.value is None:
         return {key: value for key, value in node.items() if key != step}
-    if step not in node and not last and isinstance(change.way[depth + 1], int | EntryName):
-        raise _nowhere(change, f"{path or 'the document'} has no {step!r}; it has {_some(node)}", step, node)
-    return node | {step: _put(node.get(step), change, depth + 1, under(path, step))}
+    if step not in node and not last and isinstance(change.steps[depth + 1], int | EntryName):
+        raise _no_such_path(
+            change,
+            f"{path or 'the document'} has no {step!r}; it has {', '.join(list(node)[:12]) or 'nothing'}",
+            step,
+            node,
+        )
+    return node | {step: _replace(node.get(step), change, depth + 1, under(path, step))}
 
 
-def _in_list(node: Any, change: FieldEdit, depth: int, path: str) -> Any:
+def _replace_entry(node: Any, change: FieldEdit, depth: int, path: str) -> Any:
     if not isinstance(node, list):
-        raise _nowhere(change, f"{path} is {shown(node)}, not a list")
-    place = _place(node, change, depth, path)
-    if depth + 1 == len(change.way) and change.value is None:
-        return node[:place] + node[place + 1 :]
-    new = _put(node[place], change, depth + 1, f"{path}[{place}]")
-    return [*node[:place], new, *node[place + 1 :]]
+        raise _no_such_path(change, f"{path} is {shown(node)}, not a list")
+    index = _index(node, change, depth, path)
+    if depth + 1 == len(change.steps) and change.value is None:
+        return node[:index] + node[index + 1 :]
+    new = _replace(node[index], change, depth + 1, f"{path}[{index}]")
+    return [*node[:index], new, *node[index + 1 :]]
 
 
-def _place(node: list[Any], change: FieldEdit, depth: int, path: str) -> int:
-    step = change.way[depth]
+def _index(node: list[Any], change: FieldEdit, depth: int, path: str) -> int:
+    step = change.steps[depth]
     if isinstance(step, int):
         if step < len(node):
             return step
-        raise _nowhere(
-            change,
-            f"{path} has {len(node)} {'entry' if len(node) == 1 else 'entries'}, counted from 0; there is no [{step}]",
-        )
-    names = [next((one[key] for key in _NAMES if key in one), None) for one in node if isinstance(one, dict)]
+        entries = "entry" if len(node) == 1 else "entries"
+        raise _no_such_path(change, f"{path} has {len(node)} {entries}, counted from 0; there is no [{step}]")
+    names = [next((one[key] for key in _NAME_KEYS if key in one), None) for one in node if isinstance(one, dict)]
     if step in names:
         return names.index(step)
     texts = [name for name in names if isinstance(name, str)]
-    raise _nowhere(change, f"{path} has no entry called {step!r}; it has {', '.join(texts) or 'none'}", step, texts)
+    raise _no_such_path(
+        change, f"{path} has no entry with the name {step!r}; it has {', '.join(texts) or 'none'}", step, texts
+    )
 
 
-def _nowhere(change: FieldEdit, why: str, word: str = "", known: Any = ()) -> UsageError:
+def _no_such_path(change: FieldEdit, why: str, word: str = "", known: Any = ()) -> UsageError:
     meant = nearest(word, known) if word else ""
     return UsageError(f"--set {change.text}: {why}" + (f"; did you mean `{meant}`?" if meant else ""))
-
-
-def _some(node: Body) -> str:
-    return ", ".join(list(node)[:12]) or "nothing"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of `trainwright run`, and the order of things: judge everything, claim the names, then `drive`."""
+"""`trainwright run`: its options; it checks everything, locks the names of the jobs, and then runs them."""
 
 import os
 import shutil
@@ -31,47 +31,64 @@ from trainwright.runtime.ports import WallClock
     type=click.Choice(["auto", "sandbox", "process"]),
     default="auto",
     show_default=True,
-    help="How replicas are run: each with a network, processes and mounts of its own (sandbox, Linux), or as plain "
-    "processes; auto takes the first that works here.",
+    help="Run each replica with its own network, processes and mounts (sandbox, Linux only), or as a plain process. "
+    "auto takes the sandbox if it works on this machine.",
 )
-@click.option("-n", "--namespace", metavar="NS", default="", help="For objects that name none.  [default: default]")
 @click.option(
-    "--set", "changes", metavar="PATH=VALUE", multiple=True, help="Change a field of the jobs; may be given again."
+    "-n",
+    "--namespace",
+    metavar="NS",
+    default="",
+    help="The namespace for objects without a namespace.  [default: default]",
+)
+@click.option(
+    "--set",
+    "changes",
+    metavar="PATH=VALUE",
+    multiple=True,
+    help="Change a field of all jobs. You can repeat this option.",
 )
 @click.option(
     "--env",
     "variables",
     metavar="NAME[=VALUE]",
     multiple=True,
-    help="Give every container a variable, which replaces the manifest's; NAME alone: with the value that it has here. "
-    "May be given again.",
+    help="Set an environment variable in every container, also if the manifest has another value. NAME alone passes "
+    "the value that the variable has in your environment. You can repeat this option.",
 )
 @click.option(
     "--env-file",
     "env_files",
     metavar="FILE",
     multiple=True,
-    help="Give every container the variables of a file of lines NAME=VALUE or NAME; # begins a comment.",
+    help="Set the variables of FILE in every container. Each line is NAME=VALUE, NAME, or a comment after #.",
 )
-@click.option("--timeout", type=Duration(), metavar="TIME", help="End the run after this long: 30, 30s, 5m, 1h.")
+@click.option("--timeout", type=Duration(), metavar="TIME", help="End the run after TIME, such as 30, 30s, 5m or 1h.")
 @click.option(
     "--grace",
     type=Duration(),
     metavar="TIME",
-    help="How long replicas may take to end when the run is ended.  [default: what they ask for]",
+    help="Kill replicas that have not ended TIME after the run asked them to end.  [default: the grace period of the "
+    "pods]",
 )
-@click.option("--keep", is_flag=True, help="Leave the replicas' files (volumes, /tmp) where they are.")
-@click.option("--nodes", type=click.IntRange(1, 64), default=1, show_default=True, help="Share the machine out.")
+@click.option("--keep", is_flag=True, help="Keep the files of replicas (volumes, /tmp) after the run.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Divide the resources of this machine among so many simulated nodes.",
+)
 @click.option(
     "--node-grace",
     type=Duration(),
     default="10s",
     show_default=True,
     metavar="TIME",
-    help="Kill a node agent with its pods when it has been stopped (SIGSTOP) for TIME, or has not answered for six "
-    "times TIME although it had CPU time; its replicas are then restarted elsewhere.",
+    help="Kill a node agent and its pods when it has been stopped (SIGSTOP) for TIME, or when it has CPU time but does "
+    "not answer for six times TIME. Its replicas then restart on other nodes.",
 )
-@click.option("--revive", type=Duration(), metavar="TIME", help="Start a node again so long after it died.")
+@click.option("--revive", type=Duration(), metavar="TIME", help="Start a node again TIME after it died.")
 @device_options
 @click.option(
     "--resync-period",
@@ -80,14 +97,14 @@ from trainwright.runtime.ports import WallClock
     default="15s",
     show_default=True,
     metavar="TIME",
-    help="Look at an unfinished job again after this long although nothing happened; doubles up to 5m.",
+    help="Check an unfinished job again after TIME even if nothing has changed. The time doubles up to 5m.",
 )
 @click.option(
     "--etcd-server",
     type=Servers(),
     metavar="HOST:PORT,…",
     default="",
-    help="Where replicas of elastic PaddleJobs meet.",
+    help="The etcd servers through which replicas of elastic PaddleJobs find each other.",
 )
 @click.option(
     "-o",
@@ -95,9 +112,9 @@ from trainwright.runtime.ports import WallClock
     type=click.Choice(["auto", "live", "lines", "json"]),
     default="auto",
     show_default=True,
-    help="A table that lives, plain lines, or JSON; auto is live on a terminal and lines elsewhere.",
+    help="Show a live table, plain lines, or JSON. auto is live on a terminal, otherwise lines.",
 )
-@click.option("--logs/--no-logs", default=True, show_default=True, help="Show what replicas print.")
+@click.option("--logs/--no-logs", default=True, show_default=True, help="Show the output of replicas.")
 def command(
     files: tuple[str, ...],
     namespace: str,
@@ -110,15 +127,17 @@ def command(
     """Run the jobs in each FILE, or a COMMAND, on this machine, follow them, and exit with their outcome.
 
     "-" reads standard input. Secrets, ConfigMaps and PersistentVolumeClaims in the same files are created first; other
-    Kubernetes objects are skipped. No image is used: commands must be installed on this machine, and run in the
-    current folder unless the manifest says otherwise. Several jobs run side by side.
+    Kubernetes objects are skipped. Container images are not used: the programs must be installed on this machine. They
+    run in the current folder unless the manifest has a workingDir. Several jobs run at the same time.
 
-    A COMMAND after "--" is run as a job of --replicas replicas, each with RANK, WORLD_SIZE, LOCAL_RANK,
-    LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT in its environment. They start together or not at all, and
-    the job succeeds when all have succeeded. With --torchrun it is a script, and torchrun sets these variables.
+    A COMMAND after "--" becomes a job with --replicas replicas. Each replica has RANK, WORLD_SIZE, LOCAL_RANK,
+    LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT in its environment. All replicas start together or none
+    does, and the job succeeds when all have succeeded. With --torchrun, COMMAND is a script, and torchrun sets these
+    variables.
 
-    Ctrl-C ends the jobs as they wish to be ended, a second one at once. Logs and the final status are kept; where is
-    said at the end. While it runs, `trainwright get|logs|exec|scale|suspend|resume|annotate|delete JOB` reach it.
+    Ctrl-C ends the jobs and gives each replica its grace period; a second Ctrl-C kills them at once. Logs and the final
+    status are kept; the last line shows where. During the run, use
+    `trainwright get|logs|exec|scale|suspend|resume|annotate|delete JOB` in another terminal.
 
     \b
     Examples:
@@ -143,7 +162,7 @@ def command(
 
     \b
     Exit codes:
-      0  every job succeeded       3  the engine broke          130  interrupted (143: SIGTERM)
+      0  every job succeeded       3  the engine failed         130  interrupted (143: SIGTERM)
       1  a job failed              124  --timeout passed
       2  wrong usage, invalid manifest, name in use
     """
@@ -156,7 +175,7 @@ def command(
         env = environment.given(variables, env_files, os.environ)
         intake = take(files, namespace, edits)
     elif files:
-        raise UsageError(f"give files or a command after `--`, not both: found {' '.join(files)} before it")
+        raise UsageError(f"give either files or a command after `--`, not both; found {' '.join(files)} before `--`")
     elif shape.print:
         return _print(from_command.document(words, shape), shape, namespace, edits, env=bool(variables or env_files))
     else:
@@ -168,16 +187,15 @@ def command(
     try:
         return _run(intake, given | {"env": env})
     except NameInUseError as error:
-        raise error if words is None else UsageError(f"{error}; or give this one another --name") from None
+        raise error if words is None else UsageError(f"{error}; or give this job another name with --name") from None
 
 
 def _check_files(files: tuple[str, ...], shape: CommandShape) -> None:
     if not files:
-        raise UsageError("there is nothing to run; give a FILE, or a command: trainwright run -- python3 train.py")
+        raise UsageError("give a FILE or a command to run, such as: trainwright run -- python3 train.py")
     if shape.given:
-        raise UsageError(
-            f"{shape.given[0]} is for a command after `--`; --set PATH=VALUE changes a field of a manifest"
-        )
+        advice = "to change a field of a manifest, give --set PATH=VALUE"
+        raise UsageError(f"{shape.given[0]} works only with a command after `--`; {advice}")
 
 
 def _print(document: Document, shape: CommandShape, namespace: str, edits: list[FieldEdit], *, env: bool) -> int:
@@ -185,37 +203,37 @@ def _print(document: Document, shape: CommandShape, namespace: str, edits: list[
     meta = {key: value for key, value in task.body["metadata"].items() if key != "namespace" or namespace}
     click.echo(as_yaml([task.body | {"metadata": meta}]), nl=False)
     if not shape.image:
-        click.echo("trainwright: the manifest has no image; a cluster needs one: --image", err=True)
+        click.echo("trainwright: the manifest has no image; for a cluster, give one with --image", err=True)
     if env:
-        text = "--env is not in the manifest, since it may be secret; give it again when you run the file"
+        text = "the manifest does not contain --env, because it may be secret; give --env again when you run the file"
         click.echo(f"trainwright: {text}", err=True)
     return 0
 
 
 def _check_torchrun(shape: CommandShape, env: dict[str, str]) -> None:
     if shape.torchrun and shutil.which("torchrun", path=env.get("PATH")) is None:
-        way = "activate the environment that has PyTorch, or install it there with `pip install torch`"
-        raise UsageError(f"--torchrun: there is no torchrun on your PATH; {way}")
+        advice = "activate the environment that has PyTorch, or install it with `pip install torch`"
+        raise UsageError(f"--torchrun: there is no torchrun on your PATH; {advice}")
 
 
 def _free_port() -> int:
-    """Where rank 0 listens. Plain processes share this machine's ports, and PyTorch listens at all addresses."""
-    from trainwright.node.network.pools import LOOPBACK, PortPool, ranges  # noqa: PLC0415 - only a command needs it
+    """A free port for rank 0. Plain processes share the ports of this machine, and PyTorch listens on all addresses."""
+    from trainwright.node.network.pools import LOOPBACK, PortPool, ranges  # noqa: PLC0415 - only a run of a command needs it
 
     return PortPool(ranges(), start=os.getpid()).take(LOOPBACK)
 
 
 def _run(intake: RunInput, given: dict[str, Any]) -> int:
-    from trainwright.cli.run.drive import RunOptions, RunStart, drive  # noqa: PLC0415 - the engine, now that it is needed
+    from trainwright.cli.run.drive import RunOptions, RunStart, drive  # noqa: PLC0415 - imports the engine, which is slow
 
     began, clock = time.monotonic(), WallClock()
     now = clock.now()
-    with NameLocks(home(), [task.key for task in intake.tasks], now) as claim:
-        facts = RunInfo(tuple(str(key) for key in claim.keys), os.getpid(), rfc3339(now))
-        record = RunRecord(claim.folder)
+    with NameLocks(home(), [task.key for task in intake.tasks], now) as locks:
+        info = RunInfo(tuple(str(key) for key in locks.keys), os.getpid(), rfc3339(now))
+        record = RunRecord(locks.folder)
         try:
-            return drive(intake, record, RunOptions(**given), RunStart(began, clock, facts))
+            return drive(intake, record, RunOptions(**given), RunStart(began, clock, info))
         except TrainwrightError:
-            if not (claim.folder / RUN).exists():  # nothing was started, so nothing is worth keeping
-                claim.discard()
+            if not (locks.folder / RUN).exists():  # nothing was started, so there is nothing to keep
+                locks.discard()
             raise

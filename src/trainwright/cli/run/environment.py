@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--env` and `--env-file`: variables that replicas get besides those of their manifest.
+"""`--env` and `--env-file`: variables for replicas in addition to those of the manifest.
 
-Each counts as if every container of the manifest had it at the end of its `env`. The values stay in the memory of the
-run: they are neither in the job nor in its record, so a secret that is passed by name is written nowhere.
+Each variable has the same effect as at the end of `env` of every container. The values stay in the memory of the run:
+neither the job nor the record contains them, so a secret is not written to disk.
 """
 
 import re
@@ -19,8 +19,8 @@ from trainwright.model.job import Body, Job, Replica, Role
 from trainwright.model.site import Site
 
 _NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
-_LARGEST = 1 << 20
-#: Variables that training programs and their libraries read, and that people set once for their whole shell.
+_MAX_FILE_BYTES = 1 << 20
+#: Variables that training programs and their libraries read, and that users often set in their shell profile.
 _WELL_KNOWN = (
     "PYTHONPATH",
     "WANDB_API_KEY",
@@ -55,7 +55,7 @@ _WELL_KNOWN = (
 
 
 def given(options: Iterable[str], files: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """All variables by name; a later one replaces an earlier one, and `--env` those of files. Raises UsageError."""
+    """All variables by name. A later one replaces an earlier one, and `--env` goes before files. Raises UsageError."""
     found: dict[str, str] = {}
     for file in files:
         for where, text in _lines(file):
@@ -66,32 +66,33 @@ def given(options: Iterable[str], files: Iterable[str], environ: Mapping[str, st
 
 
 def _lines(file: str) -> Iterator[tuple[str, str]]:
-    """Lines that say something, each with its place; a comment has a line of its own, as in a file for Docker."""
+    """The lines with variables, each with its place. A comment is a whole line, as in an env file of Docker."""
     shown = click.format_filename(file)
     try:
         with Path(file).open("rb") as stream:
-            content = stream.read(_LARGEST + 1)
+            content = stream.read(_MAX_FILE_BYTES + 1)
         text = content.decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"--env-file {shown}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise UsageError(f"--env-file {shown}: expected UTF-8 text") from None
-    if len(content) > _LARGEST:
-        raise UsageError(f"--env-file {shown}: has more than {_LARGEST >> 20} MiB; expected lines NAME=VALUE")
+    if len(content) > _MAX_FILE_BYTES:
+        size = f"{_MAX_FILE_BYTES >> 20} MiB"
+        raise UsageError(f"--env-file {shown}: has more than {size}; expected lines NAME=VALUE")
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() and not line.lstrip().startswith("#"):
             yield f"{shown}:{number}", line.lstrip()
 
 
 def _variable(text: str, where: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """NAME=VALUE as it is written, quotes included; or NAME, with the value that it has here."""
+    """NAME=VALUE with the value as it is written, quotes included; or NAME with its value in our environment."""
     name, equals, value = text.partition("=")
     if not equals:
         name = name.rstrip()
     if not _NAME.fullmatch(name):
-        hint = "; leave `export` out" if name.startswith("export ") else ""
-        expected = "expected NAME=VALUE or NAME, the name of letters, digits, `_`, `-` and `.`"
-        raise UsageError(f"{where}: {name[:60]!r} cannot be the name of a variable; {expected}{hint}")
+        hint = "; remove `export`" if name.startswith("export ") else ""
+        expected = "expected NAME=VALUE or NAME; a name has letters, digits, `_`, `-` and `.`"
+        raise UsageError(f"{where}: {name[:60]!r} is not a valid name of a variable; {expected}{hint}")
     if not equals and name not in environ:
         raise UsageError(f"{where}: {name} is not set in your environment; set it, or write {name}=VALUE")
     value = value if equals else environ[name]
@@ -100,34 +101,34 @@ def _variable(text: str, where: str, environ: Mapping[str, str]) -> dict[str, st
     except UnicodeEncodeError:
         raise UsageError(f"{where}: the value of {name} is not UTF-8 text") from None
     if "\0" in value:
-        raise UsageError(f"{where}: the value of {name} has a NUL byte in it")
+        raise UsageError(f"{where}: the value of {name} contains a NUL byte")
     return {name: value}
 
 
 def check(variables: Iterable[str], tasks: Iterable[JobToRun]) -> None:
-    """Refuse variables that the kind of a job sets itself: a replica would not find its peers. Raises UsageError."""
+    """Raise UsageError for a variable that the kind of a job sets, because a replica needs it to find its peers."""
     names = list(variables)
     for task in tasks if names else ():
-        taken = _taken(names, task.loaded.job)
+        taken = _set_by_kind(names, task.loaded.job)
         if taken:
             what = "sets this variable" if len(taken) == 1 else "sets these variables"
             raise UsageError(f"--env {', '.join(taken)}: {task.kind.name} {task.key} {what} for each replica")
 
 
-def _taken(names: list[str], job: Job) -> list[str]:
-    """Those that replicas would not get even if their template had them."""
+def _set_by_kind(names: list[str], job: Job) -> list[str]:
+    """The variables that the kind overwrites in a pod although the template has them."""
     mark = "given"
     taken: dict[str, None] = {}
     for role in job.roles:
-        asked = replace(role, template=_with(role, [{"name": name, "value": mark} for name in names]))
-        pod = job.dialect.pod(job, Replica(asked, 0, 0, job.key.replica_name(role.name, 0)), Site())
+        changed = replace(role, template=_with_env(role, [{"name": name, "value": mark} for name in names]))
+        pod = job.dialect.pod(job, Replica(changed, 0, 0, job.key.replica_name(role.name, 0)), Site())
         for container in (*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]):
             last = {entry["name"]: entry.get("value") for entry in container.get("env") or ()}
             taken |= dict.fromkeys(name for name in names if last.get(name, mark) != mark)
     return list(taken)
 
 
-def _with(role: Role, entries: list[Body]) -> Body:
+def _with_env(role: Role, entries: list[Body]) -> Body:
     spec = dict(role.template.get("spec") or {})
     for group in ("initContainers", "containers"):
         if spec.get(group):
@@ -135,15 +136,15 @@ def _with(role: Role, entries: list[Body]) -> Body:
     return {**role.template, "spec": spec}
 
 
-def left_out(passed: Iterable[str], tasks: Iterable[JobToRun], environ: Mapping[str, str]) -> list[str]:
-    """The notice of well-known variables that are set here, and that no container gets; by name alone."""
-    known = {*passed, *_written(tasks)}
+def not_passed(passed: Iterable[str], tasks: Iterable[JobToRun], environ: Mapping[str, str]) -> list[str]:
+    """A notice with the names of well-known variables that are set in our environment and that no container gets."""
+    known = {*passed, *_in_manifests(tasks)}
     names = [name for name in _WELL_KNOWN if environ.get(name) and name not in known]
-    return [f"not passed to replicas: {', '.join(names)}; `--env NAME` passes one"] if names else []
+    return [f"not passed to replicas: {', '.join(names)}; to pass a variable, give --env NAME"] if names else []
 
 
-def _written(tasks: Iterable[JobToRun]) -> Iterator[str]:
-    """Every variable that a manifest has for some container."""
+def _in_manifests(tasks: Iterable[JobToRun]) -> Iterator[str]:
+    """Every variable that a manifest sets in any container."""
     for task in tasks:
         for _, template in templates(task.body.get("spec"), "spec"):
             spec = template.get("spec") or {}

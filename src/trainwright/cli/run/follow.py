@@ -1,13 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which log files a pod has, from the pod itself. `session` follows them with `tail`; `logs` finds them again later.
+"""Follow the jobs, pods, events and logs of a run, and send them to the model, the view and the record.
 
-LOGS/<pod>/<first 8 of uid>-<container>-<restarts>.log, one for each time that a container was started.
-
-Watching a resource for as long as a run lasts, also across gaps. `session` runs one of these per resource.
-
-Passes on what is watched: to the board, the view and the record, and the logs of whatever runs to the view.
-
-`session` hands it the changes of jobs, pods and events, and lets it look at the logs now and then.
+Each start of a container has a log file: LOGS/<pod>/<first 8 characters of the uid>-<container>-<restarts>.log.
 """
 
 import time
@@ -27,7 +21,7 @@ from trainwright.runtime.ports import Cluster, ListPage, Resource, WatchEvent, W
 
 
 class FoundLog(Struct, frozen=True, gc=False):
-    """A log file that is new, or one that will not grow any more."""
+    """A log file that is new, or that does not grow any more (`ended`)."""
 
     path: str
     source: LogSource
@@ -35,50 +29,50 @@ class FoundLog(Struct, frozen=True, gc=False):
 
 
 class LogSources:
-    """What has been found so far."""
+    """Finds the log files of pods from the statuses of their containers."""
 
     def __init__(self, logs: str) -> None:
         self._logs = logs
-        #: By pod and container: how often it was started, and whether its last log is finished.
+        #: By uid of the pod and container: the restarts, and whether the last log has ended.
         self._seen: dict[tuple[str, str], tuple[int, bool]] = {}
 
     def look(self, pod: Body, replica: ReplicaNews) -> Iterator[FoundLog]:
-        """What is new about a pod's logs."""
+        """New and ended log files of a pod."""
         status = pod.get("status") or {}
         for group in ("initContainerStatuses", "containerStatuses"):
             for one in status.get(group) or ():
                 yield from self._container(one, pod, replica)
 
     def forget(self, pod: Body, replica: ReplicaNews) -> Iterator[FoundLog]:
-        """The pod is gone: none of its logs grows any more."""
+        """End the log files of a pod that does not exist any more."""
         uid = pod["metadata"]["uid"]
-        for at in [(uid, name) for name in containers(pod)]:
-            times, ended = self._seen.pop(at, (0, True))
+        for name in containers(pod):
+            restarts, ended = self._seen.pop((uid, name), (0, True))
             if not ended:
-                yield FoundLog(self.path(pod, at[1], times), _source(pod, replica, at[1]), ended=True)
+                yield FoundLog(self.path(pod, name, restarts), _source(pod, replica, name), ended=True)
 
-    def path(self, pod: Body, container: str, times: int) -> str:
-        """The file of one start of a container."""
+    def path(self, pod: Body, container: str, restarts: int) -> str:
+        """The log file of a container after this many restarts."""
         meta = pod["metadata"]
-        return f"{self._logs}/{meta['name']}/{meta['uid'][:8]}-{container}-{times}.log"
+        return f"{self._logs}/{meta['name']}/{meta['uid'][:8]}-{container}-{restarts}.log"
 
     def _container(self, one: Body, pod: Body, replica: ReplicaNews) -> Iterator[FoundLog]:
         state = one.get("state") or {}
         running = bool(state.get("running"))
         if not running and not state.get("terminated") and not (one.get("lastState") or {}).get("terminated"):
             return
-        at = (pod["metadata"]["uid"], one["name"])
-        times, ended = self._seen.get(at, (-1, True))
-        now = (one.get("restartCount", 0), not running)
-        if now == (times, ended) or now[0] < times:
+        key = (pod["metadata"]["uid"], one["name"])
+        known, ended = self._seen.get(key, (-1, True))
+        restarts = one.get("restartCount", 0)
+        if (restarts, not running) == (known, ended) or restarts < known:
             return
-        self._seen[at] = now
+        self._seen[key] = (restarts, not running)
         source = _source(pod, replica, one["name"])
-        if not ended and times < now[0]:
-            yield FoundLog(self.path(pod, one["name"], times), source, ended=True)
-        for number in range(times + 1, now[0]):
+        if not ended and known < restarts:
+            yield FoundLog(self.path(pod, one["name"], known), source, ended=True)
+        for number in range(known + 1, restarts):
             yield FoundLog(self.path(pod, one["name"], number), source, ended=True)
-        yield FoundLog(self.path(pod, one["name"], now[0]), source, ended=not running)
+        yield FoundLog(self.path(pod, one["name"], restarts), source, ended=not running)
 
 
 def containers(pod: Body) -> list[str]:
@@ -88,128 +82,128 @@ def containers(pod: Body) -> list[str]:
 
 
 def _source(pod: Body, replica: ReplicaNews, container: str) -> LogSource:
-    """The label names the container only where there are several."""
+    """The source of log lines. The label contains the container only if the pod has several containers."""
     alone = len(pod["spec"].get("containers") or ()) + len(pod["spec"].get("initContainers") or ()) == 1
     label = replica.label if alone else f"{replica.label}/{container}"
     return LogSource(replica.job, replica.name, replica.pod, container, label)
 
 
-#: Objects as they now are, and whether they have just gone.
-Seen = list[tuple[Body, bool]]
+#: Objects in their current state, and whether they were deleted.
+Changes = list[tuple[Body, bool]]
 
 
-async def watch(cluster: Cluster, resource: Resource, act: Callable[[Seen], None]) -> None:
-    """Hand over everything that is there, then everything that happens, for ever."""
+async def watch(cluster: Cluster, resource: Resource, handle: Callable[[Changes], None]) -> None:
+    """Pass all existing objects and then all changes to `handle`, without end.
+
+    After a gap in the watch it lists again, and passes objects that have disappeared as deleted.
+    """
     known: dict[str, Body] = {}
 
     def listed(page: ListPage) -> None:
         found = {item["metadata"]["uid"] for item in page.items}
-        told([(item, True) for uid, item in known.items() if uid not in found] + [(item, False) for item in page.items])
+        gone = [(item, True) for uid, item in known.items() if uid not in found]
+        pass_on(gone + [(item, False) for item in page.items])
 
-    def told(seen: Seen) -> None:
-        _keep(known, seen)
-        act(seen)
+    def pass_on(changes: Changes) -> None:
+        for item, deleted in changes:
+            if deleted:
+                known.pop(item["metadata"]["uid"], None)
+            else:
+                known[item["metadata"]["uid"]] = item
+        handle(changes)
 
-    def changed(changes: tuple[WatchEvent, ...]) -> None:
-        told([(one.item, one.what is WatchEventType.DELETED) for one in changes if one.item is not None])
+    def changed(events: tuple[WatchEvent, ...]) -> None:
+        pass_on([(one.item, one.what is WatchEventType.DELETED) for one in events if one.item is not None])
 
-    async def rest(error: ApiError | None) -> None:
+    async def ended(error: ApiError | None) -> None:
         if error is not None and not isinstance(error, GoneError):
             raise error
 
-    await ListWatch(cluster, resource).run(listed, changed, rest)
-
-
-def _keep(known: dict[str, Body], seen: Seen) -> None:
-    for item, gone in seen:
-        if gone:
-            known.pop(item["metadata"]["uid"], None)
-        else:
-            known[item["metadata"]["uid"]] = item
+    await ListWatch(cluster, resource).run(listed, changed, ended)
 
 
 LOGS = "logs"
-#: Lines of a failed replica that the verdict shows, and how far back they are looked for.
-_LINES = 15
-_REACH = 64 * 1024
+#: How many last lines of a failed replica the verdict shows, and in how many last bytes of the log it looks for them.
+_LAST_LINES = 15
+_LAST_BYTES = 64 * 1024
 
 
 class RunFollower:
-    """Everything that is shown of a run passes here."""
+    """Sends changes to the model and the record, and news and log lines to the view."""
 
-    def __init__(self, board: RunModel, view: RunView, record: RunRecord) -> None:
-        self._board = board
+    def __init__(self, model: RunModel, view: RunView, record: RunRecord) -> None:
+        self._model = model
         self._view = view
         self._record = record
         self._logs = record.folder / LOGS
         self._sources = LogSources(str(self._logs))
         self._tail: Tail[LogSource] = Tail()
-        self._noted: set[str] = set()
+        self._recorded: set[str] = set()
+        #: The uid of a pod by its name and attempt.
         self._uids: dict[tuple[str, int], str] = {}
 
-    def jobs(self, seen: Seen) -> None:
+    def jobs(self, changes: Changes) -> None:
         """Jobs have changed."""
-        told = [self._board.job(body, deleted=gone) for body, gone in seen]
-        self._tell([one for one in told if one is not None])
+        news = [self._model.update_job(body, deleted=deleted) for body, deleted in changes]
+        self._show([one for one in news if one is not None])
 
-    def pods(self, seen: Seen) -> None:
-        """Pods have changed. The last words of one come before the news of its end."""
+    def pods(self, changes: Changes) -> None:
+        """Pods have changed. The view gets the last log lines of a pod before the news that it has ended."""
         news: list[News] = []
         lines: list[Line] = []
         now = time.monotonic()
-        for pod, gone in seen:
-            told = self._board.pod(pod, deleted=gone)
-            who = told or self._board.who(pod)
-            if who is not None:
-                self._enter(pod, who)
-                lines += self._new_lines(pod, who, now, gone=gone)
-            if told is not None:
-                news.append(told)
+        for pod, deleted in changes:
+            changed = self._model.update_pod(pod, deleted=deleted)
+            replica = changed or self._model.replica_of(pod)
+            if replica is not None:
+                self._record_pod(pod, replica)
+                lines += self._new_lines(pod, replica, now, deleted=deleted)
+            if changed is not None:
+                news.append(changed)
         self._print(lines)
-        self._tell(news)
+        self._show(news)
 
-    def events(self, seen: Seen) -> None:
-        """Something was reported."""
-        fresh = [body for body, gone in seen if not gone]
-        for body in fresh:
-            self._record.note(EVENTS, body)
-        told = [self._board.event(body) for body in fresh]
-        self._tell([one for one in told if one is not None])
+    def events(self, changes: Changes) -> None:
+        """Events were reported."""
+        new = [body for body, deleted in changes if not deleted]
+        for body in new:
+            self._record.append(EVENTS, body)
+        news = [self._model.event_news(body) for body in new]
+        self._show([one for one in news if one is not None])
 
-    def look(self) -> bool:
-        """Look at the logs. Whether there is more to read."""
+    def poll_logs(self) -> bool:
+        """Read the logs, update the view, and write the record. Return whether there is more to read."""
         if not self._view.busy:
             self._print(self._tail.poll(time.monotonic()))
-        self._view.tick(self._board)
+        self._view.tick(self._model)
         self._record.flush()
         return self._tail.behind and not self._view.busy
 
     def drain(self) -> None:
-        """Nothing is written any more: read the rest of everything."""
+        """Read the rest of all logs, when no container writes any more."""
         self._print(self._tail.drain(time.monotonic()))
 
-    def words(self, pod: str, attempt: int, container: str) -> tuple[str, ...]:
-        """The last lines of a container, or of the pod's last one if it is not known which."""
+    def last_lines(self, pod: str, attempt: int, container: str) -> tuple[str, ...]:
+        """The last log lines of a container; without a container, those of the newest log of the pod."""
         uid = self._uids.get((pod, attempt), "")[:8]
         files = [file for file in (self._logs / pod).glob(f"{uid}-{container or '*'}-*.log") if file.stat().st_size]
         return last_lines(max(files, key=lambda file: file.stat().st_mtime_ns)) if uid and files else ()
 
-    def _enter(self, pod: Body, who: ReplicaNews) -> None:
-        """Note a pod that was not seen before: its logs are found by what is noted."""
+    def _record_pod(self, pod: Body, replica: ReplicaNews) -> None:
+        """Record a new pod, so that `trainwright logs` can find its logs."""
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
-        if uid in self._noted:
+        if uid in self._recorded:
             return
         attempt = attempt_of(pod)
-        self._noted.add(uid)
+        self._recorded.add(uid)
         self._uids[name, attempt] = uid
         node = pod["spec"].get("nodeName", "")
-        self._record.note(
-            REPLICAS, RecordedPod(str(who.job), who.name, name, uid, tuple(containers(pod)), attempt, node)
-        )
+        names = tuple(containers(pod))
+        self._record.append(REPLICAS, RecordedPod(str(replica.job), replica.name, name, uid, names, attempt, node))
 
-    def _new_lines(self, pod: Body, who: ReplicaNews, now: float, *, gone: bool) -> list[Line]:
+    def _new_lines(self, pod: Body, replica: ReplicaNews, now: float, *, deleted: bool) -> list[Line]:
         lines: list[Line] = []
-        for found in self._sources.forget(pod, who) if gone else self._sources.look(pod, who):
+        for found in self._sources.forget(pod, replica) if deleted else self._sources.look(pod, replica):
             self._tail.add(found.path, found.source)
             if found.ended:
                 lines += self._tail.end(found.path, now)
@@ -217,21 +211,21 @@ class RunFollower:
 
     def _print(self, lines: list[Line]) -> None:
         if lines:
-            # The record is written first: if the run is killed after a line was shown, `logs` must find that line.
+            # Write the record first: if the run is killed after a line is shown, `trainwright logs` must find the line.
             self._record.flush()
             self._view.logs(lines)
 
-    def _tell(self, news: list[News]) -> None:
+    def _show(self, news: list[News]) -> None:
         if news:
             self._view.news(news)
 
 
-def last_lines(file: Path, most: int = _LINES) -> tuple[str, ...]:
-    """The end of a file."""
+def last_lines(file: Path, most: int = _LAST_LINES) -> tuple[str, ...]:
+    """The last lines of a file that are not empty."""
     with file.open("rb") as stream:
         size = stream.seek(0, 2)
-        stream.seek(max(size - _REACH, 0))
+        stream.seek(max(size - _LAST_BYTES, 0))
         lines = stream.read().decode(errors="replace").split("\n")
-    whole = lines if size <= _REACH else lines[1:]
-    kept = [line.removesuffix("\r") for line in whole if line.strip()]
+    complete = lines if size <= _LAST_BYTES else lines[1:]
+    kept = [line.removesuffix("\r") for line in complete if line.strip()]
     return tuple(kept[-most:])

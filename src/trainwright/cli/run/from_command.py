@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright run -- COMMAND`: the GenericJob that a command line stands for.
+"""`trainwright run -- COMMAND`: make a GenericJob from the command and its options.
 
-Each replica is one process (or, with `--torchrun`, one `torchrun` agent) that is told its rank and where rank 0 is. The
-replicas are taken for a collective: they start together or not at all, a restart restarts all of them, and the job
-succeeds when every one has.
-
-Problems of the job that `run … -- COMMAND` stands for, worded by the options: the user has not seen its manifest.
+Each replica is one process or, with `--torchrun`, one `torchrun` agent. Its environment has its rank and the address of
+rank 0. The replicas form one group: they start together or not at all, a failure restarts all of them, and the job
+succeeds when all of them have succeeded. Problems name the options, because the user has not seen the manifest.
 """
 
 import re
@@ -26,19 +24,20 @@ from trainwright.manifest import Document, read
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem
 
-#: What problems call the manifest: it is in no file.
+#: The file name of the manifest, which is in no file.
 FILE = "command line"
 _ROLE = "worker"
 _PORT_NAME = "master"
-#: PyTorch's own.
+#: The default of PyTorch.
 DEFAULT_PORT = 29500
-_LONGEST_NAME = 40
+#: Characters.
+_MAX_NAME = 40
 _INTERPRETER = re.compile(r"python[0-9.]*")
 _GPU = "nvidia.com/gpu"
-#: `$$` and `$(` mean something in a manifest; what was typed is meant as it is.
+#: A manifest gives `$$` and `$(` a meaning; in a command they must stay as they are.
 _REFERENCE = re.compile(r"\$(?=[$(])")
-#: One process per replica: it is the only one on its (virtual) host, and the devices that it sees are its own.
-_PROCESS = {
+#: Each replica has one process, which is alone on its (simulated) host and sees only its own devices.
+_RANK_VARIABLES = {
     "RANK": "$(rank)",
     "WORLD_SIZE": f"$(replicas[{_ROLE}])",
     "LOCAL_RANK": "0",
@@ -51,7 +50,7 @@ _PROCESS = {
 
 
 class CommandShape(Struct, frozen=True, kw_only=True):
-    """How the command is run; None: the option was not given."""
+    """The options for a command; None means that the option was not given."""
 
     replicas: int | None = None
     gpus_per_replica: int | None = None
@@ -66,22 +65,22 @@ class CommandShape(Struct, frozen=True, kw_only=True):
 
     @property
     def given(self) -> list[str]:
-        """The options that were given, as they are written."""
+        """The options that the user has given, as they are typed."""
         fields = self.__struct_fields__
         return [f"--{name.replace('_', '-')}" for name in fields if getattr(self, name) not in (None, False)]
 
 
 class CommandOrFiles(click.Command):
-    """A command with files as arguments, or with the words of another command after `--`: these become `words`."""
+    """A click command with files as arguments, or with another command after `--`, which becomes `words`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take off what stands after the first `--`."""
+        """Separate the words after the first `--`."""
         words: tuple[str, ...] | None = None
         if "--" in args:
             place = args.index("--")
             args, words = args[:place], tuple(args[place + 1 :])
         try:
-            left = super().parse_args(ctx, [*args])  # click empties the list as it reads
+            left = super().parse_args(ctx, [*args])  # a copy, because click empties the list
         except click.NoSuchOption:
             if words is None:
                 _check_files([word for word in args if not word.startswith("-")], args)
@@ -92,7 +91,7 @@ class CommandOrFiles(click.Command):
         return left
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the options of a command after `--` on their own."""
+        """List the options for a command in a separate section."""
         sections: dict[str, list[tuple[str, str]]] = {"Options for a COMMAND": [], "Options": []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -105,7 +104,7 @@ class CommandOrFiles(click.Command):
 
 
 def options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that only a command after `--` has."""
+    """Add the options that only work with a command after `--`."""
     for add in reversed(_OPTIONS):
         function = add(function)
     return function
@@ -113,7 +112,10 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 _OPTIONS = (
     click.option(
-        "--replicas", type=click.IntRange(1, 10_000), metavar="N", help="Run the command N times at once.  [default: 1]"
+        "--replicas",
+        type=click.IntRange(1, 10_000),
+        metavar="N",
+        help="Run the command in N replicas at the same time.  [default: 1]",
     ),
     click.option(
         "--gpus-per-replica", type=click.IntRange(0), metavar="N", help="Give each replica N GPUs of its own."
@@ -129,23 +131,33 @@ _OPTIONS = (
         "--max-restarts",
         type=click.IntRange(0),
         metavar="N",
-        help="Restart all replicas together when one has failed, at most N times.  [default: 0]",
+        help="Restart all replicas together when one fails, at most N times.  [default: 0]",
     ),
-    click.option("--torchrun", is_flag=True, help="Start the script by torchrun; each replica is one of its nodes."),
+    click.option(
+        "--torchrun", is_flag=True, help="Start the script with torchrun. Each replica is one node of torchrun."
+    ),
     click.option(
         "--nproc-per-node",
         type=click.IntRange(1),
         metavar="N",
         help="Have torchrun start N processes in each replica.  [default: one per GPU, else 1]",
     ),
-    click.option("--name", metavar="NAME", help="Name the job.  [default: from the script or the program]"),
-    click.option("--image", metavar="IMAGE", help="Write an image for a cluster into the manifest; here none is used."),
-    click.option("--print", is_flag=True, help="Print the manifest that the command stands for, and run nothing."),
+    click.option(
+        "--name",
+        metavar="NAME",
+        help="Set the name of the job.  [default: made from the name of the script or program]",
+    ),
+    click.option(
+        "--image",
+        metavar="IMAGE",
+        help="Write the image for a cluster into the manifest. A run on this machine does not use it.",
+    ),
+    click.option("--print", is_flag=True, help="Print the manifest of the job and run nothing."),
 )
 
 
 def _check_files(files: Sequence[str], args: list[str]) -> None:
-    """Refuse what is a command rather than files, and say how it is written. Raises UsageError."""
+    """Raise UsageError if the files are really a command, and say how to write the command."""
     for word in files:
         place = args.index(word)
         before, after = shlex.join(["trainwright", "run", *args[:place], "--"]), shlex.join(args[place:])
@@ -156,14 +168,14 @@ def _check_files(files: Sequence[str], args: list[str]) -> None:
 
 
 def check_variables(variables: Iterable[str], shape: CommandShape) -> None:
-    """Refuse to replace what tells a replica who it is. Raises UsageError."""
-    taken = [name for name in variables if name in _PROCESS and not shape.torchrun]
+    """Raise UsageError if `--env` replaces a variable that contains the rank or the address of rank 0."""
+    taken = [name for name in variables if name in _RANK_VARIABLES and not shape.torchrun]
     if taken:
-        raise UsageError(f"--env {taken[0]}: `trainwright run` sets it for each replica; leave it out")
+        raise UsageError(f"--env {taken[0]}: `trainwright run` sets this variable for each replica; do not give it")
 
 
 def document(words: Sequence[str], shape: CommandShape, port: int = DEFAULT_PORT) -> Document:
-    """The manifest, as if it had been read from a file. Raises UsageError."""
+    """The manifest of the job, as a document. Raises UsageError."""
     (found,) = read(FILE, as_yaml([_manifest(words, shape, port)]).encode())
     return found
 
@@ -191,15 +203,15 @@ def _check(words: Sequence[str], shape: CommandShape) -> None:
     if not words:
         raise UsageError("there is no command after `--`; write: trainwright run -- python3 train.py")
     if shape.nproc_per_node and not shape.torchrun:
-        raise UsageError("--nproc-per-node is for --torchrun; without it each replica is one process")
+        raise UsageError("--nproc-per-node works only with --torchrun; without it, each replica is one process")
     if shape.torchrun and _INTERPRETER.fullmatch(PurePath(words[0]).name):
         rest = " ".join(words[1:]) or "train.py"
-        raise UsageError(f"--torchrun starts Python itself; write: trainwright run --torchrun -- {rest}")
+        raise UsageError(f"--torchrun starts Python for you; write: trainwright run --torchrun -- {rest}")
 
 
 def _container(words: Sequence[str], shape: CommandShape) -> Body:
     typed = [_REFERENCE.sub("$$", word) for word in words]
-    variables = {"PYTHONUNBUFFERED": "1"} | ({} if shape.torchrun else _PROCESS)
+    variables = {"PYTHONUNBUFFERED": "1"} | ({} if shape.torchrun else _RANK_VARIABLES)
     container: Body = {"name": "main"}
     if shape.image:
         container["image"] = shape.image
@@ -209,19 +221,19 @@ def _container(words: Sequence[str], shape: CommandShape) -> Body:
 
 
 def _torchrun(shape: CommandShape) -> Iterable[str]:
-    """One node of a static rendezvous: rank 0 is where everybody expects it, and restarts are ours."""
+    """torchrun with a static rendezvous: the address of rank 0 is known, and Trainwright does the restarts."""
     settings: Mapping[str, str] = {
         "nnodes": f"$(replicas[{_ROLE}])",
         "nproc-per-node": str(shape.nproc_per_node or shape.gpus_per_replica or 1),
         "node-rank": "$(rank)",
-        "master-addr": _PROCESS["MASTER_ADDR"],
-        "master-port": _PROCESS["MASTER_PORT"],
+        "master-addr": _RANK_VARIABLES["MASTER_ADDR"],
+        "master-port": _RANK_VARIABLES["MASTER_PORT"],
     }
     return ["torchrun", *(f"--{name}={value}" for name, value in settings.items())]
 
 
 def _resources(shape: CommandShape) -> Body:
-    """A share of the CPUs is reserved, but no more is withheld: nobody gains by a process that is slowed down."""
+    """CPUs are requested but not limited: a limit would slow a replica down even if other CPUs are idle."""
     requests: Body = {"cpu": f"{shape.cpus_per_replica:g}"} if shape.cpus_per_replica else {}
     limits: Body = {"memory": shape.memory_per_replica} if shape.memory_per_replica else {}
     if shape.gpus_per_replica:
@@ -232,15 +244,15 @@ def _resources(shape: CommandShape) -> Body:
 
 
 def _name(words: Sequence[str]) -> str:
-    """From the module or script if there is one, else from the program."""
+    """A job name from the module or script if there is one, otherwise from the program."""
     module = next((after for word, after in pairwise(words) if word == "-m"), "")
     script = next((word for word in words if word.endswith((".py", ".sh"))), "")
     named = module or PurePath(script).stem or PurePath(words[0]).name
-    plain = re.sub(r"[^a-z0-9]+", "-", named.lower()).strip("-")[:_LONGEST_NAME].strip("-")
+    plain = re.sub(r"[^a-z0-9]+", "-", named.lower()).strip("-")[:_MAX_NAME].strip("-")
     return plain if plain[:1].isalpha() else f"job-{plain}".rstrip("-")
 
 
-#: How a path ends, and the option that wrote what is there; the first that fits.
+#: The end of a path as a pattern, and the option that sets this field; the first match counts.
 _OPTION_OF_PATH = (
     (r"metadata\.name", "--name"),
     (r"metadata\.namespace", "--namespace"),
@@ -252,8 +264,8 @@ _OPTION_OF_PATH = (
     (r"limits\.memory", "--memory-per-replica"),
     (r"nvidia\.com/gpu\W*", "--gpus-per-replica"),
 )
-#: How a message names a resource of which there is too little.
-_RESOURCES = (
+#: The text of a message about a resource of which there is not enough, and its option.
+_OPTION_OF_RESOURCE = (
     ("nvidia.com/gpu: needs", "--gpus-per-replica"),
     ("memory: needs", "--memory-per-replica"),
     ("cpu: needs", "--cpus-per-replica"),
@@ -268,8 +280,8 @@ def lines(problems: Iterable[Problem]) -> Iterator[str]:
 
 
 def _option(one: Problem) -> str:
-    """The options to change; `--set` may also have written what no option writes: then the path is the user's own."""
-    needs = [option for text, option in _RESOURCES if re.search(rf"(^|[ :]){re.escape(text)}", one.message)]
+    """The options that set the field of a problem; the path if no option does (the user may have given `--set`)."""
+    needs = [option for text, option in _OPTION_OF_RESOURCE if re.search(rf"(^|[ :]){re.escape(text)}", one.message)]
     if needs:
         return " and ".join([*needs, *["--replicas"] * (" together, " in one.message)])
     found = (option for ending, option in _OPTION_OF_PATH if re.search(rf"(^|\.|\[[\"']?)({ending})$", one.path))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifests to what a run is made of: its jobs, and the objects beside them. `command` calls it before all else.
+"""Read and check the manifests of a run: its jobs, and the other objects in the same files.
 
-Judges like `validate`, in the same words and with the same lines; whatever is wrong anywhere refuses the whole run.
+The problems have the texts and lines of `trainwright validate`. One error anywhere refuses the whole run.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from trainwright.cli import output
 from trainwright.cli.documents import examined, placed, subject_of
-from trainwright.cli.output import Finding, State
+from trainwright.cli.output import Finding
 from trainwright.cli.run import from_command
 from trainwright.cli.run.changes import FieldEdit, apply, where
 from trainwright.cli.state import VOLUMES
@@ -25,8 +25,8 @@ from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.problem import Problem
 
-#: What is created beside jobs, first.
-_BESIDE = ("Secret", "ConfigMap", "PersistentVolumeClaim")
+#: Kinds of other objects that the run creates before the jobs.
+_CREATED_FIRST = ("Secret", "ConfigMap", "PersistentVolumeClaim")
 
 
 class JobToRun(Struct, frozen=True):
@@ -39,31 +39,31 @@ class JobToRun(Struct, frozen=True):
 
     @property
     def key(self) -> Key:
-        """Where it lives."""
+        """The namespace and name of the job."""
         return self.loaded.job.key
 
 
 class RunInput(Struct, frozen=True):
-    """Everything that was given: all of it is valid."""
+    """All documents of the user; all are valid."""
 
     tasks: tuple[JobToRun, ...]
     beside: tuple[Body, ...]
-    #: What was left out.
+    #: Objects that a local run does not use.
     skipped: tuple[str, ...] = ()
 
 
-class InputRefused(UsageError):  # noqa: N818 - it ends a command, it is no mistake of ours
-    """Problems were found and have been told."""
+class InputRefused(UsageError):  # noqa: N818 - the name says what happened
+    """The input has problems, which are already printed."""
 
 
 def take(files: Iterable[str], namespace: str, changes: Iterable[FieldEdit]) -> RunInput:
-    """Read and judge everything in these files. Raises Refused once all problems are told."""
-    found = [each for file in files for each in examined(file)]
-    documents = [each for each in found if isinstance(each, Document)]
-    malformed = [error for each in found for error in errors_of(each)]
+    """Read and check these files. Raises InputRefused or MalformedError after all other problems are printed."""
+    found = [part for file in files for part in examined(file)]
+    documents = [part for part in found if isinstance(part, Document)]
+    malformed = [error for part in found for error in errors_of(part)]
     if not malformed:
         return judge(documents, namespace, changes)
-    with suppress(UsageError):  # `judge` has told the problems of the documents that can be read
+    with suppress(UsageError):  # `judge` prints the problems of the documents that can be read
         judge(documents, namespace, changes)
     for error in malformed[:-1]:
         click.echo(f"trainwright: {error}", err=True)
@@ -71,66 +71,61 @@ def take(files: Iterable[str], namespace: str, changes: Iterable[FieldEdit]) -> 
 
 
 def judge(given: Iterable[Document], namespace: str, changes: Iterable[FieldEdit]) -> RunInput:
-    """Judge every document. Raises Refused once all problems are told."""
+    """Check every document. Raises InputRefused after all problems are printed."""
     edits = tuple(changes)
     tasks: list[JobToRun] = []
     beside: list[Body] = []
     skipped: list[str] = []
-    bad = 0
+    errors = 0
     for document in given:
         subject = subject_of(document.body)
         if subject.kind is not None:
             task = _task(document, subject.kind, namespace, edits)
-            bad += tell(document, subject.name, _judged(task, edits))
+            errors += print_problems(document, subject.name, _problems(task, edits))
             tasks.append(task)
         elif not subject.beside:
-            bad += tell(document, subject.name, subject.judge(document.body))
-        elif document.body["kind"] in _BESIDE and document.body["apiVersion"] == "v1":
-            body = _named(placed(document, namespace))
-            bad += tell(document, subject.name, (*misnamed(body), *content_problems(body)))
+            errors += print_problems(document, subject.name, subject.judge(document.body))
+        elif document.body["kind"] in _CREATED_FIRST and document.body["apiVersion"] == "v1":
+            body = _with_namespace(placed(document, namespace))
+            errors += print_problems(document, subject.name, (*misnamed(body), *content_problems(body)))
             beside.append(body)
         else:
             skipped.append(subject.name)
-    if bad:
-        raise InputRefused(_count(bad))
-    _once(tasks, beside)
+    if errors:
+        raise InputRefused(f"nothing was started: the input has {errors} error{'s' * (errors != 1)}")
+    _check_names(tasks, beside)
     return RunInput(tuple(tasks), tuple(beside), tuple(skipped))
-
-
-def _count(bad: int) -> str:
-    return f"nothing was started: {bad} mistake{'s' * (bad != 1)} in what was given"
 
 
 def _task(document: Document, kind: Kind, namespace: str, edits: tuple[FieldEdit, ...]) -> JobToRun:
     body = placed(document, namespace)
     for change in edits:
         body = apply(body, change)
-    return JobToRun(document, kind, _named(body), load(kind, body))
+    return JobToRun(document, kind, _with_namespace(body), load(kind, body))
 
 
-def _named(body: Body) -> Body:
-    """With its namespace written out: what is stored has one."""
+def _with_namespace(body: Body) -> Body:
+    """The object with its namespace written in it, as stored objects have it."""
     meta = body.get("metadata")
     return body | {"metadata": {"namespace": "default", **meta}} if isinstance(meta, dict) else body
 
 
-def _judged(task: JobToRun, edits: tuple[FieldEdit, ...]) -> Iterator[Problem]:
-    """Its problems; what `--set` brought in may not even be doubtful."""
+def _problems(task: JobToRun, edits: tuple[FieldEdit, ...]) -> Iterator[Problem]:
+    """The problems of a job. A warning about a field that `--set` has changed becomes an error."""
     edits = tuple(change for change in edits if change.value is not None)
     for problem in task.loaded.problems:
-        way = parts(problem.path)
-        ours = problem.warning and way and any(where(task.body, one)[: len(way)] == way for one in edits)
-        yield Problem(problem.path, problem.message, problem.nearest) if ours else problem
+        path = parts(problem.path)
+        from_set = problem.warning and path and any(where(task.body, one)[: len(path)] == path for one in edits)
+        yield Problem(problem.path, problem.message, problem.nearest) if from_set else problem
     if task.loaded.job.unmanaged:
-        yield Problem("", "its manifest leaves the job to another controller, and a local run has no other")
+        yield Problem("", "the manifest names another controller for the job, and a local run has no other controller")
     if task.key.namespace == VOLUMES:
-        yield Problem(
-            "metadata.namespace", f"{VOLUMES!r} cannot be the namespace of a local run: volumes are kept there"
-        )
+        text = f"{VOLUMES!r} cannot be a namespace of a local run: the state folder uses this name for volumes"
+        yield Problem("metadata.namespace", text)
 
 
-def tell(document: Document, subject: str, problems: Iterable[Problem]) -> int:
-    """Problems as `validate` words them, on standard error; how many are errors."""
+def print_problems(document: Document, subject: str, problems: Iterable[Problem]) -> int:
+    """Print problems on standard error like `trainwright validate`. Return how many are errors."""
     problems = tuple(problems)
     if document.file == from_command.FILE:
         for text in from_command.lines(problems):
@@ -138,19 +133,18 @@ def tell(document: Document, subject: str, problems: Iterable[Problem]) -> int:
         return sum(not one.warning for one in problems)
     remarks = output.remarks(document, problems)
     errors = sum(remark.severity == "error" for remark in remarks)
-    state: State = "invalid"
-    finding = Finding(document.file, document.number, state, subject, document.line(""), remarks)
+    finding = Finding(document.file, document.number, "invalid", subject, document.line(""), remarks)
     for line in output.lines(finding):
         click.echo(line, err=True)
     return errors
 
 
-def _once(tasks: list[JobToRun], beside: list[Body]) -> None:
-    """Names may not clash; of jobs not even across kinds, since a run's folder has the job's name."""
+def _check_names(tasks: list[JobToRun], beside: list[Body]) -> None:
+    """Refuse a name that occurs twice. Jobs of different kinds share names too, because folders have their names."""
     if not tasks:
-        raise UsageError("there is no job in what was given")
-    named = [("job", str(task.key)) for task in tasks]
-    named += [(body["kind"], f"{body['metadata']['namespace']}/{body['metadata']['name']}") for body in beside]
-    twice = next((one for place, one in enumerate(named) if one in named[:place]), None)
+        raise UsageError("the files contain no job; expected at least one")
+    names = [("job", str(task.key)) for task in tasks]
+    names += [(body["kind"], f"{body['metadata']['namespace']}/{body['metadata']['name']}") for body in beside]
+    twice = next((one for index, one in enumerate(names) if one in names[:index]), None)
     if twice is not None:
-        raise UsageError(f"{twice[0]} {twice[1]} is given twice; each name may be given once")
+        raise UsageError(f"{twice[0]} {twice[1]} occurs twice in the input; each name may occur once")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a run's jobs and replicas, and what is news about them. `session` feeds it what it watches.
+"""The current state of a run's jobs and replicas, and the news about them.
 
-Every pod of the run passes here several times, so what does not show is thrown away early. `condition` reads a pod.
+The model processes every change of every pod, so it drops changes that are not visible to people as early as possible.
 """
 
 import time
@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.cli.condition import condition
-from trainwright.cli.record import PodCount, shown
+from trainwright.cli.record import PodCount, count_restarts
 from trainwright.cli.show.news import OVER, EventNews, JobNews, ReplicaNews
 from trainwright.core import attempts
 from trainwright.core.autosize import within_bounds
@@ -24,6 +24,7 @@ from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger, Phase
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, ROLE, SPARE, Key
 
+#: Lower numbers are shown first if there is no room for all replicas.
 _URGENCY = {
     "Failed": 0,
     "Unknown": 0,
@@ -35,13 +36,12 @@ _URGENCY = {
     "Running": 4,
 }
 
-
-#: Which replica: job, role, index.
-At = tuple[Key, str, int]
+#: A replica: job, role, index.
+ReplicaKey = tuple[Key, str, int]
 
 
 class JobRow(Struct):
-    """One job, and the latest that was seen of it."""
+    """One job in its current state."""
 
     key: Key
     kind: Kind
@@ -50,291 +50,293 @@ class JobRow(Struct):
     order: int
     ledger: Ledger = Ledger()
     deleted: bool = False
-    said: JobNews | None = None
-    #: By the board's clock: when the job was first seen, and when it was first seen decided or deleted.
-    begun: float | None = None
+    last_news: JobNews | None = None
+    #: By the clock of the model: when the job was first seen, and when it was first seen with an outcome or deleted.
+    started: float | None = None
     ended: float | None = None
 
     def took(self, now: float) -> float:
-        """The job's own time in seconds, whatever other jobs of the run take."""
-        return 0.0 if self.begun is None else (now if self.ended is None else self.ended) - self.begun
+        """The seconds from the start to the end of this job."""
+        return 0.0 if self.started is None else (now if self.ended is None else self.ended) - self.started
 
 
 class RunModel:
-    """The picture of a run. `clock` tells seconds."""
+    """All jobs and replicas of a run. `clock` returns seconds."""
 
     def __init__(self, jobs: Iterable[tuple[Kind, Body]], clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._sheets: dict[Key, JobRow] = {}
+        self._rows: dict[Key, JobRow] = {}
         self._by_uid: dict[str, JobRow] = {}
-        #: Jobs of which more is to come.
+        #: Jobs without an outcome that are not deleted.
         self._open: set[Key] = set()
         for kind, body in jobs:
             meta = body["metadata"]
             key = Key(meta.get("namespace") or "default", meta["name"])
-            self._sheets[key] = JobRow(key, kind, body, _roles(kind, body), len(self._sheets))
-        self._open |= set(self._sheets)
-        self._spaces = len({key.namespace for key in self._sheets})
-        self._replicas: dict[At, ReplicaNews] = {}
-        self._pods: dict[Key, At] = {}
-        #: The last attempt's resumption of the job and change of the role's size; how many were no restarts.
-        self._begun: dict[At, tuple[tuple[int, int], int]] = {}
-        #: The sizes of roles, where replicas are told, and how often they changed.
+            self._rows[key] = JobRow(key, kind, body, _roles(kind, body), len(self._rows))
+        self._open |= set(self._rows)
+        self._namespace_count = len({key.namespace for key in self._rows})
+        self._replicas: dict[ReplicaKey, ReplicaNews] = {}
+        self._pods: dict[Key, ReplicaKey] = {}
+        #: For the last attempt of a replica: the resumes of the job and the size changes of the role when it began;
+        #: and how many attempts were not restarts.
+        self._attempt_starts: dict[ReplicaKey, tuple[tuple[int, int], int]] = {}
+        #: The size of each role that is told to its replicas, and how often it has changed.
         self._sizes: dict[tuple[Key, str], tuple[int, int]] = {}
-        #: Replicas whose last pod had containers restarted inside it: that pod's attempt, and how many.
-        self._inside: dict[At, PodCount] = {}
-        #: Replicas that are shown as they were when the run began to terminate their pods; whether the pod still lives.
-        self._kept: dict[At, bool] = {}
-        self._counts: dict[Key, Counter[str]] = {key: Counter() for key in self._sheets}
-        for sheet in self._sheets.values():
-            self._fill(sheet)
+        #: Restarts of containers inside the last pod of a replica.
+        self._inside: dict[ReplicaKey, PodCount] = {}
+        #: Replicas whose state is not updated any more (`freeze`), and whether their pods still run.
+        self._frozen: dict[ReplicaKey, bool] = {}
+        self._counts: dict[Key, Counter[str]] = {key: Counter() for key in self._rows}
+        for row in self._rows.values():
+            self._add_replicas(row)
 
-    # -- what is fed to it -------------------------------------------------------------------------------------------
+    # -- updates -----------------------------------------------------------------------------------------------------
 
-    def job(self, body: Body, *, deleted: bool = False) -> JobNews | None:
-        """A job has changed; what is to be told of it."""
+    def update_job(self, body: Body, *, deleted: bool = False) -> JobNews | None:
+        """Process a change of a job; return the news if the change is visible."""
         meta = body["metadata"]
-        sheet = self._sheets.get(Key(meta.get("namespace", ""), meta["name"]))
-        if sheet is None:
+        row = self._rows.get(Key(meta.get("namespace", ""), meta["name"]))
+        if row is None:
             return None
-        self._by_uid[meta["uid"]] = sheet
-        known = sheet.body["metadata"].get("generation", meta.get("generation"))  # none yet in what was submitted
+        self._by_uid[meta["uid"]] = row
+        known = row.body["metadata"].get("generation", meta.get("generation"))  # a submitted job has none yet
         ledger = msgspec.convert((body.get("status") or {}).get("trainwright") or {}, Ledger)
-        if meta.get("generation") != known or _ceilings(ledger) != _ceilings(sheet.ledger):
-            sheet.roles = _roles(sheet.kind, body)
-            self._fill(sheet)
-        sheet.body, sheet.deleted, sheet.ledger = body, deleted, ledger
-        self._resized(sheet)
-        sheet.begun = self._clock() if sheet.begun is None else sheet.begun
-        if deleted or sheet.ledger.outcome is not None:
-            sheet.ended = self._clock() if sheet.ended is None else sheet.ended
-            self._open.discard(sheet.key)
-        return self._told(sheet)
+        if meta.get("generation") != known or _size_caps(ledger) != _size_caps(row.ledger):
+            row.roles = _roles(row.kind, body)
+            self._add_replicas(row)
+        row.body, row.deleted, row.ledger = body, deleted, ledger
+        self._note_sizes(row)
+        row.started = self._clock() if row.started is None else row.started
+        if deleted or row.ledger.outcome is not None:
+            row.ended = self._clock() if row.ended is None else row.ended
+            self._open.discard(row.key)
+        return self._news(row)
 
-    def pod(self, pod: Body, *, deleted: bool = False) -> ReplicaNews | None:
-        """A pod has changed; what is to be told of its replica."""
+    def update_pod(self, pod: Body, *, deleted: bool = False) -> ReplicaNews | None:
+        """Process a change of a pod; return the news of its replica if the change is visible."""
         meta = pod["metadata"]
         labels = meta.get("labels") or {}
-        sheet = self._by_uid.get(labels.get(JOB_UID, "")) or self._owner(meta)
-        if sheet is None or labels.get(ATTEMPT) == SPARE:
+        row = self._by_uid.get(labels.get(JOB_UID, "")) or self._owner(meta)
+        if row is None or labels.get(ATTEMPT) == SPARE:
             return None
-        at = (sheet.key, labels[ROLE], int(labels[INDEX]))
-        before = self._replicas.get(at)
+        replica_key = (row.key, labels[ROLE], int(labels[INDEX]))
+        before = self._replicas.get(replica_key)
         attempt = attempt_of(pod)
         if before is not None and before.uid not in ("", meta["uid"]) and (deleted or attempt < before.attempt):
-            return None  # a predecessor on its way out
-        if at in self._kept:
-            self._kept[at] = not deleted and condition(pod).phase not in OVER
+            return None  # an older pod of the same replica
+        if replica_key in self._frozen:
+            self._frozen[replica_key] = not deleted and condition(pod).phase not in OVER
             return None
         if deleted:
-            return self._gone(at, before)
-        new = self._read(pod, at, before, attempt)
+            return self._pod_deleted(replica_key, before)
+        new = self._from_pod(pod, replica_key, before, attempt)
         if new == before:
             return None
-        self._put(at, before, new)
-        self._pods[Key(sheet.key.namespace, new.pod)] = at
+        self._put(replica_key, before, new)
+        self._pods[Key(row.key.namespace, new.pod)] = replica_key
         return new
 
-    def keep(self, one: ReplicaNews) -> None:
-        """Show this replica as it now is, whatever becomes of its pod: a clean-up policy keeps it, the run does not."""
-        self._kept[one.job, one.role, one.index] = True
+    def freeze(self, one: ReplicaNews) -> None:
+        """Keep the current state of a replica although the run ends its pod: on a cluster the pod would still run."""
+        self._frozen[one.job, one.role, one.index] = True
 
-    def event(self, event: Body) -> EventNews | None:
-        """Something was reported; whose it is, and what to tell."""
+    def event_news(self, event: Body) -> EventNews | None:
+        """The news of an event; None if it is about an object of no job."""
         about = event.get("involvedObject") or {}
         key = Key(about.get("namespace", ""), about.get("name", ""))
         replica = self._replicas.get(self._pods[key]) if about.get("kind") == "Pod" and key in self._pods else None
         key = replica.job if replica is not None else key
-        if key not in self._sheets:
+        if key not in self._rows:
             return None
         label = replica.label if replica is not None else key.name
         warning = event.get("type") == "Warning"
         return EventNews(key, label, event.get("reason", ""), event.get("message", ""), warning)
 
-    # -- what is asked of it -----------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------------------
 
     def jobs(self) -> tuple[JobNews, ...]:
-        """All jobs, in the order they were given."""
-        return tuple(self._state(sheet) for sheet in self._sheets.values())
+        """All jobs in the order of the input."""
+        return tuple(self._job_news(row) for row in self._rows.values())
 
-    def sheet(self, key: Key) -> JobRow:
-        """All of one job."""
-        return self._sheets[key]
+    def row(self, key: Key) -> JobRow:
+        """The state of one job."""
+        return self._rows[key]
 
-    def counted(self, key: Key) -> list[PodCount]:
-        """The pods of a job that tell of restarts beyond what its ledger says."""
-        pending = [(book.name, i) for book in self._sheets[key].ledger.roles for i in attempts.awaited(book)]
+    def restart_counts(self, key: Key) -> list[PodCount]:
+        """The pods of a job with restarts that its ledger does not count yet."""
+        pending = [(book.name, i) for book in self._rows[key].ledger.roles for i in attempts.pending_replicas(book)]
         known = [(self._replicas.get((key, *one)), one) for one in pending]
-        made = [PodCount(*one, replica.attempt) for replica, one in known if replica is not None and replica.pod]
-        return made + [count for at, count in self._inside.items() if at[0] == key]
+        replaced = [PodCount(*one, replica.attempt) for replica, one in known if replica is not None and replica.pod]
+        return replaced + [count for replica_key, count in self._inside.items() if replica_key[0] == key]
 
     def took(self, key: Key) -> float:
-        """Seconds that one job has taken."""
-        return self._sheets[key].took(self._clock())
+        """The seconds from the start to the end of one job."""
+        return self._rows[key].took(self._clock())
 
     def replicas(self, key: Key) -> list[ReplicaNews]:
         """The replicas of one job."""
         return [one for one in self._replicas.values() if one.job == key]
 
-    def who(self, pod: Body) -> ReplicaNews | None:
-        """The replica that a pod is of, as it now is."""
+    def replica_of(self, pod: Body) -> ReplicaNews | None:
+        """The current state of the replica of a pod."""
         labels = pod["metadata"].get("labels") or {}
         if labels.get(ATTEMPT) == SPARE:
             return None
-        sheet = self._by_uid.get(labels.get(JOB_UID, "")) or self._owner(pod["metadata"])
-        return self._replicas.get((sheet.key, labels[ROLE], int(labels[INDEX]))) if sheet is not None else None
+        row = self._by_uid.get(labels.get(JOB_UID, "")) or self._owner(pod["metadata"])
+        return self._replicas.get((row.key, labels[ROLE], int(labels[INDEX]))) if row is not None else None
 
     def pick(self, most: int) -> tuple[ReplicaNews, ...]:
-        """At most that many replicas: those in trouble first, then what is not over; listed in order."""
-        every = list(self._replicas.values())
-        chosen = every if len(every) <= most else nsmallest(most, every, key=_urgency)
-        return tuple(sorted(chosen, key=self._place))
+        """At most `most` replicas, in their order: failed ones are preferred, then those that have not ended."""
+        replicas = list(self._replicas.values())
+        chosen = replicas if len(replicas) <= most else nsmallest(most, replicas, key=_urgency)
+        return tuple(sorted(chosen, key=self._sort_key))
 
     def count(self) -> int:
-        """How many replicas there are in all."""
+        """The number of all replicas."""
         return len(self._replicas)
 
     def alive(self) -> list[ReplicaNews]:
-        """Replicas that have a pod which is not over."""
-        there = [(at, one) for at, one in self._replicas.items() if one.pod and not one.removed]
-        return [one for at, one in there if one.phase not in OVER and self._kept.get(at, True)]
+        """Replicas with a pod that has not ended."""
+        with_pod = [(replica_key, one) for replica_key, one in self._replicas.items() if one.pod and not one.removed]
+        return [one for replica_key, one in with_pod if one.phase not in OVER and self._frozen.get(replica_key, True)]
 
     @property
     def over(self) -> bool:
-        """Nothing more is to come of any job."""
+        """Whether every job has an outcome or is deleted."""
         return not self._open
 
-    # -- within ------------------------------------------------------------------------------------------------------
+    # -- helpers -----------------------------------------------------------------------------------------------------
 
     def _owner(self, meta: Body) -> JobRow | None:
-        """Whose a pod is that was seen before its job: the two are watched apart."""
+        """The job of a pod by its owner, for a pod that is seen before its job (they have separate watches)."""
         names = [one.get("name", "") for one in meta.get("ownerReferences") or () if one.get("controller")]
-        return self._sheets.get(Key(meta.get("namespace", ""), names[0])) if names else None
+        return self._rows.get(Key(meta.get("namespace", ""), names[0])) if names else None
 
-    def _fill(self, sheet: JobRow) -> None:
-        """A replica for every index that should be; those beyond stay only while they have a pod."""
-        for role, total in sheet.roles.items():
+    def _add_replicas(self, row: JobRow) -> None:
+        """Add a replica for every index of each role. Remove replicas beyond the size of the role that have no pod."""
+        for role, total in row.roles.items():
             for index in range(total):
-                at = (sheet.key, role, index)
-                if at not in self._replicas:
-                    self._put(at, None, ReplicaNews(sheet.key, role, index, self._label(sheet, role, index)))
-        for at in [at for at in self._replicas if at[0] == sheet.key and at[2] >= sheet.roles.get(at[1], 0)]:
-            if not self._replicas[at].pod or self._replicas[at].removed:
-                self._drop(at)
+                replica_key = (row.key, role, index)
+                if replica_key not in self._replicas:
+                    self._put(replica_key, None, ReplicaNews(row.key, role, index, self._label(row, role, index)))
+        for replica_key, one in list(self._replicas.items()):
+            is_extra = one.job == row.key and one.index >= row.roles.get(one.role, 0)
+            if is_extra and (not one.pod or one.removed):
+                self._remove(replica_key)
 
-    def _label(self, sheet: JobRow, role: str, index: int) -> str:
+    def _label(self, row: JobRow, role: str, index: int) -> str:
         name = f"{role}-{index}"
-        if len(self._sheets) == 1:
+        if len(self._rows) == 1:
             return name
-        return f"{sheet.key.name if self._spaces == 1 else sheet.key}/{name}"
+        return f"{row.key.name if self._namespace_count == 1 else row.key}/{name}"
 
-    def _read(self, pod: Body, at: At, before: ReplicaNews | None, attempt: int) -> ReplicaNews:
-        meta, seen = pod["metadata"], condition(pod)
-        phase = seen.phase
-        if seen.restarts or at in self._inside:
-            self._inside[at] = PodCount(at[1], at[2], attempt, seen.restarts)
-        if phase == "Failed" and meta.get("deletionTimestamp") and not _failed(before, meta["uid"]):
-            phase = "Stopped"  # it was asked to end, and did
+    def _from_pod(self, pod: Body, replica_key: ReplicaKey, before: ReplicaNews | None, attempt: int) -> ReplicaNews:
+        meta, state = pod["metadata"], condition(pod)
+        phase = state.phase
+        if state.restarts or replica_key in self._inside:
+            self._inside[replica_key] = PodCount(replica_key[1], replica_key[2], attempt, state.restarts)
+        if phase == "Failed" and meta.get("deletionTimestamp") and not _had_failed(before, meta["uid"]):
+            phase = "Stopped"  # the pod ended because it was deleted
         return ReplicaNews(
-            *at,
-            self._label(self._sheets[at[0]], at[1], at[2]),
+            *replica_key,
+            self._label(self._rows[replica_key[0]], replica_key[1], replica_key[2]),
             phase,
             meta["name"],
             meta["uid"],
             attempt,
             pod["spec"].get("nodeName", ""),
-            attempt - self._skipped(at, attempt, before) + seen.restarts,
-            seen.reason,
+            attempt - self._not_restarts(replica_key, attempt, before) + state.restarts,
+            state.reason,
             (pod.get("status") or {}).get("startTime") or meta.get("creationTimestamp", ""),
         )
 
-    def _resized(self, sheet: JobRow) -> None:
-        for book in sheet.ledger.roles:
-            size, changes = self._sizes.get((sheet.key, book.name), (-1, -1))
+    def _note_sizes(self, row: JobRow) -> None:
+        for book in row.ledger.roles:
+            size, changes = self._sizes.get((row.key, book.name), (-1, -1))
             if book.size != size:
-                self._sizes[sheet.key, book.name] = (book.size, changes + 1)
+                self._sizes[row.key, book.name] = (book.size, changes + 1)
 
-    def _skipped(self, at: At, attempt: int, before: ReplicaNews | None) -> int:
-        """Attempts that were no restarts: a job goes on with new ones after a suspension, or at another size.
+    def _not_restarts(self, replica_key: ReplicaKey, attempt: int, before: ReplicaNews | None) -> int:
+        """How many attempts were not restarts. A resume and a change of size also begin new attempts.
 
-        A restart of a whole role begins above the attempts of all its replicas: for each of them it is one restart.
+        A restart of a whole role begins above the attempts of all its replicas; it counts once for each of them.
         """
-        now = (self._sheets[at[0]].ledger.resumes, self._sizes.get(at[:2], (-1, 0))[1])
-        since, skipped = self._begun.get(at, ((0, 0), 0))
+        now = (self._rows[replica_key[0]].ledger.resumes, self._sizes.get(replica_key[:2], (-1, 0))[1])
+        since, skipped = self._attempt_starts.get(replica_key, ((0, 0), 0))
         older = before.attempt if before is not None else 0
         if attempt > older:
             real = 0 if now != since else 1 if before is not None and before.pod else attempt - older
             skipped += attempt - older - real
-            self._begun[at] = (now, skipped)
+            self._attempt_starts[replica_key] = (now, skipped)
         return skipped
 
-    def _gone(self, at: At, before: ReplicaNews | None) -> ReplicaNews | None:
-        """Its pod is gone. That is news only where more was to come of it."""
+    def _pod_deleted(self, replica_key: ReplicaKey, before: ReplicaNews | None) -> ReplicaNews | None:
+        """Process the deletion of a pod. It is news only if the pod had not ended."""
         if before is None:
             return None
-        if before.index >= self._sheets[before.job].roles.get(before.role, 0):
-            self._drop(at)
+        if before.index >= self._rows[before.job].roles.get(before.role, 0):
+            self._remove(replica_key)
             return None
         if before.phase in OVER:
-            self._put(at, before, replace(before, removed=True))
+            self._put(replica_key, before, replace(before, removed=True))
             return None
-        sheet = self._sheets[before.job]
-        ending = sheet.ledger.outcome is not None or bool(sheet.body["metadata"].get("deletionTimestamp"))
-        phase, reason = ("Stopped", "") if ending else ("Waiting", "its pod is gone")
+        row = self._rows[before.job]
+        ending = row.ledger.outcome is not None or bool(row.body["metadata"].get("deletionTimestamp"))
+        phase, reason = ("Stopped", "") if ending else ("Waiting", "its pod was deleted")
         new = replace(before, phase=phase, node="", reason=reason, since="", removed=True)
-        self._put(at, before, new)
+        self._put(replica_key, before, new)
         return new
 
-    def _put(self, at: At, before: ReplicaNews | None, new: ReplicaNews) -> None:
-        counts = self._counts[at[0]]
+    def _put(self, replica_key: ReplicaKey, before: ReplicaNews | None, new: ReplicaNews) -> None:
+        counts = self._counts[replica_key[0]]
         if before is not None:
             counts[before.phase] -= 1
         counts[new.phase] += 1
-        self._replicas[at] = new
+        self._replicas[replica_key] = new
 
-    def _drop(self, at: At) -> None:
-        self._counts[at[0]][self._replicas.pop(at).phase] -= 1
+    def _remove(self, replica_key: ReplicaKey) -> None:
+        self._counts[replica_key[0]][self._replicas.pop(replica_key).phase] -= 1
 
-    def _told(self, sheet: JobRow) -> JobNews | None:
-        state = self._state(sheet)
-        before, sheet.said = sheet.said, state
+    def _news(self, row: JobRow) -> JobNews | None:
+        news = self._job_news(row)
+        before, row.last_news = row.last_news, news
         if before is None:
-            return state
+            return news
         same = (before.phase, before.step, before.over, before.total) == (
-            state.phase,
-            state.step,
-            state.over,
-            state.total,
+            news.phase,
+            news.step,
+            news.over,
+            news.total,
         )
-        return None if same else state
+        return None if same else news
 
-    def _state(self, sheet: JobRow) -> JobNews:
-        status = sheet.body.get("status") or {}
-        ledger = sheet.ledger
+    def _job_news(self, row: JobRow) -> JobNews:
+        status = row.body.get("status") or {}
+        ledger = row.ledger
         return JobNews(
-            sheet.key,
-            sheet.kind.name,
-            sheet.kind.word(status) or "Pending",
+            row.key,
+            row.kind.name,
+            row.kind.phase_of(status) or "Pending",
             ledger.phase or Phase.PENDING,
-            sum(sheet.roles.values()),
-            {phase: number for phase, number in self._counts[sheet.key].items() if number},
-            shown(ledger, self.counted(sheet.key)),
+            sum(row.roles.values()),
+            {phase: number for phase, number in self._counts[row.key].items() if number},
+            count_restarts(ledger, self.restart_counts(row.key)),
             ledger.outcome,
-            sheet.deleted,
-            sheet.took(self._clock()),
+            row.deleted,
+            row.took(self._clock()),
         )
 
-    def _place(self, one: ReplicaNews) -> tuple[int, int, int]:
-        sheet = self._sheets[one.job]
-        return sheet.order, list(sheet.roles).index(one.role) if one.role in sheet.roles else 99, one.index
+    def _sort_key(self, one: ReplicaNews) -> tuple[int, int, int]:
+        row = self._rows[one.job]
+        return row.order, list(row.roles).index(one.role) if one.role in row.roles else 99, one.index
 
 
 def attempt_of(pod: Body) -> int:
-    """Which try at its replica a pod is."""
+    """The attempt of a pod."""
     return int((pod["metadata"].get("labels") or {}).get(ATTEMPT) or 0)
 
 
-def _failed(before: ReplicaNews | None, uid: str) -> bool:
+def _had_failed(before: ReplicaNews | None, uid: str) -> bool:
     return before is not None and before.uid == uid and before.phase == "Failed"
 
 
@@ -346,6 +348,6 @@ def _roles(kind: Kind, body: Body) -> dict[str, int]:
     return {role.name: role.replicas for role in within_bounds(load(kind, body).job).roles}
 
 
-def _ceilings(ledger: Ledger) -> list[int]:
-    """What roles that resize themselves are held to."""
+def _size_caps(ledger: Ledger) -> list[int]:
+    """The upper bounds of the sizes of roles that shrink automatically."""
     return [book.ceiling.most for book in ledger.roles if book.ceiling is not None]

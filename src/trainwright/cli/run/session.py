@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a run is to end, and how urgently: signals, `--timeout`, or that there is nothing more to come.
+"""One run: start the engine, submit the objects, follow the jobs, end everything, and report.
 
-`session` waits for it. The first signal ends the job in good order, the second at once; a third is Python's own.
-
-One run, from the first object to the last log line: `command` makes a session, whose `run` is the exit code.
-
-It starts the engine, hands it the objects, has everything followed, and ends it all in good order, whatever the reason:
-the outcome, Ctrl-C, `--timeout`, a reader that went away, an engine that broke.
+A run ends when every job has ended, after a signal or `--timeout`, when the reader of the output closes the pipe, or
+when the engine fails. The first signal ends the replicas with their grace period, the second kills them, and the third
+has the default effect in Python.
 """
 
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -21,11 +18,11 @@ from msgspec.structs import replace
 
 from trainwright.cli.condition import condition
 from trainwright.cli.record import RunInfo, RunRecord
-from trainwright.cli.run.follow import RunFollower, watch
+from trainwright.cli.run.follow import Changes, RunFollower, watch
 from trainwright.cli.run.from_command import FILE as COMMAND
 from trainwright.cli.run.intake import RunInput
 from trainwright.cli.run.model import RunModel
-from trainwright.cli.run.verdict import CODES, RunEnd, VerdictInput, ending
+from trainwright.cli.run.verdict import CODES, RunEnd, VerdictInput, find_verdict
 from trainwright.cli.show.news import OVER, JobVerdict, ReplicaNews, RunView
 from trainwright.cli.show.text import named
 from trainwright.errors import ConflictError, NotFoundError, TrainwrightError
@@ -39,74 +36,74 @@ _SIGNALS = {signal.SIGINT: RunEnd.INTERRUPTED, signal.SIGTERM: RunEnd.TERMINATED
 
 
 class EndSignals:
-    """The first reason counts."""
+    """Why and when a run ends. The first reason counts."""
 
     def __init__(self) -> None:
-        self.why: RunEnd | None = None
-        #: What to tell of it, where the reason alone does not.
+        self.reason: RunEnd | None = None
+        #: The error text if the engine has failed.
         self.text = ""
         self.over = asyncio.Event()
-        #: No more patience.
-        self.hurry = asyncio.Event()
-        #: `nohup` has the run ignore SIGHUP, so that it outlives its terminal.
+        #: Set by the second signal.
+        self.kill_now = asyncio.Event()
+        # With `nohup` the process ignores SIGHUP, so that it continues after its terminal is closed.
         ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        self._answered = [number for number in _SIGNALS if not (ignored and number is signal.SIGHUP)]
+        self._handled = [number for number in _SIGNALS if not (ignored and number is signal.SIGHUP)]
 
-    def end(self, why: RunEnd, text: str = "") -> None:
-        """The run is to end."""
-        if self.why is None:
-            self.why, self.text = why, text
+    def end(self, reason: RunEnd, text: str = "") -> None:
+        """End the run."""
+        if self.reason is None:
+            self.reason, self.text = reason, text
         self.over.set()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take the signals."""
+        """Handle the signals."""
         loop = asyncio.get_running_loop()
-        for number in self._answered:
+        for number in self._handled:
             loop.add_signal_handler(number, self._signalled, _SIGNALS[number])
         try:
             yield
         finally:
             self._release()
 
-    def _signalled(self, why: RunEnd) -> None:
-        if self.why is None:
-            self.end(why)
+    def _signalled(self, reason: RunEnd) -> None:
+        if self.reason is None:
+            self.end(reason)
         else:
-            self.hurry.set()
+            self.kill_now.set()
             self._release()
 
     def _release(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in self._answered:
+        for number in self._handled:
             loop.remove_signal_handler(number)
 
 
-_BESIDE = {resource.kind: resource for resource in (SECRETS, CONFIG_MAPS, CLAIMS)}
-#: Seconds between two looks at the logs, and which share of that time a look may take.
-_LOOK = 0.08
-_EFFORT = 0.05
-#: What a pod is given to end where it does not say, and what everything around it may take beyond.
-_GRACE = 30.0
-_MARGIN = 10.0
-#: Why replicas are ended, where it was not Ctrl-C.
-_WHY = {
-    RunEnd.DONE: "it is decided: ",
+_RESOURCES = {resource.kind: resource for resource in (SECRETS, CONFIG_MAPS, CLAIMS)}
+#: The shortest time between two polls of the logs, and the largest share of time that polls may take.
+_POLL_SECONDS = 0.08
+_MAX_LOAD = 0.05
+#: The grace period of a pod that has none, and additional time for the engine.
+_DEFAULT_GRACE_SECONDS = 30.0
+_MARGIN_SECONDS = 10.0
+#: Why the run ends the replicas; empty for Ctrl-C.
+_END_REASONS = {
+    RunEnd.DONE: "every job has its outcome: ",
     RunEnd.TIMED_OUT: "--timeout has passed: ",
-    RunEnd.TERMINATED: "SIGTERM came: ",
-    RunEnd.HUNG_UP: "the terminal is gone: ",
+    RunEnd.TERMINATED: "received SIGTERM: ",
+    RunEnd.HUNG_UP: "the terminal was closed: ",
 }
 
 
 class RunConfig(Struct, frozen=True, kw_only=True):
-    """What a run is made of."""
+    """Everything that a session needs."""
 
     intake: RunInput
     record: RunRecord
     view: RunView
     clock: Clock
-    facts: RunInfo
-    #: By `time.monotonic`.
+    info: RunInfo
+    #: The start as a time of `time.monotonic`.
     began: float
     timeout: float | None = None
     grace: float | None = None
@@ -114,42 +111,42 @@ class RunConfig(Struct, frozen=True, kw_only=True):
 
 
 class RunSession:
-    """A run that goes on."""
+    """One run."""
 
-    def __init__(self, engine: Engine, order: RunConfig) -> None:
+    def __init__(self, engine: Engine, config: RunConfig) -> None:
         self._engine = engine
-        self._order = order
-        self._view = order.view
-        self._board = RunModel((task.kind, task.body) for task in order.intake.tasks)
-        self._follower = RunFollower(self._board, order.view, order.record)
-        self._ends = EndSignals()
-        #: The replicas as they were when the end began.
-        self._last: dict[Key, list[ReplicaNews]] = {}
-        #: The replicas whose pods this run has ended itself, when their jobs had no more to say.
+        self._config = config
+        self._view = config.view
+        self._model = RunModel((task.kind, task.body) for task in config.intake.tasks)
+        self._follower = RunFollower(self._model, config.view, config.record)
+        self._end_signals = EndSignals()
+        #: The replicas when the run began to end.
+        self._last_replicas: dict[Key, list[ReplicaNews]] = {}
+        #: The replicas whose pods the run itself has ended, after the controller was stopped.
         self._terminated: dict[Key, list[str]] = {}
-        #: Set whenever a job or a pod has changed.
+        #: Set when a job or a pod has changed.
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self, ready: Callable[[], Awaitable[None]]) -> int:
-        """The exit code. `ready` is called once the engine is up, and may still refuse the run."""
-        with self._ends.listening():
+        """Run and return the exit code. `ready` is called after the engine has started; it may still refuse the run."""
+        with self._end_signals.listening():
             try:
                 if await self._start():
                     await ready()
                     await self._submit()
-                    await self._ends.over.wait()
+                    await self._end_signals.over.wait()
                     await self._wind_down()
             finally:
                 await self._stop()
             return await self._report()
 
-    # -- the way up --------------------------------------------------------------------------------------------------
+    # -- start -------------------------------------------------------------------------------------------------------
 
     async def _start(self) -> bool:
-        """The engine, unless somebody changes their mind meanwhile."""
+        """Start the engine. Return False if a signal ends the run before the engine has started."""
         start = asyncio.create_task(self._engine.start())
-        over = asyncio.create_task(self._ends.over.wait())
+        over = asyncio.create_task(self._end_signals.over.wait())
         await asyncio.wait({start, over}, return_when=asyncio.FIRST_COMPLETED)
         over.cancel()
         if not start.done():
@@ -161,120 +158,121 @@ class RunSession:
         return True
 
     async def _submit(self) -> None:
-        """Watch first, so that nothing is missed; then what jobs need, then the jobs."""
+        """Start the watches, then create the objects that the jobs need, then the jobs."""
         cluster = self._engine.cluster
         follow = self._follower
-        kinds = {task.kind.singular: jobs_of(task.kind) for task in self._order.intake.tasks}
+        kinds = {task.kind.singular: jobs_of(task.kind) for task in self._config.intake.tasks}
         self._spawn(*(watch(cluster, resource, self._jobs) for resource in kinds.values()))
         self._spawn(watch(cluster, PODS.whole(), self._pods), watch(cluster, EVENTS.whole(), follow.events))
-        self._spawn(self._look())
-        self._engine.broken.add_done_callback(self._broke)
-        self._order.record.facts(replace(self._order.facts, runtime=self._engine.runtime))
-        self._order.record.submitted([task.body for task in self._order.intake.tasks])
-        for body in self._order.intake.beside:
-            await cluster.create(_BESIDE[body["kind"]].whole(), body)
-        for task in self._order.intake.tasks:
+        self._spawn(self._poll())
+        self._engine.broken.add_done_callback(self._task_ended)
+        self._config.record.write_info(replace(self._config.info, runtime=self._engine.runtime))
+        self._config.record.write_manifest([task.body for task in self._config.intake.tasks])
+        for body in self._config.intake.beside:
+            await cluster.create(_RESOURCES[body["kind"]].whole(), body)
+        for task in self._config.intake.tasks:
             self._jobs([(await cluster.create(jobs_of(task.kind), task.body), False)])
-        if self._order.timeout is not None:
-            asyncio.get_running_loop().call_later(self._order.timeout, self._ends.end, RunEnd.TIMED_OUT)
+        if self._config.timeout is not None:
+            asyncio.get_running_loop().call_later(self._config.timeout, self._end_signals.end, RunEnd.TIMED_OUT)
 
-    def _jobs(self, seen: list[Any]) -> None:
-        self._follower.jobs(seen)
+    def _jobs(self, changes: Changes) -> None:
+        self._follower.jobs(changes)
         self._changed.set()
-        if self._board.over:
-            self._ends.end(RunEnd.DONE)
+        if self._model.over:
+            self._end_signals.end(RunEnd.DONE)
 
-    def _pods(self, seen: list[Any]) -> None:
-        self._follower.pods(seen)
+    def _pods(self, changes: Changes) -> None:
+        self._follower.pods(changes)
         self._changed.set()
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         while True:
             begun = time.monotonic()
-            behind = self._follower.look()
+            behind = self._follower.poll_logs()
             if self._view.gone:
-                self._ends.end(RunEnd.READER_GONE)
+                self._end_signals.end(RunEnd.READER_GONE)
             spent = time.monotonic() - begun
-            await asyncio.sleep(spent if behind else max(_LOOK, spent / _EFFORT))
+            await asyncio.sleep(spent if behind else max(_POLL_SECONDS, spent / _MAX_LOAD))
 
-    def _spawn(self, *works: Any) -> None:
-        for work in works:
-            task = asyncio.create_task(work)
-            task.add_done_callback(self._broke)
+    def _spawn(self, *coroutines: Coroutine[Any, Any, None]) -> None:
+        for coroutine in coroutines:
+            task = asyncio.create_task(coroutine)
+            task.add_done_callback(self._task_ended)
             self._tasks.append(task)
 
-    def _broke(self, task: asyncio.Future[None]) -> None:
-        """None of these ends by itself."""
+    def _task_ended(self, task: asyncio.Future[None]) -> None:
+        """End the run if a task has failed. No task ends without an error or a cancellation."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             text = str(error) if isinstance(error, TrainwrightError) else f"{type(error).__name__}: {error}"
-            self._ends.end(RunEnd.BROKEN, text)
+            self._end_signals.end(RunEnd.BROKEN, text)
 
-    # -- the way down ------------------------------------------------------------------------------------------------
+    # -- end ---------------------------------------------------------------------------------------------------------
 
     async def _wind_down(self) -> None:
-        """Let the jobs be cleaned up as their policies say, then end what still runs, for as long as that may take."""
-        self._follower.look()
-        self._last = {task.key: self._board.replicas(task.key) for task in self._order.intake.tasks}
-        if self._ends.why is RunEnd.BROKEN:
+        """Wait for the clean-up of the jobs by their policies, then end the pods that still run."""
+        self._follower.poll_logs()
+        self._last_replicas = {task.key: self._model.replicas(task.key) for task in self._config.intake.tasks}
+        if self._end_signals.reason is RunEnd.BROKEN:
             return
-        alive = self._board.alive()
+        alive = self._model.alive()
         if alive:
-            what = f"{len(alive)} replica{'s' * (len(alive) != 1)}"
-            why = _WHY.get(self._ends.why or RunEnd.INTERRUPTED, "")
-            self._view.notice(f"{why}ending {what} in good order; Ctrl-C{' again' * (not why)} kills at once")
+            count = f"{len(alive)} replica{'s' * (len(alive) != 1)}"
+            reason = _END_REASONS.get(self._end_signals.reason or RunEnd.INTERRUPTED, "")
+            key = "Ctrl-C" if reason else "a second Ctrl-C"
+            self._view.notice(f"{reason}ending {count}, each with its grace period; {key} kills at once")
         await self._clean_up()
-        # From here on pods end because the run does. That is no part of what a job has to say.
+        # Stop the controller first: the end of these pods must not change the status of a job.
         await self._engine.stop_controller()
         await self._end_pods()
 
     async def _clean_up(self) -> None:
-        """Wait until every job that has ended has the final status that a cluster would store."""
-        if await self._within(self._patience, self._cleaned_up):
+        """Wait until every ended job has the final status that it would have on a cluster."""
+        if await self._wait_for(self._end_timeout, self._cleaned_up):
             return
-        # A pod that the clean-up removes may not outstay its time: it is killed, which leads to the same status.
+        # Kill the pods that the clean-up removes and that have not ended in time; the final status is the same.
         late: dict[str, None] = {}
         with suppress(TimeoutError):
-            async with asyncio.timeout(_MARGIN):
+            async with asyncio.timeout(_MARGIN_SECONDS):
                 while not self._cleaned_up():
-                    for one in self._board.alive():
+                    for one in self._model.alive():
                         if one.phase == "Terminating" and self._decided(one.job):
                             late[one.label] = None
                             await self._delete(one, grace=0)
-                    await asyncio.sleep(_LOOK)
-        if late and not self._ends.hurry.is_set():
-            self._view.notice(f"killed, since they had not ended after {self._patience:g}s: {named(list(late))}")
+                    await asyncio.sleep(_POLL_SECONDS)
+        if late and not self._end_signals.kill_now.is_set():
+            self._view.notice(f"killed, because they had not ended after {self._end_timeout:g}s: {named(list(late))}")
 
     def _cleaned_up(self) -> bool:
-        ended = [task for task in self._order.intake.tasks if self._decided(task.key)]
+        ended = [task for task in self._config.intake.tasks if self._decided(task.key)]
         return all(self._engine.cleaned_up(task.kind.singular, task.key) for task in ended)
 
     def _decided(self, key: Key) -> bool:
-        return self._board.sheet(key).ledger.outcome is not None
+        return self._model.row(key).ledger.outcome is not None
 
     async def _end_pods(self) -> None:
-        """End the pods that are left: those of jobs that were interrupted, and those that a clean-up policy keeps."""
-        for task in self._order.intake.tasks:
+        """End the pods that still run: those of interrupted jobs, and those that a clean-up policy keeps."""
+        for task in self._config.intake.tasks:
             with suppress(NotFoundError):
                 self._jobs([(await self._engine.cluster.get(jobs_of(task.kind), task.key), False)])
         kept = []
-        for one, pod in await self._left():
+        for one, pod in await self._running_pods():
             self._terminated.setdefault(one.job, []).append(one.name)
             if self._decided(one.job):
                 self._pods([(pod, False)])
-                self._board.keep(one)
+                self._model.freeze(one)
                 kept.append(one.label)
         if kept:
-            many = f"{len(kept)} replica{'s' * (len(kept) != 1)}"
-            self._view.notice(f"run itself ends {many} that a clean-up policy keeps: {named(kept)}")
-        for one in self._board.alive():
+            count = f"{len(kept)} replica{'s' * (len(kept) != 1)}"
+            self._view.notice(f"the end of the run ends {count} that a clean-up policy keeps: {named(kept)}")
+        for one in self._model.alive():
             await self._delete(one)
-        await self._within(self._patience, lambda: not self._board.alive())
+        await self._wait_for(self._end_timeout, lambda: not self._model.alive())
 
-    async def _left(self) -> list[tuple[ReplicaNews, Body]]:
-        """The replicas whose pods live and are not being removed. The store knows; the board may be behind it."""
+    async def _running_pods(self) -> list[tuple[ReplicaNews, Body]]:
+        """The replicas with a running pod that is not deleted. It reads the store, because the model may be behind."""
         pods = {pod["metadata"]["uid"]: pod for pod in (await self._engine.cluster.list(PODS.whole())).items}
-        alive = [(one, pods[one.uid]) for one in self._board.alive() if one.uid in pods]
+        alive = [(one, pods[one.uid]) for one in self._model.alive() if one.uid in pods]
         return [(one, pod) for one, pod in alive if condition(pod).phase not in (*OVER, "Terminating")]
 
     async def _delete(self, one: ReplicaNews, grace: int | None = None) -> None:
@@ -283,68 +281,75 @@ class RunSession:
             await self._engine.cluster.delete(PODS.whole(), key, uid=one.uid, grace=grace)
 
     @property
-    def _patience(self) -> float:
-        """Seconds that replicas may take to end: as `--grace` says, else the longest grace period that one has."""
-        if self._order.grace is not None:
-            return self._order.grace
-        pods = [role.template.get("spec") or {} for task in self._order.intake.tasks for role in task.loaded.job.roles]
+    def _end_timeout(self) -> float:
+        """Seconds that replicas have to end before they are killed: `--grace`, or the longest grace period of a pod."""
+        if self._config.grace is not None:
+            return self._config.grace
+        pods = [role.template.get("spec") or {} for task in self._config.intake.tasks for role in task.loaded.job.roles]
         given = [pod.get("terminationGracePeriodSeconds") for pod in pods]
-        return max([float(one) for one in given if isinstance(one, int)], default=_GRACE) + _MARGIN
+        return (
+            max([float(one) for one in given if isinstance(one, int)], default=_DEFAULT_GRACE_SECONDS) + _MARGIN_SECONDS
+        )
 
-    async def _within(self, seconds: float, done: Callable[[], bool]) -> bool:
-        """Wait until that is so, for so long at most, or until a second signal comes; whether it is so."""
+    async def _wait_for(self, seconds: float, done: Callable[[], bool]) -> bool:
+        """Wait at most this many seconds until `done` returns true or a second signal comes. Return whether it did."""
         end = time.monotonic() + seconds
-        hurry = asyncio.create_task(self._ends.hurry.wait())
-        while not (over := done()) and not self._ends.hurry.is_set() and time.monotonic() < end:
+        kill_now = asyncio.create_task(self._end_signals.kill_now.wait())
+        while not (over := done()) and not self._end_signals.kill_now.is_set() and time.monotonic() < end:
             self._changed.clear()
             change = asyncio.create_task(self._changed.wait())
-            await asyncio.wait({hurry, change}, timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({kill_now, change}, timeout=_POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             change.cancel()
-        hurry.cancel()
+        kill_now.cancel()
         return over
 
     async def _stop(self) -> None:
-        """The engine kills what is left; then the logs are complete, and only they and the record are kept."""
+        """Stop the engine, which kills the remaining pods; then read the rest of the logs and remove working files."""
         await self._engine.stop(0)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._follower.drain()
-        if self._ends.why is not RunEnd.BROKEN:
-            self._order.record.tidy(keep=self._order.keep)
+        if self._end_signals.reason is not RunEnd.BROKEN:
+            self._config.record.remove_working_files(keep_pods=self._config.keep)
 
-    # -- the report --------------------------------------------------------------------------------------------------
+    # -- report ------------------------------------------------------------------------------------------------------
 
     async def _report(self) -> int:
-        order, why = self._order, self._ends.why or RunEnd.INTERRUPTED
-        endings = [self._ending(task.key, why) for task in order.intake.tasks]
-        order.record.close([self._board.sheet(task.key).body for task in order.intake.tasks], self._facts(endings))
-        if self._ends.text:
-            self._view.notice(f"the engine broke: {self._ends.text}")
-        if order.record.trouble:
-            self._view.notice(order.record.trouble)
-        self._view.end(endings, str(order.record.folder))
-        if not await self._read_out():
+        config, reason = self._config, self._end_signals.reason or RunEnd.INTERRUPTED
+        verdicts = [self._verdict(task.key, reason) for task in config.intake.tasks]
+        config.record.close(
+            [self._model.row(task.key).body for task in config.intake.tasks], self._final_info(verdicts)
+        )
+        if self._end_signals.text:
+            self._view.notice(f"the engine failed: {self._end_signals.text}")
+        if config.record.trouble:
+            self._view.notice(config.record.trouble)
+        self._view.end(verdicts, str(config.record.folder))
+        if not await self._close_view():
             return CODES[RunEnd.INTERRUPTED]
-        return CODES.get(why) or max(one.exit_code for one in endings)
+        return CODES.get(reason) or max(one.exit_code for one in verdicts)
 
-    async def _read_out(self) -> bool:
-        """Until the last line is read; nobody has to wait for a reader who has fallen asleep."""
-        while not self._view.close(_LOOK):
+    async def _close_view(self) -> bool:
+        """Wait until the reader has read the last line, or until a second signal comes if the reader is stopped."""
+        while not self._view.close(_POLL_SECONDS):
             await asyncio.sleep(0)
-            if self._ends.hurry.is_set():
+            if self._end_signals.kill_now.is_set():
                 return self._view.close(1.0)
         return True
 
-    def _ending(self, key: Key, why: RunEnd) -> JobVerdict:
-        replicas = self._last.get(key, [])
-        pods = tuple(self._board.counted(key))
-        by_command = any(task.key == key and task.document.file == COMMAND for task in self._order.intake.tasks)
-        took, words = self._board.took(key), self._follower.words
-        scene = VerdictInput(why, self._engine.runtime, took, replicas, words, pods, by_command)
-        found = ending(self._board.sheet(key), scene)
-        return replace(found, terminated=tuple(self._terminated.get(key, ())))
+    def _verdict(self, key: Key, reason: RunEnd) -> JobVerdict:
+        context = VerdictInput(
+            end=reason,
+            runtime=self._engine.runtime,
+            took=self._model.took(key),
+            replicas=self._last_replicas.get(key, []),
+            last_lines=self._follower.last_lines,
+            pods=tuple(self._model.restart_counts(key)),
+            by_command=any(task.key == key and task.document.file == COMMAND for task in self._config.intake.tasks),
+        )
+        return replace(find_verdict(self._model.row(key), context), terminated=tuple(self._terminated.get(key, ())))
 
-    def _facts(self, endings: list[JobVerdict]) -> RunInfo:
-        ended = rfc3339(self._order.clock.now())
-        return replace(self._order.facts, runtime=self._engine.runtime, ended=ended, endings=tuple(endings))
+    def _final_info(self, verdicts: list[JobVerdict]) -> RunInfo:
+        ended = rfc3339(self._config.clock.now())
+        return replace(self._config.info, runtime=self._engine.runtime, ended=ended, endings=tuple(verdicts))

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to do about a failure, as far as its exit code and last words tell. `verdict` asks; the first match wins.
+"""Why a job ended as it did: the rule, the replica, its exit, its last log lines, and a hint what to do.
 
-Why a job ended as it did: the rule, the replica, its exit, its last words, and a hint. Called by `session`.
-
-Everything comes from the job's ledger, its pods as the board saw them, and the log files.
+The verdict uses the ledger of the job, the state of its replicas, and the log files.
 """
 
 import re
@@ -15,7 +13,7 @@ from msgspec.structs import replace
 
 from trainwright.cli.flags import span
 from trainwright.cli.policy_text import because
-from trainwright.cli.record import PodCount, shown
+from trainwright.cli.record import PodCount, count_restarts
 from trainwright.cli.run.model import JobRow
 from trainwright.cli.show.news import JobVerdict, ReplicaNews
 from trainwright.core import attempts
@@ -24,154 +22,10 @@ from trainwright.model.cause import NOT_STARTED, Cause, CauseKind, implied_signa
 from trainwright.model.job import Job, Role
 from trainwright.model.ledger import Failure, Outcome, Reason
 from trainwright.model.rule import Result
-from trainwright.model.units import row
+from trainwright.model.units import parse_row
 
-_HERE = "images are not used here, so it must be installed on this machine"
-_IN_USE = re.compile(r"address (is )?already in use|EADDRINUSE", re.IGNORECASE)
-_MODULE = re.compile(r"No module named '?([\w.]+)'?")
-_NOT_FOUND = re.compile(r"not found|no such file", re.IGNORECASE)
-_SIGBUS = 7
-_BUS_ERROR = re.compile(r"bus error|insufficient shared memory", re.IGNORECASE)
-#: What shells print when a command of theirs was ended by a signal.
-_OF_SHELLS = {6: "Aborted", 9: "Killed", 11: "Segmentation fault", 15: "Terminated"}
-_UNRESOLVED = re.compile(
-    r"name or service not known|temporary failure in name resolution|nodename nor servname|could not resolve host|"
-    r"no address associated with hostname",
-    re.IGNORECASE,
-)
-
-
-class Evidence(Struct, frozen=True):
-    """What is known of the end of a container."""
-
-    code: int | None
-    #: 0: none; None: it is not known whether the exit code stands for one.
-    signal: int | None
-    reason: str
-    lines: tuple[str, ...]
-    runtime: str
-    #: What the node says of the end.
-    message: str = ""
-    #: The node has said itself why it ended the container.
-    told: bool = False
-    #: The job was made from a command, so its limits come from options.
-    by_command: bool = False
-
-    @property
-    def text(self) -> str:
-        """Its last words in one."""
-        return "\n".join(self.lines)
-
-    @property
-    def killed_by(self) -> int:
-        """The signal; where that is not known, the one that the exit code may stand for."""
-        return implied_signal(self.code or 0) if self.signal is None else self.signal
-
-    @property
-    def started(self) -> bool:
-        """Its program ran, so that the exit code is not the node's."""
-        return self.reason not in NOT_STARTED
-
-
-def hint(evidence: Evidence) -> str:
-    """One sentence, or nothing."""
-    return next((text for look in _LOOKS if (text := look(evidence))), "")
-
-
-def _port(one: Evidence) -> str:
-    if not _IN_USE.search(one.text):
-        return ""
-    if one.runtime == "process":
-        return "replicas share this machine's ports here; `--runtime sandbox` gives each a network of its own"
-    return "something in the same replica listens on that port already, or hostNetwork is set"
-
-
-def _module(one: Evidence) -> str:
-    found = _MODULE.search(one.text)
-    return f"Python did not find {found[1]}: {_HERE}, for the Python that the command runs" if found else ""
-
-
-def _memory(one: Evidence) -> str:
-    limit = "--memory-per-replica" if one.by_command else "resources.limits.memory"
-    return f"it used more memory than its limit: raise {limit}" if one.reason == "OOMKilled" else ""
-
-
-def _missing(one: Evidence) -> str:
-    if one.started or one.code != 127:
-        return ""
-    return f"the command was not found: {_HERE} and be on the PATH"
-
-
-def _forbidden(one: Evidence) -> str:
-    clear = "directory" in one.message or "interpreter" in one.message  # the node has said it all
-    if one.started or one.code != 126 or clear:
-        return ""
-    return "the command cannot be executed: it needs `chmod +x`, and a first line `#!…` if it is a script"
-
-
-def _by_shell(one: Evidence) -> str:
-    """A shell passes on how its last command ended; only what it printed tells that from a code of its own."""
-    if one.started and one.code == 127 and _NOT_FOUND.search(one.text):
-        return f"a shell did not find a command, which the last lines name: {_HERE} and be on the PATH"
-    killed = implied_signal(one.code or 0) if one.signal == 0 else 0
-    if killed and (word := _OF_SHELLS.get(killed)) and re.search(rf"\b{word}\b", one.text):
-        return f"a shell passed on that a command of it was ended by {signal_name(killed)}"
-    return ""
-
-
-def _shared_memory(one: Evidence) -> str:
-    if one.killed_by != _SIGBUS and not _BUS_ERROR.search(one.text):
-        return ""
-    why = "there was no room left for the shared memory that it wrote to, or a file it had mapped became shorter"
-    if one.runtime == "process":
-        return f"{why}: /dev/shm is this machine's here, `df -h /dev/shm` shows how full it is"
-    larger = "mount an emptyDir with `medium: Memory` and a larger `sizeLimit` there"
-    return f"{why}: /dev/shm was probably full; {larger}, or start fewer data loader workers"
-
-
-def _unresolved(one: Evidence) -> str:
-    if not _UNRESOLVED.search(one.text):
-        return ""
-    if one.runtime == "process":
-        return (
-            "names of replicas resolve in the sandbox only (`--runtime sandbox`); here use $(service.TYPE[RANK].host)"
-        )
-    return "replicas have names only if the job has `spec.service`; others must resolve on this machine"
-
-
-def _disk(one: Evidence) -> str:
-    return "a disk is full: free some room, or put the state folder elsewhere (TRAINWRIGHT_STATE)" * (
-        "No space left on device" in one.text
-    )
-
-
-def _signalled(one: Evidence) -> str:
-    text = {
-        4: "it ran an instruction that this processor does not have: it was built for another one",
-        6: "it aborted itself: the lines above should say why",
-        9: "SIGKILL comes from somebody, or from the kernel when memory runs out (`dmesg` tells)",
-        11: "it touched memory that is not its own: a defect in native code",
-        15: "it was asked to end from outside",
-    }.get(one.killed_by, "") * (not one.told)
-    return f"if it was {signal_name(one.killed_by)}: {text}" if text and one.signal is None else text
-
-
-_LOOKS: tuple[Callable[[Evidence], str], ...] = (
-    _port,
-    _module,
-    _memory,
-    _missing,
-    _forbidden,
-    _by_shell,
-    _shared_memory,
-    _unresolved,
-    _disk,
-    _signalled,
-)
-
-
-#: Replicas that are named when a job did not get where it should.
-_MOST = 5
+#: How many replicas that do not run are listed.
+_MAX_UNSETTLED = 5
 
 
 class RunEnd(StrEnum):
@@ -197,103 +51,107 @@ CODES = {
 
 
 class VerdictInput(Struct, frozen=True):
-    """What a verdict is found from, besides the job itself."""
+    """The input of a verdict in addition to the job."""
 
     end: RunEnd
     runtime: str
-    #: Seconds that the job has taken.
+    #: Seconds from the start to the end of the job.
     took: float
     replicas: list[ReplicaNews]
-    #: The last lines of a container: (pod, attempt, container) -> lines.
-    words: Callable[[str, int, str], tuple[str, ...]]
-    #: The pods that tell of restarts beyond what the ledger says.
+    #: The last log lines of a container: (pod, attempt, container) -> lines.
+    last_lines: Callable[[str, int, str], tuple[str, ...]]
+    #: The pods with restarts that the ledger does not count yet.
     pods: tuple[PodCount, ...] = ()
-    #: The job was made from a command.
+    #: Whether the job was made from a command.
     by_command: bool = False
 
 
-def ending(sheet: JobRow, scene: VerdictInput) -> JobVerdict:
-    """How a job's run ended."""
-    outcome = sheet.ledger.outcome
-    restarts = shown(sheet.ledger, scene.pods)
-    where = (sheet.key.namespace, sheet.key.name)
+def find_verdict(job_row: JobRow, context: VerdictInput) -> JobVerdict:
+    """The verdict on a job at the end of the run."""
+    outcome = job_row.ledger.outcome
+    restarts = count_restarts(job_row.ledger, context.pods)
+    where = (job_row.key.namespace, job_row.key.name)
     if outcome is None:
-        word, code, why = _unfinished(scene)
-        waiting = tuple(_unsettled(scene.replicas))
-        return JobVerdict(*where, word, code, scene.took, restarts, why, unsettled=waiting)
+        name, code, reason = _unfinished(context)
+        unsettled = tuple(_unsettled(context.replicas))
+        return JobVerdict(*where, name, code, context.took, restarts, reason, unsettled=unsettled)
     if outcome.result is Result.SUCCEEDED:
         rule = f"rule {outcome.rule} is fulfilled" if outcome.rule else ""
-        why = rule or (_asked(sheet, outcome) if outcome.reason is Reason.EXTERNAL else "")
-        return JobVerdict(*where, "Succeeded", 0, scene.took, restarts, why, outcome.rule)
-    return _failed(sheet, outcome, scene, JobVerdict(*where, "Failed", 1, scene.took, restarts, ""))
+        because = rule or (_requested_end(job_row, outcome) if outcome.reason is Reason.EXTERNAL else "")
+        return JobVerdict(*where, "Succeeded", 0, context.took, restarts, because, outcome.rule)
+    return _failed(job_row, outcome, context, JobVerdict(*where, "Failed", 1, context.took, restarts, ""))
 
 
-def _unfinished(scene: VerdictInput) -> tuple[str, int, str]:
-    """The word, the exit code, and the reason of a run that ended before its job did."""
-    if scene.end is RunEnd.DONE:
-        return "Deleted", 1, "somebody deleted the job before it ended"
-    word = scene.end.value if scene.end in (RunEnd.TIMED_OUT, RunEnd.BROKEN) else "Interrupted"
-    why = {
-        RunEnd.TERMINATED: "SIGTERM came",
-        RunEnd.HUNG_UP: "the terminal is gone",
-        RunEnd.READER_GONE: "nobody reads the output any more",
+def _unfinished(context: VerdictInput) -> tuple[str, int, str]:
+    """The outcome, the exit code and the reason of a run that ended before its job."""
+    if context.end is RunEnd.DONE:
+        return "Deleted", 1, "the job was deleted before it ended"
+    name = context.end.value if context.end in (RunEnd.TIMED_OUT, RunEnd.BROKEN) else "Interrupted"
+    reasons = {
+        RunEnd.TERMINATED: "the run received SIGTERM",
+        RunEnd.HUNG_UP: "the terminal was closed",
+        RunEnd.READER_GONE: "the reader of the output has closed the pipe",
         RunEnd.TIMED_OUT: "--timeout passed",
     }
-    return word, CODES[scene.end], why.get(scene.end, "")
+    return name, CODES[context.end], reasons.get(context.end, "")
 
 
 def _unsettled(replicas: list[ReplicaNews]) -> Iterator[str]:
-    """Replicas that have a reason not to run."""
+    """Replicas that do not run, with the reasons."""
     found = [one for one in replicas if one.reason and one.phase not in ("Succeeded", "Stopped", "Terminating")]
-    for one in found[:_MOST]:
+    for one in found[:_MAX_UNSETTLED]:
         yield f"{one.label} {one.phase}: {one.reason}"
-    if len(found) > _MOST:
-        yield f"… and {len(found) - _MOST} more"
+    if len(found) > _MAX_UNSETTLED:
+        yield f"… and {len(found) - _MAX_UNSETTLED} more"
 
 
-def _asked(sheet: JobRow, outcome: Outcome) -> str:
-    """Who asked for an end that no rule decided."""
-    ending = load(sheet.kind, sheet.body).job.lifecycle.ending
-    return outcome.message if ending is None else ending.told(outcome.message)
+def _requested_end(job_row: JobRow, outcome: Outcome) -> str:
+    """Who requested an end that no rule decided."""
+    ending = load(job_row.kind, job_row.body).job.lifecycle.ending
+    return outcome.message if ending is None else ending.describe(outcome.message)
 
 
-def _failed(sheet: JobRow, outcome: Outcome, scene: VerdictInput, blank: JobVerdict) -> JobVerdict:
-    job = load(sheet.kind, sheet.body).job
+def _failed(job_row: JobRow, outcome: Outcome, context: VerdictInput, blank: JobVerdict) -> JobVerdict:
+    job = load(job_row.kind, job_row.body).job
     rule = (outcome.rule or because(job, outcome)) if outcome.reason is Reason.RULE else ""
     if outcome.reason is Reason.EXTERNAL:
-        return replace(blank, because=_asked(sheet, outcome))
-    failure = outcome.failure or next(iter(sheet.ledger.failures[-1:]), None)
+        return replace(blank, because=_requested_end(job_row, outcome))
+    failure = outcome.failure or next(iter(job_row.ledger.failures[-1:]), None)
     if failure is None:
-        waiting = tuple(_unsettled(scene.replicas))
-        return replace(blank, because=_decided(outcome, None, job), rule=rule, unsettled=waiting)
+        unsettled = tuple(_unsettled(context.replicas))
+        return replace(blank, because=_because(outcome, None, job), rule=rule, unsettled=unsettled)
     cause = failure.cause
     code, signal = (None if value is UNSET else value for value in (cause.code, cause.signal))
-    lines = (scene.words(failure.pod, failure.attempt, cause.container) or _last(cause)) if cause.started else ()
-    told = bool(_said(cause, lines)) and cause.started
-    evidence = Evidence(code, signal, cause.reason, lines, scene.runtime, cause.message, told, scene.by_command)
+    lines: tuple[str, ...] = ()
+    if cause.started:
+        lines = context.last_lines(failure.pod, failure.attempt, cause.container) or _message_lines(cause)
+    explained = bool(_node_message(cause, lines)) and cause.started
+    evidence = Evidence(
+        code, signal, cause.reason, lines, context.runtime, cause.message, explained, context.by_command
+    )
     return replace(
         blank,
-        because=_decided(outcome, failure, job),
+        because=_because(outcome, failure, job),
         rule=rule,
         replica=f"{failure.role}-{failure.index}",
         pod=failure.pod,
         container=cause.container,
         code=code,
         signal=signal or None,
-        cause=_cause(cause, lines) + _budget(sheet, failure, job.roles),
+        cause=_cause(cause, lines) + _budget(job_row, failure, job.roles),
         last_lines=lines,
         hint=hint(evidence),
     )
 
 
-def _decided(outcome: Outcome, failure: Failure | None, job: Job) -> str:
+def _because(outcome: Outcome, failure: Failure | None, job: Job) -> str:
     if outcome.reason is not Reason.RULE or failure is None:
-        return outcome.message + _limit(outcome, job)
+        return outcome.message + _deadline_text(outcome, job)
     return f"{failure.role}-{failure.index} failed" + (f", which rule {outcome.rule} names" if outcome.rule else "")
 
 
-def _limit(outcome: Outcome, job: Job) -> str:
-    """How long the time was that has passed; the kinds' own texts do not all say it."""
+def _deadline_text(outcome: Outcome, job: Job) -> str:
+    """The length of the deadline that has passed; the messages of some kinds do not contain it."""
     life = job.lifecycle
     if outcome.reason is Reason.DEADLINE and life.deadline is not None:
         return f" of {span(life.deadline.seconds)}"
@@ -303,30 +161,172 @@ def _limit(outcome: Outcome, job: Job) -> str:
 
 
 def _cause(cause: Cause, lines: tuple[str, ...]) -> str:
-    said = _said(cause, lines)
-    return str(cause) + (f": {said}" if said else "")
+    message = _node_message(cause, lines)
+    return str(cause) + (f": {message}" if message else "")
 
 
-def _said(cause: Cause, lines: tuple[str, ...]) -> str:
-    """What the node says of the end, unless that is what the container printed itself."""
+def _node_message(cause: Cause, lines: tuple[str, ...]) -> str:
+    """The first line of the node's message about the exit, unless the container has printed this line itself."""
     first = next(iter(cause.message.splitlines()), "") if cause.why is CauseKind.EXIT else ""
     return "" if any(first in line for line in lines) else first
 
 
-def _budget(sheet: JobRow, failure: Failure, roles: tuple[Role, ...]) -> str:
-    """Whether restarts were used up: those of the replica or of its role, as the limit goes."""
+def _budget(job_row: JobRow, failure: Failure, roles: tuple[Role, ...]) -> str:
+    """How many of the allowed restarts were used; the limit is for the replica or for its role."""
     role = next((role for role in roles if role.name == failure.role), None)
     if role is None or not role.restart.limit:
         return ""
-    book = attempts.of_role(sheet.ledger, role.name)
+    book = attempts.find_entry(job_row.ledger, role.name)
     if role.restart.per_replica:
-        used = row(book.charged or attempts.attributed(role, book).charged).get(failure.index, 0)
+        used = parse_row(book.charged or attempts.attribute_charges(role, book).charged).get(failure.index, 0)
     else:
-        used = attempts.restarts(book, role.uncounted)
+        used = attempts.budget_used(book, role.uncounted)
     limit = role.restart.limit
     return f"; {used} of {limit} restart{'s' * (limit != 1)} {'was' if used == 1 else 'were'} used"
 
 
-def _last(cause: Cause) -> tuple[str, ...]:
-    """Where there is no log, the message may tell."""
+def _message_lines(cause: Cause) -> tuple[str, ...]:
+    """The last lines of the node's message, if there is no log."""
     return tuple(cause.message.splitlines()[-10:]) if cause.why is CauseKind.EXIT else ()
+
+
+_INSTALL_ADVICE = "a local run uses no images, so it must be installed on this machine"
+_PORT_IN_USE = re.compile(r"address (is )?already in use|EADDRINUSE", re.IGNORECASE)
+_MODULE = re.compile(r"No module named '?([\w.]+)'?")
+_NOT_FOUND = re.compile(r"not found|no such file", re.IGNORECASE)
+_SIGBUS = 7
+_BUS_ERROR = re.compile(r"bus error|insufficient shared memory", re.IGNORECASE)
+#: What a shell prints when a signal has ended its command.
+_SHELL_TEXTS = {6: "Aborted", 9: "Killed", 11: "Segmentation fault", 15: "Terminated"}
+_UNRESOLVED = re.compile(
+    r"name or service not known|temporary failure in name resolution|nodename nor servname|could not resolve host|"
+    r"no address associated with hostname",
+    re.IGNORECASE,
+)
+
+
+class Evidence(Struct, frozen=True):
+    """What is known about the exit of a container."""
+
+    code: int | None
+    #: 0: no signal; None: it is not known whether the exit code means a signal.
+    signal: int | None
+    reason: str
+    lines: tuple[str, ...]
+    runtime: str
+    #: The message of the node about the exit.
+    message: str = ""
+    #: Whether this message says why the node ended the container.
+    explained: bool = False
+    #: Whether the job was made from a command, so that its limits come from options.
+    by_command: bool = False
+
+    @property
+    def text(self) -> str:
+        """The last log lines as one text."""
+        return "\n".join(self.lines)
+
+    @property
+    def killed_by(self) -> int:
+        """The signal; if it is not known, the signal that the exit code may mean."""
+        return implied_signal(self.code or 0) if self.signal is None else self.signal
+
+    @property
+    def started(self) -> bool:
+        """Whether the program has started, so that the exit code is not from the node."""
+        return self.reason not in NOT_STARTED
+
+
+def hint(evidence: Evidence) -> str:
+    """One sentence what to do, or nothing. The first matching hint counts."""
+    return next((text for find in _HINTS if (text := find(evidence))), "")
+
+
+def _port_hint(one: Evidence) -> str:
+    if not _PORT_IN_USE.search(one.text):
+        return ""
+    if one.runtime == "process":
+        return "replicas share the ports of this machine; with `--runtime sandbox` each replica has its own network"
+    return "another process in the same replica already listens on this port, or hostNetwork is set"
+
+
+def _module_hint(one: Evidence) -> str:
+    found = _MODULE.search(one.text)
+    return f"Python did not find {found[1]}: {_INSTALL_ADVICE}, for the Python of the command" if found else ""
+
+
+def _memory_hint(one: Evidence) -> str:
+    limit = "--memory-per-replica" if one.by_command else "resources.limits.memory"
+    return f"it used more memory than its limit: raise {limit}" if one.reason == "OOMKilled" else ""
+
+
+def _not_found_hint(one: Evidence) -> str:
+    if one.started or one.code != 127:
+        return ""
+    return f"the command was not found: {_INSTALL_ADVICE} and be on the PATH"
+
+
+def _not_executable_hint(one: Evidence) -> str:
+    is_clear = "directory" in one.message or "interpreter" in one.message  # the message of the node is enough
+    if one.started or one.code != 126 or is_clear:
+        return ""
+    return "the command cannot be executed: it needs `chmod +x`, and a first line `#!…` if it is a script"
+
+
+def _shell_hint(one: Evidence) -> str:
+    """A shell exits with the code of its last command; only its output shows that the code is not its own."""
+    if one.started and one.code == 127 and _NOT_FOUND.search(one.text):
+        return f"a shell did not find a command (see the last lines): {_INSTALL_ADVICE} and be on the PATH"
+    killed = implied_signal(one.code or 0) if one.signal == 0 else 0
+    if killed and (word := _SHELL_TEXTS.get(killed)) and re.search(rf"\b{word}\b", one.text):
+        return f"a command of the shell was ended by {signal_name(killed)}"
+    return ""
+
+
+def _shared_memory_hint(one: Evidence) -> str:
+    if one.killed_by != _SIGBUS and not _BUS_ERROR.search(one.text):
+        return ""
+    why = "there was no space left for shared memory, or a file that it had mapped became shorter"
+    if one.runtime == "process":
+        return f"{why}: replicas share /dev/shm of this machine; `df -h /dev/shm` shows how full it is"
+    larger = "mount an emptyDir with `medium: Memory` and a larger `sizeLimit` there"
+    return f"{why}: /dev/shm was probably full; {larger}, or start fewer data loader workers"
+
+
+def _name_resolution_hint(one: Evidence) -> str:
+    if not _UNRESOLVED.search(one.text):
+        return ""
+    if one.runtime == "process":
+        return "names of replicas resolve only with `--runtime sandbox`; without it, use $(service.TYPE[RANK].host)"
+    return "replicas have host names only if the job has `spec.service`; other names must resolve on this machine"
+
+
+def _disk_hint(one: Evidence) -> str:
+    return "a disk is full: free some space, or move the state folder to another disk (TRAINWRIGHT_STATE)" * (
+        "No space left on device" in one.text
+    )
+
+
+def _signal_hint(one: Evidence) -> str:
+    text = {
+        4: "it ran an instruction that this processor does not have: it was built for another processor",
+        6: "the program aborted: the last lines should say why",
+        9: "a user or another process sent SIGKILL, or the kernel did because memory ran out (see `dmesg`)",
+        11: "it used an invalid memory address: a defect in native code",
+        15: "another process asked it to end",
+    }.get(one.killed_by, "") * (not one.explained)
+    return f"if it was {signal_name(one.killed_by)}: {text}" if text and one.signal is None else text
+
+
+_HINTS: tuple[Callable[[Evidence], str], ...] = (
+    _port_hint,
+    _module_hint,
+    _memory_hint,
+    _not_found_hint,
+    _not_executable_hint,
+    _shell_hint,
+    _shared_memory_hint,
+    _name_resolution_hint,
+    _disk_hint,
+    _signal_hint,
+)

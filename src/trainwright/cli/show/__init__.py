@@ -1,5 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a run is shown: `lines` for pipes and files, `stream` for programs, `live` for people at a terminal.
-
-`run.session` tells one of them what happened (`news` has the values); `pen` writes, so that no reader stops the engine.
-"""
+"""The views of a run: lines for pipes and files, JSON for programs, and a live table for people at a terminal."""

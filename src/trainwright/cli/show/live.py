@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table that stands below the log of a live run, as lines of terminal text. `live` paints it; rich draws it.
+"""The view for people at a terminal: the logs of all replicas scroll, and below them is a table of jobs and replicas.
 
-A job's line first, then a row per replica; of more than fit only those that need a look, and how many there are more.
-
-A run for people at a terminal: the merged log scrolls, and below it stands the table of replicas (`table`).
-
-Painted at most eight times a second, in one piece, and only when something changed; logs wait for the next painting.
+The table has a line per job and a row per replica. If the screen is too small, it shows the replicas that need
+attention and the number of the others. The view draws at most eight times a second and only after a change; log lines
+wait for the next drawing.
 """
 
 import io
@@ -21,12 +19,12 @@ from rich.text import Text
 
 from trainwright.cli.flags import age
 from trainwright.cli.show.news import OVER, EventNews, Frame, JobNews, JobVerdict, Line, News, ReplicaNews
-from trainwright.cli.show.streams import progress, told
+from trainwright.cli.show.streams import news_line, progress
 from trainwright.cli.show.text import coloured, prefix, summary
 from trainwright.cli.show.text import line as clean
 from trainwright.cli.show.writer import BackgroundWriter
 from trainwright.model.child import BACKING_OFF
-from trainwright.model.units import Time, moment
+from trainwright.model.units import Time, parse_time
 
 _STYLES = {
     "Running": "green",
@@ -41,14 +39,14 @@ _STYLES = {
     "Waiting": "dim",
     "Stopped": "dim",
 }
-#: Jobs that have a line of their own.
-_JOBS = 4
-#: Rows that the table has at least, however low the screen.
-_LEAST = 3
+#: How many jobs have their own line.
+_MAX_JOBS = 4
+#: The table has at least this many rows, even on a small screen.
+_MIN_ROWS = 3
 
 
 class TableInput(Struct, frozen=True):
-    """What the table shows besides the board."""
+    """What the table shows in addition to the jobs and replicas."""
 
     now: Time
     elapsed: float
@@ -56,7 +54,7 @@ class TableInput(Struct, frozen=True):
 
 
 class TablePainter:
-    """Renders frames for a screen of a given size."""
+    """Draws the table as lines of terminal text, with rich."""
 
     def __init__(self) -> None:
         self._console = Console(file=io.StringIO(), force_terminal=True, highlight=False, legacy_windows=False)
@@ -66,31 +64,30 @@ class TablePainter:
         """Whether the terminal shows colours and the user wants them."""
         return self._console.color_system is not None and not self._console.no_color
 
-    def paint(self, frame: Frame, moment: TableInput, width: int, height: int) -> list[str]:
-        """The lines, none wider than the screen; they take about half of it."""
+    def paint(self, frame: Frame, given: TableInput, width: int, height: int) -> list[str]:
+        """The lines of the table. They fit the width of the screen and take about half of its height."""
         jobs = frame.jobs()
-        room = max(height // 2 - min(len(jobs), _JOBS) - 3, _LEAST)
-        rows = frame.pick(room)
+        rows = frame.pick(max(height // 2 - min(len(jobs), _MAX_JOBS) - 3, _MIN_ROWS))
         with self._console.capture() as captured:
-            for text in _heads(jobs, moment):
+            for text in _job_lines(jobs, given):
                 self._print(text, width)
-            self._print(_table(rows, moment.now), width)
+            self._print(_table(rows, given.now), width)
             if len(rows) < frame.count():
-                self._print(_rest(jobs, rows, frame.count()), width)
+                self._print(_hidden_replicas(jobs, rows, frame.count()), width)
         return [line.rstrip() for line in captured.get().splitlines()]
 
     def _print(self, what: Table | Text, width: int) -> None:
         self._console.print(what, width=max(width, 20), no_wrap=True, overflow="ellipsis", crop=True)
 
 
-def _heads(jobs: tuple[JobNews, ...], moment: TableInput) -> Iterator[Text]:
-    for place, job in enumerate(jobs[:_JOBS]):
+def _job_lines(jobs: tuple[JobNews, ...], given: TableInput) -> Iterator[Text]:
+    for place, job in enumerate(jobs[:_MAX_JOBS]):
         text = Text.assemble((job.key.name, "bold"), "  ", (job.phase, _STYLES.get(job.phase, "")), "  ", progress(job))
-        text.append(f"  {age(job.took)}" + f"  {moment.runtime}" * (not place), "dim")
+        text.append(f"  {age(job.took)}" + f"  {given.runtime}" * (not place), "dim")
         yield text
-    if len(jobs) > _JOBS:
-        phases = Counter(job.phase.lower() for job in jobs[_JOBS:])
-        yield Text(f"… and {len(jobs) - _JOBS} more jobs: {_counted(phases)}", "dim")
+    if len(jobs) > _MAX_JOBS:
+        phases = Counter(job.phase.lower() for job in jobs[_MAX_JOBS:])
+        yield Text(f"… and {len(jobs) - _MAX_JOBS} more jobs: {_counted(phases)}", "dim")
 
 
 def _table(rows: tuple[ReplicaNews, ...], now: Time) -> Table:
@@ -108,11 +105,11 @@ def _table(rows: tuple[ReplicaNews, ...], now: Time) -> Table:
 
 
 def _age(one: ReplicaNews, now: Time) -> str:
-    since = moment(one.since) if one.since and one.phase not in OVER else None
+    since = parse_time(one.since) if one.since and one.phase not in OVER else None
     return age((now - since).total_seconds()) if since is not None else ""
 
 
-def _rest(jobs: tuple[JobNews, ...], rows: tuple[ReplicaNews, ...], count: int) -> Text:
+def _hidden_replicas(jobs: tuple[JobNews, ...], rows: tuple[ReplicaNews, ...], count: int) -> Text:
     """`… and 900 more: 890 running, 10 succeeded`."""
     hidden: Counter[str] = Counter()
     for job in jobs:
@@ -123,24 +120,23 @@ def _rest(jobs: tuple[JobNews, ...], rows: tuple[ReplicaNews, ...], count: int) 
 
 
 def _counted(numbers: Counter[str]) -> str:
-    return ", ".join(f"{number} {word}" for word, number in sorted(numbers.items(), key=lambda one: -one[1]))
+    return ", ".join(f"{number} {phase}" for phase, number in sorted(numbers.items(), key=lambda one: -one[1]))
 
 
-#: Seconds between two paintings.
-_BETWEEN = 0.125
-#: Log lines that may wait for the next painting.
-_PENDING = 2000
+_DRAW_INTERVAL_SECONDS = 0.125
+#: How many log lines may wait for the next drawing.
+_MAX_PENDING_LINES = 2000
 
 
 class LiveView:
-    """The view."""
+    """Scrolling logs above a table."""
 
     def __init__(
-        self, pen: BackgroundWriter, fd: int, moment: Callable[[], TableInput], *, with_logs: bool = True
+        self, writer: BackgroundWriter, fd: int, table_input: Callable[[], TableInput], *, with_logs: bool = True
     ) -> None:
-        self._pen = pen
+        self._writer = writer
         self._fd = fd
-        self._moment = moment
+        self._table_input = table_input
         self._with_logs = with_logs
         self._painter = TablePainter()
         self._pending: list[str] = []
@@ -152,60 +148,63 @@ class LiveView:
 
     @property
     def busy(self) -> bool:
-        """The screen has enough to show."""
-        return self._pen.busy or len(self._pending) > _PENDING
+        """Whether much output waits to be shown."""
+        return self._writer.busy or len(self._pending) > _MAX_PENDING_LINES
 
     @property
     def gone(self) -> bool:
-        """There is no terminal any more."""
-        return self._pen.error is not None
+        """Whether the terminal is closed."""
+        return self._writer.error is not None
 
     def news(self, items: list[News]) -> None:
-        """The table will show it; warnings and the job's own phases are kept in the log as well."""
+        """Draw the table again; write warnings and phases of jobs into the log too."""
         self._dirty = True
         for one in items:
-            if isinstance(one, JobNews | EventNews) and (text := told(one)):
+            if isinstance(one, JobNews | EventNews) and (text := news_line(one)):
                 self._pending.append(self._dim(f"· {text}"))
 
     def logs(self, lines: list[Line]) -> None:
-        """To be written above the table with the next painting."""
+        """Write lines above the table with the next drawing."""
         if self._with_logs:
             colour = self._painter.colour
             tidy = coloured if colour else clean
             self._pending += [f"{prefix(source.label, colour=colour)} {tidy(text)}" for source, text in lines]
 
     def notice(self, text: str) -> None:
-        """In the log."""
+        """Write a notice into the log."""
         self._pending.append(self._dim(f"· notice: {clean(text)}"))
 
     def tick(self, frame: Frame) -> None:
-        """Paint, if there is something new and the last time was long enough ago."""
-        moment = self._moment()
-        due = self._pending or self._dirty or int(moment.elapsed) != self._second
-        if due and moment.elapsed - self._painted >= _BETWEEN and self._pen.idle:
-            self._paint(frame, moment)
+        """Draw if something has changed, but not too often."""
+        given = self._table_input()
+        is_due = self._pending or self._dirty or int(given.elapsed) != self._second
+        if is_due and given.elapsed - self._painted >= _DRAW_INTERVAL_SECONDS and self._writer.idle:
+            self._paint(frame, given)
 
-    def end(self, endings: list[JobVerdict], folder: str) -> None:
-        """The table makes room for the summary."""
-        text = "\n".join(summary(endings, folder))
-        self._pen.write(self._erase(self._size()[0]) + _above(self._pending) + text + "\n")
+    def end(self, verdicts: list[JobVerdict], folder: str) -> None:
+        """Replace the table by the summary."""
+        text = "\n".join(summary(verdicts, folder))
+        self._writer.write(self._erase(self._size()[0]) + _joined(self._pending) + text + "\n")
         self._pending, self._shown = [], []
 
-    def close(self, patience: float) -> bool:
-        """Write what is left; whether all of it is written."""
-        return self._pen.close(patience)
+    def close(self, timeout: float) -> bool:
+        """Write the rest of the output. Return whether everything is written."""
+        return self._writer.close(timeout)
 
-    def _paint(self, frame: Frame, moment: TableInput) -> None:
+    def _paint(self, frame: Frame, given: TableInput) -> None:
         width, height = self._size()
-        lines = self._painter.paint(frame, moment, width - 1, height)
-        self._painted, self._second, self._dirty = moment.elapsed, int(moment.elapsed), False
+        lines = self._painter.paint(frame, given, width - 1, height)
+        self._painted, self._second, self._dirty = given.elapsed, int(given.elapsed), False
         if not self._pending and lines == self._shown:
             return
-        self._pen.write(self._erase(width) + _above(self._pending) + _above(lines))
+        self._writer.write(self._erase(width) + _joined(self._pending) + _joined(lines))
         self._pending, self._shown, self._width = [], lines, width
 
     def _erase(self, width: int) -> str:
-        """Back to where the table begins. A screen that has become narrower has broken its lines."""
+        """Move the cursor to the first row of the table and clear the screen from there.
+
+        If the screen has become narrower, the terminal has broken the lines, so the table takes more rows.
+        """
         rows = len(self._shown)
         if width < self._width:
             rows = sum(max(-(-cell_len(Text.from_ansi(line).plain) // width), 1) for line in self._shown)
@@ -222,5 +221,5 @@ class LiveView:
         return f"\x1b[2m{text}\x1b[0m" if self._painter.colour else text
 
 
-def _above(lines: list[str]) -> str:
+def _joined(lines: list[str]) -> str:
     return "".join(f"{line}\n" for line in lines)

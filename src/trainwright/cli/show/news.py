@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What there is to show of a run, as values. `run.board` makes them from objects; every view reads them."""
+"""The values that views show: jobs, replicas, events, log lines and verdicts; and the interface of a view."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -9,17 +9,17 @@ from msgspec import Struct
 from trainwright.model.ledger import Outcome, Phase
 from trainwright.model.meta import Key
 
-#: Phases of a replica from which nothing follows.
+#: Phases of a replica that has ended.
 OVER = frozenset({"Succeeded", "Failed", "Stopped"})
 
 
 class ReplicaNews(Struct, frozen=True, gc=False):
-    """One replica as it now is."""
+    """One replica in its current state."""
 
     job: Key
     role: str
     index: int
-    #: How it is called in this run: `worker-0`, with the job's name before it where there are several.
+    #: The name of the replica in this run: `worker-0`; with several jobs, `demo/worker-0`.
     label: str
     phase: str = "Waiting"
     pod: str = ""
@@ -28,9 +28,9 @@ class ReplicaNews(Struct, frozen=True, gc=False):
     node: str = ""
     restarts: int = 0
     reason: str = ""
-    #: Since when it is there, as Kubernetes writes times.
+    #: When its pod started, in the time format of Kubernetes.
     since: str = ""
-    #: Its pod is gone; what is told of it is how it last was.
+    #: Its pod does not exist any more; the other fields have its last state.
     removed: bool = False
 
     @property
@@ -40,32 +40,32 @@ class ReplicaNews(Struct, frozen=True, gc=False):
 
 
 class JobNews(Struct, frozen=True):
-    """One job as it now is."""
+    """One job in its current state."""
 
     key: Key
     kind: str
-    #: In the kind's own words.
+    #: The phase of the job's kind.
     phase: str
-    #: In ours.
+    #: The phase that all kinds share.
     step: Phase
-    #: How many replicas it should have.
+    #: The wanted number of replicas.
     total: int
-    #: How many of them are in each phase.
+    #: The number of replicas in each phase.
     counts: Mapping[str, int]
     restarts: int = 0
     outcome: Outcome | None = None
     deleted: bool = False
-    #: Seconds since it was submitted; once it is decided, until then.
+    #: Seconds from its submission until now or until its outcome.
     took: float = 0.0
 
     @property
     def over(self) -> bool:
-        """Nothing more is to come of it."""
+        """Whether the job has an outcome or is deleted."""
         return self.outcome is not None or self.deleted
 
 
 class EventNews(Struct, frozen=True, gc=False):
-    """One event of the API."""
+    """One Event object."""
 
     job: Key
     about: str
@@ -75,18 +75,18 @@ class EventNews(Struct, frozen=True, gc=False):
 
 
 class LogSource(Struct, frozen=True, gc=False):
-    """Where a log line comes from."""
+    """The container that has written a log line."""
 
     job: Key
     replica: str
     pod: str
     container: str
-    #: What stands before its lines.
+    #: The text before its lines.
     label: str
 
 
 class JobVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """How a job's run ended, for people and programs: `run.verdict` finds it out."""
+    """How the run of a job ended, for people and programs."""
 
     namespace: str
     name: str
@@ -96,7 +96,7 @@ class JobVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
     #: Seconds.
     duration: float
     restarts: int
-    #: One sentence: what decided.
+    #: One sentence: what decided the outcome.
     because: str
     rule: str = ""
     replica: str = ""
@@ -107,9 +107,9 @@ class JobVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
     cause: str = ""
     last_lines: tuple[str, ...] = ()
     hint: str = ""
-    #: Replicas that were not where they should be when it ended, and why.
+    #: Replicas that did not run when the run ended, and why.
     unsettled: tuple[str, ...] = ()
-    #: Replicas whose pods the end of the run itself has terminated; the job's status does not tell of that.
+    #: Replicas whose pods the run itself has ended; the status of the job does not show this.
     terminated: tuple[str, ...] = ()
 
 
@@ -118,54 +118,54 @@ Line = tuple[LogSource, str]
 
 
 class Frame(Protocol):
-    """What a view may ask of the board when it paints: the whole picture, now."""
+    """The current state of the whole run, for a view that draws it."""
 
     def jobs(self) -> tuple[JobNews, ...]:
-        """All jobs, in the order they were given."""
+        """All jobs in the order of the input."""
         ...
 
     def pick(self, most: int) -> tuple[ReplicaNews, ...]:
-        """At most that many replicas: those in trouble first, then what is not over, in order."""
+        """At most `most` replicas, in their order: failed ones are preferred, then those that have not ended."""
         ...
 
     def count(self) -> int:
-        """How many replicas there are in all."""
+        """The number of all replicas."""
         ...
 
 
 class RunView(Protocol):
-    """A way of showing a run. Nothing here may block for long or raise because of its reader."""
+    """Shows a run. No method blocks for long or raises an error because of the reader of the output."""
 
     @property
     def busy(self) -> bool:
-        """The reader has enough to read; logs had better wait."""
+        """Whether much output waits for the reader, so that the caller should delay logs."""
         ...
 
     @property
     def gone(self) -> bool:
-        """There is no reader any more."""
+        """Whether the reader has closed the pipe."""
         ...
 
     def news(self, items: list[News]) -> None:
-        """Something changed."""
+        """Show changes."""
         ...
 
     def logs(self, lines: list[Line]) -> None:
-        """Replicas printed this."""
+        """Show log lines."""
         ...
 
     def notice(self, text: str) -> None:
-        """Something that people should know, told once."""
+        """Show a message of the run itself."""
         ...
 
     def tick(self, frame: Frame) -> None:
-        """A moment has passed; a view that paints may do so now."""
+        """Draw the current state, if the view does this. It is called regularly."""
         ...
 
-    def end(self, endings: list[JobVerdict], folder: str) -> None:
-        """The run is over."""
+    def end(self, verdicts: list[JobVerdict], folder: str) -> None:
+        """Show the verdicts at the end of the run."""
         ...
 
-    def close(self, patience: float) -> bool:
-        """Write what is left, for so long at most; whether all of it is written. May be called again."""
+    def close(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds until all output is written. Return whether it is. May be called again."""
         ...

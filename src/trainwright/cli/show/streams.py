@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run as plain lines, for pipes and files: `12.3s  worker-0  Running` for what happens, `worker-0 | …` for logs.
+"""A run as plain lines (`12.3s  worker-0  Running` for news, `worker-0 | …` for logs), or as one JSON object per line.
 
-Made by `run.command` when standard output is no terminal. `summary` words the end for `live` too.
-
-A run as JSON, one object per line, for programs. Made by `run.command` for `-o json`; its help lists the fields.
+The help of `trainwright run` lists the fields of the JSON objects.
 """
 
 from collections.abc import Callable
@@ -15,67 +13,68 @@ from trainwright.cli.flags import spell
 from trainwright.cli.show.news import EventNews, Frame, JobNews, JobVerdict, Line, News, ReplicaNews
 from trainwright.cli.show.text import line as clean
 from trainwright.cli.show.text import summary
-from trainwright.cli.show.writer import BackgroundWriter, PenView
+from trainwright.cli.show.writer import BackgroundWriter, WriterView
 from trainwright.model.child import BACKING_OFF
 from trainwright.model.event import EventReason
 from trainwright.model.ledger import Phase
 from trainwright.model.units import Time
 
-#: Phases of a replica in which it is told how often it was restarted.
-_RESTARTED = ("Running", "Starting", BACKING_OFF)
+#: Phases of a replica in which its line contains the number of restarts.
+_SHOW_RESTARTS = ("Running", "Starting", BACKING_OFF)
 
 
-class LinesView(PenView):
-    """The view."""
+class LinesView(WriterView):
+    """Plain lines."""
 
-    def __init__(self, pen: BackgroundWriter, elapsed: Callable[[], float], *, with_logs: bool = True) -> None:
-        super().__init__(pen)
+    def __init__(self, writer: BackgroundWriter, elapsed: Callable[[], float], *, with_logs: bool = True) -> None:
+        super().__init__(writer)
         self._elapsed = elapsed
         self._with_logs = with_logs
 
     def news(self, items: list[News]) -> None:
-        """A line for each that has something to tell."""
+        """Write a line for each visible change."""
         at = f"{spell(self._elapsed()):>6}"
-        self._pen.write("".join(f"{at}  {text}\n" for one in items if (text := told(one))))
+        self._writer.write("".join(f"{at}  {text}\n" for one in items if (text := news_line(one))))
 
     def logs(self, lines: list[Line]) -> None:
-        """With the replica before each line."""
+        """Write each line with the label of its replica."""
         if self._with_logs:
-            self._pen.write("".join(f"{source.label} | {clean(text)}\n" for source, text in lines))
+            self._writer.write("".join(f"{source.label} | {clean(text)}\n" for source, text in lines))
 
     def notice(self, text: str) -> None:
-        """Marked as one."""
-        self._pen.write(f"{spell(self._elapsed()):>6}  notice: {clean(text)}\n")
+        """Write a notice."""
+        self._writer.write(f"{spell(self._elapsed()):>6}  notice: {clean(text)}\n")
 
     def tick(self, frame: Frame) -> None:
-        """Lines do not move."""
+        """Do nothing: written lines do not change."""
 
-    def end(self, endings: list[JobVerdict], folder: str) -> None:
-        """The summary."""
-        self._pen.write("\n".join(summary(endings, folder)) + "\n")
+    def end(self, verdicts: list[JobVerdict], folder: str) -> None:
+        """Write the summary."""
+        self._writer.write("\n".join(summary(verdicts, folder)) + "\n")
 
 
-def told(item: News) -> str:
-    """What a line says of it; nothing, if it only passes through."""
+def news_line(item: News) -> str:
+    """The line for a change; empty if the change is not worth a line."""
     match item:
         case JobNews(deleted=True, outcome=None):
             return f"{item.key.name}  deleted"
         case JobNews(step=Phase.SUSPENDED):
-            word = item.key.name if item.key.namespace == "default" else str(item.key)
-            return f"{item.key.name}  {item.phase}  `trainwright resume {word}` lets it go on"
+            name = item.key.name if item.key.namespace == "default" else str(item.key)
+            return f"{item.key.name}  {item.phase}  `trainwright resume {name}` continues the job"
         case JobNews():
             return f"{item.key.name}  {item.phase}" + (f"  {progress(item)}" if item.total and not item.over else "")
         case ReplicaNews(phase="Pending" | "Starting" | "Waiting", reason=""):
             return ""
         case ReplicaNews():
-            restarts = f"restart {item.restarts}" if item.restarts and item.phase in _RESTARTED else ""
+            restarts = f"restart {item.restarts}" if item.restarts and item.phase in _SHOW_RESTARTS else ""
             node = item.node if item.phase == "Running" else ""
             return "  ".join(part for part in (item.label, item.phase, node, restarts, clean(item.reason)) if part)
         case EventNews(reason="Failed") if item.about == item.job.name:
-            return ""  # the phase says so, and the summary why
+            return ""  # the phase shows it, and the summary has the reason
         case EventNews():
-            news = item.warning or item.reason.endswith(EventReason.RESIZED)  # nothing else says why there are fewer
-            return f"{item.about}  {item.reason}: {clean(item.message)}" if news else ""
+            # Only this event says why a job has another number of replicas.
+            is_shown = item.warning or item.reason.endswith(EventReason.RESIZED)
+            return f"{item.about}  {item.reason}: {clean(item.message)}" if is_shown else ""
 
 
 def progress(job: JobNews) -> str:
@@ -88,38 +87,38 @@ def progress(job: JobNews) -> str:
     return ", ".join(parts)
 
 
-class JsonView(PenView):
-    """The view. Texts are as they were printed: JSON itself escapes what a screen should not see."""
+class JsonView(WriterView):
+    """One JSON object per line. Log texts are not cleaned: JSON escapes control characters."""
 
-    def __init__(self, pen: BackgroundWriter, now: Callable[[], Time], *, with_logs: bool = True) -> None:
-        super().__init__(pen)
+    def __init__(self, writer: BackgroundWriter, now: Callable[[], Time], *, with_logs: bool = True) -> None:
+        super().__init__(writer)
         self._now = now
         self._with_logs = with_logs
 
     def news(self, items: list[News]) -> None:
-        """An object each."""
+        """Write an object for each change."""
         self._write([_body(one) for one in items])
 
     def logs(self, lines: list[Line]) -> None:
-        """An object each."""
+        """Write an object for each line."""
         if self._with_logs:
             self._write([_log(*line) for line in lines])
 
     def notice(self, text: str) -> None:
-        """`{"type": "notice", "text": …}`."""
+        """Write `{"type": "notice", "text": …}`."""
         self._write([{"type": "notice", "text": text}])
 
     def tick(self, frame: Frame) -> None:
-        """Nothing moves here."""
+        """Do nothing: written objects do not change."""
 
-    def end(self, endings: list[JobVerdict], folder: str) -> None:
-        """One object per job."""
-        self._write([{"type": "end", **msgspec.to_builtins(one), "folder": folder} for one in endings])
+    def end(self, verdicts: list[JobVerdict], folder: str) -> None:
+        """Write an object for each job."""
+        self._write([{"type": "end", **msgspec.to_builtins(one), "folder": folder} for one in verdicts])
 
     def _write(self, bodies: list[dict[str, Any]]) -> None:
         at = self._now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
         encode = msgspec.json.encode
-        self._pen.write("".join(f"{encode({'at': at, **body}).decode()}\n" for body in bodies))
+        self._writer.write("".join(f"{encode({'at': at, **body}).decode()}\n" for body in bodies))
 
 
 def _body(item: News) -> dict[str, Any]:

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What replicas print, made fit for a screen or a line of text. Called by `tail` for every line, so it must be quick.
+"""Texts for people: log lines that are safe for a terminal, their labels, and the summary at the end of a run.
 
-A log may hold anything: escape sequences that move the cursor or retitle the terminal, progress bars, bytes that are no
-text. Colours may stay where they are shown; whatever would wreck the screen is dropped.
-
-The names before log lines, each replica in a colour that stays its own. Used by `live` and by `logs`.
-
-The last block of a run: how it ended, what decided, the last words of whoever failed, where everything is kept.
-
-Called by the views for people. Of many jobs each has one line, and only the first failures are told in full.
+A log line can contain anything: escape sequences that move the cursor or change the title of the terminal, progress
+bars, bytes that are no text. Everything that would damage the screen is removed; colours can stay. This runs for every
+log line, so it must be fast.
 """
 
 import re
@@ -19,37 +14,37 @@ from zlib import crc32
 from trainwright.cli.flags import spell
 from trainwright.cli.show.news import JobVerdict
 
-# The whole of a sequence, also one that was cut off by the end of the line: its tail must not be shown as text.
+# A complete escape sequence, or one that the end of the line has cut off, so that no part of it is shown as text.
 _SEQUENCE = re.compile(
     r"\x1b(?:"
     r"\[[0-?]*[ -/]*(?:[@-~]|$)"  # CSI: cursor, colours, modes
-    r"|[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)"  # OSC, DCS and their like: titles, clipboards
+    r"|[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)"  # OSC, DCS and similar: titles, clipboards
     r"|[ -/]*(?:[0-~]|$)"  # two characters
     r")"
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-#: C0 but tab, DEL, C1, and what turns text around or hides it.
+#: C0 without tab, DEL, C1, and characters that reverse or hide text.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
-_TAB = 8
+_TAB_WIDTH = 8
 
 
 def line(text: str) -> str:
-    """One line, without sequences and control characters; a bar that redraws itself is shown as it last was."""
+    """One line without escape sequences and control characters; of a progress bar only the last state."""
     if text.isprintable():
         return text
     text = last_state(text)
     if "\x1b" in text:
         text = _SEQUENCE.sub("", text)
-    return _CONTROL.sub("", text).expandtabs(_TAB)
+    return _CONTROL.sub("", text).expandtabs(_TAB_WIDTH)
 
 
 def coloured(text: str) -> str:
-    """The same, but colours stay, and end with the line."""
+    """Like `line`, but with colours, which are reset at the end of the line."""
     if text.isprintable() or "\x1b[" not in text:
         return line(text)
     text = _SEQUENCE.sub(_only_colour, last_state(text))
     head, *rest = text.split("\x1b")
-    parts = (f"\x1b{_split(part)}" for part in rest)
+    parts = (f"\x1b{_clean_after_colour(part)}" for part in rest)
     return _CONTROL.sub("", head) + "".join(parts) + "\x1b[0m"
 
 
@@ -57,27 +52,27 @@ def _only_colour(match: re.Match[str]) -> str:
     return match[0] if _COLOUR.fullmatch(match[0]) else ""
 
 
-def _split(part: str) -> str:
-    """A colour as it is, and the text behind it cleaned; all that follows an escape here begins with a colour."""
+def _clean_after_colour(part: str) -> str:
+    """A colour sequence (without its escape character) and the cleaned text after it."""
     end = part.index("m") + 1
     return part[:end] + _CONTROL.sub("", part[end:])
 
 
 def last_state(text: str) -> str:
-    """What stays visible of a line that returns to its beginning."""
+    """The visible text of a line that uses carriage returns to overwrite itself."""
     if "\r" not in text:
         return text
     return next((state for state in reversed(text.split("\r")) if state), "")
 
 
 _INDEX = re.compile(r"-(\d{1,9})(?=/|$)")
-#: Codes of the sixteen that every terminal has; none that means something, as red does.
+#: Codes from the sixteen colours of every terminal, without red, which means an error.
 _PALETTE = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 
 
 @lru_cache(maxsize=4096)
 def prefix(label: str, *, colour: bool) -> str:
-    """`worker-0 |`; neighbours differ in colour."""
+    """The label before a log line: `worker-0 |`. Replicas with neighbouring indexes have different colours."""
     if not colour:
         return f"{label} |"
     found = _INDEX.search(label)
@@ -85,44 +80,49 @@ def prefix(label: str, *, colour: bool) -> str:
     return f"\x1b[{_PALETTE[number % len(_PALETTE)]}m{label} |\x1b[0m"
 
 
-#: Failures told in full.
-_FULL = 3
-#: Jobs that have a line of their own.
-_MOST = 20
-#: Replicas that are named in one line.
-_NAMED = 8
-_WORDS = {"TimedOut": "timed out", "Interrupted": "was interrupted", "Deleted": "was deleted", "Broken": "was lost"}
+#: How many failed jobs are shown with details.
+_MAX_DETAILED = 3
+#: How many succeeded and how many other jobs have their own line.
+_MAX_JOBS = 20
+#: How many replicas are named in one line.
+_MAX_NAMES = 8
+_OUTCOME_TEXTS = {
+    "TimedOut": "timed out",
+    "Interrupted": "was interrupted",
+    "Deleted": "was deleted",
+    "Broken": "was lost",
+}
 
 
-def summary(endings: list[JobVerdict], folder: str) -> Iterator[str]:
-    """All lines."""
+def summary(verdicts: list[JobVerdict], folder: str) -> Iterator[str]:
+    """The lines at the end of a run: the outcome of each job, details of the first failures, the folder."""
     yield ""
-    bad = [one for one in endings if one.outcome != "Succeeded"]
-    good = [one for one in endings if one.outcome == "Succeeded"]
-    for one in good[:_MOST]:
+    failed = [one for one in verdicts if one.outcome != "Succeeded"]
+    succeeded = [one for one in verdicts if one.outcome == "Succeeded"]
+    for one in succeeded[:_MAX_JOBS]:
         yield headline(one)
         yield from (f"  {line}" for line in ended_by_run(one))
-    if len(good) > _MOST:
-        yield f"… and {len(good) - _MOST} more jobs succeeded"
-    for place, one in enumerate(bad[:_MOST]):
+    if len(succeeded) > _MAX_JOBS:
+        yield f"… and {len(succeeded) - _MAX_JOBS} more jobs succeeded"
+    for place, one in enumerate(failed[:_MAX_JOBS]):
         yield headline(one)
-        if place < _FULL:
+        if place < _MAX_DETAILED:
             yield from (f"  {line}" for line in details(one))
-    if len(bad) > _MOST:
-        yield f"… and {len(bad) - _MOST} more jobs did not succeed"
+    if len(failed) > _MAX_JOBS:
+        yield f"… and {len(failed) - _MAX_JOBS} more jobs did not succeed"
     yield f"logs and final status: {folder}"
 
 
 def headline(one: JobVerdict) -> str:
     """`demo failed after 3.2s: rule {"worker":[0]} …`."""
-    word = _WORDS.get(one.outcome, one.outcome.lower())
+    outcome = _OUTCOME_TEXTS.get(one.outcome, one.outcome.lower())
     restarts = f", {one.restarts} restart{'s' * (one.restarts != 1)}" if one.restarts else ""
     because = f": {line(one.because)}" if one.because else ""
-    return f"{one.name} {word} after {spell(one.duration)}{restarts}{because}"
+    return f"{one.name} {outcome} after {spell(one.duration)}{restarts}{because}"
 
 
 def details(one: JobVerdict) -> Iterator[str]:
-    """What explains an end that was not success."""
+    """The explanation of an outcome that is not success."""
     if one.rule:
         yield f"rule:    {one.rule}"
     if one.replica:
@@ -139,14 +139,14 @@ def details(one: JobVerdict) -> Iterator[str]:
 
 
 def ended_by_run(one: JobVerdict) -> Iterator[str]:
-    """What the end of the run itself terminated: on a cluster those pods would still run."""
+    """The replicas that the end of the run has ended; on a cluster their pods would still run."""
     if one.terminated:
         keeps = " that the job's clean-up policy keeps" if one.outcome in ("Succeeded", "Failed") else ""
-        many = "s" * (len(one.terminated) != 1)
-        yield f"run ended {len(one.terminated)} replica{many}{keeps}: {named(one.terminated)}"
+        plural = "s" * (len(one.terminated) != 1)
+        yield f"the end of the run ended {len(one.terminated)} replica{plural}{keeps}: {named(one.terminated)}"
 
 
 def named(names: Sequence[str]) -> str:
     """`worker-0, worker-1, … and 7 more`."""
-    more = f", … and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    more = f", … and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes for a view, in a thread of its own: a reader that is slow, paused or gone must not stop the engine.
+"""Write the output of a view in a thread, so that a slow, stopped or closed reader does not stop the engine.
 
-What is given first is written first. Once the reader is gone, or the disk is full, everything else is dropped.
+The order of the texts is kept. After the first error (a closed pipe, a full disk) the writer drops everything.
 """
 
 import os
 import threading
 from collections import deque
 
-#: A view holds logs back while this much is waiting to be written.
-_PLENTY = 64 * 1024
+#: A view delays logs while more bytes than this wait to be written.
+_BUSY_BYTES = 64 * 1024
 
 
 class BackgroundWriter:
-    """Text to a file descriptor, without waiting."""
+    """Writes text to a file descriptor without blocking the caller."""
 
     def __init__(self, fd: int, encoding: str = "utf-8") -> None:
         self._fd = fd
@@ -22,23 +22,23 @@ class BackgroundWriter:
         self._waiting = 0
         self._closed = False
         self._change = threading.Condition()
-        #: Why nothing is written any more.
+        #: The first error; after it nothing is written any more.
         self.error: OSError | None = None
-        self._thread = threading.Thread(target=self._run, name="pen", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="view-writer", daemon=True)
         self._thread.start()
 
     @property
     def busy(self) -> bool:
-        """The reader has plenty to read."""
-        return self._waiting > _PLENTY
+        """Whether much output waits for the reader."""
+        return self._waiting > _BUSY_BYTES
 
     @property
     def idle(self) -> bool:
-        """Everything is written."""
+        """Whether everything is written."""
         return not self._waiting
 
     def write(self, text: str) -> None:
-        """Hand over; returns at once."""
+        """Add text to the output; returns at once."""
         data = text.encode(self._encoding, errors="backslashreplace")
         if not data or self.error is not None:
             return
@@ -47,12 +47,12 @@ class BackgroundWriter:
             self._waiting += len(data)
             self._change.notify()
 
-    def close(self, patience: float | None = None) -> bool:
-        """Wait until all is written, but not longer than that; whether it is. May be called again."""
+    def close(self, timeout: float | None = None) -> bool:
+        """Wait at most `timeout` seconds until everything is written. Return whether it is. May be called again."""
         with self._change:
             self._closed = True
             self._change.notify()
-        self._thread.join(patience)
+        self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -80,22 +80,22 @@ class BackgroundWriter:
             view = view[os.write(self._fd, view) :]
 
 
-class PenView:
-    """A view that only ever appends to what it has written."""
+class WriterView:
+    """A view that only appends to its output."""
 
-    def __init__(self, pen: BackgroundWriter) -> None:
-        self._pen = pen
+    def __init__(self, writer: BackgroundWriter) -> None:
+        self._writer = writer
 
     @property
     def busy(self) -> bool:
-        """The reader has enough to read."""
-        return self._pen.busy
+        """Whether much output waits for the reader."""
+        return self._writer.busy
 
     @property
     def gone(self) -> bool:
-        """There is no reader any more."""
-        return isinstance(self._pen.error, BrokenPipeError)
+        """Whether the reader has closed the pipe."""
+        return isinstance(self._writer.error, BrokenPipeError)
 
-    def close(self, patience: float) -> bool:
-        """Write what is left; whether all of it is written."""
-        return self._pen.close(patience)
+    def close(self, timeout: float) -> bool:
+        """Write the rest of the output. Return whether everything is written."""
+        return self._writer.close(timeout)

@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that is wrong with an AITrainingJob beyond its shape, all at once. Called by `base.load` and the webhook.
+"""The checks of an AITrainingJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
 
-The original checked nothing: what it would have tripped over, or waited for without end, is refused or warned of here.
-
-What `checks` demands of `spec`, as CEL, so that an API server refuses it too where our webhook is not installed.
-
-`crd.schema` writes the rules into the CRD. They keep to plain CEL, which every server since 1.29 has; a test demands
-the verdict of `checks`. Pod templates and exit codes are open, so what is wrong inside of them is not seen here.
-
-Edits that people ask for by name, as merge patches: `suspend`, `resume`, `scale`. Called by the command line.
+The original checked nothing; jobs on which it would fail or wait without end get an error or a warning here. The CEL
+rules let an API server refuse a job where our webhook is not installed; a test compares their verdict with `check`.
+They use only CEL that every server since 1.29 has, and cannot check pod templates and exit codes, which the schema
+leaves open.
 """
 
 import re
@@ -18,14 +14,14 @@ from typing import Any
 from msgspec import UNSET
 
 from trainwright.kinds.aitrainingjob import policies
-from trainwright.kinds.aitrainingjob.environment import PREFIX, ports, prefixed
+from trainwright.kinds.aitrainingjob.environment import PREFIX, has_prefix, main_ports
 from trainwright.kinds.aitrainingjob.policies import ending, replicas
 from trainwright.kinds.aitrainingjob.wire import AITrainingJob, AITrainingJobSpec, ReplicaSpec
 from trainwright.kinds.base import key_of
 from trainwright.kinds.scalars import (
-    LONGEST_NAME,
-    LONGEST_VARIABLE,
-    MOST_REPLICAS,
+    MAX_NAME_LENGTH,
+    MAX_REPLICAS,
+    MAX_VARIABLE_BYTES,
     check_name,
     check_replica_names,
     check_total,
@@ -45,7 +41,7 @@ def check(job: AITrainingJob) -> tuple[Problem, ...]:
     spec = job.spec
     return (
         *check_name(job.metadata.name),
-        *_annotated(job),
+        *_requested_end(job),
         *policies.exit_code_problems(spec.restarting_exit_code),
         *_job(spec),
         *_types(job),
@@ -53,7 +49,7 @@ def check(job: AITrainingJob) -> tuple[Problem, ...]:
 
 
 def check_edit(stored: AITrainingJob, edited: AITrainingJob) -> tuple[Problem, ...]:
-    """What may not be changed once the job exists; the CRD refuses the same."""
+    """The fields that may not change once the job exists; the CRD refuses the same changes."""
     problems = []
     for name, one in edited.spec.replica_specs.items():
         before = stored.spec.replica_specs.get(name)
@@ -64,10 +60,10 @@ def check_edit(stored: AITrainingJob, edited: AITrainingJob) -> tuple[Problem, .
     return tuple(problems)
 
 
-def _annotated(job: AITrainingJob) -> Iterator[Problem]:
+def _requested_end(job: AITrainingJob) -> Iterator[Problem]:
     asked = ending(job.metadata.annotations)
     if asked is not None and (job.status is None or not job.status.phase):
-        message = f"the annotation asks for the end {asked.word}: the job ends before anything is made"
+        message = f"the annotation asks for the end {asked.word}: the job ends before it creates any pod"
         yield Problem("metadata.annotations", message, warning=True)
 
 
@@ -80,7 +76,7 @@ def _job(spec: AITrainingJobSpec) -> Iterator[Problem]:
         yield Problem("spec.cleanPodPolicy", f"counts as {plain}, which is what it is called", plain, warning=True)
     for path, policy, never in (
         ("spec.completePolicy", spec.complete_policy, "completes"),
-        ("spec.failPolicy", spec.fail_policy, "fails by what its replica types come to"),
+        ("spec.failPolicy", spec.fail_policy, "fails because of its replica types"),
     ):
         if policy == "Rank0" or (policy == "None" and never == "completes"):
             message = f"{policy} never decides over replica types, so the job never {never}"
@@ -89,7 +85,7 @@ def _job(spec: AITrainingJobSpec) -> Iterator[Problem]:
 
 
 def _endless(spec: AITrainingJobSpec) -> Iterator[Problem]:
-    """Types that never complete, where the job waits for them."""
+    """Types that never complete although the job waits for them."""
     deciding = {name: one.complete_policy for name, one in spec.replica_specs.items() if replicas(one)}
     never = [name for name, policy in deciding.items() if policy == "None"]
     if (spec.complete_policy == "Any" and len(never) < len(deciding)) or spec.complete_policy not in ("All", "Any"):
@@ -109,7 +105,7 @@ def _types(job: AITrainingJob) -> Iterator[Problem]:
         elif first.setdefault(name.lower(), name) != name:
             yield Problem(path, f"{name!r} and {first[name.lower()]!r} give their pods the same names; rename one")
         elif name.lower() == "trainingjob":
-            message = "its TRAININGJOB_PORTS are hidden by each container's own variable of that name"
+            message = "its variable TRAININGJOB_PORTS is overridden by the container's own variable of that name"
             yield Problem(path, message, warning=True)
         yield from _replica(job, name, one, path)
     total = sum(replicas(one) for one in specs.values())
@@ -120,10 +116,10 @@ def _types(job: AITrainingJob) -> Iterator[Problem]:
 
 def _replica(job: AITrainingJob, name: str, one: ReplicaSpec, path: str) -> Iterator[Problem]:
     yield from _bounds(one, path)
-    if len(job.metadata.name) <= LONGEST_NAME:
+    if len(job.metadata.name) <= MAX_NAME_LENGTH:
         most = replicas(one) if one.max_replicas is UNSET else one.max_replicas
         yield from check_replica_names(job.metadata.name, name, most, path, " or the replica's name")
-    yield from _told(job, name, one, path)
+    yield from _variable_size(job, name, one, path)
     given = job.spec.restarting_exit_code
     if (
         one.restart_policy.endswith("ExitCode")
@@ -145,28 +141,28 @@ def _bounds(one: ReplicaSpec, path: str) -> Iterator[Problem]:
         yield Problem(f"{path}.replicas", f"{count} is more than maxReplicas, which is {most}")
 
 
-def _told(job: AITrainingJob, name: str, one: ReplicaSpec, path: str) -> Iterator[Problem]:
-    """Variables name every replica, and what is too long no program can be started with."""
+def _variable_size(job: AITrainingJob, name: str, one: ReplicaSpec, path: str) -> Iterator[Problem]:
+    """Variables name every replica, and the size of an environment variable is limited."""
     most = replicas(one) if one.max_replicas is UNSET else one.max_replicas
     stem = len(f"{job.metadata.name}-{name}-.{key_of(job.metadata).namespace}:65535,")
     size = most * (stem + len(str(most))) * max(len(_all_ports(one.template)), 1)
-    if size > LONGEST_VARIABLE and most <= MOST_REPLICAS:
+    if size > MAX_VARIABLE_BYTES and most <= MAX_REPLICAS:
         message = (
             f"{name.upper()}_HOSTS would have about {size} bytes to name every replica, and Linux starts no program"
         )
-        yield Problem(path, f"{message} with a variable of more than {LONGEST_VARIABLE}", warning=True)
+        yield Problem(path, f"{message} with a variable of more than {MAX_VARIABLE_BYTES}", warning=True)
 
 
 def _all_ports(template: Body) -> tuple[int, ...]:
-    """The ports that count; none of a template that is not of the right shape, of which other words are said."""
+    """The main ports; none for a template of a wrong shape, which has its own error."""
     try:
-        return ports(template)
+        return main_ports(template)
     except (AttributeError, KeyError, TypeError, ValueError):
         return ()
 
 
 def _template(template: Body, path: str) -> Iterator[Problem]:
-    """The template may be of any shape still; what its fields must be has been said."""
+    """The template may have any shape; `template` reports a wrong shape."""
     spec = template.get("spec")
     spec = spec if isinstance(spec, dict) else {}
     containers = _mappings(spec.get("containers"))
@@ -174,23 +170,23 @@ def _template(template: Body, path: str) -> Iterator[Problem]:
     for place, one in containers:
         if not one.get("image"):
             yield Problem(f"{item(where, place)}.image", "missing; expected the name of an image")
-    if containers and not any(prefixed(one) for _, one in containers):
+    if containers and not any(has_prefix(one) for _, one in containers):
         name = str(containers[0][1].get("name", ""))
         message = f"no container is called {PREFIX}…, so the first one counts, with all its ports"
         yield Problem(where, message, PREFIX + name if name else "", warning=True)
     for place, one in containers:
         yield from _ports(one, f"{item(where, place)}.ports")
     if spec.get("restartPolicy") not in (None, "Never"):
-        message = f"{shown(spec['restartPolicy'])} is overwritten with Never: restarts are the controller's"
+        message = f"{shown(spec['restartPolicy'])} is overwritten with Never: only the controller restarts pods"
         yield Problem(f"{path}.spec.restartPolicy", message, warning=True)
 
 
 def _ports(container: Body, path: str) -> Iterator[Problem]:
-    """Ports that nobody is told of although their container counts."""
-    given = [port for _, port in _mappings(container.get("ports"))] if prefixed(container) else []
-    if given and not any(str(port.get("name", "")).startswith(PREFIX) for port in given):
+    """Ports of a main container that its peers do not learn."""
+    given = [port for _, port in _mappings(container.get("ports"))] if has_prefix(container) else []
+    if given and not any(has_prefix(port) for port in given):
         names = ", ".join(str(port.get("name", "one without a name")) for port in given[:8])
-        message = f"no port is called {PREFIX}…, so no peer is told of any; found {names}"
+        message = f"no port is called {PREFIX}…, so its peers learn none; found {names}"
         yield Problem(path, message, f"{PREFIX}{given[0].get('containerPort', '')}", warning=True)
 
 
@@ -199,17 +195,19 @@ def _mappings(entries: Any) -> list[tuple[int, Body]]:
     return [(place, one) for place, one in found if isinstance(one, dict)]
 
 
+# -- the same checks as CEL ------------------------------------------------------------------------------------------
+
 _SPECS = "self.replicaSpecs"
 _CEL_NAME = "^[A-Za-z]([A-Za-z0-9-]*[A-Za-z0-9])?$"
 
 
 def _field(root: str, name: str, otherwise: str) -> str:
-    """A field, or what stands for it: CEL cannot step over what is missing."""
+    """CEL: a field, or `otherwise` if it is missing."""
     return f"(has({root}.{name}) ? {root}.{name} : {otherwise})"
 
 
 def _count(root: str) -> str:
-    """How many replicas are wanted."""
+    """CEL: the number of replicas that the user wants."""
     least = _field(root, "minReplicas", "1")
     return _field(root, "replicas", f"({least} > 1 ? {least} : 1)")
 
@@ -223,7 +221,7 @@ def _policy(root: str) -> str:
 
 
 #: (rule, message), in the order in which a server reports them.
-RULES: tuple[tuple[str, str], ...] = (
+CEL_RULES: tuple[tuple[str, str], ...] = (
     (
         f"{_SPECS}.all(r, r.matches('{_CEL_NAME}'))",
         "replicaSpecs may only have names of letters, digits and dashes, with a letter first and no dash at the end",
@@ -252,13 +250,16 @@ RULES: tuple[tuple[str, str], ...] = (
 )
 
 
+# -- edits -----------------------------------------------------------------------------------------------------------
+
+
 def suspend(_document: Body, on: bool) -> Body:
-    """Suspend the job, or let it go on."""
+    """The merge patch that suspends or resumes a job."""
     return {"spec": {"suspend": on}}
 
 
 def scale(document: Body, role: str, replicas: int) -> Body | Problem:
-    """Give a replica type that many, within its bounds and if its policy lets people."""
+    """The merge patch that sets the replicas of a type, within its bounds and if its edlPolicy allows it."""
     specs = document["spec"]["replicaSpecs"]
     key = next((one for one in specs if one.lower() == role.lower()), None)
     if key is None:
@@ -268,7 +269,7 @@ def scale(document: Body, role: str, replicas: int) -> Body | Problem:
     if spec.get("edlPolicy") == "Never":
         return Problem(path, "cannot be changed while edlPolicy is Never")
     least, most = spec.get("minReplicas") or 0, spec.get("maxReplicas")
-    most = MOST_REPLICAS if most is None else most
+    most = MAX_REPLICAS if most is None else most
     if not least <= replicas <= most:
         return Problem(path, f"expected a whole number from {least} to {most}, found the number {replicas}")
     return {"spec": {"replicaSpecs": {key: {"replicas": replicas}}}}

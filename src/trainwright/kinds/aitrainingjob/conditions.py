@@ -1,17 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an AITrainingJob says of itself, as the original does: for its conditions and for its events.
+"""The conditions and events of an AITrainingJob, with the texts of the original.
 
-Why a pod failed, on which node, what cannot be created and what cannot be placed: all of it is shown to whoever
-describes the job.
-
-The conditions of an AITrainingJob: a history, of which the last entry is true and says where the job is.
-
-Called by `status`. Each pass makes the moves that lie between what is stored and what was concluded; a second pass over
-the same finds none left. The phase is the type of the last condition.
-
-The events of an AITrainingJob: one for each step, with the reason of its condition, and the original's of children.
-
-The engines call `worded` for whatever `core` or they themselves have to tell.
+The conditions are a history: only the last one is true, and its type is the phase of the job. Each pass appends what
+changed between the stored status and the conclusion; a second pass over the same input changes nothing. The messages
+say why pods failed, on which nodes, and why pods cannot be created or scheduled.
 """
 
 from collections.abc import Iterator
@@ -19,7 +11,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainwright.kinds.aitrainingjob.wire import MOST_CONDITIONS, AITrainingJobStatus, TrainingJobCondition
+from trainwright.kinds.aitrainingjob.wire import MAX_CONDITIONS, AITrainingJobStatus, TrainingJobCondition
 from trainwright.model.cause import Cause, CauseKind, brief
 from trainwright.model.child import Pod
 from trainwright.model.event import (
@@ -31,7 +23,7 @@ from trainwright.model.event import (
     JobStep,
     Resized,
     Restarting,
-    plain,
+    default_emit,
     with_child_kind,
 )
 from trainwright.model.job import CleanPods, Job, RestartScope, Role
@@ -40,27 +32,155 @@ from trainwright.model.plan import ReplicaState, State, Status
 from trainwright.model.rule import Result
 from trainwright.model.units import Time, rfc3339
 
+Conditions = tuple[TrainingJobCondition, ...]
+TRUE, FALSE = "True", "False"
+FINAL_PHASES = frozenset({"Succeed", "Failed", "Timeout", "Preempted", "NodeFail"})
+#: The type of our own condition for an edit that cannot be applied.
+UNAPPLIED = "Invalid"
+#: The source of events.
+SOURCE = "TrainingJobOperator"
 RUNNING = "all pods are running"
 PENDING = "all pods are waiting for scheduling"
 CREATING = "creating containers"
-#: So many troubles are told; the rest is counted.
-_TOLD = 3
-_LOST = (CauseKind.NODE_LOST, CauseKind.DEVICE)
+#: How many waiting pods a message names; the others are counted.
+_MAX_WAITING_NAMED = 3
+_NODE_CAUSES = (CauseKind.NODE_LOST, CauseKind.DEVICE)
 
 
-def end_text(outcome: Outcome) -> str:
-    """The phase in which a job ends."""
+class ConditionHistory(Struct):
+    """The history while one pass changes it. `restarting` is the replica type whose old pods still terminate."""
+
+    conditions: Conditions
+    now: Time
+    restarting: str = ""
+
+    @property
+    def phase(self) -> str:
+        """The current phase."""
+        return self.conditions[-1].type if self.conditions else ""
+
+    def put(self, kind: str, message: str) -> None:
+        """Append a phase, or change the message of the current one."""
+        self.conditions = put(self.conditions, kind, message, self.now)[-MAX_CONDITIONS:]
+
+
+def put(conditions: Conditions, kind: str, message: str, now: Time) -> Conditions:
+    """The history with this phase at its end; if that is the current phase, only its message changes."""
+    last = conditions[-1] if conditions else None
+    when, reason = rfc3339(now), f"TrainingJob{kind}"
+    if last is None or (last.type, last.status, last.reason) != (kind, TRUE, reason):
+        new = TrainingJobCondition(kind, TRUE, reason, message, when, when)
+        return (*(one if one.status == FALSE else replace(one, status=FALSE) for one in conditions), new)
+    if last.message == message:
+        return conditions
+    return (*conditions[:-1], replace(last, message=message, last_probe_time=when))
+
+
+def conditions(old: AITrainingJobStatus, job: Job, status: Status, now: Time) -> ConditionHistory:
+    """The history after this pass; `old` is the stored status."""
+    known = tuple(one for one in old.conditions or () if one.type != UNAPPLIED)
+    # We do not finish a restart that another controller began.
+    restarting = old.restart_replica_name if old.trainwright.phase is not Phase.NEW else ""
+    history = ConditionHistory(known, now, restarting)
+    outcome = status.ledger.outcome
+    if outcome is not None:
+        _end(history, outcome, job, status)
+    elif status.ledger.phase is Phase.SUSPENDED:
+        history.restarting = ""
+        history.put("Suspended", f"job {job.key.name} is suspended")
+    else:
+        _run(history, old, job, status)
+    return history
+
+
+def _end(history: ConditionHistory, outcome: Outcome, job: Job, status: Status) -> None:
+    """Terminating until the pods that must be removed are gone; then the final phase."""
+    history.restarting = ""
+    message = ended_text(job, status.ledger, outcome)
+    if outcome.reason is Reason.INVALID:
+        history.put(final_phase(outcome), message)
+    elif status.cleaning:
+        history.put("Terminating", _joined(message, "deleting pods"))
+    else:
+        history.put(
+            final_phase(outcome), _joined(message, "kept pods" if _keeps_pods(job, outcome) else "deleted pods")
+        )
+
+
+def _run(history: ConditionHistory, old: AITrainingJobStatus, job: Job, status: Status) -> None:
+    ledger, before = status.ledger, old.trainwright
+    name, message = restart_text(before, ledger)
+    if name:
+        history.restarting = name
+        history.put("Terminating", message)
+        return
+    runs = ledger.phase is Phase.RUNNING
+    if history.restarting and (runs or not _has_old_pods(status)):
+        history.put("Restarting", restarting_text(job, history.restarting))
+        history.restarting = ""
+    elif resized := resized_text(before, ledger):
+        # The resize also restarts the pods of an earlier restart.
+        history.restarting = ""
+        history.put("Restarting", resized)
+    if runs:
+        history.put("Running", RUNNING)
+    elif not history.restarting:
+        _wait(history, status)
+
+
+def _wait(history: ConditionHistory, status: Status) -> None:
+    """Not every pod runs: pods are being scheduled, created or restarted."""
+    why = waiting_text(status)
+    if history.phase == "Restarting":
+        # Keep the beginning of the message, which names what restarts, and replace the reason for waiting.
+        start = history.conditions[-1].message.split("; pod ")[0]
+        history.put("Restarting", _joined(start, why))
+    elif not _all_scheduled(status):
+        history.put("Pending", _joined(PENDING, why))
+    elif _is_creating(status) or not history.phase:
+        history.put("Creating", why or CREATING)
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)
+
+
+def _replicas(status: Status) -> Iterator[ReplicaState]:
+    """The replicas of all roles that are not calm."""
+    return (replica for role in status.roles if not role.all_running for replica in role.replicas)
+
+
+def _has_old_pods(status: Status) -> bool:
+    """Whether pods of an earlier attempt still exist."""
+    return any(replica.old is not None for replica in _replicas(status))
+
+
+def _all_scheduled(status: Status) -> bool:
+    """Whether every pod has a node or has ended."""
+    return all(one.final or (one.pod is not None and bool(one.pod.spec.node_name)) for one in _replicas(status))
+
+
+def _is_creating(status: Status) -> bool:
+    """Whether a pod does not run yet."""
+    return any(one.pod is not None and one.pod.status.phase == "Pending" and not one.final for one in _replicas(status))
+
+
+# -- the end of a job ------------------------------------------------------------------------------------------------
+
+
+def final_phase(outcome: Outcome) -> str:
+    """The phase of a job that has ended."""
     if outcome.reason is Reason.EXTERNAL and outcome.word:
         return outcome.word
     if outcome.result is Result.SUCCEEDED:
         return "Succeed"
     if outcome.reason in (Reason.DEADLINE, Reason.START_DEADLINE):
         return "Timeout"
-    return "NodeFail" if outcome.failure is not None and outcome.failure.cause.why in _LOST else "Failed"
+    return "NodeFail" if outcome.failure is not None and outcome.failure.cause.why in _NODE_CAUSES else "Failed"
 
 
 def ended_text(job: Job, ledger: Ledger, outcome: Outcome) -> str:
-    """What decided the end, in full."""
+    """Why the job ended."""
     name = job.key.name
     if outcome.reason is Reason.RULE and outcome.result is Result.SUCCEEDED:
         return f"job {name} completed"
@@ -73,40 +193,40 @@ def ended_text(job: Job, ledger: Ledger, outcome: Outcome) -> str:
         )
     if outcome.failure is None:
         return outcome.message
-    told = _failed(job, ledger, outcome.failure)
-    return told if outcome.reason is Reason.RULE else brief(f"{told}; {outcome.message}", LONGEST_TEXT)
+    text = _failed_text(job, ledger, outcome.failure)
+    return text if outcome.reason is Reason.RULE else brief(f"{text}; {outcome.message}", LONGEST_TEXT)
 
 
-def kept_text(job: Job, outcome: Outcome) -> bool:
+def _keeps_pods(job: Job, outcome: Outcome) -> bool:
     """Whether the pods stay after this end."""
     clean = job.lifecycle.clean
     levels = {"Succeed": clean.succeeded, "Failed": clean.failed}
-    return outcome.reason is not Reason.EXTERNAL and levels.get(end_text(outcome), CleanPods.ALL) is CleanPods.NONE
+    return outcome.reason is not Reason.EXTERNAL and levels.get(final_phase(outcome), CleanPods.ALL) is CleanPods.NONE
 
 
-def _failed(job: Job, ledger: Ledger, failure: Failure) -> str:
-    """Which pods failed, and why, as the replica type's policy looks at them."""
+def _failed_text(job: Job, ledger: Ledger, failure: Failure) -> str:
+    """Which pods failed, and why; the text depends on the fail policy of the replica type."""
     role = _role(job, failure.role)
-    policy = _policy(job, failure.role)
+    policy = _fail_policy(job, failure.role)
     others = [one for one in ledger.failures if one.role == failure.role]
     if policy == "All" and role is not None and len({one.index for one in others}) >= role.replicas:
-        reasons = dict.fromkeys(reason(one.cause) for one in others)
-        return brief(f"All {failure.role} pods are failed, {'; '.join(reasons)}", LONGEST_TEXT)
+        causes = dict.fromkeys(cause_text(one.cause) for one in others)
+        return brief(f"All {failure.role} pods are failed, {'; '.join(causes)}", LONGEST_TEXT)
     rank = "rank0 " if policy == "Rank0" and failure.index == 0 else ""
-    return brief(f"{rank}pod {failure.pod} is failed, {reason(failure.cause)}", LONGEST_TEXT)
+    return brief(f"{rank}pod {failure.pod} is failed, {cause_text(failure.cause)}", LONGEST_TEXT)
 
 
-def _policy(job: Job, role: str) -> str:
+def _fail_policy(job: Job, role: str) -> str:
     spec = getattr(job.dialect, "spec", None)
-    one = spec.replica_specs.get(role) if spec is not None else None
-    return one.fail_policy if one is not None else ""
+    replica_spec = spec.replica_specs.get(role) if spec is not None else None
+    return replica_spec.fail_policy if replica_spec is not None else ""
 
 
 def _role(job: Job, name: str) -> Role | None:
     return next((one for one in job.roles if one.name == name), None)
 
 
-def reason(cause: Cause) -> str:
+def cause_text(cause: Cause) -> str:
     """Why a pod failed."""
     if cause.why is CauseKind.EXIT:
         text = f"container {cause.container} on node {cause.node} exited with reason {cause.reason or 'Error'}"
@@ -118,8 +238,8 @@ def reason(cause: Cause) -> str:
         return f"GPUs of node {cause.node} have failed" + (f": {cause.message}" if cause.message else "")
     if cause.why is CauseKind.CREATE_ERROR:
         return f"create container failed[{_create_error(cause)}]"
-    told = ", ".join(part for part in (cause.reason, cause.message) if part) or str(cause)
-    return f"{told} on node {cause.node}" if cause.node else told
+    text = ", ".join(part for part in (cause.reason, cause.message) if part) or str(cause)
+    return f"{text} on node {cause.node}" if cause.node else text
 
 
 def _create_error(cause: Cause) -> str:
@@ -130,43 +250,36 @@ def _create_error(cause: Cause) -> str:
 # -- restarts --------------------------------------------------------------------------------------------------------
 
 
-def restarted_text(before: Ledger, after: Ledger) -> tuple[str, str]:
-    """The replica type whose failure is answered with a restart in this pass, and what to say of it; or nothing."""
-    raised = raises(before, after)
-    if not raised:
+def restart_text(before: Ledger, after: Ledger) -> tuple[str, str]:
+    """The replica type whose failure causes a restart in this pass, and the message; empty if there is none."""
+    increases = {one.name: _total(after, one.name) - _total(before, one.name) for one in after.roles}
+    restarted = [name for name, increase in increases.items() if increase > 0]
+    if not restarted:
         return "", ""
-    new = [one for one in after.failures if one not in before.failures and one.role in raised]
-    name = new[0].role if new else next(iter(raised))
-    why = f"pod {new[0].pod}: {reason(new[0].cause)}" if new else "a pod is made again"
+    new = [one for one in after.failures if one not in before.failures and one.role in restarted]
+    name = new[0].role if new else restarted[0]
+    why = f"pod {new[0].pod}: {cause_text(new[0].cause)}" if new else "a pod is made again"
     return name, brief(f"restart times is {_total(after, name)}, {why}", LONGEST_TEXT)
 
 
-def raises(before: Ledger, after: Ledger) -> dict[str, int]:
-    """By how much the restarts of each replica type have risen, where they have."""
-    rises = {book.name: _total(after, book.name) - _total(before, book.name) for book in after.roles}
-    return {name: rise for name, rise in rises.items() if rise > 0}
-
-
 def _total(ledger: Ledger, name: str) -> int:
-    return next((sum(book.restarts.values()) for book in ledger.roles if book.name == name), 0)
+    return next((sum(one.restarts.values()) for one in ledger.roles if one.name == name), 0)
 
 
 def resized_text(before: Ledger, after: Ledger) -> str:
-    """Which replica types start anew because they have another size, and why if nobody asked for it."""
-    known = {book.name: book for book in before.roles if book.size >= 0}
-    found = [(known.get(book.name, book), book) for book in after.roles if book.size >= 0]
-    return brief("; ".join(_scaled(old, book) for old, book in found if old.size != book.size), LONGEST_TEXT)
+    """Which replica types restart because of a new size, and why if the user did not ask for it."""
+    known = {one.name: one for one in before.roles if one.size >= 0}
+    pairs = [(known.get(one.name, one), one) for one in after.roles if one.size >= 0]
+    return brief("; ".join(_scaled_text(old, new) for old, new in pairs if old.size != new.size), LONGEST_TEXT)
 
 
-def _scaled(old: RoleLedger, book: RoleLedger) -> str:
-    why = (
-        f": {book.ceiling.why}" if book.ceiling is not None and book.ceiling != old.ceiling and book.ceiling.why else ""
-    )
-    return f"{book.name} is scaled from {old.size} to {book.size} replica{'s' * (book.size != 1)}{why}"
+def _scaled_text(old: RoleLedger, new: RoleLedger) -> str:
+    why = f": {new.ceiling.why}" if new.ceiling is not None and new.ceiling != old.ceiling and new.ceiling.why else ""
+    return f"{new.name} is scaled from {old.size} to {new.size} replica{'s' * (new.size != 1)}{why}"
 
 
 def restarting_text(job: Job, name: str) -> str:
-    """What starts anew, once what was there before is gone."""
+    """What restarts, after the old pods are gone."""
     role = _role(job, name)
     scope = role.restart.scope if role is not None else RestartScope.POD
     if scope is RestartScope.JOB:
@@ -174,178 +287,48 @@ def restarting_text(job: Job, name: str) -> str:
     return f"{name} pods are restarting now" if scope is RestartScope.ROLE else "pod is restarting now"
 
 
-# -- what keeps a job waiting ----------------------------------------------------------------------------------------
+# -- why a job waits -------------------------------------------------------------------------------------------------
 
 
-def trouble_text(status: Status) -> str:
-    """What keeps pods from running: they cannot be made, placed or started."""
-    found = list(_troubles(status))
-    more = [f"{len(found) - _TOLD} more pods wait"] if len(found) > _TOLD else []
-    return brief("; ".join((*found[:_TOLD], *more)), LONGEST_TEXT)
+def waiting_text(status: Status) -> str:
+    """Why pods do not run yet: they cannot be created, scheduled or started."""
+    found = list(_waiting_reasons(status))
+    more = [f"{len(found) - _MAX_WAITING_NAMED} more pods wait"] if len(found) > _MAX_WAITING_NAMED else []
+    return brief("; ".join((*found[:_MAX_WAITING_NAMED], *more)), LONGEST_TEXT)
 
 
-def _troubles(status: Status) -> Iterator[str]:
+def _waiting_reasons(status: Status) -> Iterator[str]:
     yield from (f"pod {name} could not be created: {why}" for name, why in sorted(status.refused.items()))
-    for group in status.roles:
-        if group.calm:
-            continue
-        for seen in group.replicas:
-            if seen.state is State.STARTING and seen.pod is not None:
-                yield from _trouble(seen, seen.pod)
+    for replica in _replicas(status):
+        if replica.state is State.STARTING and replica.pod is not None:
+            yield from _pod_waiting_reasons(replica, replica.pod)
 
 
-def _trouble(seen: ReplicaState, pod: Pod) -> Iterator[str]:
+def _pod_waiting_reasons(replica: ReplicaState, pod: Pod) -> Iterator[str]:
     name = pod.metadata.name
-    if seen.cause is not None and seen.cause.why is CauseKind.CREATE_ERROR:
+    if replica.cause is not None and replica.cause.why is CauseKind.CREATE_ERROR:
         node = f" on node {pod.spec.node_name}" if pod.spec.node_name else ""
-        yield f"pod {name}{node} create container failed[{_create_error(seen.cause)}]"
+        yield f"pod {name}{node} create container failed[{_create_error(replica.cause)}]"
     for one in pod.status.conditions or ():
         if one.type == "PodScheduled" and one.status == "False" and one.message:
             yield f"pod {name}: {one.message}"
 
 
-Conditions = tuple[TrainingJobCondition, ...]
-TRUE, FALSE = "True", "False"
-ENDS = frozenset({"Succeed", "Failed", "Timeout", "Preempted", "NodeFail"})
-#: Not one of the original's: an edit that cannot be applied has to be told somewhere.
-UNAPPLIED = "Invalid"
+# -- events ----------------------------------------------------------------------------------------------------------
 
 
-def put(conditions: Conditions, kind: str, message: str, now: Time) -> Conditions:
-    """The history with this step at its end; the same step again only changes what is said of it."""
-    last = conditions[-1] if conditions else None
-    when, reason = rfc3339(now), f"TrainingJob{kind}"
-    if last is None or (last.type, last.status, last.reason) != (kind, TRUE, reason):
-        new = TrainingJobCondition(kind, TRUE, reason, message, when, when)
-        return (*(one if one.status == FALSE else replace(one, status=FALSE) for one in conditions), new)
-    if last.message == message:
-        return conditions
-    return (*conditions[:-1], replace(last, message=message, last_probe_time=when))
-
-
-class ConditionHistory(Struct):
-    """Where the job is, while one pass is told. `restarting` names the replica type whose old pods still go."""
-
-    conditions: Conditions
-    now: Time
-    restarting: str = ""
-
-    @property
-    def phase(self) -> str:
-        """Where it is now."""
-        return self.conditions[-1].type if self.conditions else ""
-
-    def put(self, kind: str, message: str) -> None:
-        """One step on."""
-        self.conditions = put(self.conditions, kind, message, self.now)[-MOST_CONDITIONS:]
-
-
-def told(old: AITrainingJobStatus, job: Job, status: Status, now: Time) -> ConditionHistory:
-    """The story after this pass; `old` is what is stored of it."""
-    known = tuple(one for one in old.conditions or () if one.type != UNAPPLIED)
-    # A restart that another controller left half done is not ours to finish.
-    story = ConditionHistory(known, now, old.restart_replica_name if old.trainwright.phase is not Phase.NEW else "")
-    outcome = status.ledger.outcome
-    if outcome is not None:
-        _end(story, outcome, job, status)
-    elif status.ledger.phase is Phase.SUSPENDED:
-        story.restarting = ""
-        story.put("Suspended", f"job {job.key.name} is suspended")
-    else:
-        _live(story, old, job, status)
-    return story
-
-
-def _end(story: ConditionHistory, outcome: Outcome, job: Job, status: Status) -> None:
-    """Terminating for as long as pods that must go are there."""
-    story.restarting = ""
-    message = ended_text(job, status.ledger, outcome)
-    if outcome.reason is Reason.INVALID:
-        story.put(end_text(outcome), message)
-    elif status.cleaning:
-        story.put("Terminating", _joined(message, "deleting pods"))
-    else:
-        story.put(end_text(outcome), _joined(message, "kept pods" if kept_text(job, outcome) else "deleted pods"))
-
-
-def _live(story: ConditionHistory, old: AITrainingJobStatus, job: Job, status: Status) -> None:
-    ledger, before = status.ledger, old.trainwright
-    name, message = restarted_text(before, ledger)
-    if name:
-        story.restarting = name
-        story.put("Terminating", message)
-        return
-    runs = ledger.phase is Phase.RUNNING
-    if story.restarting and (runs or not _leaving(status)):
-        story.put("Restarting", restarting_text(job, story.restarting))
-        story.restarting = ""
-    elif scaled := resized_text(before, ledger):
-        # Whatever restarted before starts anew with it.
-        story.restarting = ""
-        story.put("Restarting", scaled)
-    if runs:
-        story.put("Running", RUNNING)
-    elif not story.restarting:
-        _waits(story, status)
-
-
-def _waits(story: ConditionHistory, status: Status) -> None:
-    """Not every pod runs: pods are placed, made, or made anew."""
-    trouble = trouble_text(status)
-    if story.phase == "Restarting":
-        # What is restarting was said when it began; what keeps it from running follows.
-        said = story.conditions[-1].message.split("; pod ")[0]
-        story.put("Restarting", _joined(said, trouble))
-    elif not _scheduled(status):
-        story.put("Pending", _joined(PENDING, trouble))
-    elif _creating(status) or not story.phase:
-        story.put("Creating", trouble or CREATING)
-
-
-def _joined(*parts: str) -> str:
-    return "; ".join(part for part in parts if part)
-
-
-def _leaving(status: Status) -> bool:
-    """Pods of an older attempt are still there."""
-    return any(seen.old is not None for group in status.roles if not group.calm for seen in group.replicas)
-
-
-def _scheduled(status: Status) -> bool:
-    """Every pod has its node, or has ended."""
-    return all(
-        seen.final or (seen.pod is not None and bool(seen.pod.spec.node_name))
-        for group in status.roles
-        if not group.calm
-        for seen in group.replicas
-    )
-
-
-def _creating(status: Status) -> bool:
-    """A pod has its node, and does not run yet."""
-    return any(
-        seen.pod is not None and seen.pod.status.phase == "Pending" and not seen.final
-        for group in status.roles
-        if not group.calm
-        for seen in group.replicas
-    )
-
-
-SOURCE = "TrainingJobOperator"
-
-
-def worded(job: Job, status: Status, event: JobEvent) -> Emit:
-    """An event in this kind's words; `job` still has the ledger from before."""
-    emit = plain(event, SOURCE)
-    word, message = str(emit.moment), emit.message
+def event(job: Job, status: Status, event: JobEvent) -> Emit:
+    """An event with the original's reason, message and source; `job` has the ledger from before this pass."""
+    emit = default_emit(event, SOURCE)
+    reason, message = str(emit.event_reason), emit.message
     match event:
         case JobStep(EventReason.RUNNING):
             message = RUNNING
         case Restarting():
-            message = restarted_text(job.ledger, status.ledger)[1] or message
+            message = restart_text(job.ledger, status.ledger)[1] or message
         case JobEnded(outcome):
-            word = end_text(outcome)
-            # The condition has the annotation's value alone, as in the original; the event also names the annotation.
+            reason = final_phase(outcome)
+            # The condition has only the annotation's value, as in the original; the event also names the annotation.
             if outcome.reason is not Reason.EXTERNAL:
                 message = ended_text(job, status.ledger, outcome)
         case JobStep() | Resized():
@@ -354,4 +337,4 @@ def worded(job: Job, status: Status, event: JobEvent) -> Emit:
             return with_child_kind(event, SOURCE)
         case _:
             return emit
-    return replace(emit, message=message, reason=f"TrainingJob{word}")
+    return replace(emit, message=message, reason=f"TrainingJob{reason}")

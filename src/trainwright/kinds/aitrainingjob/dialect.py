@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an AITrainingJob spells its pods and services. `core.render` calls it for what a plan creates."""
+"""The pods and services of an AITrainingJob."""
 
 from collections.abc import Mapping
 
 from msgspec import Struct
 
 from trainwright.kinds.aitrainingjob import environment
-from trainwright.kinds.aitrainingjob.environment import counting, ports, ports_of
+from trainwright.kinds.aitrainingjob.environment import container_ports, main_containers, main_ports
 from trainwright.kinds.aitrainingjob.wire import AITrainingJobSpec
 from trainwright.model.child import Observed
 from trainwright.model.job import Body, Job, Replica
@@ -14,32 +14,32 @@ from trainwright.model.meta import ObjectMeta
 from trainwright.model.site import Site
 
 GROUP = "elasticdeeplearning.ai"
-_DNS = "ClusterFirstWithHostNet"
+_HOST_NETWORK_DNS = "ClusterFirstWithHostNet"
 
 
 class AIDialect(Struct, frozen=True):
-    """The dialect of one job. `spec` has its defaults filled in."""
+    """The dialect of one job. `spec` includes the defaults."""
 
     spec: AITrainingJobSpec
     metadata: ObjectMeta
 
     def pod(self, job: Job, replica: Replica, site: Site) -> Body:
-        """The template with the variables, the job's scheduler and the original's labels; no kubelet restarts it."""
+        """The template with the variables, the job's scheduler and the original's labels; kubelets never restart it."""
         given = replica.role.template.get("metadata") or {}
         spec = dict(replica.role.template.get("spec") or {})
         spec["restartPolicy"] = "Never"
         if self.spec.scheduler_name:
             spec["schedulerName"] = self.spec.scheduler_name
         if spec.get("hostNetwork") and not spec.get("dnsPolicy"):
-            # The variables name services, which the node's own resolver does not know.
-            spec["dnsPolicy"] = _DNS
+            # The variables contain names of services, which the node's own resolver does not know.
+            spec["dnsPolicy"] = _HOST_NETWORK_DNS
         return {
             "metadata": {**given, "labels": self._labels(job, replica, given.get("labels") or {})},
             "spec": {**spec, **self._containers(job, replica, site)},
         }
 
     def _labels(self, job: Job, replica: Replica, given: dict[str, str]) -> dict[str, str]:
-        """Ours over the template's, and of the job's own those that nobody has said."""
+        """The original's labels, which override the template's, which override the job's."""
         role = replica.role.name.lower()
         labels = {
             **given,
@@ -53,33 +53,31 @@ class AIDialect(Struct, frozen=True):
         return {**(self.metadata.labels or {}), **labels}
 
     def _containers(self, job: Job, replica: Replica, site: Site) -> Body:
-        """Every container with the variables after the user's own, of which the last of a name wins."""
+        """Every container with our variables after the user's own: the last entry of a name takes effect."""
         template = replica.role.template
-        found = template.get("spec") or {}
-        told = environment.variables(job, replica, site)
-        counted = {one["name"] for one in counting(template)}
-        containers = [
-            _with(
-                one, [*told, environment.own_ports(job, replica, site, ports_of(one) if one["name"] in counted else ())]
-            )
-            for one in found.get("containers") or ()
-        ]
-        inits = [_with(one, told) for one in found.get("initContainers") or ()]
-        return {"containers": containers} | ({"initContainers": inits} if inits else {})
+        spec = template.get("spec") or {}
+        env = environment.variables(job, self.spec, replica, site)
+        mains = {one["name"] for one in main_containers(template)}
+        containers = []
+        for container in spec.get("containers") or ():
+            ports = container_ports(container) if container["name"] in mains else ()
+            containers.append(_with_env(container, [*env, environment.ports_variable(job, replica, site, ports)]))
+        init_containers = [_with_env(one, env) for one in spec.get("initContainers") or ()]
+        return {"containers": containers} | ({"initContainers": init_containers} if init_containers else {})
 
     def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the same at every site
-        """The ports that count; selected by the original's labels alone."""
+        """The main ports; the selector has only the original's labels."""
         names = _selector(job, replica)
-        exposed = [{"name": f"aitj-{port}", "port": port} for port in ports(replica.role.template)]
+        exposed = [{"name": f"aitj-{port}", "port": port} for port in main_ports(replica.role.template)]
         return {"metadata": {"labels": names}, "spec": {"selector": names} | ({"ports": exposed} if exposed else {})}
 
     def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - there are none
-        """Nothing besides."""
+        """This kind has no further objects."""
         return ()
 
     def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:
-        """Every replica, at the ports that count."""
-        return {role.name: ports(role.template) for role in job.roles}
+        """Every role, with its main ports."""
+        return {role.name: main_ports(role.template) for role in job.roles}
 
 
 def _selector(job: Job, replica: Replica) -> dict[str, str]:
@@ -91,5 +89,5 @@ def _selector(job: Job, replica: Replica) -> dict[str, str]:
     }
 
 
-def _with(container: Body, env: list[Body]) -> Body:
+def _with_env(container: Body, env: list[Body]) -> Body:
     return container | {"env": [*(container.get("env") or ()), *env]}

@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which containers of a pod count, and which of their ports: by the prefix `aitj-`. For policies, dialect and checks.
+"""The variables by which the replicas of an AITrainingJob know themselves and find each other.
 
-Where no container carries the prefix the first one counts, with all of its ports: that is what its author meant.
-
-The variables by which replicas find each other and know themselves. The names are the contract. For `dialect`.
-
-Written when a pod is made. What all pods of a job are told is spelled once; where names do not resolve (process
-runtime), hosts and ports are those that stand for each replica.
+The names of the variables are part of the contract. They are set when a pod is created. Containers and ports whose
+name begins with `aitj-` are the main ones; if no container has the prefix, the first one is, with all of its ports.
 """
 
 from collections.abc import Iterator
 from functools import lru_cache
 
+from trainwright.kinds.aitrainingjob.wire import AITrainingJobSpec
 from trainwright.model.job import Body, Job, Replica
 from trainwright.model.meta import Key
 from trainwright.model.site import Site
@@ -19,49 +16,50 @@ from trainwright.model.site import Site
 PREFIX = "aitj-"
 
 
-def counting(template: Body) -> tuple[Body, ...]:
-    """The containers that count."""
-    containers = (template.get("spec") or {}).get("containers") or ()
-    return tuple(one for one in containers if str(one.get("name", "")).startswith(PREFIX)) or tuple(containers[:1])
-
-
-def prefixed(container: Body) -> bool:
-    """It carries the prefix."""
-    return str(container.get("name", "")).startswith(PREFIX)
-
-
-def ports_of(container: Body) -> tuple[int, ...]:
-    """The ports of a container that counts at which it is reached, in template order, each once."""
-    ports = container.get("ports") or ()
-    told = [port for port in ports if str(port.get("name", "")).startswith(PREFIX)] if prefixed(container) else ports
-    return tuple(dict.fromkeys(int(port["containerPort"]) for port in told))
-
-
-def ports(template: Body) -> tuple[int, ...]:
-    """The ports at which a replica is reached."""
-    return tuple(dict.fromkeys(port for one in counting(template) for port in ports_of(one)))
-
-
 #: Name, replicas and ports of each replica type.
 Sizes = tuple[tuple[str, int, tuple[int, ...]], ...]
 Pairs = tuple[tuple[str, str], ...]
 
 
-def variables(job: Job, replica: Replica, site: Site) -> list[Body]:
-    """What every container of a pod is told, its init containers included."""
-    sizes = tuple((role.name, role.replicas, ports(role.template)) for role in job.roles)
-    peers = _named(job.key, sizes) if site.names_resolve else _mapped(job.key, sizes, replica, site)
-    return _entries(peers + _own(job, replica, site))
+def variables(job: Job, _spec: AITrainingJobSpec, replica: Replica, site: Site) -> list[Body]:
+    """The variables of every container of a pod, including init containers."""
+    sizes = tuple((role.name, role.replicas, main_ports(role.template)) for role in job.roles)
+    peers = _peers_by_name(job.key, sizes) if site.names_resolve else _peers(job.key, sizes, replica, site)
+    return [{"name": name, "value": value} for name, value in peers + _own(job, replica, site)]
 
 
-def own_ports(job: Job, replica: Replica, site: Site, told: tuple[int, ...]) -> Body:
-    """What one container is told of its own ports."""
-    return {"name": "TRAININGJOB_PORTS", "value": _commas(site.port(job.key, replica.name, port) for port in told)}
+def ports_variable(job: Job, replica: Replica, site: Site, ports: tuple[int, ...]) -> Body:
+    """The variable that lists a container's own ports."""
+    reserved = [str(site.port(job.key, replica.name, port)) for port in ports]
+    return {"name": "TRAININGJOB_PORTS", "value": ",".join(reserved)}
 
 
 def restarts(job: Job, role: str) -> int:
     """How often a replica type has been restarted."""
-    return next((sum(book.restarts.values()) for book in job.ledger.roles if book.name == role), 0)
+    return next((sum(one.restarts.values()) for one in job.ledger.roles if one.name == role), 0)
+
+
+def main_containers(template: Body) -> tuple[Body, ...]:
+    """The main containers of a pod."""
+    containers = (template.get("spec") or {}).get("containers") or ()
+    return tuple(one for one in containers if has_prefix(one)) or tuple(containers[:1])
+
+
+def main_ports(template: Body) -> tuple[int, ...]:
+    """The ports of a replica that its peers know."""
+    return tuple(dict.fromkeys(port for one in main_containers(template) for port in container_ports(one)))
+
+
+def container_ports(container: Body) -> tuple[int, ...]:
+    """The ports of a main container that peers know, in template order, each once."""
+    ports = container.get("ports") or ()
+    known = [port for port in ports if has_prefix(port)] if has_prefix(container) else ports
+    return tuple(dict.fromkeys(int(port["containerPort"]) for port in known))
+
+
+def has_prefix(body: Body) -> bool:
+    """Whether the name of a container or port has the prefix."""
+    return str(body.get("name", "")).startswith(PREFIX)
 
 
 def _own(job: Job, replica: Replica, site: Site) -> Pairs:
@@ -79,49 +77,40 @@ def _own(job: Job, replica: Replica, site: Site) -> Pairs:
 
 
 @lru_cache(maxsize=64)
-def _named(job: Key, sizes: Sizes) -> Pairs:
-    """Where names resolve: the same for every pod of the job."""
+def _peers_by_name(job: Key, sizes: Sizes) -> Pairs:
+    """The lists of peers if names resolve: the same for every pod of the job."""
     found: Pairs = ()
-    for name, count, open_at in sizes:
-        # As the replica type is written: names of hosts do not mind the case.
+    for name, count, ports in sizes:
+        # Upper and lower case as in the manifest: host names are not case-sensitive.
         instances = [f"{job.name}-{name}-{index}.{job.namespace}" for index in range(count)]
-        hosts = [f"{instance}:{port}" for instance in instances for port in open_at]
-        found += _block(name, instances, [str(port) for port in open_at], hosts)
+        hosts = [f"{instance}:{port}" for instance in instances for port in ports]
+        found += _lists(name, instances, [str(port) for port in ports], hosts)
     return found
 
 
-def _mapped(job: Key, sizes: Sizes, replica: Replica, site: Site) -> Pairs:
-    """Where they do not: each replica has an address and ports of its own, so that only the hosts tell all of it.
+def _peers(job: Key, sizes: Sizes, replica: Replica, site: Site) -> Pairs:
+    """The lists of peers if names do not resolve: each replica has its own address and ports, which only HOSTS lists.
 
-    As the ports of a type, a replica is told its own; of another type, those of the first one.
+    PORTS of the replica's own type has its own ports; PORTS of another type has those of the first replica.
     """
     found: Pairs = ()
-    for name, count, open_at in sizes:
+    for name, count, ports in sizes:
         names = [job.replica_name(name, index) for index in range(count)]
         instances = [site.host(job, one) for one in names]
-        hosts = [f"{site.host(job, one)}:{site.port(job, one, port)}" for one in names for port in open_at]
+        hosts = [f"{site.host(job, one)}:{site.port(job, one, port)}" for one in names for port in ports]
         shown = replica.name if name == replica.role.name else job.replica_name(name, 0)
-        told = [str(site.port(job, shown, port)) for port in open_at]
-        found += _block(name, instances, told, hosts)
+        found += _lists(name, instances, [str(site.port(job, shown, port)) for port in ports], hosts)
     return found
 
 
-def _block(name: str, instances: list[str], told: list[str], hosts: list[str]) -> Pairs:
-    lists = (("INSTANCES", instances), ("PORTS", told), ("HOSTS", hosts))
+def _lists(name: str, instances: list[str], ports: list[str], hosts: list[str]) -> Pairs:
+    lists = (("INSTANCES", instances), ("PORTS", ports), ("HOSTS", hosts))
     upper = name.upper()
-    # Shells have no names with a dash, so such types are told under a second one.
+    # Shells do not allow a dash in a variable name, so such a type has a second set of variables.
     prefixes = dict.fromkeys((upper, upper.replace("-", "_")))
-    return tuple(pair for prefix in prefixes for word, many in lists for pair in _listed(f"{prefix}_{word}", many))
+    return tuple(pair for prefix in prefixes for suffix, many in lists for pair in _listed(f"{prefix}_{suffix}", many))
 
 
 def _listed(name: str, many: list[str]) -> Iterator[tuple[str, str]]:
     yield name, ",".join(many)
     yield f"{name}_NUM", str(len(many))
-
-
-def _commas(many: Iterator[int]) -> str:
-    return ",".join(map(str, many))
-
-
-def _entries(pairs: Pairs) -> list[Body]:
-    return [{"name": name, "value": value} for name, value in pairs]

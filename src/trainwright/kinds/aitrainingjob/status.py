@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of an AITrainingJob in its own words: phase, conditions, counts, restarts, times.
-
-`core` concludes, this renders; called by the engines after every pass.
-"""
+"""The status of an AITrainingJob: phase, conditions, counts, restarts, times."""
 
 from collections import Counter
 
@@ -10,7 +7,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from trainwright.kinds.aitrainingjob.conditions import ENDS, TRUE, UNAPPLIED, ConditionHistory, told
+from trainwright.kinds.aitrainingjob.conditions import FINAL_PHASES, TRUE, UNAPPLIED, ConditionHistory, conditions
 from trainwright.kinds.aitrainingjob.environment import restarts
 from trainwright.kinds.aitrainingjob.wire import AITrainingJobStatus, ReplicaStatus, TrainingJobCondition
 from trainwright.model.cause import brief
@@ -28,8 +25,8 @@ def render(before: AITrainingJobStatus | None, job: Job, status: Status, now: Ti
     old = before or AITrainingJobStatus()
     if job.unreadable or (job.invalid and old.conditions and outcome is None):
         new = _unapplied(old, status, now)
-    elif outcome is not None and (old.phase in ENDS or (job.invalid and outcome.reason is not Reason.INVALID)):
-        # It has ended, here or under another controller: all has been said.
+    elif outcome is not None and (old.phase in FINAL_PHASES or (job.invalid and outcome.reason is not Reason.INVALID)):
+        # The job has ended, here or under another controller: the status is complete.
         new = replace(
             old,
             end_time=old.end_time or rfc3339(outcome.at),
@@ -40,77 +37,78 @@ def render(before: AITrainingJobStatus | None, job: Job, status: Status, now: Ti
         new = _rendered(old, replace(job, ledger=status.ledger), status, now)
     body: Body = msgspec.to_builtins(new)
     if job.unreadable:
-        # What cannot be read is not ours to write over.
+        # A ledger that we cannot read must not be overwritten.
         body.pop("trainwright", None)
     return body
 
 
 def _rendered(old: AITrainingJobStatus, job: Job, status: Status, now: Time) -> AITrainingJobStatus:
-    """`job` carries the ledger that was concluded."""
-    story = told(old, job, status, now)
+    """The status of a valid job; `job` has the new ledger."""
+    history = conditions(old, job, status, now)
     times = status.ledger.times
     counts = {role.name: count for role in job.roles if (count := restarts(job, role.name))}
     return AITrainingJobStatus(
-        phase=story.phase,
-        conditions=story.conditions,
-        replica_statuses={group.name: _count(group, counts.get(group.name, 0)) for group in status.roles},
+        phase=history.phase,
+        conditions=history.conditions,
+        replica_statuses={role.name: _count(role, counts.get(role.name, 0)) for role in status.roles},
         restart_count=counts or UNSET,
-        restart_replica_name=story.restarting,
-        start_time=_spelled(times.accepted, old.start_time),
-        start_running_time=_spelled(times.running),
-        end_time=_ended(old, story, status.ledger, now),
+        restart_replica_name=history.restarting,
+        start_time=_time_text(times.accepted, old.start_time),
+        start_running_time=_time_text(times.running),
+        end_time=_ended(old, history, status.ledger, now),
         restarts=_restarts(old, job, status.ledger),
         trainwright=status.ledger,
     )
 
 
-def _spelled(time: Time | None, otherwise: str | UnsetType = UNSET) -> str | UnsetType:
+def _time_text(time: Time | None, otherwise: str | UnsetType = UNSET) -> str | UnsetType:
     return rfc3339(time) if time is not None else otherwise
 
 
-def _ended(old: AITrainingJobStatus, story: ConditionHistory, ledger: Ledger, now: Time) -> str | UnsetType:
-    """When its last pod was gone; if pods are kept, when that was decided."""
-    if story.phase not in ENDS:
+def _ended(old: AITrainingJobStatus, history: ConditionHistory, ledger: Ledger, now: Time) -> str | UnsetType:
+    """When the last pod was gone; if pods are kept, when the outcome was decided."""
+    if history.phase not in FINAL_PHASES:
         return UNSET
     decided = ledger.outcome.at if ledger.outcome is not None else now
     return rfc3339(now if old.phase == "Terminating" else decided)
 
 
 def _restarts(old: AITrainingJobStatus, job: Job, ledger: Ledger) -> int:
-    """Those that have happened. A version that does not know `pending` drops it, and never shows what was pending.
+    """The number of restarts that have happened.
 
-    So an unfinished job has at least as many as its types are charged with: one that takes the whole job along is
-    charged to every type, all others to one.
+    An older version of Trainwright drops `pending` of the ledger, so the restarts that were pending are never added.
+    Therefore an unfinished job shows at least as many restarts as its ledger counts: a restart of the whole job counts
+    for every type, every other restart for one type.
     """
-    shown = old.restarts + _more(old.trainwright, ledger)
+    shown = old.restarts + _new_restarts(old.trainwright, ledger)
     if ledger.outcome is not None:
         return shown
-    counts = [book.made() for book in ledger.roles]
+    counts = [one.made() for one in ledger.roles]
     shared = any(role.restart.shared and role.restart.scope is RestartScope.JOB for role in job.roles)
     return max(shown, max(counts, default=0) if shared else sum(counts))
 
 
-def _more(before: Ledger, after: Ledger) -> int:
-    """Restarts that have happened since; one that takes the whole job along counts on every type, and is shown once."""
-    return max(_shown(after) - _shown(before), 0)
+def _new_restarts(before: Ledger, after: Ledger) -> int:
+    """The restarts since `before`; a restart of the whole job, which counts for every type, is added once."""
+    return max(_counted_once(after) - _counted_once(before), 0)
 
 
-def _shown(ledger: Ledger) -> int:
-    return sum(book.made() + book.inside for book in ledger.roles)
+def _counted_once(ledger: Ledger) -> int:
+    return sum(one.made() + one.inside for one in ledger.roles)
 
 
-def _count(group: RoleState, restarted: int) -> ReplicaStatus:
-    if group.calm:
-        return ReplicaStatus(active=group.running)
-    counts = Counter(word for seen in group.replicas if (word := _place(seen, restarted)))
+def _count(role: RoleState, restarted: int) -> ReplicaStatus:
+    if role.all_running:
+        return ReplicaStatus(active=role.running)
+    counts = Counter(field for replica in role.replicas if (field := _count_field(replica, restarted)))
     return ReplicaStatus(**counts)
 
 
-def _place(seen: ReplicaState, restarted: int) -> str:
-    """Where a replica is counted, by its pod, or by what is remembered of it."""
-    pod = seen.pod or seen.old
-    if seen.final and (pod is None or seen.state is State.SUCCEEDED):
-        return "succeeded" if seen.state is State.SUCCEEDED else "failed"
+def _count_field(replica: ReplicaState, restarted: int) -> str:
+    """The field that counts a replica, from its pod or from its stored result; empty if it has neither."""
+    pod = replica.pod or replica.old
+    if replica.final and (pod is None or replica.state is State.SUCCEEDED):
+        return "succeeded" if replica.state is State.SUCCEEDED else "failed"
     if pod is None:
         return ""
     if pod.status.phase != "Pending":
@@ -119,13 +117,13 @@ def _place(seen: ReplicaState, restarted: int) -> str:
 
 
 def _unapplied(old: AITrainingJobStatus, status: Status, now: Time) -> AITrainingJobStatus:
-    """An edit that cannot be applied: everything stays as it was told, and one condition says what is wrong."""
+    """The status after an edit that cannot be applied: as it was, with a condition that has the errors."""
     message = brief(status.invalid, LONGEST_TEXT)
     before = next((one for one in old.conditions or () if one.type == UNAPPLIED), None)
     if before is not None and before.message == message:
         return old
     known = [one for one in old.conditions or () if one.type != UNAPPLIED]
     since = rfc3339(now)
-    said = TrainingJobCondition(UNAPPLIED, TRUE, "TrainingJobInvalid", message, since, since)
-    # In front: the last one says where the job is, and that has not changed.
-    return replace(old, conditions=(said, *known))
+    new = TrainingJobCondition(UNAPPLIED, TRUE, "TrainingJobInvalid", message, since, since)
+    # It is the first, because the last condition is the phase of the job, which has not changed.
+    return replace(old, conditions=(new, *known))

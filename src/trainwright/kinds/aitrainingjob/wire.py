@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AITrainingJob on the wire: every field of `elasticdeeplearning.ai/v1`, with the odd keys of its status.
+"""The wire types of an AITrainingJob: every field of `elasticdeeplearning.ai/v1`.
 
-`decode` reads manifests into these, `crd.schema` generates the CRD from them, the other modules of this package work on
-them. Empty words mean the same as none, as they did in the original.
+An empty value of a policy means the same as none, as in the original.
 """
 
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from trainwright.kinds.scalars import Count, Seconds, Spec, Timestamp, Word, doc
+from trainwright.kinds.scalars import Count, Seconds, ShortText, Spec, Timestamp, doc
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
 
-#: Conditions that are kept: the newest.
-MOST_CONDITIONS = 20
+#: How many conditions are kept: the newest ones.
+MAX_CONDITIONS = 20
 EndPolicy = Literal["", "Any", "Rank0", "All", "None"]
 RestartPolicy = Literal["", "Never", "OnFailure", "ExitCode", "OnNodeFail", "OnNodeFailWithExitCode", "Always"]
 RestartScope = Literal["", "All", "Replica", "Pod"]
-#: The longer two are how the README calls them.
+#: The last two are the names in the original's README.
 CleanPodPolicy = Literal["", "All", "None", "CleanPodPolicyAll", "CleanPodPolicyNone"]
 EdlPolicy = Literal["", "Auto", "Manual", "Never"]
 
@@ -28,60 +27,60 @@ class ReplicaSpec(Spec, frozen=True):
 
     template: Annotated[
         dict[str, Any],
-        doc("The pod of each replica, as core/v1 has it; containers and ports called `aitj-…` are those that count."),
+        doc("The pod template (core/v1) of each replica; containers and ports called `aitj-…` are the main ones."),
     ]
-    replicas: Annotated[Count, doc("How many; unset: 1, or `minReplicas` if that is more.")] | UnsetType = UNSET
-    min_replicas: Annotated[Count, doc("The fewest that it may be scaled to.")] | UnsetType = UNSET
-    max_replicas: Annotated[Count, doc("The most that it may be scaled to.")] | UnsetType = UNSET
+    replicas: Annotated[Count, doc("Number of replicas; unset: 1, or `minReplicas` if higher.")] | UnsetType = UNSET
+    min_replicas: Annotated[Count, doc("The minimum number of replicas.")] | UnsetType = UNSET
+    max_replicas: Annotated[Count, doc("The maximum number of replicas.")] | UnsetType = UNSET
     restart_limit: (
         Annotated[
             Annotated[int, Meta(ge=0, le=2**31 - 1)],
-            doc("So many restarts of this type, then its next failure is for good; unset: unlimited."),
+            doc("How often this type may be restarted; the next failure is final; unset: unlimited."),
         ]
         | UnsetType
     ) = UNSET
     restart_policy: Annotated[
-        RestartPolicy, doc("Which failures are answered with a restart; what has succeeded is never restarted.")
+        RestartPolicy, doc("After which failures replicas are restarted; succeeded replicas are never restarted.")
     ] = "Never"
     restart_scope: Annotated[
-        RestartScope, doc("What a restart takes along: the whole job, the replica type, or the pod alone.")
+        RestartScope, doc("What is restarted: the whole job, the replica type, or only the pod.")
     ] = "All"
     fail_policy: Annotated[
-        EndPolicy, doc("The type has failed when this many of its replicas have: any, the first, all; None: never.")
+        EndPolicy, doc("The type has failed when these replicas have: any, the first, or all; None: never.")
     ] = "Any"
     complete_policy: Annotated[
-        EndPolicy, doc("The type has completed when this many of its replicas have: any, the first, all.")
+        EndPolicy, doc("The type has completed when these replicas have: any, the first, or all.")
     ] = "All"
     edl_policy: Annotated[
         EdlPolicy,
         doc(
-            "Auto: as many of `replicas` as the cluster can hold, not fewer than `minReplicas`; Manual, or unset:"
-            " `replicas` may be edited within the bounds; Never: it may not."
+            "Auto: as many of `replicas` as have room on the cluster, at least `minReplicas`; Manual or unset:"
+            " `replicas` may be edited within the bounds; Never: `replicas` may not be edited."
         ),
     ] = ""
 
 
 class AITrainingJobSpec(Spec, frozen=True):
-    """What the user asks for."""
+    """The job that the user wants."""
 
     replica_specs: Annotated[
         dict[str, ReplicaSpec],
-        Meta(min_length=1, max_length=16, description="By name, such as `trainer` or `pserver`."),
+        Meta(min_length=1, max_length=16, description="Replica types by name, such as `trainer` or `pserver`."),
     ]
     restarting_exit_code: Annotated[
-        Any, doc("Exit codes that ExitCode and OnNodeFailWithExitCode restart: a number, a list, or text: `137,128`.")
+        Any, doc("Exit codes for ExitCode and OnNodeFailWithExitCode: a number, a list, or a text such as `137,128`.")
     ] = None
-    framework_type: Annotated[Word, doc("For people; nothing depends on it.")] = ""
-    fault_tolerant: Annotated[bool, doc("For people; nothing depends on it.")] = False
+    framework_type: Annotated[ShortText, doc("For information only; it has no effect.")] = ""
+    fault_tolerant: Annotated[bool, doc("For information only; it has no effect.")] = False
     priority: Annotated[
-        str, Meta(max_length=63, description="The label `priority` of every pod; no PriorityClass.")
+        str, Meta(max_length=63, description="The label `priority` of every pod; not a PriorityClass.")
     ] = ""
-    scheduler_name: Annotated[Word, doc("The scheduler of every pod, whatever its template says.")] = ""
+    scheduler_name: Annotated[ShortText, doc("The scheduler of every pod; it overrides the template.")] = ""
     time_limit: (
-        Annotated[Seconds, doc("Seconds after `status.startRunningTime` at which the job ends in Timeout.")] | UnsetType
+        Annotated[Seconds, doc("Seconds after `status.startRunningTime` until the job ends in Timeout.")] | UnsetType
     ) = UNSET
     clean_pod_policy: Annotated[
-        CleanPodPolicy, doc("Whether pods and services of a job that has succeeded or failed are removed.")
+        CleanPodPolicy, doc("Whether pods and services are removed after the job has succeeded or failed.")
     ] = "All"
     fail_policy: Annotated[
         EndPolicy, doc("The job has failed when any, or all, of its replica types have; Rank0, None: never.")
@@ -89,11 +88,11 @@ class AITrainingJobSpec(Spec, frozen=True):
     complete_policy: Annotated[
         EndPolicy, doc("The job has completed when any, or all, of its replica types have; Rank0, None: never.")
     ] = "All"
-    suspend: Annotated[bool, doc("While true no pod runs; what had finished runs again afterwards.")] = False
+    suspend: Annotated[bool, doc("While true, no pod runs; finished pods run again afterwards.")] = False
 
 
 class TrainingJobCondition(Spec, frozen=True):
-    """One step of the job's life. The last one is where it is now."""
+    """One phase in the history of the job. The last one is the current phase."""
 
     type: Annotated[str, Meta(max_length=64)]
     status: Annotated[str, Meta(max_length=16)]
@@ -104,7 +103,7 @@ class TrainingJobCondition(Spec, frozen=True):
 
 
 class ReplicaStatus(Spec, frozen=True):
-    """How many pods of a type are where; none is not written."""
+    """The number of pods of a type in each phase; 0 is not written."""
 
     pending: int = 0
     scheduled: int = 0
@@ -115,7 +114,7 @@ class ReplicaStatus(Spec, frozen=True):
 
 
 class AITrainingJobStatus(Struct, frozen=True, rename="camel"):
-    """What the controller reports. Two keys begin with a capital: programs know them so."""
+    """The status that the controller writes. Two keys begin with a capital letter, as in the original."""
 
     phase: Annotated[str, Meta(max_length=64)] = ""
     conditions: tuple[TrainingJobCondition, ...] | None = None
@@ -126,8 +125,8 @@ class AITrainingJobStatus(Struct, frozen=True, rename="camel"):
     start_running_time: Timestamp | UnsetType = UNSET
     end_time: Timestamp | UnsetType = UNSET
     last_reconcile_time: Timestamp | UnsetType = UNSET
-    #: Ours: how often the job was restarted, for a column.
-    restarts: Annotated[int, doc("How often something of the job was restarted.")] = 0
+    #: Our addition, for a column of `kubectl get`.
+    restarts: Annotated[int, doc("How often the job or a part of it was restarted.")] = 0
     trainwright: Ledger = Ledger()
 
 

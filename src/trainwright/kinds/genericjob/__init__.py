@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GenericJob, `batch.tensorstack.dev/v1beta1`: the kind as a value. `registry` lists it.
-
-`wire` has its types, `checks` what may be wrong with one, `policies` and `dialect` its meaning, `status` its words.
-"""
+"""GenericJob, `batch.tensorstack.dev/v1beta1`, as a `Kind`."""
 
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of, remembered
+from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of, stored_ledger
 from trainwright.kinds.genericjob import policies
-from trainwright.kinds.genericjob.checks import RULES, check, check_edit, scale, suspend
+from trainwright.kinds.genericjob.checks import CEL_RULES, check, check_edit, scale, suspend
 from trainwright.kinds.genericjob.dialect import GANG, GenericDialect
 from trainwright.kinds.genericjob.status import render
 from trainwright.kinds.genericjob.wire import DebugMode, GenericJob, GenericJobStatus, PauseMode
-from trainwright.model.job import Job, Lifecycle, Role
+from trainwright.model.job import Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
 
@@ -22,7 +19,7 @@ Mode = TypeVar("Mode", DebugMode, PauseMode)
 
 
 def default(job: GenericJob) -> GenericJob:
-    """The wire types carry the defaults; what is left is the old spelling of `enabled`."""
+    """Apply the old spelling of `enabled`; all other defaults are in the wire types."""
     mode = job.spec.run_mode
     if mode is None:
         return job
@@ -35,45 +32,32 @@ def _enabled(mode: Mode | None) -> Mode | None:
 
 
 def translate(job: GenericJob) -> Job:
-    """The job in the one model."""
+    """The job in the internal model."""
     spec, meta = job.spec, job.metadata
-    mode = spec.run_mode
-    dialect, scope = GenericDialect(spec), policies.scope(meta.annotations)
+    dialect = GenericDialect(spec)
     return Job(
         key=key_of(meta),
         uid=meta.uid,
         kind=GENERICJOB.singular,
         owner=owner_of(GENERICJOB, meta),
         generation=meta.generation,
-        roles=tuple(
-            Role(
-                one.type,
-                one.replicas,
-                one.template,
-                policies.restart(one.restart_policy, scope),
-                service=spec.service is not None,
-            )
-            for one in spec.replica_specs
-        ),
+        roles=policies.roles(spec, meta),
         success=policies.success(spec),
         failure=policies.failure(spec),
         dialect=dialect,
-        lifecycle=Lifecycle(
-            suspended=mode is not None and mode.pause is not None and mode.pause.enabled,
-            clean=policies.clean_up(spec),
-        ),
+        lifecycle=policies.lifecycle(spec, meta),
         gang=GANG if dialect.scheduler is not None else None,
-        ledger=remembered(GENERICJOB, job.status, meta),
+        ledger=stored_ledger(GENERICJOB, job.status, meta),
         deleting=meta.deletion_timestamp is not None,
     )
 
 
-def past(status: GenericJobStatus, meta: ObjectMeta) -> Ledger:
-    """A job that ended under another controller stays ended."""
+def adopted_ledger(status: GenericJobStatus, meta: ObjectMeta) -> Ledger:
+    """The ledger of a job that another controller may have ended."""
     if status.phase not in ("Succeeded", "Failed"):
         return status.trainwright
-    ends = [one.last_transition_time for one in status.conditions or () if one.type == "Completed"]
-    return ended_elsewhere(status.phase, ends[0] if ends else "", meta)
+    times = [one.last_transition_time for one in status.conditions or () if one.type == "Completed"]
+    return ended_elsewhere(status.phase, times[0] if times else "", meta)
 
 
 GENERICJOB = Kind(
@@ -98,9 +82,9 @@ GENERICJOB = Kind(
     render=render,
     suspend=suspend,
     scale=scale,
-    cel=RULES,
-    patient=("Initialized",),
+    cel=CEL_RULES,
+    deferrable=("Initialized",),
     gangs=(GANG,),
-    past=past,
-    originals=("genericjob",),
+    adopted_ledger=adopted_ledger,
+    controller_names=("genericjob",),
 )

@@ -1,19 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that is wrong with a GenericJob beyond its shape, all at once. Called by `base.load` and the webhook.
+"""The checks of a GenericJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
 
-Shape (types, enums, ranges) is `decode`'s, the pod template's own fields are `template`'s; here is what one field
-demands of another. What the original would only have tripped over later is refused here.
-
-What `checks` demands of `spec`, as CEL, so that an API server refuses it too where our webhook is not installed.
-
-`crd.schema` writes the rules into the CRD. They keep to plain CEL, which every server since 1.29 has; a test demands
-the verdict of `checks`. The server multiplies the limits of `wire` to estimate what a rule may cost and refuses a CRD
-with a rule above 10 million; only the ranks come near.
-
-Edits that people ask for by name, as merge patches: `suspend`, `resume`, `scale`. Called by the command line.
-
-They are made from the document as it is stored, and change nothing of it but what was asked for. Whether the edited
-job still makes sense as a whole is for `checks` to say.
+`decode` checks the shape and `template` the pod templates. The CEL rules let an API server refuse a job where our
+webhook is not installed; a test compares their verdict with `check`. They use only CEL that every server since 1.29
+has. The server multiplies the limits in `wire` to estimate the cost of a rule, and refuses a CRD with a rule above
+10 million; only the rule for ranks comes near.
 """
 
 from collections import Counter
@@ -23,12 +14,12 @@ from itertools import islice
 from trainwright.kinds.genericjob.environment import Reference, scan, unknown
 from trainwright.kinds.genericjob.policies import RESTART_SCOPE, SCOPES, number
 from trainwright.kinds.genericjob.wire import FinishRule, GenericJob, GenericJobSpec, ReplicaSpec, ResumeSpec
-from trainwright.kinds.scalars import LABEL, MOST_REPLICAS, check_replica_names, check_total, under
+from trainwright.kinds.scalars import LABEL, MAX_REPLICAS, check_replica_names, check_total, under
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
 
-#: So many unknown references, and names of variables, are compared: absurd templates must not cost minutes.
-_MOST_SEARCHED = 32
+#: At most this many unknown references and variable names are compared: absurd templates must not cost minutes.
+_MAX_NAMES_COMPARED = 32
 
 
 def check(job: GenericJob) -> tuple[Problem, ...]:
@@ -53,7 +44,7 @@ def _restart_scope(job: GenericJob) -> Iterator[Problem]:
 
 
 def check_edit(stored: GenericJob, edited: GenericJob) -> tuple[Problem, ...]:
-    """What may not be changed once the job exists; the CRD refuses the same."""
+    """The fields that may not change once the job exists; the CRD refuses the same changes."""
     if _resume_specs(stored.spec) == _resume_specs(edited.spec):
         return ()
     return (Problem("spec.runMode.pause.resumeSpecs", "cannot be changed after the job was created"),)
@@ -113,7 +104,9 @@ def _rules(path: str, rules: tuple[FinishRule, ...], spec: GenericJobSpec) -> It
             where = f"{path}[{position}].{name}"
             if name not in sizes:
                 yield _unknown_type(f"{path}[{position}]", name, sizes)
-            for rank in ranks if name in sizes and any(sizes.values()) else ():  # no replica at all is told once
+            for rank in (
+                ranks if name in sizes and any(sizes.values()) else ()
+            ):  # another message reports a job without replicas
                 if not 0 <= number(rank) < sizes[name]:
                     message = f"there is no rank {rank}: {name} has {_replicas(sizes[name])}, counted from 0"
                     yield Problem(where, message)
@@ -154,7 +147,7 @@ def _run_mode(spec: GenericJobSpec) -> Iterator[Problem]:
 
 
 def _mode_texts(spec: GenericJobSpec) -> Iterator[tuple[str, str]]:
-    """The commands that a run mode puts in place of the template's."""
+    """The commands and arguments of the run modes, which replace those of the template."""
     mode = spec.run_mode
     debug = enumerate(mode.debug.replica_specs if mode is not None and mode.debug is not None else ())
     resume = enumerate(mode.pause.resume_specs if mode is not None and mode.pause is not None else ())
@@ -162,11 +155,11 @@ def _mode_texts(spec: GenericJobSpec) -> Iterator[tuple[str, str]]:
     for i, one in resume:
         path = f"spec.runMode.pause.resumeSpecs[{i}]"
         lists += [(f"{path}.command", one.command), (f"{path}.args", one.args)]
-    return ((f"{path}[{place}]", word) for path, words in lists for place, word in enumerate(words))
+    return ((f"{path}[{index}]", text) for path, texts in lists for index, text in enumerate(texts))
 
 
 def _bad_references(texts: Iterable[tuple[str, str]], spec: GenericJobSpec) -> Iterator[Problem]:
-    """Variables that point at nothing."""
+    """Variables that refer to something that the job does not have."""
     for where, text in texts:
         for ref in scan(text):
             if (problem := _reference(where, ref, spec)) is not None:
@@ -174,7 +167,7 @@ def _bad_references(texts: Iterable[tuple[str, str]], spec: GenericJobSpec) -> I
 
 
 def _texts(body: Body, path: str) -> Iterator[tuple[str, str]]:
-    """Every text in which variables are filled in. The template may be of any shape still, so nothing is assumed."""
+    """Every text in which variables are filled in. The template may have any shape."""
     for place, container in _containers(body, path):
         yield from _container_texts(container, place)
 
@@ -190,15 +183,15 @@ def _containers(body: Body, path: str) -> Iterator[tuple[str, Body]]:
 
 
 def _misspelt_references(body: Body, path: str) -> Iterator[Problem]:
-    """References that nobody fills in and that look like misspellings."""
-    for where, (name, known, rest) in islice(_unknown_references(body, path), _MOST_SEARCHED):
-        if near := nearest(name, known[:_MOST_SEARCHED]):
+    """References without a value that look like misspellings."""
+    for where, (name, known, rest) in islice(_unknown_references(body, path), _MAX_NAMES_COMPARED):
+        if near := nearest(name, known[:_MAX_NAMES_COMPARED]):
             message = f"$({name}{rest}) is neither a variable of this job nor of the container, and is left as it is"
             yield Problem(where, message, f"$({near}{rest})", warning=True)
 
 
 def _unknown_references(body: Body, path: str) -> Iterator[tuple[str, tuple[str, tuple[str, ...], str]]]:
-    """References that nobody fills in. Variables that `envFrom` brings in are not known, so any name may be one."""
+    """References without a value. `envFrom` can add a variable of any name, so containers with it are not checked."""
     for place, container in _containers(body, path):
         if container.get("envFrom"):
             continue
@@ -211,10 +204,10 @@ def _unknown_references(body: Body, path: str) -> Iterator[tuple[str, tuple[str,
 
 def _container_texts(container: Body, path: str) -> Iterator[tuple[str, str]]:
     for key in ("command", "args"):
-        words = container.get(key)
-        for position, word in enumerate(words if isinstance(words, list) else ()):
-            if isinstance(word, str):
-                yield f"{path}.{key}[{position}]", word
+        texts = container.get(key)
+        for position, text in enumerate(texts if isinstance(texts, list) else ()):
+            if isinstance(text, str):
+                yield f"{path}.{key}[{position}]", text
     env = container.get("env")
     for position, entry in enumerate(env if isinstance(env, list) else ()):
         if isinstance(entry, dict) and isinstance(entry.get("value"), str):
@@ -237,14 +230,17 @@ def _reference(path: str, ref: Reference, spec: GenericJobSpec) -> Problem | Non
         names = [port.name for port in spec.service.ports]
         if ref.name not in names:
             return Problem(path, f"{ref.text}: spec.service has no port of that name", nearest(ref.name, names))
-    if ref.asks == "odd":
+    if ref.asks == "malformed":
         forms = "$(service.TYPE[RANK].host), $(service.port[NAME]) or $(replicas[TYPE])"
         nested = " and cannot be nested" if ref.text.count("$(") > 1 else ""
         return Problem(path, f"{ref.text} is left as it is; variables are written {forms}{nested}", warning=True)
     return None
 
 
-Rule = tuple[str, str]
+# -- the same checks as CEL ------------------------------------------------------------------------------------------
+
+#: A CEL expression, and the message if it is false.
+CelRule = tuple[str, str]
 
 _DEBUG = "runMode.debug.replicaSpecs"
 _RESUME = "runMode.pause.resumeSpecs"
@@ -252,48 +248,48 @@ _PORTS = "service.ports"
 
 
 def _given(path: str, root: str = "self") -> str:
-    """That every step of a dotted path is there: CEL cannot step over what is missing."""
+    """CEL: every step of a dotted path is present. CEL fails at a missing step."""
     steps = path.split(".")
     return " && ".join(f"has({root}.{'.'.join(steps[: end + 1])})" for end in range(len(steps)))
 
 
 def _every(path: str, name: str, demand: str) -> str:
-    """That every element meets the demand; a list that is not there has none."""
+    """CEL: every element of a list meets the demand; a missing list has no elements."""
     return f"!({_given(path)}) || self.{path}.all({name}, {demand})"
 
 
 def _only(path: str, same: str) -> str:
-    """That no other element `o` is the same as `e`."""
+    """CEL: no other element `o` is the same as `e`."""
     return _every(path, "e", f"self.{path}.exists_one(o, {same})")
 
 
-def _known(path: str) -> Rule:
+def _known(path: str) -> CelRule:
     rule = _every(path, "e", "self.replicaSpecs.exists(s, s.type == e.type)")
     return rule, f"{path} may only name types that replicaSpecs has"
 
 
-def _once(path: str) -> Rule:
+def _once(path: str) -> CelRule:
     return _only(path, "o.type == e.type"), f"{path} may have each type once"
 
 
-def _types(path: str) -> Rule:
+def _types(path: str) -> CelRule:
     rule = _every(path, "r", "r.all(t, self.replicaSpecs.exists(s, s.type == t))")
     return rule, f"{path} may only name types that replicaSpecs has"
 
 
-def _ranks(path: str) -> Rule:
-    """Ranks are below the replicas of their type; the schema has already refused negative ones.
+def _ranks(path: str) -> CelRule:
+    """CEL: ranks are below the replicas of their type; the schema refuses negative ones.
 
-    The list of one element binds `n` outside the loop over the ranks, which keeps the estimate down. For a type that
-    is not there any rank will do: that is the business of another rule.
+    The list of one element binds `n` outside the loop over the ranks, which lowers the estimated cost. Any rank is
+    allowed for an unknown type: another rule refuses that.
     """
     count = "(self.replicaSpecs.map(s, s.type == t, s.replicas) + [100000])[0]"
     rule = _every(path, "r", f"r.all(t, [{count}].all(n, r[t].all(i, int(i) < n)))")
     return rule, f"{path} may only name ranks that their type has, counted from 0"
 
 
-def _constant(path: str) -> Rule:
-    """On the whole spec: a transition rule on the field itself is skipped when the field comes or goes."""
+def _constant(path: str) -> CelRule:
+    """CEL on the whole spec: servers skip a transition rule on the field itself when the field is added or removed."""
     now, before = (f"({_given(path, root)} ? {root}.{path} : [])" for root in ("self", "oldSelf"))
     return f"{now} == {before}", f"{path} cannot be changed after creation"
 
@@ -303,7 +299,7 @@ def _protocol(port: str) -> str:
 
 
 #: (rule, message), in the order in which a server reports them.
-RULES: tuple[Rule, ...] = (
+CEL_RULES: tuple[CelRule, ...] = (
     _once("replicaSpecs"),
     ("self.replicaSpecs.exists(s, s.replicas > 0)", "replicaSpecs must have at least one replica in all"),
     _types("successRules"),
@@ -330,15 +326,18 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+# -- edits -----------------------------------------------------------------------------------------------------------
+
+
 def suspend(document: Body, on: bool) -> Body:
-    """Pause the job, or let it go on; the old spelling of `enabled` must not contradict."""
+    """The merge patch that pauses or resumes a stored job; it removes the old spelling of `enabled`."""
     mode = document["spec"].get("runMode") or {}
     old = {"enable": None} if "enable" in (mode.get("pause") or {}) else {}
     return {"spec": {"runMode": {"pause": {"enabled": on, **old}}}}
 
 
 def scale(document: Body, role: str, replicas: int) -> Body | Problem:
-    """Give a type of replica that many; a merge patch can only replace the list that it stands in."""
+    """The merge patch that sets the replicas of a type; it contains the whole list, as merge patches must."""
     specs = document["spec"]["replicaSpecs"]
     names = [one["type"] for one in specs]
     if role not in names:
@@ -347,6 +346,6 @@ def scale(document: Body, role: str, replicas: int) -> Body | Problem:
             "spec.replicaSpecs", f"there is no replica type {role!r}; the job has {listed}", nearest(role, names)
         )
     path = f"spec.replicaSpecs[{names.index(role)}].replicas"
-    if not 0 <= replicas <= MOST_REPLICAS:
-        return Problem(path, f"expected a whole number from 0 to {MOST_REPLICAS}, found the number {replicas}")
+    if not 0 <= replicas <= MAX_REPLICAS:
+        return Problem(path, f"expected a whole number from 0 to {MAX_REPLICAS}, found the number {replicas}")
     return {"spec": {"replicaSpecs": [one | {"replicas": replicas} if one["type"] == role else one for one in specs]}}

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The six conditions of a GenericJob, with the published reasons and messages. Called by `status`.
+"""The six conditions of a GenericJob, with the published reasons and messages.
 
-Kept in one fixed order and updated in place; the transition time moves only when the status does. `Completed` means
-that the job is over, well or not: every real status of the original says so, against one line of its manual.
+Their order is fixed. The transition time of a condition changes only when its status changes. `Completed` means that
+the job has ended, with success or failure: the original writes it so, although one line of its manual disagrees.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from trainwright.kinds.genericjob.wire import JobCondition
+from trainwright.kinds.genericjob.wire import GenericJobStatus, JobCondition
 from trainwright.model.cause import Cause, CauseKind, brief
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import LONGEST_TEXT, Outcome, Phase, Reason
@@ -21,7 +21,7 @@ ORDER = ("Initialized", "Running", "Failed", "Completed", "ReplicaFailure", "Pau
 
 
 class NewCondition(NamedTuple):
-    """One condition, without its time."""
+    """One condition, without its transition time."""
 
     type: str
     status: bool
@@ -29,26 +29,26 @@ class NewCondition(NamedTuple):
     message: str
 
 
-def conditions(before: tuple[JobCondition, ...] | None, job: Job, status: Status, now: Time) -> list[Body]:
-    """All conditions that have something to say, each with the time since when it says so."""
-    known = {condition.type: condition for condition in before or ()}
-    said = {one.type: one for one in _said(job, status, known)}
-    return [_body(said[name], known.get(name), now) for name in ORDER if name in said]
+def conditions(old: GenericJobStatus | None, job: Job, status: Status, now: Time) -> list[Body]:
+    """The conditions after this pass; `old` is the stored status."""
+    known = {condition.type: condition for condition in (old.conditions if old is not None else None) or ()}
+    new = {one.type: one for one in _current(job, status, known)}
+    return [_body(new[name], known.get(name), now) for name in ORDER if name in new]
 
 
-def _body(said: NewCondition, before: JobCondition | None, now: Time) -> Body:
-    truth = "True" if said.status else "False"
+def _body(new: NewCondition, before: JobCondition | None, now: Time) -> Body:
+    truth = "True" if new.status else "False"
     since = before.last_transition_time if before is not None and before.status == truth else ""
     return {
-        "type": said.type,
+        "type": new.type,
         "status": truth,
-        "reason": said.reason,
-        "message": said.message,
+        "reason": new.reason,
+        "message": new.message,
         "lastTransitionTime": since or rfc3339(now),
     }
 
 
-def _said(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[NewCondition]:
+def _current(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[NewCondition]:
     ledger = status.ledger
     yield _initialized(status, known)
     if ledger.outcome is not None:
@@ -65,18 +65,18 @@ def _said(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[
 
 
 def _initialized(status: Status, known: dict[str, JobCondition]) -> NewCondition:
-    """Once every child has been made it stays true, whatever becomes of them.
+    """True once every pod has been created; it stays true afterwards.
 
-    A replica in back-off has been made: an attempt above the role's epoch follows a pod that was there.
+    A replica in back-off has had a pod: its attempt is above the epoch of its role.
     """
     before = known.get("Initialized")
-    epochs = {book.name: book.epoch for book in status.ledger.roles}
-    made = all(
-        seen.pod is not None or seen.final or seen.attempt > epochs.get(role.name, 0)
+    epochs = {role_ledger.name: role_ledger.epoch for role_ledger in status.ledger.roles}
+    created = all(
+        replica.pod is not None or replica.final or replica.attempt > epochs.get(role.name, 0)
         for role in status.roles
-        for seen in role.replicas
+        for replica in role.replicas
     )
-    if (before is not None and before.status == "True") or (made and status.roles):
+    if (before is not None and before.status == "True") or (created and status.roles):
         return NewCondition("Initialized", True, "-", "The job has been initialized successfully.")
     return NewCondition("Initialized", False, "Pending", "The job is being initialized.")
 
@@ -93,27 +93,28 @@ def _running(status: Status) -> NewCondition:
 
 
 def _ended(outcome: Outcome) -> Iterator[NewCondition]:
-    done = outcome.result is Result.SUCCEEDED
-    reason, message = ("Succeeded", "The job has finished successfully.") if done else ("Failed", _failure(outcome))
+    succeeded = outcome.result is Result.SUCCEEDED
+    reason = "Succeeded" if succeeded else "Failed"
+    message = "The job has finished successfully." if succeeded else _failure_text(outcome)
     yield NewCondition("Running", False, reason, message)
-    yield NewCondition("Failed", not done, reason, message)
+    yield NewCondition("Failed", not succeeded, reason, message)
     yield NewCondition("Completed", True, reason, message)
 
 
-def _failure(outcome: Outcome) -> str:
-    """The published text names the rule; where the user wrote none, the replica that decided makes one."""
+def _failure_text(outcome: Outcome) -> str:
+    """The published text names the rule; if the user wrote none, the rule is written for the failed replica."""
     if outcome.reason is Reason.RULE:
         failure = outcome.failure
-        own = f'{{"{failure.role}":[{failure.index}]}}' if failure is not None else ""
-        return brief(f"The job is failed with rule: {outcome.rule or own}", LONGEST_TEXT)
+        default = f'{{"{failure.role}":[{failure.index}]}}' if failure is not None else ""
+        return brief(f"The job is failed with rule: {outcome.rule or default}", LONGEST_TEXT)
     return brief(f"The job is failed: {outcome.message}", LONGEST_TEXT)
 
 
 def _replica_failure(job: Job, status: Status, known: dict[str, JobCondition]) -> NewCondition:
     outcome = status.ledger.outcome
-    trouble = _trouble(job, status)
-    if trouble:
-        return NewCondition("ReplicaFailure", True, "ErrorInPod", trouble)
+    error = _error_text(job, status)
+    if error:
+        return NewCondition("ReplicaFailure", True, "ErrorInPod", error)
     before = known.get("ReplicaFailure")
     if outcome is not None and before is not None and before.status == "True":
         return NewCondition("ReplicaFailure", True, before.reason, before.message)
@@ -122,38 +123,40 @@ def _replica_failure(job: Job, status: Status, known: dict[str, JobCondition]) -
     return NewCondition("ReplicaFailure", False, "-", NORMAL)
 
 
-def _trouble(job: Job, status: Status) -> str:
-    """The first replica with an error, in the published words."""
+def _error_text(job: Job, status: Status) -> str:
+    """The published text about the first replica with an error."""
     if status.invalid:
         return brief(status.invalid, LONGEST_TEXT)
-    epochs = {book.name: book.epoch for book in status.ledger.roles}
+    epochs = {role_ledger.name: role_ledger.epoch for role_ledger in status.ledger.roles}
     latest = {
         (one.role, one.index): one.cause for one in status.ledger.failures if one.attempt >= epochs.get(one.role, 0)
     }
     for role in status.roles:
-        for seen in role.replicas:
-            if (cause := _error(seen, latest.get((role.name, seen.index)))) is not None:
-                return brief(f"Pod[{job.key.replica_name(role.name, seen.index)}] {_words(cause)}", LONGEST_TEXT)
+        for replica in role.replicas:
+            if (cause := _error(replica, latest.get((role.name, replica.index)))) is not None:
+                return brief(
+                    f"Pod[{job.key.replica_name(role.name, replica.index)}] {_cause_text(cause)}", LONGEST_TEXT
+                )
     refused = [f"{name} could not be created: {why}" for name, why in status.refused.items()]
     return brief(refused[0], LONGEST_TEXT) if refused else ""
 
 
-def _error(seen: ReplicaState, latest: Cause | None) -> Cause | None:
-    """What is wrong with a replica now: it failed, it cannot start, or it is being tried again."""
-    cause = seen.cause
+def _error(replica: ReplicaState, latest: Cause | None) -> Cause | None:
+    """Why a replica failed, cannot start or is being restarted; None if it has no error."""
+    cause = replica.cause
     if (
-        seen.state in (State.FAILED, State.LOST, State.STARTING)
+        replica.state in (State.FAILED, State.LOST, State.STARTING)
         and cause is not None
         and cause.why is not CauseKind.COMPLETED
     ):
         return cause
-    return latest if seen.state in (State.FAILED, State.WAITING, State.STARTING) else None
+    return latest if replica.state in (State.FAILED, State.WAITING, State.STARTING) else None
 
 
-def _words(cause: Cause) -> str:
+def _cause_text(cause: Cause) -> str:
     if cause.why is CauseKind.EXIT:
         return f"exited with error code {cause.code}"
     if cause.why is CauseKind.CREATE_ERROR:
-        # Without the message: it counts retries, and each count would be another write.
+        # Without the message: it contains the number of retries, so every retry would cause a status write.
         return f"cannot be created: {cause.reason}"
     return str(cause)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a GenericJob spells its pods, services and pod group. `core.render` calls it for what a plan creates."""
+"""The pods, services and pod group of a GenericJob."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from trainwright.kinds import gangs
-from trainwright.kinds.genericjob.environment import ReplicaVariables, fill
+from trainwright.kinds.genericjob.environment import ReplicaVariables, fill, variables
 from trainwright.kinds.genericjob.wire import GenericJobSpec, ReplicaDebugSet, ResumeSpec, T9kScheduler
 from trainwright.model.child import Observed
 from trainwright.model.job import Body, Gang, Job, Replica
@@ -15,7 +15,7 @@ from trainwright.model.site import Site
 
 GANG = Gang(gangs.T9K_API)
 DEBUG_COMMAND = ("sleep", "inf")
-#: A probe would end the very container that is kept for a debugger.
+#: Removed in debug mode: a probe would restart the container that waits for the debugger.
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
@@ -26,29 +26,29 @@ class GenericDialect(Struct, frozen=True):
 
     @property
     def scheduler(self) -> T9kScheduler | None:
-        """The T9k scheduler's settings, if the job asks for it."""
+        """The settings of the T9k scheduler, if the job asks for that scheduler."""
         return self.spec.scheduler.t9k_scheduler if self.spec.scheduler is not None else None
 
     def pod(self, job: Job, replica: Replica, site: Site) -> Body:
-        """The template with the run mode applied, the variables filled in, and the labels of the original."""
+        """The template with the run mode applied, the variables filled in, and the original's labels."""
         given = replica.role.template.get("metadata") or {}
         spec = dict(replica.role.template.get("spec") or {})
-        # The controller alone restarts: a kubelet that did would hide failures from the rules.
+        # Only the controller restarts replicas: a restart by the kubelet would hide the failure from the rules.
         spec["restartPolicy"] = "Never"
         self._apply_mode(job, replica.role.name, spec)
-        facts = self._facts(job, replica, site)
+        values = variables(job, self.spec, replica, site)
         for group in ("initContainers", "containers"):
             if spec.get(group):
-                spec[group] = [_filled(container, facts) for container in spec[group]]
+                spec[group] = [_filled(container, values) for container in spec[group]]
         labels = dict(given.get("labels") or {}) | self.labels(job, replica.name)
         if self.scheduler is not None and GANG.api in site.gangs:
             spec["schedulerName"] = gangs.T9K.scheduler
-            wish = gangs.GangRequest(job.key.name, 0, self.scheduler.queue)
-            labels |= gangs.FORMS[gangs.T9K_API].labels(wish, replica.role.name)
+            request = gangs.GangRequest(job.key.name, 0, self.scheduler.queue)
+            labels |= gangs.SCHEDULERS[gangs.T9K_API].labels(request, replica.role.name)
         return {"metadata": {**given, "labels": labels}, "spec": spec}
 
     def labels(self, job: Job, name: str) -> dict[str, str]:
-        """What the original puts on every pod."""
+        """The labels that the original puts on every pod."""
         return {
             "genericjob": job.key.name,
             "genericjob-replica": name,
@@ -58,7 +58,7 @@ class GenericDialect(Struct, frozen=True):
         }
 
     def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the same at every site
-        """Ports as the user gave them; selected by the original's labels alone."""
+        """The user's ports; the selector has only the original's labels."""
         names = {"genericjob": job.key.name, "genericjob-replica": replica.name}
         ports = self.spec.service.ports if self.spec.service is not None else ()
         spec: Body = {"selector": names}
@@ -66,8 +66,8 @@ class GenericDialect(Struct, frozen=True):
             spec["ports"] = [_port(port) for port in ports]
         return {"metadata": {"labels": names}, "spec": spec}
 
-    def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - needs nothing seen
-        """The pod group of a live job, where it asks for the T9k scheduler and the cluster has it."""
+    def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - pods do not matter
+        """The pod group of an unfinished job that asks for the T9k scheduler, if the cluster has it."""
         scheduler = self.scheduler
         idle = job.ledger.outcome is not None or job.lifecycle.suspended
         if scheduler is None or idle or GANG.api not in site.gangs:
@@ -77,21 +77,11 @@ class GenericDialect(Struct, frozen=True):
         return ({"apiVersion": GANG.api, "kind": "PodGroup", "metadata": {"name": job.key.name}, "spec": spec},)
 
     def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:
-        """Every replica that has a service: templates may name its host, while its port is the one they write."""
+        """Every replica that has a service: templates may name its host; they write its port themselves."""
         return {role.name: () for role in job.roles} if self.spec.service is not None else {}
 
-    def _facts(self, job: Job, replica: Replica, site: Site) -> ReplicaVariables:
-        exposed = self.spec.service is not None
-        return ReplicaVariables(
-            type=replica.role.name,
-            rank=replica.index,
-            counts={role.name: role.replicas for role in job.roles},
-            ports={port.name: port.port for port in self.spec.service.ports} if self.spec.service is not None else {},
-            host=(lambda kind, rank: site.host(job.key, job.key.replica_name(kind, rank))) if exposed else None,
-        )
-
     def _apply_mode(self, job: Job, role: str, spec: Body) -> None:
-        """Debug replaces what runs; after a pause the resume settings do, for as long as the job lives."""
+        """Debug mode replaces the command; after a pause the resume settings do, until the job ends."""
         mode = self.spec.run_mode
         if mode is None:
             return
@@ -102,7 +92,7 @@ class GenericDialect(Struct, frozen=True):
 
 
 def _debug(spec: Body, settings: ReplicaDebugSet | None) -> None:
-    """Every container waits; arguments and probes belong to the command that does not run."""
+    """Every container waits; arguments and probes are removed with the command that they belong to."""
     command = list((settings.command if settings is not None else ()) or DEBUG_COMMAND)
     dropped = ("args", *_PROBES)
     spec["containers"] = [
@@ -114,7 +104,7 @@ def _debug(spec: Body, settings: ReplicaDebugSet | None) -> None:
 
 
 def _resume(spec: Body, settings: ResumeSpec | None) -> None:
-    """The main container starts with what is given; what is not given stays the template's own."""
+    """The main container starts with the given command and arguments; the template's apply for those not given."""
     if settings is None:
         return
     given: Mapping[str, Any] = {"command": list(settings.command), "args": list(settings.args)}
@@ -124,17 +114,17 @@ def _resume(spec: Body, settings: ResumeSpec | None) -> None:
         spec.pop("initContainers", None)
 
 
-def _filled(container: Body, facts: ReplicaVariables) -> Body:
-    """The container with its variables filled in; shared with the template where it has none."""
+def _filled(container: Body, values: ReplicaVariables) -> Body:
+    """The container with its variables filled in; not copied if it has none."""
     changed: Body = {}
     for key in ("command", "args"):
-        words = container.get(key)
-        if words and any("$(" in word for word in words):
-            changed[key] = [fill(word, facts) for word in words]
+        texts = container.get(key)
+        if texts and any("$(" in text for text in texts):
+            changed[key] = [fill(text, values) for text in texts]
     env = container.get("env")
     if env and any("$(" in (entry.get("value") or "") for entry in env):
         changed["env"] = [
-            entry | {"value": fill(entry["value"], facts)} if entry.get("value") else entry for entry in env
+            entry | {"value": fill(entry["value"], values)} if entry.get("value") else entry for entry in env
         ]
     return container | changed if changed else container
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The five `$(…)` variables of a GenericJob. `checks` finds bad references with `scan`, `dialect` fills in with `fill`.
+"""The five `$(…)` variables of a GenericJob: find them in a text, and fill them in.
 
-Textual, several per string, no nesting. `$$` is Kubernetes' escape and stays as it is, and so does every `$(NAME)` that
-is not one of the five: the kubelet expands those.
+A text may have several variables; they cannot be nested. `$$`, the escape of Kubernetes, stays as it is, and so does
+every other `$(NAME)`: the kubelet expands those.
 """
 
 import re
@@ -11,39 +11,90 @@ from functools import lru_cache
 
 from msgspec import Struct
 
+from trainwright.kinds.genericjob.wire import GenericJobSpec
+from trainwright.model.job import Job, Replica
+from trainwright.model.site import Site
+
 _VARIABLE = re.compile(
-    r"\$\$"  # an escape: whatever follows is not a variable
+    r"\$\$"  # an escape: what follows is not a variable
     r"|\$\((?P<own>type|rank)\)"
     r"|\$\(replicas\[(?P<count>[^\[\]()]+)\]\)"
     r"|\$\(service\.(?P<host>[^\[\]().]+)\[(?P<rank>[0-9]{1,7})\]\.host\)"
     r"|\$\(service\.port\[(?P<port>[^\[\]()]+)\]\)"
-    r"|(?P<odd>\$\((?:service\.|replicas\[)(?:[^()]|\$\([^()]*\))*\))"
+    r"|(?P<malformed>\$\((?:service\.|replicas\[)(?:[^()]|\$\([^()]*\))*\))"
 )
 
-#: Any `$(NAME)`, of this language or of Kubernetes', with what may follow the name in one of ours.
+#: Any `$(NAME)`, of a GenericJob or of Kubernetes, with the text after the name, which only our variables have.
 _NAME = re.compile(r"\$\$|\$\((?P<name>[A-Za-z_][A-Za-z0-9_-]*)(?P<rest>[.\[][^()\s]*)?\)")
-#: What a shell puts in place of `$(…)` without arguments: no misspelling of a variable.
+#: Commands that a script may call as `$(COMMAND)` in a shell: these are not misspelt variables.
 _COMMANDS = frozenset({"arch", "date", "hostname", "id", "ls", "nproc", "pwd", "tty", "uname", "whoami"})
 
 
+class ReplicaVariables(Struct, frozen=True):
+    """The values of the variables for one replica. `host` takes a type and a rank; None: the job has no service."""
+
+    type: str
+    rank: int
+    counts: Mapping[str, int]
+    ports: Mapping[str, int]
+    host: Callable[[str, int], str] | None
+
+
+def variables(job: Job, spec: GenericJobSpec, replica: Replica, site: Site) -> ReplicaVariables:
+    """The values of the variables for one replica."""
+
+    def host(role: str, rank: int) -> str:
+        return site.host(job.key, job.key.replica_name(role, rank))
+
+    return ReplicaVariables(
+        type=replica.role.name,
+        rank=replica.index,
+        counts={role.name: role.replicas for role in job.roles},
+        ports={port.name: port.port for port in spec.service.ports} if spec.service is not None else {},
+        host=host if spec.service is not None else None,
+    )
+
+
+def fill(text: str, values: ReplicaVariables) -> str:
+    """The text with its variables filled in; a variable without a value stays as written."""
+    return "".join([part if isinstance(part, str) else _value(part, values) for part in _parts(text)])
+
+
+def _value(ref: "Reference", values: ReplicaVariables) -> str:
+    found: object = None
+    match ref.asks:
+        case "type":
+            found = values.type
+        case "rank":
+            found = values.rank
+        case "count":
+            found = values.counts.get(ref.name)
+        case "port":
+            found = values.ports.get(ref.name)
+        case "host" if values.host is not None and ref.rank < values.counts.get(ref.name, 0):
+            found = values.host(ref.name, ref.rank)
+    return ref.text if found is None else str(found)
+
+
 class Reference(Struct, frozen=True):
-    """One variable in a text: what it asks for, of which type, rank or port."""
+    """One variable in a text: what it asks for, and the type, rank or port that it names."""
 
     text: str
+    #: `type`, `rank`, `count`, `host`, `port`, or `malformed` for a text that resembles a variable.
     asks: str
     name: str = ""
     rank: int = -1
 
 
 def scan(text: str) -> Iterator[Reference]:
-    """Every variable of ours in a text; `odd` ones look like ours but follow none of the five forms."""
+    """Every variable of ours in a text."""
     return (part for part in _parts(text) if isinstance(part, Reference))
 
 
 def unknown(text: str, variables: Collection[str]) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """Every `$(NAME)` that nobody fills in: the name, the names that could be meant, and what follows the name.
+    """Every `$(NAME)` without a value: the name, the valid names, and the text after the name.
 
-    `variables` are the environment variables of the container, which the kubelet fills in.
+    `variables` are the environment variables of the container, whose values the kubelet fills in.
     """
     for match in _NAME.finditer(text):
         name, rest = match["name"], match["rest"] or ""
@@ -54,7 +105,7 @@ def unknown(text: str, variables: Collection[str]) -> Iterator[tuple[str, tuple[
 
 @lru_cache(maxsize=256)
 def _parts(text: str) -> tuple[str | Reference, ...]:
-    """The text, split at its variables: once, however many replicas fill it in."""
+    """The text, split at its variables. Cached, because every replica fills in the same texts."""
     parts: list[str | Reference] = []
     end = 0
     for match in _VARIABLE.finditer(text):
@@ -65,40 +116,9 @@ def _parts(text: str) -> tuple[str | Reference, ...]:
 
 
 def _reference(match: re.Match[str], form: str) -> Reference:
-    """`form` is the last group that matched, and so tells which of the forms it is."""
+    """The reference of a match; `form` is the name of the last group that matched."""
     if form == "own":
         return Reference(match[0], match["own"])
     if form == "rank":
         return Reference(match[0], "host", match["host"], int(match["rank"]))
     return Reference(match[0], form, match[form])
-
-
-class ReplicaVariables(Struct, frozen=True):
-    """What the variables of one replica stand for."""
-
-    type: str
-    rank: int
-    counts: Mapping[str, int]
-    ports: Mapping[str, int]
-    host: Callable[[str, int], str] | None
-
-
-def fill(text: str, facts: ReplicaVariables) -> str:
-    """The text with its variables filled in; what cannot be is left as written."""
-    return "".join([part if isinstance(part, str) else _value(part, facts) for part in _parts(text)])
-
-
-def _value(ref: Reference, facts: ReplicaVariables) -> str:
-    found: object = None
-    match ref.asks:
-        case "type":
-            found = facts.type
-        case "rank":
-            found = facts.rank
-        case "count":
-            found = facts.counts.get(ref.name)
-        case "port":
-            found = facts.ports.get(ref.name)
-        case "host" if facts.host is not None and ref.rank < facts.counts.get(ref.name, 0):
-            found = facts.host(ref.name, ref.rank)
-    return ref.text if found is None else str(found)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GenericJob's policies in the one model: finish rules, restart policies, clean-up. Called by `translate`."""
+"""GenericJob's policies in the internal model: finish rules, restart policies, pause and clean-up."""
 
 from collections.abc import Mapping
 
@@ -7,64 +7,67 @@ import msgspec
 
 from trainwright.kinds.genericjob.wire import FinishRule, GenericJobSpec, Rank, RestartPolicy
 from trainwright.model.cause import CauseKind
-from trainwright.model.job import CleanPods, CleanUp, Restart, RestartScope
-from trainwright.model.meta import PREFIX
+from trainwright.model.job import CleanPods, CleanUp, Lifecycle, Restart, RestartScope, Role
+from trainwright.model.meta import PREFIX, ObjectMeta
 from trainwright.model.rule import AllOf, AnyOf, Atom, Result, Rule, Which
 
-#: Not the replica's doing: made again under every policy, and never counted against the limit.
+#: Causes outside the replica: it is restarted under every policy, and the restart does not count against the limit.
 DISRUPTIONS = frozenset({CauseKind.DISRUPTED, CauseKind.NODE_LOST})
-#: The annotation of a job whose replicas can only work together: one restart is a restart of all. Not the original's.
+#: Our own annotation. `Job`: the replicas depend on each other, so a restart of one restarts all.
 RESTART_SCOPE = f"{PREFIX}/restart-scope"
 SCOPES = ("Job", "Replica")
 FAILURES = frozenset({CauseKind.EXIT, CauseKind.EVICTED, CauseKind.REJECTED})
 
 
-def number(rank: Rank) -> int:
-    """A rank as given, `0` or `"0"`."""
-    return int(rank)
+def success(spec: GenericJobSpec) -> Rule:
+    """The user's rules; without any, every replica of every type must succeed."""
+    if spec.success_rules:
+        return _any_of(spec.success_rules, Result.SUCCEEDED)
+    return AllOf(tuple(Atom(one.type, Which.EVERY, Result.SUCCEEDED) for one in spec.replica_specs if one.replicas))
 
 
-def spelled(rule: FinishRule) -> str:
-    """The rule as messages print it: compact JSON of what the user wrote."""
-    return msgspec.json.encode(rule).decode()
+def failure(spec: GenericJobSpec) -> Rule:
+    """The user's rules; without any, one replica that fails and is not restarted is enough."""
+    if spec.failure_rules:
+        return _any_of(spec.failure_rules, Result.FAILED)
+    return AnyOf(tuple(Atom(one.type, Which.SOME, Result.FAILED) for one in spec.replica_specs if one.replicas))
 
 
-def finish(rules: tuple[FinishRule, ...], result: Result) -> Rule:
-    """Any rule; within a rule, all the replicas it names."""
+def _any_of(rules: tuple[FinishRule, ...], result: Result) -> Rule:
+    """One rule is enough; within a rule, all the replicas that it names. Messages print a rule as compact JSON."""
     return AnyOf(
         tuple(
             AllOf(
                 tuple(Atom(name, tuple(sorted({number(r) for r in ranks})), result) for name, ranks in rule.items()),
-                spelled(rule),
+                msgspec.json.encode(rule).decode(),
             )
             for rule in rules
         )
     )
 
 
-def success(spec: GenericJobSpec) -> Rule:
-    """The user's rules; without any, every replica of every type."""
-    if spec.success_rules:
-        return finish(spec.success_rules, Result.SUCCEEDED)
-    return AllOf(tuple(Atom(one.type, Which.EVERY, Result.SUCCEEDED) for one in spec.replica_specs if one.replicas))
+def number(rank: Rank) -> int:
+    """A rank as a number; users write `0` or `"0"`."""
+    return int(rank)
 
 
-def failure(spec: GenericJobSpec) -> Rule:
-    """The user's rules; without any, one replica that has failed for good."""
-    if spec.failure_rules:
-        return finish(spec.failure_rules, Result.FAILED)
-    return AnyOf(tuple(Atom(one.type, Which.SOME, Result.FAILED) for one in spec.replica_specs if one.replicas))
+def roles(spec: GenericJobSpec, meta: ObjectMeta) -> tuple[Role, ...]:
+    """The replica types, in document order."""
+    scope, service = _restart_scope(meta.annotations), spec.service is not None
+    return tuple(
+        Role(one.type, one.replicas, one.template, _restart(one.restart_policy, scope), service=service)
+        for one in spec.replica_specs
+    )
 
 
-def scope(annotations: Mapping[str, str] | None) -> RestartScope:
-    """What a restart takes along: the replica alone, unless the annotation says `Job`."""
+def _restart_scope(annotations: Mapping[str, str] | None) -> RestartScope:
     return RestartScope.JOB if (annotations or {}).get(RESTART_SCOPE) == "Job" else RestartScope.POD
 
 
-def restart(policy: RestartPolicy, scope: RestartScope = RestartScope.POD) -> Restart:
-    """What each policy answers; the limit is that of each replica, as the manual says.
+def _restart(policy: RestartPolicy, scope: RestartScope) -> Restart:
+    """The causes that a policy restarts, and its limit: for each replica, as the manual says.
 
-    Where replicas restart together it is the limit of such restarts: it does not matter who failed.
+    If replicas restart together, the limit is for all of them: it does not matter which replica failed.
     """
     causes = {
         "Never": DISRUPTIONS,
@@ -73,12 +76,13 @@ def restart(policy: RestartPolicy, scope: RestartScope = RestartScope.POD) -> Re
     }[policy.policy]
     free = DISRUPTIONS
     if scope is not RestartScope.POD:
-        # The peers of a pod that somebody removed wait for it in vain: they are restarted along with it, too.
+        # If a user deletes a pod, its peers would wait for the new pod without end, so they restart too.
         causes, free = causes | {CauseKind.DELETED}, free | {CauseKind.DELETED}
     return Restart(causes=causes, free=free, limit=policy.limit, per_replica=scope is RestartScope.POD, scope=scope)
 
 
-def clean_up(spec: GenericJobSpec) -> CleanUp:
-    """The same after every end."""
-    level = CleanPods(spec.clean_up_policy)
-    return CleanUp(level, level, level)
+def lifecycle(spec: GenericJobSpec, _meta: ObjectMeta) -> Lifecycle:
+    """Pause and clean-up; the clean-up is the same after success and failure."""
+    level, mode = CleanPods(spec.clean_up_policy), spec.run_mode
+    paused = mode is not None and mode.pause is not None and mode.pause.enabled
+    return Lifecycle(suspended=paused, clean=CleanUp(level, level, level))

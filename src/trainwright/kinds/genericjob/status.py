@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a GenericJob in its own words: phase, conditions with the published texts, tasks, aggregate.
+"""The status of a GenericJob: phase, conditions, tasks and aggregate.
 
-`core` concludes, this renders; called by the engines after every pass. Lists of replicas are cut to what matters, so
-a job of 10,000 stays far below what an API server stores; the counts are always exact.
+The list of replicas is limited, so that the status of a job with 10,000 replicas stays far below the size that an API
+server stores; the counts are always exact.
 """
 
 from collections import Counter
@@ -28,12 +28,14 @@ PHASES = {
     Phase.SUCCEEDED: "Succeeded",
     Phase.FAILED: "Failed",
 }
-#: How many replicas, and containers in all, are listed one by one.
-MOST_LISTED = 256
-MOST_CONTAINERS = 256
+#: How many replicas, and how many of their containers in total, the status lists.
+MAX_LISTED_REPLICAS = 256
+MAX_LISTED_CONTAINERS = 256
+#: Which replicas of a large job are listed: those in the first of these phases first.
 _URGENCY = {"Failed": 0, "Unknown": 1, "Pending": 2, "Creating": 3, "Running": 4, "Succeeded": 5, "Deleted": 6}
 
-Line = tuple[ReplicaState, str]
+#: A replica, and its phase.
+Row = tuple[ReplicaState, str]
 
 
 def render(before: GenericJobStatus | None, job: Job, status: Status, now: Time) -> Body:
@@ -43,39 +45,39 @@ def render(before: GenericJobStatus | None, job: Job, status: Status, now: Time)
         job.invalid and before is not None and (outcome is None or outcome.reason is not Reason.INVALID)
     ):
         return _unapplied(before or GenericJobStatus(), job, status, now)
-    lines = {role.name: [(seen, replica_phase(seen, status.ledger)) for seen in role.replicas] for role in status.roles}
-    counts = Counter(phase.lower() for group in lines.values() for _, phase in group)
+    rows = {role.name: [(one, replica_phase(one, status.ledger)) for one in role.replicas] for role in status.roles}
+    counts = Counter(phase.lower() for group in rows.values() for _, phase in group)
     aggregate = Aggregate(**counts)
     return {
         "phase": _phase(status, aggregate),
-        "conditions": conditions(before.conditions if before is not None else None, job, status, now),
-        "tasks": _tasks(before, job, status, lines),
+        "conditions": conditions(before, job, status, now),
+        "tasks": _tasks(before, job, status, rows),
         "aggregate": msgspec.to_builtins(aggregate),
         "trainwright": msgspec.to_builtins(status.ledger),
     }
 
 
 def _unapplied(before: GenericJobStatus, job: Job, status: Status, now: Time) -> Body:
-    """An edit that cannot be applied: everything stays as it was told, and one condition says what is wrong."""
-    told: Body = msgspec.to_builtins(before)
+    """The status after an edit that cannot be applied: as it was, with a condition that has the errors."""
+    body: Body = msgspec.to_builtins(before)
     if job.unreadable:
-        # What cannot be read is not ours to write over.
-        told.pop("trainwright", None)
-    return told | {"conditions": conditions(before.conditions, job, status, now)}
+        # A ledger that we cannot read must not be overwritten.
+        body.pop("trainwright", None)
+    return body | {"conditions": conditions(before, job, status, now)}
 
 
 def _phase(status: Status, aggregate: Aggregate) -> str:
-    """The phase; `Unknown` when no replica that should run can be reached."""
+    """The phase; `Unknown` if none of the replicas that should run can be reached."""
     phase = PHASES[status.ledger.phase]
     out_of_reach = aggregate.unknown and not (aggregate.running or aggregate.pending or aggregate.creating)
     return "Unknown" if out_of_reach and phase in ("Pending", "Running", "Resuming") else phase
 
 
-def replica_phase(seen: ReplicaState, ledger: Ledger) -> str:
-    """The five pod phases, `Creating` before a pod has a place, `Deleted` once it is gone for good."""
-    pod = shown_pod(seen, ledger)
+def replica_phase(replica: ReplicaState, ledger: Ledger) -> str:
+    """The phase of the pod; `Creating` before it has a node, `Deleted` if it is gone and no other follows."""
+    pod = shown_pod(replica, ledger)
     if pod is None:
-        over = seen.final or ledger.outcome is not None or ledger.phase is Phase.SUSPENDED
+        over = replica.final or ledger.outcome is not None or ledger.phase is Phase.SUSPENDED
         return "Deleted" if over else "Creating"
     phase = pod.status.phase
     if phase == "Pending" and not pod.spec.node_name:
@@ -83,49 +85,49 @@ def replica_phase(seen: ReplicaState, ledger: Ledger) -> str:
     return phase if phase in _URGENCY else "Unknown"
 
 
-def shown_pod(seen: ReplicaState, ledger: Ledger) -> Pod | None:
-    """The replica's pod; at the end of the job also one that was about to be replaced."""
-    return seen.pod or (seen.old if ledger.outcome is not None else None)
+def shown_pod(replica: ReplicaState, ledger: Ledger) -> Pod | None:
+    """The replica's pod; after the end of the job also one that should have been replaced."""
+    return replica.pod or (replica.old if ledger.outcome is not None else None)
 
 
-def _tasks(stored: GenericJobStatus | None, job: Job, status: Status, lines: dict[str, list[Line]]) -> list[Body]:
-    chosen = _chosen(lines)
-    room = MOST_CONTAINERS
+def _tasks(stored: GenericJobStatus | None, job: Job, status: Status, rows: dict[str, list[Row]]) -> list[Body]:
+    listed = _listed(rows)
+    containers_left = MAX_LISTED_CONTAINERS
     tasks: list[Body] = []
-    books = {book.name: book for book in status.ledger.roles}
+    ledgers = {one.name: one for one in status.ledger.roles}
     for role in status.roles:
         before, prefix = _before(stored, role.name), job.key.replica_prefix(role.name)
         task: Body = {"type": role.name}
-        if restarts := _restarts(job, role, books.get(role.name)):
+        if restarts := _restarts(job, role, ledgers.get(role.name)):
             task["restartCount"] = restarts
         task["replicas"] = []
-        for seen, phase in lines[role.name]:
-            if (role.name, seen.index) in chosen:
-                pod = shown_pod(seen, status.ledger)
-                line = _replica(f"{prefix}{seen.index}", pod, phase, before)
-                line["containers"] = line["containers"][:room]
-                room -= len(line["containers"])
-                task["replicas"].append(line)
+        for replica, phase in rows[role.name]:
+            if (role.name, replica.index) in listed:
+                pod = shown_pod(replica, status.ledger)
+                body = _replica(f"{prefix}{replica.index}", pod, phase, before)
+                body["containers"] = body["containers"][:containers_left]
+                containers_left -= len(body["containers"])
+                task["replicas"].append(body)
         tasks.append(task)
     return tasks
 
 
-def _chosen(lines: dict[str, list[Line]]) -> set[tuple[str, int]]:
-    """Which replicas are listed: all of a usual job; of a huge one those in trouble first, then the lowest ranks."""
-    every = [(name, seen.index, phase) for name, group in lines.items() for seen, phase in group]
-    if len(every) > MOST_LISTED:
-        every = sorted(every, key=lambda line: (_URGENCY[line[2]], line[1]))[:MOST_LISTED]
+def _listed(rows: dict[str, list[Row]]) -> set[tuple[str, int]]:
+    """Which replicas are listed: all, or the most urgent ones of a large job, and among these the lowest ranks."""
+    every = [(name, replica.index, phase) for name, group in rows.items() for replica, phase in group]
+    if len(every) > MAX_LISTED_REPLICAS:
+        every = sorted(every, key=lambda row: (_URGENCY[row[2]], row[1]))[:MAX_LISTED_REPLICAS]
     return {(name, index) for name, index, _ in every}
 
 
-def _restarts(job: Job, role: RoleState, book: RoleLedger | None) -> int:
-    """Restarts that have happened and count against the limit; disruptions are in `status.trainwright`."""
+def _restarts(job: Job, role: RoleState, ledger: RoleLedger | None) -> int:
+    """The number of restarts that count against the limit; those after disruptions are in `status.trainwright`."""
     free = next((one.restart.uncounted for one in job.roles if one.name == role.name), frozenset())
-    return book.made(free) if book is not None else 0
+    return ledger.made(free) if ledger is not None else 0
 
 
 def _before(stored: GenericJobStatus | None, role: str) -> dict[str, ReplicaStatus]:
-    """What was last said of the role's replicas, by pod name; old statuses call the list `status`."""
+    """The stored status of the role's replicas, by pod name; an old status calls the list `status`."""
     tasks = (stored.tasks if stored is not None else None) or ()
     found: Iterable[ReplicaStatus] = ()
     for task in tasks:
@@ -139,15 +141,15 @@ def _replica(name: str, pod: Pod | None, phase: str, before: dict[str, ReplicaSt
         containers = [_container(one) for one in pod.status.container_statuses or ()]
         return {"name": name, "uid": pod.metadata.uid, "phase": phase, "containers": containers}
     if phase == "Deleted" and name in before:
-        # The pod is gone, but how it ended is still worth telling.
-        told: Body = msgspec.to_builtins(before[name])
-        return told | {"phase": phase, "containers": [_over(one) for one in told.get("containers") or ()]}
+        # The pod is gone, but users still want to see how it ended.
+        body: Body = msgspec.to_builtins(before[name])
+        return body | {"phase": phase, "containers": [_terminated(one) for one in body.get("containers") or ()]}
     return {"name": name, "phase": phase, "containers": []}
 
 
-def _over(told: Body) -> Body:
-    """What was last said of a container whose pod is gone: it runs no more, however it ended."""
-    return told if told.get("state") == "Terminated" else told | {"state": "Terminated"}
+def _terminated(container: Body) -> Body:
+    """The stored status of a container whose pod is gone: it does not run any more."""
+    return container if container.get("state") == "Terminated" else container | {"state": "Terminated"}
 
 
 def _container(container: ContainerStatus) -> Body:

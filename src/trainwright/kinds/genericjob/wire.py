@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GenericJob on the wire: every field the API reference lists, and the spellings it once had.
+"""The wire types of a GenericJob: every field of the API reference, and old spellings.
 
-`decode` reads manifests into these, `crd.schema` generates the CRD from them (limits and texts included), the other
-modules of this package work on them. The pod template stays a plain dict: it is never re-modelled.
+The CRD is generated from these types; its limits and descriptions come from `msgspec.Meta`. The pod template stays a
+plain dict.
 """
 
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from trainwright.kinds.scalars import MOST_REPLICAS, Spec
+from trainwright.kinds.scalars import MAX_REPLICAS, Spec
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
 
 Policy = Annotated[
     Literal["Always", "OnFailure", "Never"],
-    Meta(description="Which ends of a replica are answered with a restart."),
+    Meta(description="After which ends of a replica it is restarted."),
 ]
 CleanUpPolicy = Annotated[
     Literal["None", "Unfinished", "All"],
-    Meta(description="Which pods are removed once the job has ended: none, those that have not, or all."),
+    Meta(description="Which pods are removed after the job has ended: none, the unfinished ones, or all."),
 ]
 Count = Annotated[int, Meta(ge=0, le=100_000)]
 TypeName = Annotated[
@@ -33,15 +33,15 @@ TypeName = Annotated[
 ]
 Words = Annotated[tuple[Annotated[str, Meta(max_length=8192)], ...], Meta(max_length=128)]
 Rank = Annotated[int, Meta(ge=0)] | Annotated[str, Meta(max_length=5, pattern=r"^[0-9]+\Z")]
-# An API server multiplies rules x types x ranks to estimate what checking them may cost, and refuses the CRD when it is
-# too much: 128 x 8 x 1024 is within its budget. One of the three can grow only if another shrinks.
+# An API server multiplies rules x types x ranks to estimate the cost of checking them, and refuses the CRD if the cost
+# is too high: 128 x 8 x 1024 is within its budget. One of the three can grow only if another shrinks.
 Ranks = Annotated[tuple[Rank, ...], Meta(min_length=1, max_length=1024)]
 FinishRule = Annotated[
     dict[str, Ranks],
     Meta(
         min_length=1,
         max_length=8,
-        description="Replica type to ranks; fulfilled when all replicas it names have ended that way.",
+        description="Replica type to ranks; the rule is met when all replicas that it names have ended that way.",
     ),
 ]
 
@@ -58,13 +58,13 @@ class ServicePort(Spec, frozen=True):
 
 
 class ServiceOption(Spec, frozen=True):
-    """Present: each replica has a headless service of its own name."""
+    """If present, each replica has a headless service with the replica's name."""
 
     ports: Annotated[tuple[ServicePort, ...], Meta(max_length=64)] = ()
 
 
 class ReplicaDebugSet(Spec, frozen=True):
-    """How replicas of one type wait for the debugger."""
+    """How the replicas of one type wait for a debugger."""
 
     type: TypeName
     skip_init_container: bool = False
@@ -72,7 +72,7 @@ class ReplicaDebugSet(Spec, frozen=True):
 
 
 class DebugMode(Spec, frozen=True):
-    """Everything is set up but the training does not start."""
+    """While enabled, all pods are created but the training does not start."""
 
     enabled: bool = False
     enable: Annotated[bool, Meta(description="Old spelling of `enabled`.")] | UnsetType = UNSET
@@ -80,7 +80,7 @@ class DebugMode(Spec, frozen=True):
 
 
 class ResumeSpec(Spec, frozen=True):
-    """How replicas of one type start after a pause."""
+    """How the replicas of one type start after a pause."""
 
     type: TypeName
     skip_init_container: bool = False
@@ -89,7 +89,7 @@ class ResumeSpec(Spec, frozen=True):
 
 
 class PauseMode(Spec, frozen=True):
-    """No replica runs while enabled; `resumeSpecs` cannot be changed after creation."""
+    """While enabled, no replica runs; `resumeSpecs` cannot be changed after creation."""
 
     enabled: bool = False
     enable: Annotated[bool, Meta(description="Old spelling of `enabled`.")] | UnsetType = UNSET
@@ -97,7 +97,7 @@ class PauseMode(Spec, frozen=True):
 
 
 class RunMode(Spec, frozen=True):
-    """Immediate unless one of these is enabled; pause wins over debug."""
+    """The job starts at once unless one of these is enabled; pause takes precedence over debug."""
 
     debug: DebugMode | None = None
     pause: PauseMode | None = None
@@ -111,16 +111,16 @@ class T9kScheduler(Spec, frozen=True):
 
 
 class SchedulePolicy(Spec, frozen=True):
-    """Which scheduler; empty: the cluster's default."""
+    """Which scheduler places the pods; empty: the cluster's default."""
 
     t9k_scheduler: T9kScheduler | None = field(name="t9kScheduler", default=None)
 
 
 class RestartPolicy(Spec, frozen=True):
-    """When, and how often in all, replicas of a type are restarted."""
+    """When, and how often, replicas of a type are restarted."""
 
     policy: Policy = "OnFailure"
-    limit: Annotated[Count, Meta(description="Restarts of each replica of the type.")] = 0
+    limit: Annotated[Count, Meta(description="How often each replica of the type may be restarted.")] = 0
 
 
 class ReplicaSpec(Spec, frozen=True):
@@ -128,27 +128,32 @@ class ReplicaSpec(Spec, frozen=True):
 
     type: TypeName
     template: Annotated[
-        dict[str, Any], Meta(description="The pod of each replica, as core/v1 has it; variables are filled in.")
+        dict[str, Any], Meta(description="The pod template (core/v1) of each replica; variables are filled in.")
     ]
-    replicas: Annotated[int, Meta(ge=0, le=MOST_REPLICAS, description="How many; ranks count from 0.")] = 1
+    replicas: Annotated[int, Meta(ge=0, le=MAX_REPLICAS, description="Number of replicas; ranks count from 0.")] = 1
     restart_policy: RestartPolicy = RestartPolicy()
 
 
 class GenericJobSpec(Spec, frozen=True):
-    """What the user asks for."""
+    """The job that the user wants."""
 
     replica_specs: Annotated[
-        tuple[ReplicaSpec, ...], Meta(min_length=1, max_length=64, description="The types of replica, each once.")
+        tuple[ReplicaSpec, ...],
+        Meta(min_length=1, max_length=64, description="The replica types; each may be given once."),
     ]
     success_rules: Annotated[
         tuple[FinishRule, ...],
         Meta(
-            max_length=128, description="Any one that is fulfilled is success; without any, every replica must succeed."
+            max_length=128,
+            description="The job succeeds when one of these rules is met; without rules, when all replicas succeed.",
         ),
     ] = ()
     failure_rules: Annotated[
         tuple[FinishRule, ...],
-        Meta(max_length=128, description="Any one that is fulfilled is failure; without any, one failed replica is."),
+        Meta(
+            max_length=128,
+            description="The job fails when one of these rules is met; without rules, when one replica fails.",
+        ),
     ] = ()
     service: ServiceOption | None = None
     run_mode: RunMode | None = None
@@ -157,7 +162,7 @@ class GenericJobSpec(Spec, frozen=True):
 
 
 class JobCondition(Spec, frozen=True):
-    """One of the published conditions."""
+    """One condition of the job."""
 
     type: Annotated[str, Meta(max_length=64)]
     status: Annotated[str, Meta(max_length=16)]
@@ -167,7 +172,7 @@ class JobCondition(Spec, frozen=True):
 
 
 class ContainerStatus(Spec, frozen=True):
-    """How a container of a replica ended, or that it has not."""
+    """The state of a container of a replica, and its exit code if it has ended."""
 
     name: str = ""
     state: str = ""
@@ -184,7 +189,7 @@ class ReplicaStatus(Spec, frozen=True):
 
 
 class Task(Spec, frozen=True):
-    """The replicas of one type. `status` is the old name of `replicas`."""
+    """The replicas of one type; `status` is the old name of `replicas`."""
 
     type: str = ""
     restart_count: int = 0
@@ -193,7 +198,7 @@ class Task(Spec, frozen=True):
 
 
 class Aggregate(Spec, frozen=True, omit_defaults=False):
-    """How many replicas are in each phase; adds up to all of them."""
+    """The number of replicas in each phase; the sum is the number of all replicas."""
 
     creating: int = 0
     pending: int = 0
@@ -205,9 +210,9 @@ class Aggregate(Spec, frozen=True, omit_defaults=False):
 
 
 class GenericJobStatus(Spec, frozen=True):
-    """What the controller reports."""
+    """The status that the controller writes."""
 
-    # Any text is read: what another controller once wrote must not make the job invalid.
+    # Any text is accepted: a value from another controller must not make the job invalid.
     phase: Annotated[str, Meta(max_length=64)] = ""
     conditions: tuple[JobCondition, ...] | None = None
     tasks: tuple[Task, ...] | None = None

@@ -1,27 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PaddleJob, `batch.paddlepaddle.org/v1`: the kind as a value. `registry` lists it.
-
-`wire` has its types, `checks` what may be wrong, `policies`, `dialect` and `environment` its
-meaning, `conditions` and `status` how it speaks.
-"""
+"""PaddleJob, `batch.paddlepaddle.org/v1`, as a `Kind`."""
 
 from trainwright.kinds import gangs
-from trainwright.kinds.base import Column, Kind, ended_elsewhere, finalizers_of, key_of, owner_of, remembered
+from trainwright.kinds.base import Column, Kind, ended_elsewhere, finalizers_of, key_of, owner_of, stored_ledger
 from trainwright.kinds.paddlejob import policies
-from trainwright.kinds.paddlejob.checks import RULES, check, check_edit, scale, suspend
-from trainwright.kinds.paddlejob.conditions import worded
+from trainwright.kinds.paddlejob.checks import CEL_RULES, check, check_edit, scale, suspend
+from trainwright.kinds.paddlejob.conditions import event
 from trainwright.kinds.paddlejob.dialect import PaddleDialect
 from trainwright.kinds.paddlejob.status import STARTING, render
-from trainwright.kinds.paddlejob.wire import PaddleJob, PaddleJobStatus, roles
+from trainwright.kinds.paddlejob.wire import PaddleJob, PaddleJobStatus
 from trainwright.model.job import Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
 
-_ENDS = {"Completed": "Succeeded", "Failed": "Failed"}
+_RESULTS = {"Completed": "Succeeded", "Failed": "Failed"}
+
+
+def default(job: PaddleJob) -> PaddleJob:
+    """The job itself: the wire types have all defaults."""
+    return job
 
 
 def translate(job: PaddleJob) -> Job:
-    """The job in the one model."""
+    """The job in the internal model."""
     spec, meta = job.spec, job.metadata
     dialect = PaddleDialect(spec)
     return Job(
@@ -30,13 +31,13 @@ def translate(job: PaddleJob) -> Job:
         kind=PADDLEJOB.singular,
         owner=owner_of(PADDLEJOB, meta),
         generation=meta.generation,
-        roles=tuple(policies.role(name, one, spec, key_of(meta)) for name, one in roles(spec).items()),
+        roles=policies.roles(spec, meta),
         success=policies.success(spec),
         failure=policies.failure(spec),
         dialect=dialect,
-        lifecycle=policies.lifecycle(spec),
+        lifecycle=policies.lifecycle(spec, meta),
         gang=dialect.gang,
-        ledger=remembered(PADDLEJOB, job.status, meta),
+        ledger=stored_ledger(PADDLEJOB, job.status, meta),
         deleting=meta.deletion_timestamp is not None,
         finalizers=finalizers_of(PADDLEJOB, meta),
         remarks=_remarks(dialect),
@@ -44,18 +45,19 @@ def translate(job: PaddleJob) -> Job:
 
 
 def _remarks(dialect: PaddleDialect) -> tuple[tuple[str, str], ...]:
-    """Where a gang was asked for that cannot be one."""
-    if dialect.spec.scheduling_policy is None or not dialect.strangers:
+    """The warning for a job that asks for a gang but names a scheduler that does not schedule gangs."""
+    if dialect.spec.scheduling_policy is None or not dialect.other_schedulers:
         return ()
-    named = ", ".join(dialect.strangers)
-    return (("OtherScheduler", f"pods start one by one: a template asks for {named}, which starts no gangs"),)
+    named = ", ".join(dialect.other_schedulers)
+    message = f"pods are not scheduled as a gang: a template asks for {named}, which does not schedule gangs"
+    return (("OtherScheduler", message),)
 
 
-def past(status: PaddleJobStatus, meta: ObjectMeta) -> Ledger:
-    """A job that ended under another controller stays ended."""
-    if status.phase not in _ENDS:
+def adopted_ledger(status: PaddleJobStatus, meta: ObjectMeta) -> Ledger:
+    """The ledger of a job that another controller may have ended."""
+    if status.phase not in _RESULTS:
         return status.trainwright
-    return ended_elsewhere(_ENDS[status.phase], str(status.completion_time or ""), meta)
+    return ended_elsewhere(_RESULTS[status.phase], str(status.completion_time or ""), meta)
 
 
 PADDLEJOB = Kind(
@@ -71,21 +73,21 @@ PADDLEJOB = Kind(
         Column("Mode", "string", ".status.mode"),
         Column("Age", "date", ".metadata.creationTimestamp"),
     ),
-    default=lambda job: job,
+    default=default,
     check=check,
     check_edit=check_edit,
     translate=translate,
     render=render,
     suspend=suspend,
     scale=scale,
-    cel=RULES,
-    # It lasts for moments mostly; only a slow start is worth telling.
-    patient=(STARTING,),
-    event=worded,
+    cel=CEL_RULES,
+    # This phase is usually short; only a slow start is worth a write of its own.
+    deferrable=(STARTING,),
+    event=event,
     gangs=gangs.ALL,
-    removes=True,
-    past=past,
-    originals=("paddle-operator", "paddlejob"),
-    configures=True,
-    outlived=("finalizers.paddlepaddle.org",),
+    has_ttl=True,
+    adopted_ledger=adopted_ledger,
+    controller_names=("paddle-operator", "paddlejob"),
+    has_config_map=True,
+    obsolete_finalizers=("finalizers.paddlepaddle.org",),
 )

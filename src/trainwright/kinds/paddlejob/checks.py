@@ -1,19 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be wrong with the template of a role, beyond what holds for every pod. Called by `checks`.
+"""The checks of a PaddleJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
 
-A template may be of any shape still; what its fields must be has been said.
-
-Everything that is wrong with a PaddleJob beyond its shape, all at once. Called by `base.load` and the webhook.
-
-The original checked nothing, and manifests with words that mean nothing exist: those run as they did there, with a
-warning. Refused is what can never work.
-
-What `checks` demands of `spec`, as CEL, so that an API server refuses it too where our webhook is not installed.
-
-`crd.schema` writes the rules into the CRD; a test demands the verdict of `checks`. Pod templates are open, so what
-is wrong inside of them is not seen here.
-
-Edits that people ask for by name, as merge patches: `suspend`, `resume`, `scale`. Called by the command line.
+The original checked nothing, and manifests with unknown values exist: those run as they did there, with a warning.
+Only jobs that cannot work are refused. The CEL rules let an API server refuse a job where our webhook is not
+installed; a test compares their verdict with `check`. They cannot check pod templates, which the schema leaves open.
 """
 
 from collections.abc import Iterator
@@ -33,16 +23,16 @@ from trainwright.kinds.paddlejob.wire import (
     PaddleJob,
     PaddleJobSpec,
     ResourceSpec,
-    elastic,
     intranet,
+    is_elastic,
     main_of,
-    roles,
+    role_specs,
 )
-from trainwright.kinds.scalars import LONGEST_NAME, MOST_REPLICAS, check_name, check_replica_names, check_total, item
+from trainwright.kinds.scalars import MAX_NAME_LENGTH, MAX_REPLICAS, check_name, check_replica_names, check_total, item
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest, shown
 
-#: Written on each pod, after whatever the user says.
+#: Variables that the controller writes on each pod, after the user's own.
 WRITTEN = (
     "POD_IP",
     "PADDLE_TRAINER_ID",
@@ -52,7 +42,7 @@ WRITTEN = (
     "PADDLE_ELASTIC_JOB_ID",
     "PADDLE_ELASTIC_NP",
 )
-#: In the ConfigMap, which a pod's own variables go before.
+#: Variables in the job's ConfigMap; a pod's own variables override them.
 SHARED = (
     "PADDLE_PORT",
     "PADDLE_PSERVERS_IP_PORT_LIST",
@@ -69,8 +59,8 @@ SHARED = (
 )
 
 
-def template(body: Body, path: str, *, hosted: bool) -> Iterator[Problem]:
-    """Everything of this sort in one template."""
+def _template(body: Body, path: str, *, host_network: bool) -> Iterator[Problem]:
+    """The template may have any shape; `template` reports a wrong shape."""
     found = body.get("spec")
     spec = found if isinstance(found, dict) else {}
     listed = spec.get("containers")
@@ -78,15 +68,15 @@ def template(body: Body, path: str, *, hosted: bool) -> Iterator[Problem]:
     yield from _containers(containers, f"{path}.spec.containers")
     yield from _restart_policy(spec.get("restartPolicy"), f"{path}.spec.restartPolicy")
     if spec.get("restartPolicy") == "Always":
-        message = "Always starts containers again also after success, so the job never succeeds by itself"
+        message = "Always restarts containers also after success, so the job never succeeds"
         yield Problem(f"{path}.spec.restartPolicy", message, "OnFailure", warning=True)
-    if spec.get("hostNetwork") and not hosted:
-        message = "pods of one node share their ports then; `intranet: Host` gives each its own"
+    if spec.get("hostNetwork") and not host_network:
+        message = "pods on the same node would share ports; `intranet: Host` gives each pod its own ports"
         yield Problem(f"{path}.spec.hostNetwork", message, warning=True)
 
 
 def _restart_policy(given: Any, path: str) -> Iterator[Problem]:
-    """The pods get the word as it is, and an API server takes these alone."""
+    """The pods get the value unchanged, and an API server accepts only these values."""
     known = ("Always", "Never", "OnFailure")
     if given not in (None, "", *known):
         near = nearest(given, known) if isinstance(given, str) else ""
@@ -96,7 +86,7 @@ def _restart_policy(given: Any, path: str) -> Iterator[Problem]:
 def _containers(containers: list[Body], path: str) -> Iterator[Problem]:
     names = [str(one.get("name")) for one in containers]
     if len(containers) > 1 and CONTAINER not in names:
-        message = f"no container is called {CONTAINER!r}, so the first of them, {names[0]!r}, is told of its peers"
+        message = f"no container is called {CONTAINER!r}, so the first one, {names[0]!r}, gets the peers' addresses"
         yield Problem(path, message, CONTAINER if nearest(CONTAINER, names) else "", warning=True)
     for place, one in enumerate(containers):
         if not one.get("image"):
@@ -113,33 +103,35 @@ def _environment(env: Any, path: str) -> Iterator[Problem]:
             message = f"{name} is written by the controller, whose value comes after this one and wins"
             yield Problem(item(path, place), message, warning=True)
         elif name in SHARED:
-            message = f"{name} is in the job's ConfigMap, before which this one goes: peers are told something else"
+            message = f"{name} overrides the value in the job's ConfigMap, which the other pods use"
             yield Problem(item(path, place), message, warning=True)
 
 
-#: Bytes of one variable of a process.
-_LONGEST_VARIABLE = 131_000
-#: By field: what may not change, since pods that run were told of it.
-_FIXED = ("intranet", "withGloo")
+#: Bytes of one list of endpoints; Linux allows 131,072 for a variable together with its name.
+_MAX_LIST_BYTES = 131_000
 
 
 def check(job: PaddleJob) -> tuple[Problem, ...]:
     """All problems, in document order."""
     spec = job.spec
     names = check_name(job.metadata.name, hosts="services" if intranet(spec) == SERVICE else "hosts")
-    sizes = (*_sizes(spec), *_lists(job))
-    return (*names, *_words(spec), *sizes, *_roles(job), *_elastic(spec), *_scheduling(spec))
+    sizes = (*_sizes(spec), *_variable_sizes(job))
+    return (*names, *_unknown_values(spec), *sizes, *_roles(job), *_elastic(spec), *_scheduling(spec))
 
 
 def check_edit(stored: PaddleJob, edited: PaddleJob) -> tuple[Problem, ...]:
-    """What may not be changed once the job exists; the CRD refuses the same."""
+    """The fields that may not change once the job exists; the CRD refuses the same changes."""
     before, after = stored.spec, edited.spec
     problems = [
         Problem(f"spec.{name}", "roles cannot be added or removed after the job was created")
         for name in ROLES
-        if (name in roles(before)) != (name in roles(after))
+        if (name in role_specs(before)) != (name in role_specs(after))
     ]
-    for name, old, new in zip(_FIXED, _fixed(before), _fixed(after), strict=True):
+    # Running pods have received these two in their environment.
+    for name, old, new in (
+        ("intranet", before.intranet, after.intranet),
+        ("withGloo", before.with_gloo, after.with_gloo),
+    ):
         if old != new:
             problems.append(Problem(f"spec.{name}", "cannot be changed after the job was created"))
     if (before.elastic is UNSET) != (after.elastic is UNSET):
@@ -147,24 +139,20 @@ def check_edit(stored: PaddleJob, edited: PaddleJob) -> tuple[Problem, ...]:
     return tuple(problems)
 
 
-def _fixed(spec: PaddleJobSpec) -> tuple[Any, ...]:
-    return spec.intranet, spec.with_gloo
-
-
-def _words(spec: PaddleJobSpec) -> Iterator[Problem]:
-    """Words that mean nothing run as they do in the original, whatever was meant."""
-    word = spec.clean_pod_policy
-    if word not in ("", *CLEAN):
-        message = f"{word!r} is not known and means the same as Never; expected {', '.join(CLEAN)}"
-        yield Problem("spec.cleanPodPolicy", message, nearest(word, CLEAN), warning=True)
-    word, means = spec.intranet, intranet(spec)
-    if word not in ("", *INTRANETS):
-        known = word.lower() in (means.lower(), "hostnetwork")
+def _unknown_values(spec: PaddleJobSpec) -> Iterator[Problem]:
+    """Unknown values have the same effect as in the original."""
+    policy = spec.clean_pod_policy
+    if policy not in ("", *CLEAN):
+        message = f"{policy!r} is not known and means the same as Never; expected {', '.join(CLEAN)}"
+        yield Problem("spec.cleanPodPolicy", message, nearest(policy, CLEAN), warning=True)
+    given, means = spec.intranet, intranet(spec)
+    if given not in ("", *INTRANETS):
+        known = given.lower() in (means.lower(), "hostnetwork")
         text = f"is taken for {means}" if known else f"is not known and means the same as {means}"
-        message = f"{word!r} {text}; expected {', '.join(INTRANETS)}"
-        yield Problem("spec.intranet", message, means if known else nearest(word, INTRANETS), warning=True)
+        message = f"{given!r} {text}; expected {', '.join(INTRANETS)}"
+        yield Problem("spec.intranet", message, means if known else nearest(given, INTRANETS), warning=True)
     if spec.with_gloo is not UNSET and spec.with_gloo and (spec.ps is None or not spec.ps.replicas):
-        yield Problem("spec.withGloo", "without a parameter server there is nobody to meet at: not used", warning=True)
+        yield Problem("spec.withGloo", "has no effect: Gloo needs a parameter server", warning=True)
 
 
 def _sizes(spec: PaddleJobSpec) -> Iterator[Problem]:
@@ -172,31 +160,31 @@ def _sizes(spec: PaddleJobSpec) -> Iterator[Problem]:
         yield Problem("spec.worker", "missing; a job needs at least one worker")
     elif not spec.worker.replicas:
         yield Problem("spec.worker.replicas", "a job needs at least one worker; found 0")
-    total = sum(one.replicas for one in roles(spec).values())
+    total = sum(one.replicas for one in role_specs(spec).values())
     yield from check_total(total, "spec")
 
 
-def _lists(job: PaddleJob) -> Iterator[Problem]:
-    """Endpoints are handed over as one variable, and Linux takes only so much of one."""
+def _variable_sizes(job: PaddleJob) -> Iterator[Problem]:
+    """One variable lists the endpoints of a role, and the size of an environment variable is limited."""
     by_name = f"{job.metadata.name}-worker-9999.{job.metadata.namespace or 'default'}:36000,"
     each = len(by_name) if intranet(job.spec) == SERVICE else len("255.255.255.255:36000,")
-    for name, one in roles(job.spec).items() if not elastic(job.spec) else ():
-        if each * one.replicas > _LONGEST_VARIABLE:
-            most = _LONGEST_VARIABLE // each
-            message = f"the list of {one.replicas} endpoints may be longer than a program can be handed"
-            yield Problem(f"spec.{name}.replicas", f"{message}: {most} are safe", warning=True)
+    for name, one in role_specs(job.spec).items() if not is_elastic(job.spec) else ():
+        if each * one.replicas > _MAX_LIST_BYTES:
+            most = _MAX_LIST_BYTES // each
+            message = f"the list of {one.replicas} endpoints may be too long for an environment variable"
+            yield Problem(f"spec.{name}.replicas", f"{message}: at most {most} are safe", warning=True)
 
 
 def _roles(job: PaddleJob) -> Iterator[Problem]:
-    for name, one in roles(job.spec).items():
+    for name, one in role_specs(job.spec).items():
         path = f"spec.{name}"
-        if len(job.metadata.name) <= LONGEST_NAME:
+        if len(job.metadata.name) <= MAX_NAME_LENGTH:
             yield from check_replica_names(job.metadata.name, name, one.replicas, path)
         yield from _bounds(one, path)
         if one.template is UNSET:
             yield Problem(f"{path}.template", "missing; expected the pod of each replica")
         else:
-            yield from template(one.template, f"{path}.template", hosted=intranet(job.spec) == HOST)
+            yield from _template(one.template, f"{path}.template", host_network=intranet(job.spec) == HOST)
 
 
 def _bounds(one: ResourceSpec, path: str) -> Iterator[Problem]:
@@ -214,41 +202,45 @@ def _bounds(one: ResourceSpec, path: str) -> Iterator[Problem]:
 
 def _elastic(spec: PaddleJobSpec) -> Iterator[Problem]:
     if spec.elastic is not UNSET and spec.ps is not None:
-        message = "not used: with parameter servers everybody must know everybody; elastic jobs have workers alone"
+        message = "has no effect: an elastic job cannot have parameter servers, which must know all workers"
         yield Problem("spec.elastic", message, warning=True)
     elif spec.elastic is not UNSET and not spec.elastic:
-        yield Problem("spec.elastic", "0 means elastic as any number does; leave it out if that is meant", warning=True)
-    for name, one in roles(spec).items():
-        heeded = spec.elastic is not UNSET and name == WORKER and spec.ps is None
+        message = "0 makes the job elastic, like any other number; remove the field if that is not wanted"
+        yield Problem("spec.elastic", message, warning=True)
+    for name, one in role_specs(spec).items():
+        used = spec.elastic is not UNSET and name == WORKER and spec.ps is None
         for field, value in (("requests", one.requests), ("limits", one.limits)):
-            if value is not UNSET and not heeded:
-                message = "only the workers of an elastic job have bounds: not used"
+            if value is not UNSET and not used:
+                message = "has no effect: only the workers of an elastic job have bounds"
                 yield Problem(f"spec.{name}.{field}", message, warning=True)
 
 
 def _scheduling(spec: PaddleJobSpec) -> Iterator[Problem]:
-    policy, total = spec.scheduling_policy, sum(one.replicas for one in roles(spec).values())
-    complete = spec.worker is not None and spec.worker.replicas  # else that is what is wrong
+    policy, total = spec.scheduling_policy, sum(one.replicas for one in role_specs(spec).values())
+    complete = spec.worker is not None and spec.worker.replicas  # a job without workers has its own error
     if complete and policy is not None and policy.min_available is not UNSET and policy.min_available > total:
         message = f"{policy.min_available} is more than the job's {total} replica{'s' * (total != 1)}"
         yield Problem("spec.schedulingPolicy.minAvailable", f"{message}: the group is never admitted", warning=True)
     by_workers = spec.run_policy is not None and spec.run_policy.success_policy == "Workers"
-    if by_workers and PS not in roles(spec) and len(roles(spec)) == 1:
-        yield Problem("spec.runPolicy.successPolicy", "the job has workers alone: the same as All", warning=True)
+    if by_workers and PS not in role_specs(spec) and len(role_specs(spec)) == 1:
+        yield Problem("spec.runPolicy.successPolicy", "has no effect: the job has only workers", warning=True)
 
 
-def _given(field: str, otherwise: str) -> tuple[str, str]:
-    """A field before and after an edit, or nothing: CEL cannot step over what is missing."""
-    return tuple(f"(has({one}.{field}) ? {one}.{field} : {otherwise})" for one in ("self", "oldSelf"))  # type: ignore[return-value]
+# -- the same checks as CEL ------------------------------------------------------------------------------------------
+
+
+def _unchanged(field: str, otherwise: str) -> str:
+    """CEL: a field is the same before and after an edit; `otherwise` is its value while it is missing."""
+    return " == ".join(f"(has({one}.{field}) ? {one}.{field} : {otherwise})" for one in ("self", "oldSelf"))
 
 
 _TOTAL = " + ".join(f"(has(self.{name}) ? self.{name}.replicas : 0)" for name in ROLES)
 _ROLES = " && ".join(f"has(self.{name}) == has(oldSelf.{name})" for name in ROLES)
 
 #: (rule, message), in the order in which a server reports them.
-RULES: tuple[tuple[str, str], ...] = (
+CEL_RULES: tuple[tuple[str, str], ...] = (
     ("has(self.worker) && self.worker.replicas >= 1", "spec.worker must have at least one replica"),
-    (f"{_TOTAL} <= {MOST_REPLICAS}", f"a job may have {MOST_REPLICAS} replicas in all"),
+    (f"{_TOTAL} <= {MAX_REPLICAS}", f"a job may have {MAX_REPLICAS} replicas in all"),
     *((f"!has(self.{name}) || has(self.{name}.template)", f"spec.{name}.template is missing") for name in ROLES),
     *(
         (
@@ -259,25 +251,28 @@ RULES: tuple[tuple[str, str], ...] = (
         for name in ROLES
     ),
     (_ROLES, "roles cannot be added or removed after the job was created"),
-    (" == ".join(_given("intranet", "''")), "spec.intranet is immutable"),
-    (" == ".join(_given("withGloo", "-1")), "spec.withGloo is immutable"),
+    (_unchanged("intranet", "''"), "spec.intranet is immutable"),
+    (_unchanged("withGloo", "-1"), "spec.withGloo is immutable"),
     ("has(self.elastic) == has(oldSelf.elastic)", "spec.elastic cannot be added or removed after the job was created"),
 )
 
 
+# -- edits -----------------------------------------------------------------------------------------------------------
+
+
 def suspend(_document: Body, on: bool) -> Body:
-    """Suspend the job, or let it go on."""
+    """The merge patch that suspends or resumes a job."""
     return {"spec": {"runPolicy": {"suspend": on}}}
 
 
 def scale(document: Body, role: str, replicas: int) -> Body | Problem:
-    """Give a role that many replicas."""
+    """The merge patch that sets the replicas of a role."""
     known = [name for name in ROLES if document["spec"].get(name)]
     name = role.lower()
     if name not in known:
         return Problem("spec", f"there is no role {role!r}; the job has {', '.join(known)}", nearest(role, known))
     least = 1 if name == WORKER else 0
-    if not least <= replicas <= MOST_REPLICAS:
-        message = f"expected a whole number from {least} to {MOST_REPLICAS}, found the number {replicas}"
+    if not least <= replicas <= MAX_REPLICAS:
+        message = f"expected a whole number from {least} to {MAX_REPLICAS}, found the number {replicas}"
         return Problem(f"spec.{name}.replicas", message)
     return {"spec": {name: {"replicas": replicas}}}

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a PaddleJob says of itself: the texts of its conditions and its events. For `conditions` and the publisher.
+"""The conditions and events of a PaddleJob. The original has events, but no conditions.
 
-The conditions of a PaddleJob, which the original has none of: what holds, since when, and why. Called by `status`.
-
-Kept in one fixed order and updated in place; the transition time moves only when the status does.
+The order of the conditions is fixed. The transition time of a condition changes only when its status changes.
 """
 
 from collections.abc import Iterator
@@ -13,16 +11,16 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from trainwright.kinds.paddlejob.dialect import CONTROLLER
-from trainwright.kinds.paddlejob.wire import SERVICE, WORKER, JobCondition, elastic, intranet, mode
+from trainwright.kinds.paddlejob.wire import SERVICE, WORKER, JobCondition, PaddleJobStatus, intranet, is_elastic, mode
 from trainwright.model.cause import Cause, CauseKind, brief
-from trainwright.model.event import ChildEvent, Emit, EventReason, JobEnded, JobEvent, JobStep, Resized, plain
+from trainwright.model.event import ChildEvent, Emit, EventReason, JobEnded, JobEvent, JobStep, Resized, default_emit
 from trainwright.model.job import Job
 from trainwright.model.ledger import LONGEST_TEXT, Outcome, Phase, Reason
 from trainwright.model.plan import ReplicaState, State, Status
 from trainwright.model.rule import Result
 from trainwright.model.units import Time, rfc3339
 
-#: Why a job failed, in a word.
+#: The reason of the condition for a failed job.
 REASONS = {
     Reason.RULE: "PodFailed",
     Reason.UNREACHABLE: "PodFailed",
@@ -35,27 +33,27 @@ REASONS = {
 
 
 def ended_text(job: Job, outcome: Outcome) -> tuple[str, str]:
-    """Reason and message of an end."""
+    """Reason and message of the condition for a job that has ended."""
     if outcome.result is Result.SUCCEEDED:
         return "Completed", f"PaddleJob {job.key.name} is completed: {outcome.message}."
     failure = outcome.failure
-    said = outcome.message if failure is None else f"{failure.pod}: {failure.cause}"
+    why = outcome.message if failure is None else f"{failure.pod}: {failure.cause}"
     if failure is not None and outcome.reason is Reason.BACKOFF_LIMIT:
-        said = f"{outcome.message}; the last was of {said}"
-    return REASONS[outcome.reason], brief(f"PaddleJob {job.key.name} has failed: {said}", LONGEST_TEXT)
+        why = f"{outcome.message}; the last failure is of {why}"
+    return REASONS[outcome.reason], brief(f"PaddleJob {job.key.name} has failed: {why}", LONGEST_TEXT)
 
 
-def worded(job: Job, status: Status, event: JobEvent) -> Emit:
-    """An event under the original's name, with its words where it has some."""
-    emit = plain(event, CONTROLLER)
+def event(job: Job, status: Status, event: JobEvent) -> Emit:
+    """An event with the original's source, and with its reason and text if the original has that event."""
+    emit = default_emit(event, CONTROLLER)
     match event:
         case JobEnded(outcome):
-            word = "Failed" if event.warning else "Completed"
-            return replace(emit, reason=word, message=brief(ended_text(job, outcome)[1]))
-        case JobStep(EventReason.RUNNING) if shared := _shared(job, status):
+            reason = "Failed" if event.warning else "Completed"
+            return replace(emit, reason=reason, message=brief(ended_text(job, outcome)[1]))
+        case JobStep(EventReason.RUNNING) if shared := _shared_address_text(job, status):
             return replace(emit, message=brief(f"{emit.message} {shared}"), warning=True)
         case Resized() if any(role.size_key for role in job.roles):
-            size = next(book.size for book in status.ledger.roles if book.name == WORKER)
+            size = next(one.size for one in status.ledger.roles if one.name == WORKER)
             return replace(emit, message=f"scaled replicas to {size}")
         case ChildEvent(EventReason.REFUSED, kind, name, why):
             return replace(emit, reason="Create", message=brief(f"create failed {kind} {name}: {why}"))
@@ -65,37 +63,39 @@ def worded(job: Job, status: Status, event: JobEvent) -> Emit:
     return emit
 
 
-def _shared(job: Job, status: Status) -> str:
-    """Workers of which Paddle's launcher would take several for one, and train without a word with fewer."""
+def _shared_address_text(job: Job, status: Status) -> str:
+    """A warning if workers share an address: Paddle's launcher counts them as one and trains with fewer workers."""
     spec = getattr(job.dialect, "spec", None)
-    if spec is None or mode(spec) != "Collective" or intranet(spec) == SERVICE or elastic(spec):
+    if spec is None or mode(spec) != "Collective" or intranet(spec) == SERVICE or is_elastic(spec):
         return ""
-    group = next((role for role in status.roles if role.name == WORKER), None)
-    hosts: dict[str, str] = {}
-    for seen in group.replicas if group is not None else ():
-        address = seen.pod.status.pod_ip if seen.pod is not None else ""
-        first = hosts.setdefault(address, f"{WORKER}-{seen.index}") if address else ""
-        if first not in ("", f"{WORKER}-{seen.index}"):
+    workers = next((role.replicas for role in status.roles if role.name == WORKER), ())
+    by_address: dict[str, str] = {}
+    for replica in workers:
+        name = f"{WORKER}-{replica.index}"
+        address = replica.pod.status.pod_ip if replica.pod is not None else ""
+        first = by_address.setdefault(address, name) if address else name
+        if first != name:
             return (
-                f"But {first} and {WORKER}-{seen.index} share the address {address}: paddle.distributed.launch counts"
+                f"But {first} and {name} share the address {address}: paddle.distributed.launch counts"
                 " addresses, not workers, and trains with fewer than there are. Give each worker a node of its own"
                 " (podAntiAffinity), or use `intranet: Service`."
             )
     return ""
 
 
-RUNNING, COMPLETED, FAILED, SUSPENDED, TROUBLE = "Running", "Completed", "Failed", "Suspended", "ReplicaFailure"
-ORDER = (RUNNING, COMPLETED, FAILED, SUSPENDED, TROUBLE)
+RUNNING, COMPLETED, FAILED, SUSPENDED = "Running", "Completed", "Failed", "Suspended"
+REPLICA_FAILURE = "ReplicaFailure"
+ORDER = (RUNNING, COMPLETED, FAILED, SUSPENDED, REPLICA_FAILURE)
 _LIVE = {
-    Phase.RUNNING: (True, "Running", "All pods run, or have done their work."),
-    Phase.RESTARTING: (False, "Restarting", "Pods are being made anew."),
+    Phase.RUNNING: (True, "Running", "All pods are running or have succeeded."),
+    Phase.RESTARTING: (False, "Restarting", "Pods are being restarted."),
     Phase.SUSPENDED: (False, "Suspended", "The job is suspended."),
 }
-_WAITING = (False, "Pending", "Not all pods run yet.")
+_WAITING = (False, "Pending", "Not all pods are running yet.")
 
 
 class PaddleCondition(NamedTuple):
-    """One condition, without its time."""
+    """One condition, without its transition time."""
 
     type: str
     status: bool
@@ -103,32 +103,29 @@ class PaddleCondition(NamedTuple):
     message: str
 
 
-def conditions(
-    before: tuple[JobCondition, ...] | None, job: Job, status: Status, now: Time
-) -> tuple[JobCondition, ...]:
-    """All conditions that have something to say, each with the time since when it says so."""
-    known = {condition.type: condition for condition in before or ()}
-    said = {one.type: one for one in _said(job, status, known)}
-    return tuple(_dated(said[name], known.get(name), now) for name in ORDER if name in said)
+def conditions(old: PaddleJobStatus, job: Job, status: Status, now: Time) -> tuple[JobCondition, ...]:
+    """The conditions after this pass; `old` is the stored status."""
+    known = {condition.type: condition for condition in old.conditions or ()}
+    new = {one.type: one for one in _current(job, status, known)}
+    return tuple(_dated(new[name], known.get(name), now) for name in ORDER if name in new)
 
 
-def unapplied(before: tuple[JobCondition, ...] | None, status: Status, now: Time) -> tuple[JobCondition, ...]:
-    """What was said, and that an edit cannot be applied."""
-    known = {condition.type: condition for condition in before or ()}
-    trouble = _dated(
-        PaddleCondition(TROUBLE, True, "Invalid", brief(status.invalid, LONGEST_TEXT)), known.get(TROUBLE), now
-    )
-    return (*(one for name, one in known.items() if name != TROUBLE), trouble)
+def unapplied(old: PaddleJobStatus, status: Status, now: Time) -> tuple[JobCondition, ...]:
+    """The stored conditions, and one that an edit cannot be applied."""
+    known = {condition.type: condition for condition in old.conditions or ()}
+    new = PaddleCondition(REPLICA_FAILURE, True, "Invalid", brief(status.invalid, LONGEST_TEXT))
+    kept = (one for name, one in known.items() if name != REPLICA_FAILURE)
+    return (*kept, _dated(new, known.get(REPLICA_FAILURE), now))
 
 
-def _dated(said: PaddleCondition, before: JobCondition | None, now: Time) -> JobCondition:
-    truth = "True" if said.status else "False"
-    kept = before is not None and before.status == truth and before.last_transition_time is not UNSET
-    since = before.last_transition_time if kept and before is not None else rfc3339(now)
-    return JobCondition(said.type, truth, said.reason, said.message, since)
+def _dated(new: PaddleCondition, before: JobCondition | None, now: Time) -> JobCondition:
+    truth = "True" if new.status else "False"
+    same = before is not None and before.status == truth and before.last_transition_time is not UNSET
+    since = before.last_transition_time if same and before is not None else rfc3339(now)
+    return JobCondition(new.type, truth, new.reason, new.message, since)
 
 
-def _said(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[PaddleCondition]:
+def _current(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[PaddleCondition]:
     ledger = status.ledger
     if ledger.outcome is None:
         yield PaddleCondition(RUNNING, *_LIVE.get(ledger.phase, _WAITING))
@@ -140,34 +137,32 @@ def _said(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[
         yield PaddleCondition(SUSPENDED, True, "Suspended", "The job is suspended.")
     elif SUSPENDED in known or ledger.resumes:
         yield PaddleCondition(SUSPENDED, False, "Resumed", "The job has been resumed.")
-    yield from _trouble(job, status, known)
+    yield from _replica_failure(job, status, known)
 
 
-def _trouble(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[PaddleCondition]:
-    """The first replica in trouble; that there is none any more is said only where there was one."""
-    found = _first(job, status) if status.ledger.outcome is None else None
+def _replica_failure(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[PaddleCondition]:
+    """True for the first replica with an error; false only if there was an error before."""
+    found = _first_error(job, status) if status.ledger.outcome is None else None
     if found is not None:
-        yield PaddleCondition(TROUBLE, True, found[0], brief(found[1], LONGEST_TEXT))
-    elif TROUBLE in known:
-        yield PaddleCondition(TROUBLE, False, "Resolved", "No pod is in trouble.")
+        yield PaddleCondition(REPLICA_FAILURE, True, found[0], brief(found[1], LONGEST_TEXT))
+    elif REPLICA_FAILURE in known:
+        yield PaddleCondition(REPLICA_FAILURE, False, "Resolved", "No pod has an error.")
 
 
-def _first(job: Job, status: Status) -> tuple[str, str] | None:
+def _first_error(job: Job, status: Status) -> tuple[str, str] | None:
     for role in status.roles:
-        for seen in role.replicas if not role.calm else ():
-            if (cause := _error(seen)) is not None:
-                # Without the message of what cannot be created: it counts retries, and each would be another write.
-                text = f"cannot be created: {cause.reason}" if cause.why is CauseKind.CREATE_ERROR else str(cause)
-                return _word(cause), f"{job.key.replica_name(role.name, seen.index)}: {text}"
+        for replica in role.replicas if not role.all_running else ():
+            if (cause := _error(replica)) is not None:
+                reason, text = "PodFailed", str(cause)
+                if cause.why is CauseKind.CREATE_ERROR:
+                    # Without the message: it contains the number of retries, so every retry would cause a status write.
+                    reason, text = cause.reason, f"cannot be created: {cause.reason}"
+                return reason, f"{job.key.replica_name(role.name, replica.index)}: {text}"
     refused = [f"{name} could not be created: {why}" for name, why in status.refused.items()]
     return ("FailedCreate", refused[0]) if refused else None
 
 
-def _word(cause: Cause) -> str:
-    return cause.reason if cause.why is CauseKind.CREATE_ERROR else "PodFailed"
-
-
-def _error(seen: ReplicaState) -> Cause | None:
-    """What is wrong with a replica now; being tried again is no trouble any more."""
-    troubled = seen.state in (State.FAILED, State.LOST, State.STARTING)
-    return seen.cause if troubled and seen.cause is not None and seen.cause.why is not CauseKind.COMPLETED else None
+def _error(replica: ReplicaState) -> Cause | None:
+    """Why a replica failed or cannot start; None if it has no error or is being restarted."""
+    cause = replica.cause if replica.state in (State.FAILED, State.LOST, State.STARTING) else None
+    return cause if cause is not None and cause.why is not CauseKind.COMPLETED else None

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PaddleJob's policies in the one model: success and failure, restarts, sizes, clean-up. For `translate`."""
+"""PaddleJob's policies in the internal model: success and failure rules, restarts, sizes, clean-up."""
 
 from msgspec import UNSET
 
+from trainwright.kinds.base import key_of
 from trainwright.kinds.paddlejob.environment import PORT_BLOCK
 from trainwright.kinds.paddlejob.wire import (
     CONTAINER,
@@ -13,101 +14,106 @@ from trainwright.kinds.paddlejob.wire import (
     PaddleJobSpec,
     ResourceSpec,
     RunPolicy,
-    elastic,
     intranet,
-    roles,
+    is_elastic,
+    role_specs,
 )
-from trainwright.kinds.scalars import MOST_REPLICAS
+from trainwright.kinds.scalars import MAX_REPLICAS
 from trainwright.model.cause import CauseKind
 from trainwright.model.job import Body, CleanPods, CleanUp, Deadline, Elastic, Lifecycle, Restart, RestartScope, Role
-from trainwright.model.meta import Key
+from trainwright.model.meta import ObjectMeta
 from trainwright.model.rule import AllOf, AnyOf, Atom, Result, Rule, Which
 
-#: Paddle's own exit codes: 101 elastic restart, 102 auto-parallel relaunch.
+#: Exit codes with which Paddle asks for a restart: 101 elastic restart, 102 auto-parallel relaunch.
 RESTART_CODES = ((101, 102),)
-#: Nobody's fault, and so without limit.
+#: Causes outside the replica; their restarts do not count against the limit.
 FREE = frozenset({CauseKind.DISRUPTED, CauseKind.DELETED, CauseKind.NODE_LOST})
-#: Whatever replaces a pod gives it another address.
+#: The causes after which a pod is replaced.
 REPLACED = FREE | {CauseKind.EXIT}
-#: How often pods that ask for it by their exit code are made again, where nobody says.
-RESTARTS = 6
+#: The default of `backoffLimit`.
+DEFAULT_BACKOFF_LIMIT = 6
 _CLEAN = {
     "": CleanUp(CleanPods.ALL, CleanPods.UNFINISHED, CleanPods.UNFINISHED),
     "OnCompletion": CleanUp(CleanPods.ALL, CleanPods.UNFINISHED, CleanPods.UNFINISHED),
     "Always": CleanUp(CleanPods.ALL, CleanPods.ALL, CleanPods.ALL),
     "OnFailure": CleanUp(CleanPods.UNFINISHED, CleanPods.ALL, CleanPods.ALL),
 }
-#: Any other word keeps what has ended. What still runs goes after every end: it would hold its GPUs for ever.
+#: With any other value finished pods are kept. Running pods are always removed: they would hold their GPUs for ever.
 _KEEP = CleanUp(CleanPods.UNFINISHED, CleanPods.UNFINISHED, CleanPods.UNFINISHED)
 
 
 def success(spec: PaddleJobSpec) -> Rule:
-    """Every pod of every role, the servers included, unless only the workers are asked for."""
+    """Every pod of every role, including the servers, unless `successPolicy` is Workers."""
     by_workers = spec.run_policy is not None and spec.run_policy.success_policy == "Workers"
-    names = [WORKER] if by_workers else _some(spec)
+    names = [WORKER] if by_workers else _with_replicas(spec)
     return AllOf(tuple(Atom(name, Which.EVERY, Result.SUCCEEDED) for name in names))
 
 
 def failure(spec: PaddleJobSpec) -> Rule:
     """Any pod of any role."""
-    return AnyOf(tuple(Atom(name, Which.SOME, Result.FAILED) for name in _some(spec)))
+    return AnyOf(tuple(Atom(name, Which.SOME, Result.FAILED) for name in _with_replicas(spec)))
 
 
-def _some(spec: PaddleJobSpec) -> list[str]:
-    return [name for name, one in roles(spec).items() if one.replicas]
+def _with_replicas(spec: PaddleJobSpec) -> list[str]:
+    return [name for name, one in role_specs(spec).items() if one.replicas]
 
 
-def role(name: str, one: ResourceSpec, spec: PaddleJobSpec, job: Key) -> Role:
-    """One role of the job of that name. Where peers know addresses, one that changes takes them all along."""
-    by_name, alone = intranet(spec) == SERVICE, elastic(spec)
-    template: Body = {} if one.template is UNSET else one.template
-    scope = RestartScope.POD if by_name or alone else RestartScope.JOB
+def roles(spec: PaddleJobSpec, meta: ObjectMeta) -> tuple[Role, ...]:
+    """The roles of the job."""
+    return tuple(_role(name, one, spec, meta) for name, one in role_specs(spec).items())
+
+
+def _role(name: str, role_spec: ResourceSpec, spec: PaddleJobSpec, meta: ObjectMeta) -> Role:
+    """One role. If pods know each other by address, a new address of one of them restarts all."""
+    by_name, elastic, key = intranet(spec) == SERVICE, is_elastic(spec), key_of(meta)
+    template: Body = {} if role_spec.template is UNSET else role_spec.template
+    scope = RestartScope.POD if by_name or elastic else RestartScope.JOB
     return Role(
         name,
-        one.replicas,
+        role_spec.replicas,
         template,
         Restart(REPLACED, codes=RESTART_CODES, free=FREE, scope=scope),
-        elastic=_bounds(one) if alone and name == WORKER else None,
-        resize=None if alone else RestartScope.JOB,
+        elastic=_bounds(role_spec) if elastic and name == WORKER else None,
+        resize=None if elastic else RestartScope.JOB,
         stage=ROLES.index(name),
-        mains=_mains(template),
+        main_containers=_mains(template),
         service=by_name,
-        gate="" if alone else job.name,
-        # Where Paddle before 2.3 looks for the number of its workers while it runs.
-        size_key=f"/paddle/{job.namespace}-{job.name}/np" if alone and name == WORKER else "",
+        gate="" if elastic else key.name,
+        # Paddle before 2.3 reads the number of its workers from this key while it runs.
+        size_key=f"/paddle/{key.namespace}-{key.name}/np" if elastic and name == WORKER else "",
         ports=PORT_BLOCK,
-        hosted=intranet(spec) == HOST,
+        uses_host_ports=intranet(spec) == HOST,
     )
 
 
 def _mains(template: Body) -> frozenset[str]:
-    """Beside others, a container that is called `paddle` decides; else the pod's phase does, as in the original."""
+    """If a pod has several containers, the one called `paddle` decides; else the pod's phase, as in the original."""
     containers = (template.get("spec") or {}).get("containers") or ()
     named = len(containers) > 1 and any(one.get("name") == CONTAINER for one in containers)
     return frozenset({CONTAINER}) if named else frozenset()
 
 
-def _bounds(one: ResourceSpec) -> Elastic:
-    least = 1 if one.requests is UNSET else max(one.requests, 1)
-    most = MOST_REPLICAS if one.limits is UNSET else one.limits
+def _bounds(role_spec: ResourceSpec) -> Elastic:
+    least = 1 if role_spec.requests is UNSET else max(role_spec.requests, 1)
+    most = MAX_REPLICAS if role_spec.limits is UNSET else role_spec.limits
     return Elastic(least, max(most, least))
 
 
-def _endless(spec: PaddleJobSpec) -> bool:
-    """Whether the user wants kubelets to restart containers again and again: a template says so, or it is elastic."""
-    templates = [one.template for one in roles(spec).values() if one.template is not UNSET]
-    return elastic(spec) or any((one.get("spec") or {}).get("restartPolicy") for one in templates)
+def _restarts_in_pods(spec: PaddleJobSpec) -> bool:
+    """Whether kubelets may restart containers without limit: a template sets restartPolicy, or the job is elastic."""
+    templates = [one.template for one in role_specs(spec).values() if one.template is not UNSET]
+    return is_elastic(spec) or any((one.get("spec") or {}).get("restartPolicy") for one in templates)
 
 
-def lifecycle(spec: PaddleJobSpec) -> Lifecycle:
-    """The run policy, and what is removed at the end."""
+def lifecycle(spec: PaddleJobSpec, _meta: ObjectMeta) -> Lifecycle:
+    """The run policy and the clean-up."""
     policy = spec.run_policy or RunPolicy()
     limit, deadline, ttl = policy.backoff_limit, policy.active_deadline_seconds, policy.ttl_seconds_after_finished
     return Lifecycle(
         suspended=policy.suspend,
         clean=_CLEAN.get(spec.clean_pod_policy, _KEEP),
-        backoff_limit=RESTARTS if limit is UNSET else limit,
-        counts_in_place=limit is not UNSET or not _endless(spec),
+        backoff_limit=DEFAULT_BACKOFF_LIMIT if limit is UNSET else limit,
+        counts_in_place=limit is not UNSET or not _restarts_in_pods(spec),
         deadline=None if deadline is UNSET else Deadline(deadline),
         ttl=None if ttl is UNSET else ttl,
     )

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a PaddleJob in its own words: phase, mode, counts and pods by role, times, conditions.
-
-`core` concludes, this renders; called by the engines after every pass.
-"""
+"""The status of a PaddleJob: phase, mode, counts and pods by role, times, conditions."""
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -10,12 +7,12 @@ from msgspec.structs import replace
 
 from trainwright.kinds.paddlejob.conditions import conditions, unapplied
 from trainwright.kinds.paddlejob.wire import (
-    MOST_REFS,
+    MAX_REFS,
     PaddleJobSpec,
     PaddleJobStatus,
     PodRef,
     RoleStatus,
-    elastic,
+    is_elastic,
     mode,
 )
 from trainwright.model.child import Pod
@@ -42,37 +39,37 @@ def render(before: PaddleJobStatus | None, job: Job, status: Status, now: Time) 
     """The whole `status`."""
     outcome, old = status.ledger.outcome, before or PaddleJobStatus()
     if job.unreadable or (job.invalid and old.phase and (outcome is None or outcome.reason is not Reason.INVALID)):
-        new = replace(old, conditions=unapplied(old.conditions, status, now))
+        new = replace(old, conditions=unapplied(old, status, now))
     else:
         new = _rendered(old, job, status, now)
     body: Body = msgspec.to_builtins(new)
     if job.unreadable:
-        # What cannot be read is not ours to write over.
+        # A ledger that we cannot read must not be overwritten.
         body.pop("trainwright", None)
     return body
 
 
 def _rendered(old: PaddleJobStatus, job: Job, status: Status, now: Time) -> PaddleJobStatus:
     spec, ledger = _spec(job), status.ledger
-    counts = {group.name: _counts(group, status) for group in status.roles}
-    began = ledger.times.running
+    counts = {role.name: _counts(role, status) for role in status.roles}
+    running_since = ledger.times.running
     return PaddleJobStatus(
         phase=_phase(job, status),
         mode=mode(spec) if spec is not None else old.mode,
         ps=counts.get("ps", UNSET),
         worker=counts.get("worker", UNSET),
         heter=counts.get("heter", UNSET),
-        elastic=_elastic(status) if spec is not None and elastic(spec) else "",
-        start_time=rfc3339(began) if old.start_time is UNSET and began is not None else old.start_time,
+        elastic=_elastic_state(status) if spec is not None and is_elastic(spec) else "",
+        start_time=rfc3339(running_since) if old.start_time is UNSET and running_since is not None else old.start_time,
         completion_time=rfc3339(ledger.outcome.at) if ledger.outcome is not None else UNSET,
         observed_generation=job.generation,
-        conditions=conditions(old.conditions, job, status, now),
+        conditions=conditions(old, job, status, now),
         trainwright=ledger,
     )
 
 
 def _spec(job: Job) -> PaddleJobSpec | None:
-    """None of a job that cannot be run."""
+    """The spec; None for an invalid job."""
     return getattr(job.dialect, "spec", None)
 
 
@@ -85,26 +82,25 @@ def _phase(job: Job, status: Status) -> str:
     return PHASES[ledger.phase]
 
 
-def _elastic(status: Status) -> str:
-    """Whether as many run as there should be, since they first did."""
+def _elastic_state(status: Status) -> str:
+    """`DONE` if as many replicas run as wanted, `DOING` while their number changes, `NONE` before they first ran."""
     ledger = status.ledger
     if ledger.outcome is not None:
         return "DONE" if ledger.outcome.result is Result.SUCCEEDED else "ERROR"
     if ledger.times.running is None:
         return "NONE"
-    return "DONE" if all(role.calm for role in status.roles) else "DOING"
+    return "DONE" if all(role.all_running for role in status.roles) else "DOING"
 
 
-def _counts(group: RoleState, status: Status) -> RoleStatus | UnsetType:
-    """Nothing where there is no pod and never was one that ended."""
+def _counts(role: RoleState, status: Status) -> RoleStatus | UnsetType:
+    """The counts and pods of a role; unset while it has no pods."""
     counts = dict.fromkeys(("pending", "starting", "running", "failed", "succeeded", "unknown"), 0)
     refs: list[PodRef] = []
-    for seen in group.replicas:
-        pod = seen.pod or (seen.old if status.ledger.outcome is not None else None)
-        word = _word(seen, pod)
-        if word:
-            counts[word] += 1
-        if pod is not None and len(refs) < MOST_REFS:
+    for replica in role.replicas:
+        pod = replica.pod or (replica.old if status.ledger.outcome is not None else None)
+        if field := _count_field(replica, pod):
+            counts[field] += 1
+        if pod is not None and len(refs) < MAX_REFS:
             meta = pod.metadata
             refs.append(PodRef("Pod", meta.namespace, meta.name, meta.uid, "v1"))
     if not refs and not any(counts.values()):
@@ -112,9 +108,9 @@ def _counts(group: RoleState, status: Status) -> RoleStatus | UnsetType:
     return RoleStatus(**counts, refs=tuple(refs) or None)
 
 
-def _word(seen: ReplicaState, pod: Pod | None) -> str:
-    """How one replica is counted; one that is not there, or on its way out, is not."""
-    match seen.state:
+def _count_field(replica: ReplicaState, pod: Pod | None) -> str:
+    """The field that counts a replica; empty if its pod does not exist or is being deleted."""
+    match replica.state:
         case State.RUNNING:
             return "running"
         case State.SUCCEEDED:

@@ -1,32 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PaddleJob on the wire: every field of `batch.paddlepaddle.org/v1`, and `runPolicy`, which is ours.
+"""The wire types of a PaddleJob, its roles and its modes: every field of `batch.paddlepaddle.org/v1`, and `runPolicy`.
 
-`decode` reads manifests into these, `crd.schema` generates the CRD from them, the other modules of this package work on
-them. Words that the original never checked are plain text here too: manifests with misspelt ones exist, and must run.
-
-The words of a PaddleJob: its roles, its modes, how pods find each other. Used wherever `spec` is read.
+`runPolicy` is our addition. Fields whose values the original did not check are plain text here too: manifests with
+misspelt values exist, and must run.
 """
 
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from trainwright.kinds.scalars import Count, Seconds, Spec, Timestamp, Word, doc
+from trainwright.kinds.scalars import Count, Seconds, ShortText, Spec, Timestamp, doc
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
 
-#: Pods of a role that are listed one by one.
-MOST_REFS = 256
+#: How many pods of a role the status lists.
+MAX_REFS = 256
 SuccessPolicy = Literal["All", "Workers"]
 
 
 class SchedulingPolicy(Spec, frozen=True):
-    """How the gang's group is made; the number of pods that must start together is all of them unless it says."""
+    """How the pods are scheduled as a gang."""
 
-    min_available: Annotated[Count, doc("Pods that must start together; unset: all.")] | UnsetType = UNSET
-    queue: Annotated[Word, doc("The queue of the group.")] = ""
-    priority_class: Annotated[Word, doc("The PriorityClass of the group.")] = ""
+    min_available: Annotated[Count, doc("Number of pods that must start together; unset: all.")] | UnsetType = UNSET
+    queue: Annotated[ShortText, doc("The queue of the group.")] = ""
+    priority_class: Annotated[ShortText, doc("The PriorityClass of the group.")] = ""
     min_resources: Annotated[dict[str, int | Annotated[str, Meta(max_length=64)]], Meta(max_length=64)] | UnsetType = (
         UNSET
     )
@@ -35,36 +33,36 @@ class SchedulingPolicy(Spec, frozen=True):
 class ResourceSpec(Spec, frozen=True):
     """One role: parameter servers, workers, or heterogeneous workers."""
 
-    replicas: Annotated[Count, doc("How many; indexes count from 0.")]
-    requests: Annotated[Count, doc("The fewest that an elastic job runs with.")] | UnsetType = UNSET
-    limits: Annotated[Count, doc("The most that an elastic job runs with.")] | UnsetType = UNSET
+    replicas: Annotated[Count, doc("Number of replicas; indexes count from 0.")]
+    requests: Annotated[Count, doc("Minimum number of replicas of an elastic job.")] | UnsetType = UNSET
+    limits: Annotated[Count, doc("Maximum number of replicas of an elastic job.")] | UnsetType = UNSET
     template: (
-        Annotated[dict[str, Any], doc("The pod of each replica, as core/v1 has it; the container `paddle` trains.")]
+        Annotated[dict[str, Any], doc("The pod template (core/v1) of each replica; the container `paddle` trains.")]
         | UnsetType
     ) = UNSET
 
 
 class RunPolicy(Spec, frozen=True):
-    """What holds for the job as a whole; the original has none of it."""
+    """Policies for the job as a whole; the original has none of them."""
 
     backoff_limit: (
-        Annotated[Seconds, doc("So many restarts are made, of all roles together, those inside pods included.")]
+        Annotated[Seconds, doc("Maximum number of restarts of all roles together, including restarts inside pods.")]
         | UnsetType
     ) = UNSET
     active_deadline_seconds: (
-        Annotated[Seconds, doc("Seconds after it was accepted at which the job fails.")] | UnsetType
+        Annotated[Seconds, doc("Seconds after the job was accepted until it fails.")] | UnsetType
     ) = UNSET
     ttl_seconds_after_finished: (
-        Annotated[Seconds, doc("Seconds after its end at which the job itself is removed; unset: never.")] | UnsetType
+        Annotated[Seconds, doc("Seconds after its end until the job itself is removed; unset: never.")] | UnsetType
     ) = UNSET
-    suspend: Annotated[bool, doc("While true no pod runs; what had finished runs again afterwards.")] = False
+    suspend: Annotated[bool, doc("While true, no pod runs; finished pods run again afterwards.")] = False
     success_policy: Annotated[
-        SuccessPolicy, doc("All: every pod must succeed; Workers: the workers, and the servers are ended then.")
+        SuccessPolicy, doc("All: every pod must succeed; Workers: only the workers; the servers are then stopped.")
     ] = "All"
 
 
 class PaddleJobSpec(Spec, frozen=True):
-    """What the user asks for."""
+    """The job that the user wants."""
 
     clean_pod_policy: Annotated[
         str,
@@ -73,7 +71,7 @@ class PaddleJobSpec(Spec, frozen=True):
     scheduling_policy: SchedulingPolicy | None = None
     intranet: Annotated[
         str,
-        Meta(max_length=64, description="How pods find each other: PodIP (also where nothing is said), Service, Host."),
+        Meta(max_length=64, description="How pods find each other: PodIP (the default), Service, Host."),
     ] = ""
     with_gloo: (
         Annotated[int, Meta(ge=0, le=2, description="Gloo: 0 off, 1 workers, 2 workers and servers; unset: 1 with ps.")]
@@ -85,7 +83,11 @@ class PaddleJobSpec(Spec, frozen=True):
     elastic: (
         Annotated[
             int,
-            Meta(ge=-(2**31), le=2**31 - 1, description="Whatever the number: workers may come and go while it runs."),
+            Meta(
+                ge=-(2**31),
+                le=2**31 - 1,
+                description="Any number: the number of workers may change during the run.",
+            ),
         ]
         | UnsetType
     ) = UNSET
@@ -93,7 +95,7 @@ class PaddleJobSpec(Spec, frozen=True):
 
 
 class JobCondition(Spec, frozen=True):
-    """One condition; an addition to the original."""
+    """One condition; the original has none."""
 
     type: Annotated[str, Meta(max_length=64)]
     status: Annotated[str, Meta(max_length=16)]
@@ -103,7 +105,7 @@ class JobCondition(Spec, frozen=True):
 
 
 class PodRef(Spec, frozen=True):
-    """One pod. Its resourceVersion is not here: it would make a write of every change of a pod."""
+    """One pod. The resourceVersion is left out, because it would cause a status write for every change of a pod."""
 
     kind: str = ""
     namespace: str = ""
@@ -113,7 +115,7 @@ class PodRef(Spec, frozen=True):
 
 
 class RoleStatus(Spec, frozen=True):
-    """How many pods of a role are how, and which they are; none is not written."""
+    """The number of pods of a role in each phase, and the pods; 0 is not written."""
 
     pending: int = 0
     starting: int = 0
@@ -125,7 +127,7 @@ class RoleStatus(Spec, frozen=True):
 
 
 class PaddleJobStatus(Spec, frozen=True):
-    """What the controller reports."""
+    """The status that the controller writes."""
 
     phase: str = ""
     mode: str = ""
@@ -150,32 +152,34 @@ class PaddleJob(Struct, frozen=True, rename="camel"):
     status: PaddleJobStatus | None = None
 
 
+# -- roles and modes -------------------------------------------------------------------------------------------------
+
 PS, WORKER, HETER = "ps", "worker", "heter"
-#: In the order in which they are made, and in which everything is walked.
+#: In the order in which pods are created and counted.
 ROLES = (PS, WORKER, HETER)
-#: What Paddle calls them.
+#: The names of the roles in Paddle.
 TRAINING = {PS: "PSERVER", WORKER: "TRAINER", HETER: "HETER_TRAINER"}
 POD_IP, SERVICE, HOST = "PodIP", "Service", "Host"
 INTRANETS = (POD_IP, SERVICE, HOST)
 CLEAN = ("Always", "Never", "OnFailure", "OnCompletion")
-#: The container that trains, where one is called so; else it is the first.
+#: The name of the container that trains; without a container of that name it is the first.
 CONTAINER = "paddle"
 _BY_LOWER = {word.lower(): word for word in INTRANETS} | {"hostnetwork": HOST}
 
 
-def roles(spec: PaddleJobSpec) -> dict[str, ResourceSpec]:
-    """Those that the job has, in order."""
+def role_specs(spec: PaddleJobSpec) -> dict[str, ResourceSpec]:
+    """The roles that the job has, in the order of `ROLES`."""
     found = {PS: spec.ps, WORKER: spec.worker, HETER: spec.heter}
     return {name: one for name, one in found.items() if one is not None}
 
 
 def intranet(spec: PaddleJobSpec) -> str:
-    """How pods find each other; the design's `HostNetwork` is `Host`, and what means nothing is `PodIP`."""
+    """How pods find each other; `HostNetwork` of the design document is `Host`, and an unknown value is `PodIP`."""
     return _BY_LOWER.get(spec.intranet.lower(), POD_IP)
 
 
-def elastic(spec: PaddleJobSpec) -> bool:
-    """Workers may come and go. Only among themselves: parameter servers need to know everybody."""
+def is_elastic(spec: PaddleJobSpec) -> bool:
+    """Whether the number of workers may change. Not with parameter servers: they must know all workers."""
     return spec.elastic is not UNSET and spec.ps is None
 
 
@@ -187,12 +191,12 @@ def mode(spec: PaddleJobSpec) -> str:
 
 
 def gloo(spec: PaddleJobSpec) -> int:
-    """Who meets by Gloo: with servers the workers do, unless it is said otherwise; without servers nobody can."""
+    """The Gloo mode: 1 by default for a job with parameter servers; 0 without servers, since Gloo needs one."""
     if spec.ps is None or not spec.ps.replicas:
         return 0
     return 1 if spec.with_gloo is UNSET else spec.with_gloo
 
 
 def main_of(containers: list[Body]) -> int:
-    """Which container trains."""
+    """The index of the container that trains."""
     return next((place for place, one in enumerate(containers) if one.get("name") == CONTAINER), 0)

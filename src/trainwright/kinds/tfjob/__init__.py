@@ -1,33 +1,70 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFJob, `kubeflow.org/v1` and `v1alpha2`: the kind as a value. `registry` lists it.
+"""TFJob, `kubeflow.org/v1` and `v1alpha2`, as a `Kind`."""
 
-`wire` has its types, `checks` what may be wrong, `policies`, `dialect` and
-`environment` its meaning, `conditions` and `status` how it speaks.
-"""
+from typing import TypeVar
 
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from trainwright.kinds import gangs
-from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of, remembered
+from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of, stored_ledger
 from trainwright.kinds.tfjob import policies
-from trainwright.kinds.tfjob.checks import RULES, check, check_edit, scale, suspend
-from trainwright.kinds.tfjob.conditions import worded
+from trainwright.kinds.tfjob.checks import CEL_RULES, check, check_edit, scale, suspend
+from trainwright.kinds.tfjob.conditions import event
 from trainwright.kinds.tfjob.dialect import TFDialect
-from trainwright.kinds.tfjob.status import render, word
-from trainwright.kinds.tfjob.wire import VERSIONS, RunPolicy, TFJob, TFJobSpec, TFJobStatus, default, typed
+from trainwright.kinds.tfjob.status import phase_of, render
+from trainwright.kinds.tfjob.wire import (
+    DEFAULT_CLEAN_UP,
+    DEFAULT_RESTART,
+    VERSIONS,
+    ReplicaSpec,
+    RunPolicy,
+    TFJob,
+    TFJobSpec,
+    TFJobStatus,
+    defaults_version,
+)
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
 
-#: Who else may look after a TFJob; if it is somebody else, we do not.
-OURS = "kubeflow.org/training-operator"
+T = TypeVar("T")
+#: The value of `managedBy` for jobs that we manage; with any other value we ignore the job.
+MANAGED_BY = "kubeflow.org/training-operator"
 _OVERWRITTEN = "Restart policy in pod template will be overwritten by restart policy in replica spec"
 
 
+def default(job: TFJob) -> TFJob:
+    """Fill in the fields that the user left out; fields in their old place move to `runPolicy`."""
+    spec = job.spec
+    restart = DEFAULT_RESTART[defaults_version(spec)]
+    replicas = {key: _replica(one, restart) for key, one in spec.tf_replica_specs.items()}
+    return replace(job, spec=replace(spec, tf_replica_specs=replicas, run_policy=_run_policy(spec)))
+
+
+def _replica(spec: ReplicaSpec, restart_policy: str) -> ReplicaSpec:
+    return spec if spec.restart_policy else replace(spec, restart_policy=restart_policy)
+
+
+def _run_policy(spec: TFJobSpec) -> RunPolicy:
+    given = spec.run_policy or RunPolicy()
+    clean = _first(given.clean_pod_policy, spec.clean_pod_policy)
+    return replace(
+        given,
+        clean_pod_policy=DEFAULT_CLEAN_UP[defaults_version(spec)] if clean is UNSET else clean,
+        ttl_seconds_after_finished=_first(given.ttl_seconds_after_finished, spec.ttl_seconds_after_finished),
+        active_deadline_seconds=_first(given.active_deadline_seconds, spec.active_deadline_seconds),
+        backoff_limit=_first(given.backoff_limit, spec.backoff_limit),
+    )
+
+
+def _first(new: T | UnsetType, old: T | UnsetType) -> T | UnsetType:
+    return old if new is UNSET else new
+
+
 def translate(job: TFJob) -> Job:
-    """The job in the one model."""
+    """The job in the internal model."""
     spec, meta = job.spec, job.metadata
-    policy = spec.run_policy or RunPolicy()
     dialect = TFDialect(spec, meta)
     return Job(
         key=key_of(meta),
@@ -35,44 +72,44 @@ def translate(job: TFJob) -> Job:
         kind=TFJOB.singular,
         owner=owner_of(TFJOB, meta),
         generation=meta.generation,
-        roles=tuple(policies.role(spec, name) for name in typed(spec)),
+        roles=policies.roles(spec, meta),
         success=policies.success(spec),
         failure=policies.failure(spec),
         dialect=dialect,
-        lifecycle=policies.lifecycle(policy),
+        lifecycle=policies.lifecycle(spec, meta),
         gang=dialect.gang,
-        ledger=remembered(TFJOB, job.status, meta),
+        ledger=stored_ledger(TFJOB, job.status, meta),
         deleting=meta.deletion_timestamp is not None,
-        unmanaged=_others(policy.managed_by),
+        unmanaged=spec.run_policy is not None and _is_other(spec.run_policy.managed_by),
         remarks=_remarks(spec),
     )
 
 
 def _remarks(spec: TFJobSpec) -> tuple[tuple[str, str], ...]:
-    """What the original tells of a job although it runs it."""
-    set_there = any((one.template.get("spec") or {}).get("restartPolicy") for one in spec.tf_replica_specs.values())
-    return (("SetPodTemplateRestartPolicy", _OVERWRITTEN),) if set_there else ()
+    """The warning that the original emits if a template has a restart policy."""
+    has_policy = any((one.template.get("spec") or {}).get("restartPolicy") for one in spec.tf_replica_specs.values())
+    return (("SetPodTemplateRestartPolicy", _OVERWRITTEN),) if has_policy else ()
 
 
-def past(status: TFJobStatus, meta: ObjectMeta) -> Ledger:
-    """A job that ended under another controller stays ended."""
+def adopted_ledger(status: TFJobStatus, meta: ObjectMeta) -> Ledger:
+    """The ledger of a job that another controller may have ended."""
     ends = [one for one in status.conditions or () if one.type in ("Succeeded", "Failed") and one.status == "True"]
     if not ends:
         return status.trainwright
-    told = status.completion_time or ends[-1].last_transition_time or ""
-    return ended_elsewhere(ends[-1].type, str(told), meta)
+    ended_at = status.completion_time or ends[-1].last_transition_time or ""
+    return ended_elsewhere(ends[-1].type, str(ended_at), meta)
 
 
-def elsewhere(document: Body) -> bool:
-    """What another controller looks after is that one's to judge, too."""
+def managed_elsewhere(document: Body) -> bool:
+    """Whether `managedBy` names another controller; that one also reports errors of the manifest."""
     part: object = document
     for key in ("spec", "runPolicy", "managedBy"):
         part = part.get(key) if isinstance(part, dict) else None
-    return isinstance(part, str) and _others(part)
+    return isinstance(part, str) and _is_other(part)
 
 
-def _others(manager: str | UnsetType) -> bool:
-    return bool(manager) and manager != OURS
+def _is_other(manager: str | UnsetType) -> bool:
+    return bool(manager) and manager != MANAGED_BY
 
 
 TFJOB = Kind(
@@ -94,16 +131,16 @@ TFJOB = Kind(
     render=render,
     suspend=suspend,
     scale=scale,
-    cel=RULES,
+    cel=CEL_RULES,
     versions=VERSIONS,
-    # It is true as soon as one trains; that all of them do is stored at once.
-    patient=("Running",),
-    word=word,
-    event=worded,
+    # It becomes true when the first leading replica runs; when all replicas run, the status is stored at once.
+    deferrable=("Running",),
+    phase_of=phase_of,
+    event=event,
     gangs=gangs.ALL,
-    tells_pods=True,
-    removes=True,
-    past=past,
-    originals=("training-operator", "tf-operator", "tf-job-operator"),
-    elsewhere=elsewhere,
+    reports_pods=True,
+    has_ttl=True,
+    adopted_ledger=adopted_ledger,
+    controller_names=("training-operator", "tf-operator", "tf-job-operator"),
+    managed_elsewhere=managed_elsewhere,
 )

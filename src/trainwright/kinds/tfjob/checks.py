@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that is wrong with a TFJob beyond its shape, all at once. Called by `base.load` and the webhook.
+"""The checks of a TFJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
 
-What the original's webhook refuses, and what it lets in although it can never work: keys that mean nothing or the same,
-names that no service can have, groups that can never be admitted.
-
-What `checks` demands of `spec`, as CEL, so that an API server refuses it too where our webhook is not installed.
-
-`crd.schema` writes the rules into the CRD. They keep to plain CEL, which every server since 1.29 has; a test demands
-the verdict of `checks`. Pod templates are open, so what is wrong inside of them is not seen here.
-
-Edits that people ask for by name, as merge patches: `suspend`, `resume`, `scale`. Called by the command line.
+They refuse what the original's webhook refuses, and jobs that it accepts although they cannot work: unknown or
+duplicate types, and names that a service cannot have. The CEL rules let an API server refuse a job where our webhook
+is not installed; a test compares their verdict with `check`. They use only CEL that every server since 1.29 has, and
+cannot check pod templates, which the schema leaves open.
 """
 
 from collections.abc import Iterator
@@ -18,16 +13,16 @@ from typing import Any
 from msgspec import UNSET
 
 from trainwright.kinds.scalars import (
-    LONGEST_NAME,
-    LONGEST_VARIABLE,
-    MOST_REPLICAS,
+    MAX_NAME_LENGTH,
+    MAX_REPLICAS,
+    MAX_VARIABLE_BYTES,
     check_name,
     check_replica_names,
     check_total,
     item,
     under,
 )
-from trainwright.kinds.tfjob.policies import ALL_WORKERS, POD_POLICIES, restarts
+from trainwright.kinds.tfjob.policies import ALL_WORKERS, POD_POLICIES, restart_policy
 from trainwright.kinds.tfjob.wire import (
     CHIEFS,
     CONTAINER,
@@ -42,13 +37,13 @@ from trainwright.kinds.tfjob.wire import (
     TFJobSpec,
     canonical,
     chief_of,
-    form,
+    defaults_version,
 )
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest, shown
 
 _SPECS, _POLICY = "spec.tfReplicaSpecs", "spec.runPolicy"
-#: Fields that once stood directly under `spec`.
+#: Fields that older versions had directly under `spec`.
 _MOVED = ("clean_pod_policy", "ttl_seconds_after_finished", "active_deadline_seconds", "backoff_limit")
 
 
@@ -59,7 +54,7 @@ def check(job: TFJob) -> tuple[Problem, ...]:
         *check_name(job.metadata.name),
         *_types(spec),
         *_replicas(job),
-        *_told(job),
+        *_variable_size(job),
         *_policies(spec),
         *_moved(spec),
         *_scheduling(spec),
@@ -67,7 +62,7 @@ def check(job: TFJob) -> tuple[Problem, ...]:
 
 
 def check_edit(stored: TFJob, edited: TFJob) -> tuple[Problem, ...]:
-    """What may not be changed once the job exists; the CRD refuses the same."""
+    """The fields that may not change once the job exists; the CRD refuses the same changes."""
     before, after = (one.spec.run_policy or RunPolicy() for one in (stored, edited))
     problems = []
     if before.managed_by != after.managed_by:
@@ -98,17 +93,17 @@ def _types(spec: TFJobSpec) -> Iterator[Problem]:
 def _replicas(job: TFJob) -> Iterator[Problem]:
     for key, one in job.spec.tf_replica_specs.items():
         path, name = under(_SPECS, key), canonical(key)
-        if name is not None and len(job.metadata.name) <= LONGEST_NAME:
+        if name is not None and len(job.metadata.name) <= MAX_NAME_LENGTH:
             yield from check_replica_names(job.metadata.name, name, one.replicas, path)
         if name in CHIEFS and one.replicas > 1:
             message = f"TensorFlow knows one {name.lower()}; with {one.replicas} all of them must succeed"
             yield Problem(f"{path}.replicas", message, warning=True)
-        policy = restarts(job.spec, name) if name is not None else str(one.restart_policy)
+        policy = restart_policy(job.spec, name) if name is not None else str(one.restart_policy)
         yield from _template(one, POD_POLICIES[policy], f"{path}.template")
 
 
 def _template(one: ReplicaSpec, wanted: str, path: str) -> Iterator[Problem]:
-    """The template may be of any shape still; what its fields must be has been said."""
+    """The template may have any shape; `template` reports a wrong shape."""
     spec = one.template.get("spec")
     spec = spec if isinstance(spec, dict) else {}
     found = spec.get("containers")
@@ -139,15 +134,15 @@ def _environment(env: Any, path: str) -> Iterator[Problem]:
             yield Problem(item(path, place), message, warning=True)
 
 
-def _told(job: TFJob) -> Iterator[Problem]:
-    """`TF_CONFIG` names everybody, and a program gets only so much in one variable."""
+def _variable_size(job: TFJob) -> Iterator[Problem]:
+    """`TF_CONFIG` names every replica, and the size of an environment variable is limited."""
     stem = len(f'"{job.metadata.name}--.{job.metadata.namespace or "default"}.svc:{PORT}",')
     types = [(name, one.replicas) for key, one in job.spec.tf_replica_specs.items() if (name := canonical(key))]
     listed = [(name, count) for name, count in types if name == PS or not job.spec.enable_dynamic_worker]
     size = sum(count * (stem + len(name) + len(str(count))) for name, count in listed)
-    if size > LONGEST_VARIABLE and sum(count for _, count in types) <= MOST_REPLICAS:
+    if size > MAX_VARIABLE_BYTES and sum(count for _, count in types) <= MAX_REPLICAS:
         message = f"TF_CONFIG would have about {size} bytes to name every replica, and Linux starts no program with"
-        yield Problem(_SPECS, f"{message} a variable of more than {LONGEST_VARIABLE}", warning=True)
+        yield Problem(_SPECS, f"{message} a variable of more than {MAX_VARIABLE_BYTES}", warning=True)
 
 
 def _policies(spec: TFJobSpec) -> Iterator[Problem]:
@@ -155,30 +150,30 @@ def _policies(spec: TFJobSpec) -> Iterator[Problem]:
     if spec.success_policy not in ("", ALL_WORKERS):
         message = f"{spec.success_policy!r} is not known and means the same as nothing; expected {ALL_WORKERS} or none"
         yield Problem("spec.successPolicy", message, nearest(spec.success_policy, [ALL_WORKERS]), warning=True)
-    decides = chief_of((name, one.replicas) for name, one in types.items() if name is not None) or WORKER
-    decider = types.get(decides)
+    leading = chief_of((name, one.replicas) for name, one in types.items() if name is not None) or WORKER
+    decider = types.get(leading)
     if not any(one.replicas for one in types.values()):
-        return  # which has been said
+        return  # a job without replicas has its own error
     if None in types and (decider is None or not decider.replicas):
-        return  # the type that is not known, and which is told, may be the one
+        return  # an unknown type has its own error, and may be a misspelt chief or worker
     if decider is None or not decider.replicas:
         message = "there is neither a chief nor a worker, so the job can never succeed"
         yield Problem(_SPECS, message, warning=True)
-    elif decider.restart_policy == "Always" and form(spec) == "v1":
-        key = next(key for key in spec.tf_replica_specs if canonical(key) == decides)
-        message = f"Always restarts {decides} also after success, so the job never succeeds by itself"
+    elif decider.restart_policy == "Always" and defaults_version(spec) == "v1":
+        key = next(key for key in spec.tf_replica_specs if canonical(key) == leading)
+        message = f"Always restarts {leading} also after success, so the job never succeeds"
         yield Problem(f"{under(_SPECS, key)}.restartPolicy", message, "OnFailure", warning=True)
 
 
 def _moved(spec: TFJobSpec) -> Iterator[Problem]:
-    """Said in the old place and in the new, and not the same."""
+    """Fields that have different values in their old place and in `runPolicy`."""
     policy = spec.run_policy or RunPolicy()
     for name in _MOVED:
         old, new = getattr(spec, name), getattr(policy, name)
         if old is not UNSET and old != new:
-            word = "".join(part.title() if place else part for place, part in enumerate(name.split("_")))
-            message = f"{shown(old)} is passed over: {_POLICY}.{word} says {shown(new)}"
-            yield Problem(f"spec.{word}", message, warning=True)
+            field = "".join(part.title() if place else part for place, part in enumerate(name.split("_")))
+            message = f"{shown(old)} is ignored: {_POLICY}.{field} is {shown(new)}"
+            yield Problem(f"spec.{field}", message, warning=True)
 
 
 def _scheduling(spec: TFJobSpec) -> Iterator[Problem]:
@@ -192,17 +187,19 @@ def _scheduling(spec: TFJobSpec) -> Iterator[Problem]:
         yield Problem(f"{_POLICY}.schedulingPolicy.minAvailable", message, warning=True)
 
 
+# -- the same checks as CEL ------------------------------------------------------------------------------------------
+
 _CEL_SPECS = "self.tfReplicaSpecs"
 _SPELLINGS = {name: name.lower() for name in TYPES} | {"Evaluator": "eval(uator)?"}
 
 
 def _named(pattern: str) -> str:
-    """The keys that mean one of these types."""
+    """CEL: the keys that match the pattern in any case."""
     return f"{_CEL_SPECS}.filter(t, t.matches('^(?i)({pattern})$'))"
 
 
 def _policy(root: str, path: str, otherwise: str = "''") -> str:
-    """A field of the run policy, or nothing: CEL cannot step over what is missing."""
+    """CEL: a field of the run policy, or `otherwise` if a step of its path is missing."""
     steps = f"runPolicy.{path}".split(".")
     given = " && ".join(f"has({root}.{'.'.join(steps[: end + 1])})" for end in range(len(steps)))
     return f"({given} ? {root}.{'.'.join(steps)} : {otherwise})"
@@ -212,7 +209,7 @@ _MANAGED = " == ".join(_policy(root, "managedBy") for root in ("self", "oldSelf"
 _QUEUES = [_policy(root, "schedulingPolicy.queue") for root in ("self", "oldSelf")]
 
 #: (rule, message), in the order in which a server reports them.
-RULES: tuple[tuple[str, str], ...] = (
+CEL_RULES: tuple[tuple[str, str], ...] = (
     (
         f"{_CEL_SPECS}.all(t, t.matches('^(?i)({'|'.join(_SPELLINGS.values())})$'))",
         f"tfReplicaSpecs may only have the types {', '.join(TYPES)}",
@@ -231,20 +228,23 @@ RULES: tuple[tuple[str, str], ...] = (
 )
 
 
+# -- edits -----------------------------------------------------------------------------------------------------------
+
+
 def suspend(_document: Body, on: bool) -> Body:
-    """Suspend the job, or let it go on."""
+    """The merge patch that suspends or resumes a job."""
     return {"spec": {"runPolicy": {"suspend": on}}}
 
 
 def scale(document: Body, role: str, replicas: int) -> Body | Problem:
-    """Give a type that many replicas, under the key that the document has for it."""
+    """The merge patch that sets the replicas of a type, under the key that the document has for it."""
     path, specs = "spec.tfReplicaSpecs", document["spec"]["tfReplicaSpecs"]
     wanted = canonical(role)
     key = next((one for one in specs if wanted is not None and canonical(one) == wanted), None)
     if key is None:
         listed = ", ".join(specs)
         return Problem(path, f"there is no replica type {role!r}; the job has {listed}", nearest(role, specs))
-    if not 0 <= replicas <= MOST_REPLICAS:
-        message = f"expected a whole number from 0 to {MOST_REPLICAS}, found the number {replicas}"
+    if not 0 <= replicas <= MAX_REPLICAS:
+        message = f"expected a whole number from 0 to {MAX_REPLICAS}, found the number {replicas}"
         return Problem(f"{under(path, key)}.replicas", message)
     return {"spec": {"tfReplicaSpecs": {key: {"replicas": replicas}}}}

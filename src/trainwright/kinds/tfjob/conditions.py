@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a TFJob says of itself, word for word as the original does: for its conditions and for its events.
+"""The conditions and events of a TFJob, with exactly the texts of the original: programs match on them.
 
-Programs match on these texts; change none of them.
-
-The conditions of a TFJob, in the original's order: a list that is edited, not a table. Called by `status`.
-
-`kubectl get` prints the last one, so the order is part of the contract; `put` is the original's algorithm. Each pass
-makes the moves that lie between what is stored and what was concluded; a second pass over the same finds none left.
+`kubectl get` prints the last condition, so the order of the list is part of the contract; `put` is the original's
+algorithm. Each pass appends what changed between the stored status and the conclusion; a second pass over the same
+input changes nothing.
 """
 
 from collections.abc import Iterable
@@ -15,7 +12,7 @@ from msgspec.structs import replace
 
 from trainwright.kinds.tfjob.dialect import CONTROLLER
 from trainwright.kinds.tfjob.policies import RETRYABLE
-from trainwright.kinds.tfjob.wire import WORKER, JobCondition, chief_of
+from trainwright.kinds.tfjob.wire import WORKER, JobCondition, TFJobStatus, chief_of
 from trainwright.model.cause import CauseKind, brief
 from trainwright.model.event import (
     ChildEvent,
@@ -28,7 +25,7 @@ from trainwright.model.event import (
     PodExited,
     PodWaiting,
     Restarting,
-    plain,
+    default_emit,
     with_child_kind,
 )
 from trainwright.model.job import Job
@@ -37,123 +34,49 @@ from trainwright.model.plan import RoleState, State, Status
 from trainwright.model.rule import Result
 from trainwright.model.units import Time, rfc3339
 
-INVALID = "TFJobFailedValidation"
-_PERMANENT = range(1, RETRYABLE[0][0])
-_NOT_OURS = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
-
-
-def created_text(job: Job) -> str:
-    """The job was accepted."""
-    return f"TFJob {job.key.name} is created."
-
-
-def running_text(job: Job) -> str:
-    """Somebody trains."""
-    return f"TFJob {job.key} is running."
-
-
-def restarting_text(job: Job, role: str) -> str:
-    """A pod failed and is made anew."""
-    return f"job {job.key.name} is restarting because {role} replica(s) failed."
-
-
-def suspended_text(job: Job) -> str:
-    """Nothing runs, because somebody wants it so."""
-    return f"TFJob {job.key.name} is suspended."
-
-
-def resumed_text(job: Job) -> str:
-    """It may go on."""
-    return f"TFJob {job.key.name} is resumed."
-
-
-def succeeded_text(job: Job) -> str:
-    """The success rule is met."""
-    return f"TFJob {job.key} successfully completed."
-
-
-def failed_text(job: Job, status: Status, outcome: Outcome) -> str:
-    """Why it failed."""
-    name = job.key.name
-    match outcome.reason:
-        case Reason.BACKOFF_LIMIT:
-            return f"Job {name} has failed because it has reached the specified backoff limit"
-        case Reason.DEADLINE:
-            return f"Job {name} has failed because it was active longer than specified deadline"
-        case Reason.INVALID:
-            return brief(f"TFJob failed validation because {outcome.message}", LONGEST_TEXT)
-    failure = outcome.failure
-    if failure is None:
-        return brief(f"TFJob {job.key} has failed: {outcome.message}", LONGEST_TEXT)
-    if _said_so_itself(job, failure):
-        return f'job "{name}" is failing because "{failure.role}" replica(s) failed.'
-    count = max(1, sum(counted_text(group) for group in status.roles if group.name == failure.role))
-    return f"TFJob {job.key} has failed because {count} {failure.role} replica(s) failed."
-
-
-def _said_so_itself(job: Job, failure: Failure) -> bool:
-    """Its policy leaves the decision to the exit code, and the code says: for good."""
-    role = next((one for one in job.roles if one.name == failure.role), None)
-    asked = role is not None and role.restart.codes is not None
-    return asked and failure.cause.why is CauseKind.EXIT and failure.cause.code in _PERMANENT
-
-
-def counted_text(group: RoleState) -> int:
-    """How many replicas of a type have failed: for good, or to be made anew once their back-off is over."""
-    return sum(
-        seen.state in (State.FAILED, State.LOST) or (seen.old is not None and seen.old.status.phase == "Failed")
-        for seen in group.replicas
-    )
-
-
-def restarted_text(before: Ledger, after: Ledger) -> str:
-    """The first type of which a pod failed and is made anew in this pass; empty if there is none."""
-    known = {book.name: book.restarts for book in before.roles}
-    for book in after.roles:
-        for why, times in book.restarts.items():
-            if why not in (CauseKind.COMPLETED, CauseKind.IN_PLACE, CauseKind.DELETED) and times > known.get(
-                book.name, {}
-            ).get(why, 0):
-                return book.name
-    return ""
-
-
-def worded(job: Job, status: Status, event: JobEvent) -> Emit:
-    """An event with the original's reason and message, under the original's name."""
-    emit = plain(event, CONTROLLER)
-    match event:
-        case JobStep(moment):
-            message = {
-                EventReason.RUNNING: running_text,
-                EventReason.SUSPENDED: suspended_text,
-                EventReason.RESUMED: resumed_text,
-            }[moment](job)
-        case Restarting():
-            role = restarted_text(job.ledger, status.ledger)
-            # Without a role, nothing failed: somebody removed a pod, or it had completed.
-            message = restarting_text(job, role) if role else emit.message
-        case JobEnded(outcome):
-            message = failed_text(job, status, outcome) if event.warning else succeeded_text(job)
-            if outcome.reason is Reason.INVALID:
-                return replace(emit, message=message, reason=INVALID)
-        case ChildEvent():
-            return with_child_kind(event, CONTROLLER)
-        case PodExited():
-            return replace(emit, message=f"Pod: {job.key.namespace}.{emit.message}")
-        case PodWaiting():
-            return replace(emit, message=f"Error pod {emit.message}")
-        case Notice(EventReason.OTHER_SCHEDULER):
-            return replace(emit, reason="SetPodTemplateSchedulerName", message=_NOT_OURS)
-        case _:
-            return emit
-    return replace(emit, message=message, reason=f"TFJob{emit.moment}")
-
-
 Conditions = tuple[JobCondition, ...]
 TRUE, FALSE = "True", "False"
+#: The reason of the condition and event for an invalid job.
+INVALID = "TFJobFailedValidation"
 _FINAL = ("Failed", "Succeeded")
-#: These two exclude each other.
+#: These two types exclude each other.
 _EXCLUDES = {"Restarting": "Running", "Running": "Restarting"}
+_PERMANENT_CODES = range(1, RETRYABLE[0][0])
+_OTHER_SCHEDULER = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
+
+
+def conditions(old: TFJobStatus, job: Job, status: Status, now: Time) -> Conditions:
+    """The conditions after this pass; `old` is the stored status."""
+    known, ledger = old.conditions or (), status.ledger
+    updated = _ConditionList(known, now)
+    if not any(one.type == "Created" for one in known):
+        updated.put("Created", created_text(job))
+    if ledger.outcome is not None:
+        _end(updated, ledger.outcome, job, status)
+    elif ledger.phase is Phase.SUSPENDED:
+        if updated.holds("Running"):
+            updated.put("Running", suspended_text(job), FALSE, "TFJobSuspended")
+        updated.put("Suspended", suspended_text(job))
+    else:
+        if updated.holds("Suspended"):
+            updated.put("Suspended", resumed_text(job), FALSE, "TFJobResumed")
+        _run(updated, old.trainwright, job, status)
+    return updated.list
+
+
+class _ConditionList:
+    """The conditions while one pass changes them."""
+
+    def __init__(self, conditions: Conditions, now: Time) -> None:
+        self.list = conditions
+        self._now = rfc3339(now)
+
+    def put(self, kind: str, message: str, status: str = TRUE, reason: str = "") -> None:
+        new = JobCondition(kind, status, reason or f"TFJob{kind}", message, self._now, self._now)
+        self.list = put(self.list, new)
+
+    def holds(self, kind: str) -> bool:
+        return holds(self.list, kind)
 
 
 def put(conditions: Conditions, new: JobCondition) -> Conditions:
@@ -172,70 +95,142 @@ def put(conditions: Conditions, new: JobCondition) -> Conditions:
 
 
 def holds(conditions: Iterable[JobCondition], kind: str) -> bool:
-    """Whether that condition is there and true."""
+    """Whether that condition is present and true."""
     return any(one.type == kind and one.status == TRUE for one in conditions)
 
 
-class _Hand:
-    """Writes conditions of one pass."""
-
-    def __init__(self, conditions: Conditions, now: Time) -> None:
-        self.conditions = conditions
-        self._now = rfc3339(now)
-
-    def put(self, kind: str, message: str, status: str = TRUE, reason: str = "") -> None:
-        new = JobCondition(kind, status, reason or f"TFJob{kind}", message, self._now, self._now)
-        self.conditions = put(self.conditions, new)
-
-    def holds(self, kind: str) -> bool:
-        return holds(self.conditions, kind)
+def _run(conditions: _ConditionList, before: Ledger, job: Job, status: Status) -> None:
+    """Restarting while a failed pod exists or waits for its replacement; then Running once a leading replica runs."""
+    restarted = restarted_type(before, status.ledger)
+    if restarted:
+        conditions.put("Restarting", restarting_text(job, restarted))
+    waiting = any(role_ledger.holds for role_ledger in status.ledger.roles)
+    failing = waiting or any(failed_count(role) for role in status.roles)
+    if not (restarted or (failing and conditions.holds("Restarting"))) and _leader_runs(job, status):
+        conditions.put("Running", running_text(job))
 
 
-def updated_conditions(known: Conditions, before: Ledger, job: Job, status: Status, now: Time) -> Conditions:
-    """The conditions after this pass; `before` is the ledger that was stored with the known ones."""
-    hand = _Hand(known, now)
-    ledger = status.ledger
-    if not any(one.type == "Created" for one in known):
-        hand.put("Created", created_text(job))
-    if ledger.outcome is not None:
-        _end(hand, ledger.outcome, job, status)
-    elif ledger.phase is Phase.SUSPENDED:
-        _suspend(hand, job)
-    else:
-        if hand.holds("Suspended"):
-            hand.put("Suspended", resumed_text(job), FALSE, "TFJobResumed")
-        _live(hand, before, job, status)
-    return hand.conditions
+def _leader_runs(job: Job, status: Status) -> bool:
+    """Whether a chief runs, or a worker of a job without a chief."""
+    leading = chief_of((role.name, role.replicas) for role in job.roles) or WORKER
+    return any(role.running for role in status.roles if role.name == leading)
 
 
-def _suspend(hand: _Hand, job: Job) -> None:
-    if hand.holds("Running"):
-        hand.put("Running", suspended_text(job), FALSE, "TFJobSuspended")
-    hand.put("Suspended", suspended_text(job))
-
-
-def _live(hand: _Hand, before: Ledger, job: Job, status: Status) -> None:
-    """Restarting for as long as a failed pod is there, or waits to be made anew; then running once somebody trains."""
-    role = restarted_text(before, status.ledger)
-    if role:
-        hand.put("Restarting", restarting_text(job, role))
-    held = any(book.holds for book in status.ledger.roles)
-    failing = held or any(counted_text(group) for group in status.roles)
-    if not (role or (failing and hand.holds("Restarting"))) and _trains(job, status):
-        hand.put("Running", running_text(job))
-
-
-def _trains(job: Job, status: Status) -> bool:
-    """A chief runs, or where there is none a worker."""
-    leads = chief_of((role.name, role.replicas) for role in job.roles) or WORKER
-    return any(group.running for group in status.roles if group.name == leads)
-
-
-def _end(hand: _Hand, outcome: Outcome, job: Job, status: Status) -> None:
+def _end(conditions: _ConditionList, outcome: Outcome, job: Job, status: Status) -> None:
     if outcome.reason is Reason.EXTERNAL:
-        return  # it ended under another controller, which has said so
+        return  # the other controller that ended the job has written its conditions
     if outcome.result is Result.SUCCEEDED:
-        hand.put("Succeeded", succeeded_text(job))
+        conditions.put("Succeeded", succeeded_text(job))
     else:
         invalid = outcome.reason is Reason.INVALID
-        hand.put("Failed", failed_text(job, status, outcome), reason=INVALID if invalid else "")
+        conditions.put("Failed", failed_text(job, status, outcome), reason=INVALID if invalid else "")
+
+
+def failed_count(role: RoleState) -> int:
+    """The number of failed replicas of a type, including those whose replacement waits for its back-off."""
+    return sum(
+        replica.state in (State.FAILED, State.LOST)
+        or (replica.old is not None and replica.old.status.phase == "Failed")
+        for replica in role.replicas
+    )
+
+
+def restarted_type(before: Ledger, after: Ledger) -> str:
+    """The first type of which a failed pod is replaced in this pass; empty if there is none."""
+    known = {role_ledger.name: role_ledger.restarts for role_ledger in before.roles}
+    for role_ledger in after.roles:
+        for why, times in role_ledger.restarts.items():
+            failed = why not in (CauseKind.COMPLETED, CauseKind.IN_PLACE, CauseKind.DELETED)
+            if failed and times > known.get(role_ledger.name, {}).get(why, 0):
+                return role_ledger.name
+    return ""
+
+
+# -- texts and events ------------------------------------------------------------------------------------------------
+
+
+def created_text(job: Job) -> str:
+    """The message of Created."""
+    return f"TFJob {job.key.name} is created."
+
+
+def running_text(job: Job) -> str:
+    """The message of Running."""
+    return f"TFJob {job.key} is running."
+
+
+def restarting_text(job: Job, role: str) -> str:
+    """The message of Restarting."""
+    return f"job {job.key.name} is restarting because {role} replica(s) failed."
+
+
+def suspended_text(job: Job) -> str:
+    """The message of Suspended."""
+    return f"TFJob {job.key.name} is suspended."
+
+
+def resumed_text(job: Job) -> str:
+    """The message of Suspended after the job was resumed."""
+    return f"TFJob {job.key.name} is resumed."
+
+
+def succeeded_text(job: Job) -> str:
+    """The message of Succeeded."""
+    return f"TFJob {job.key} successfully completed."
+
+
+def failed_text(job: Job, status: Status, outcome: Outcome) -> str:
+    """The message of Failed: why the job failed."""
+    name = job.key.name
+    match outcome.reason:
+        case Reason.BACKOFF_LIMIT:
+            return f"Job {name} has failed because it has reached the specified backoff limit"
+        case Reason.DEADLINE:
+            return f"Job {name} has failed because it was active longer than specified deadline"
+        case Reason.INVALID:
+            return brief(f"TFJob failed validation because {outcome.message}", LONGEST_TEXT)
+    failure = outcome.failure
+    if failure is None:
+        return brief(f"TFJob {job.key} has failed: {outcome.message}", LONGEST_TEXT)
+    if _is_permanent(job, failure):
+        return f'job "{name}" is failing because "{failure.role}" replica(s) failed.'
+    count = max(1, sum(failed_count(role) for role in status.roles if role.name == failure.role))
+    return f"TFJob {job.key} has failed because {count} {failure.role} replica(s) failed."
+
+
+def _is_permanent(job: Job, failure: Failure) -> bool:
+    """Whether the restart policy is ExitCode and the exit code forbids a restart."""
+    role = next((one for one in job.roles if one.name == failure.role), None)
+    by_code = role is not None and role.restart.codes is not None
+    return by_code and failure.cause.why is CauseKind.EXIT and failure.cause.code in _PERMANENT_CODES
+
+
+def event(job: Job, status: Status, event: JobEvent) -> Emit:
+    """An event with the original's reason, message and source."""
+    emit = default_emit(event, CONTROLLER)
+    match event:
+        case JobStep(moment):
+            message = {
+                EventReason.RUNNING: running_text,
+                EventReason.SUSPENDED: suspended_text,
+                EventReason.RESUMED: resumed_text,
+            }[moment](job)
+        case Restarting():
+            role = restarted_type(job.ledger, status.ledger)
+            # Without a role nothing has failed: a user deleted a pod, or a pod had completed.
+            message = restarting_text(job, role) if role else emit.message
+        case JobEnded(outcome):
+            message = failed_text(job, status, outcome) if event.warning else succeeded_text(job)
+            if outcome.reason is Reason.INVALID:
+                return replace(emit, message=message, reason=INVALID)
+        case ChildEvent():
+            return with_child_kind(event, CONTROLLER)
+        case PodExited():
+            return replace(emit, message=f"Pod: {job.key.namespace}.{emit.message}")
+        case PodWaiting():
+            return replace(emit, message=f"Error pod {emit.message}")
+        case Notice(EventReason.OTHER_SCHEDULER):
+            return replace(emit, reason="SetPodTemplateSchedulerName", message=_OTHER_SCHEDULER)
+        case _:
+            return emit
+    return replace(emit, message=message, reason=f"TFJob{emit.event_reason}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a TFJob spells its pods, services and pod group. `core.render` calls it for what a plan creates."""
+"""The pods, services and pod group of a TFJob."""
 
 from collections.abc import Mapping
 
@@ -7,8 +7,8 @@ from msgspec import UNSET, Struct
 
 from trainwright.kinds import gangs
 from trainwright.kinds.tfjob import environment
-from trainwright.kinds.tfjob.policies import POD_POLICIES, restarts
-from trainwright.kinds.tfjob.wire import CONTAINER, PORT, PORT_NAME, WORKER, SchedulingPolicy, TFJobSpec, leader
+from trainwright.kinds.tfjob.policies import POD_POLICIES, restart_policy
+from trainwright.kinds.tfjob.wire import CONTAINER, PORT, PORT_NAME, WORKER, SchedulingPolicy, TFJobSpec, leading_type
 from trainwright.model.child import Observed
 from trainwright.model.job import Body, Gang, Job, Replica
 from trainwright.model.meta import ObjectMeta
@@ -16,55 +16,54 @@ from trainwright.model.site import Site
 
 PREFIX = "training.kubeflow.org"
 CONTROLLER = "tfjob-controller"
-_ENV = "TF_CONFIG"
-#: kubectl's notes to itself: the job's are not the group's.
+#: kubectl's own annotation of the job; the pod group does not get it.
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 class TFDialect(Struct, frozen=True):
-    """The dialect of one job. `spec` has its defaults filled in."""
+    """The dialect of one job. `spec` includes the defaults."""
 
     spec: TFJobSpec
     metadata: ObjectMeta
 
     @property
     def scheduling(self) -> SchedulingPolicy | None:
-        """What the job says about its gang, if it wants one."""
+        """The scheduling policy of the job, if it has one."""
         return self.spec.run_policy.scheduling_policy if self.spec.run_policy is not None else None
 
     @property
     def gang(self) -> Gang:
-        """Every job may be one where the operator is told so; one that has a policy for it is wherever it can be."""
+        """A job with a scheduling policy asks for a gang; others are gangs only if the operator's settings say so."""
         return gangs.ANY if self.scheduling is not None else gangs.ANY_UNASKED
 
     # -- pods ------------------------------------------------------------------------------------------------------
 
     def pod(self, job: Job, replica: Replica, site: Site) -> Body:
-        """The template with the port, `TF_CONFIG` and restart policy that its type has, and the original's labels."""
+        """The template with the port, `TF_CONFIG`, the restart policy of its type and the original's labels."""
         given = replica.role.template.get("metadata") or {}
         spec = dict(replica.role.template.get("spec") or {})
-        spec["restartPolicy"] = POD_POLICIES[restarts(self.spec, replica.role.name)]
+        spec["restartPolicy"] = POD_POLICIES[restart_policy(self.spec, replica.role.name)]
         spec["containers"] = self._containers(job, replica, site)
-        labels = {**(given.get("labels") or {}), **self._labels(job, replica), **self._leads(replica)}
+        labels = {**(given.get("labels") or {}), **self._labels(job, replica), **self._leader_label(replica)}
         annotations = dict(given.get("annotations") or {})
         gang = self.gang.at(site)
         if gang is not None:
-            form, wish, role = gangs.FORMS[gang.api], self._wish(job), replica.role.name.lower()
-            spec["schedulerName"] = spec.get("schedulerName") or gang.called(site)
-            labels |= form.labels(wish, role)
-            annotations |= form.annotations(wish, role)
+            scheduler, request, role = gangs.SCHEDULERS[gang.api], self._request(job), replica.role.name.lower()
+            spec["schedulerName"] = spec.get("schedulerName") or gang.scheduler_at(site)
+            labels |= scheduler.labels(request, role)
+            annotations |= scheduler.annotations(request, role)
         return {"metadata": {**given, "labels": labels, "annotations": annotations}, "spec": spec}
 
     def _containers(self, job: Job, replica: Replica, site: Site) -> list[Body]:
-        value = environment.tf_config(job, replica, site, dynamic=self.spec.enable_dynamic_worker)
+        env = environment.variables(job, self.spec, replica, site)
         containers = list((replica.role.template.get("spec") or {}).get("containers") or ())
         main = next((place for place, one in enumerate(containers) if one.get("name") == CONTAINER), None)
         if main is not None:
-            containers[main] = _trained(containers[main], value)
+            containers[main] = _with_env(_with_port(containers[main]), env)
         return containers
 
     def _labels(self, job: Job, replica: Replica) -> dict[str, str]:
-        """By which services select, and people find."""
+        """The labels by which services select pods and users find them."""
         return {
             f"{PREFIX}/operator-name": CONTROLLER,
             f"{PREFIX}/job-name": job.key.name,
@@ -72,37 +71,37 @@ class TFDialect(Struct, frozen=True):
             f"{PREFIX}/replica-index": str(replica.index),
         }
 
-    def _leads(self, replica: Replica) -> dict[str, str]:
-        """Every chief; without one, worker 0."""
-        name = leader(self.spec)
+    def _leader_label(self, replica: Replica) -> dict[str, str]:
+        """The label of every chief; without a chief, of worker 0."""
+        name = leading_type(self.spec)
         leads = replica.role.name == name and (name != WORKER or replica.index == 0)
         return {f"{PREFIX}/job-role": "master"} if leads else {}
 
     # -- services --------------------------------------------------------------------------------------------------
 
     def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the same at every site
-        """The ports of the container that trains; selected by the original's labels alone."""
+        """The ports of the container that trains; the selector has only the original's labels."""
         names = self._labels(job, replica)
-        ports = _ported(environment.container_of(replica.role.template))["ports"]
+        ports = _with_port(environment.container_of(replica.role.template))["ports"]
         return {"metadata": {"labels": names}, "spec": {"selector": names, "ports": _exposed(ports)}}
 
     # -- the gang --------------------------------------------------------------------------------------------------
 
-    def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - needs nothing seen
-        """The pod group of a live job that wants one, where there is a scheduler for it."""
+    def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - pods do not matter
+        """The pod group of an unfinished job that is a gang, if the cluster has a scheduler for it."""
         gang = self.gang.at(site)
         if gang is None or job.ledger.outcome is not None or job.lifecycle.suspended:
             return ()
-        spec = gangs.FORMS[gang.api].spec(self._wish(job))
+        spec = gangs.SCHEDULERS[gang.api].spec(self._request(job))
         annotations = {key: text for key, text in (self.metadata.annotations or {}).items() if key != _APPLIED}
         metadata: Body = {"name": job.key.name} | ({"annotations": annotations} if annotations else {})
         return ({"apiVersion": gang.api, "kind": "PodGroup", "metadata": metadata, "spec": spec},)
 
     def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:
-        """Everybody whom `TF_CONFIG` lists."""
+        """The roles that `TF_CONFIG` lists, each with its port."""
         return environment.endpoints(job)
 
-    def _wish(self, job: Job) -> gangs.GangRequest:
+    def _request(self, job: Job) -> gangs.GangRequest:
         policy = self.scheduling or SchedulingPolicy()
         members = policy.min_available
         least = sum(role.replicas for role in job.roles) if members is UNSET else members
@@ -112,21 +111,18 @@ class TFDialect(Struct, frozen=True):
             least,
             policy.queue,
             policy.priority_class,
-            gangs.total_needs(job, least) if resources is UNSET else dict(resources),
+            gangs.total_requests(job, least) if resources is UNSET else dict(resources),
             None if policy.schedule_timeout_seconds is UNSET else policy.schedule_timeout_seconds,
         )
 
 
-def _trained(container: Body, value: str | None) -> Body:
-    """The container with its port, and with the cluster it belongs to; the last entry of a name wins."""
-    container = _ported(container)
-    if value is None:
-        return container
-    return container | {"env": [*(container.get("env") or ()), {"name": _ENV, "value": value}]}
+def _with_env(container: Body, env: list[Body]) -> Body:
+    """The container with these variables after the user's own: the last entry of a name takes effect."""
+    return container | {"env": [*(container.get("env") or ()), *env]} if env else container
 
 
-def _ported(container: Body) -> Body:
-    """The container with the port that everybody expects, unless it names one itself."""
+def _with_port(container: Body) -> Body:
+    """The container with the default port, unless it has a port of that name."""
     ports = container.get("ports") or []
     if any(port.get("name") == PORT_NAME for port in ports):
         return container
@@ -134,7 +130,7 @@ def _ported(container: Body) -> Body:
 
 
 def _exposed(ports: list[Body]) -> list[Body]:
-    """Each number once, and each with a name, as services demand it of several."""
+    """Each port number once, and each with a name, as a service with several ports requires."""
     named: dict[int, str] = {}
     for port in ports:
         number, name = port["containerPort"], port.get("name") or ""

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues that a manifest names and that a local run does not have. Pure.
+"""Finds what can never work on this machine before a run starts anything.
 
-A cluster holds a job back until its queue admits it, and counts what the job uses against the queue's quota. Here
-nothing does either.
-
-What can never work on this machine, found before anything is started. `run` shows it like problems of the manifest.
-
-It looks at the pods as they will be made (a run mode may replace commands) and says where in the manifest they come
-from. What may still come right by waiting is no problem here: the scheduler and the agents say that.
+The checks use the pods as they will be created (a run mode may replace commands) and report paths in the manifest. They
+do not report what may succeed later, such as a pod that waits for resources; the scheduler and the agents report that.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,46 +17,190 @@ from trainwright.kinds.registry import find
 from trainwright.kinds.scalars import item, under
 from trainwright.kinds.template import templates
 from trainwright.local.checks import mounts
-from trainwright.local.checks.mounts import KnownObjects, of_container
+from trainwright.local.checks.mounts import KnownObjects, environment_problems
 from trainwright.local.scheduling.affinity import refusal, terms
-from trainwright.local.scheduling.cache import NodeInfo, offer
-from trainwright.local.scheduling.reasons import Asks, impossible, short
+from trainwright.local.scheduling.cache import NodeInfo, node_info
+from trainwright.local.scheduling.reasons import Requests, never_fits, shortage
 from trainwright.model.job import Body, Job, Replica, Role
 from trainwright.model.problem import Problem
 from trainwright.model.site import Site
 from trainwright.node.devices.inventory import GPU
 from trainwright.node.requests import asks, total
 
-#: Fields that name a queue: GenericJob; TFJob and PaddleJob; PaddleJob.
-_FIELDS = (
+#: Fields that name a queue, of GenericJob; of TFJob and PaddleJob; of PaddleJob.
+_QUEUE_FIELDS = (
     ("spec", "scheduler", "t9kScheduler", "queue"),
     ("spec", "runPolicy", "schedulingPolicy", "queue"),
     ("spec", "schedulingPolicy", "queue"),
 )
-#: Labels and annotations by which Kueue, Volcano and the T9k scheduler know the queue of a job or a pod.
-_NAMES = (
+#: Labels and annotations by which Kueue, Volcano and the T9k scheduler find the queue of a job or a pod.
+_QUEUE_LABELS = (
     "kueue.x-k8s.io/queue-name",
     "scheduling.volcano.sh/queue-name",
     "volcano.sh/queue-name",
     T9K_QUEUE_LABEL,
 )
-_IGNORED = "`trainwright run` ignores queues: the job starts as soon as its replicas fit, and no quota is counted"
+_QUEUE_MESSAGE = "`trainwright run` ignores queues: the job starts as soon as its replicas fit, and no quota is counted"
+_PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+_GPUS_HINT = "; `--gpus N` pretends that there are N GPUs"
+_RUN_AS_MESSAGE = "not used here: every process runs as the user who started the engine"
+
+
+class RolePods(Struct, frozen=True):
+    """The pods of one role: their spec, and the path of its template in the manifest."""
+
+    role: Role
+    path: str
+    spec: Body
+
+    @property
+    def requests(self) -> Requests:
+        """The requests of each pod."""
+        return tuple(sorted(asks(self.spec).items()))
+
+
+def check(
+    document: Body, objects: Iterable[Body], nodes: Iterable[Body], runtime: str, variables: Iterable[str] = ()
+) -> tuple[Problem, ...]:
+    """All problems of a valid job on this machine; `objects` are the Secrets, ConfigMaps and volume claims of the run.
+
+    `variables` are the names of environment variables that every container gets from the command line.
+    """
+    kind = find(str(document.get("apiVersion")), str(document.get("kind")))
+    loaded = load(kind, document) if kind is not None else None
+    if loaded is None or loaded.errors:
+        return ()
+    job, node_infos = loaded.job, [node_info(node) for node in nodes]
+    all_pods = tuple(_role_pods(job, document))
+    objects = tuple(objects)
+    known = KnownObjects(objects, job.key.namespace, frozenset(role.gate for role in job.roles if role.gate))
+    found = [*_name_conflict(job, objects), *check_queues(document), *_capacity_problems(job, all_pods, node_infos)]
+    for pods in all_pods:
+        found += _container_problems(job, pods, known, frozenset(variables))
+        found += mounts.check(pods.spec, pods.path, known, sandboxed=runtime == "sandbox")
+        found += _placement_problems(pods, node_infos)
+        found += _ignored_fields(pods)
+    return tuple(dict.fromkeys(found))
+
+
+def _name_conflict(job: Job, objects: Iterable[Body]) -> Iterator[Problem]:
+    """Report a ConfigMap with the name of the one that the job creates: pods would wait for ever for their own."""
+    gates = [role.gate for role in job.roles if role.gate]
+    for body in objects:
+        meta = body.get("metadata") or {}
+        same_namespace = (meta.get("namespace") or job.key.namespace) == job.key.namespace
+        if body.get("kind") == "ConfigMap" and same_namespace and meta.get("name") in gates:
+            message = f"the job creates a ConfigMap {job.key.name!r}, but the files have one, too: rename one of them"
+            yield Problem("metadata.name", message)
+
+
+def _role_pods(job: Job, document: Body) -> Iterator[RolePods]:
+    candidates = list(templates(document.get("spec"), "spec"))
+    for role in job.roles:
+        replica = Replica(role, 0, 0, job.key.replica_name(role.name, 0))
+        spec = job.dialect.pod(job, replica, Site())["spec"]
+        # Roles with equal templates get the paths in the order of the document.
+        path = next((path for path, template in candidates if template == role.template), "spec")
+        candidates = [one for one in candidates if one[0] != path]
+        yield RolePods(role, f"{path}.spec", spec)
+
+
+def _containers_of(pods: RolePods) -> Iterator[tuple[str, Body]]:
+    for group in ("initContainers", "containers"):
+        for index, container in enumerate(pods.spec.get(group) or ()):
+            yield item(f"{pods.path}.{group}", index), container
+
+
+def _container_problems(job: Job, pods: RolePods, known: KnownObjects, variables: frozenset[str]) -> Iterator[Problem]:
+    for path, container in _containers_of(pods):
+        if not container.get("command"):
+            message = "missing; the image is not used here, so its entrypoint is not known: name the program to run"
+            # A suspended job may get a command before it is resumed.
+            yield Problem(f"{path}.command", message, warning=job.lifecycle.suspended)
+        if container.get("restartPolicy") == "Always" and ".initContainers[" in path:
+            message = "Always is not supported here: an init container must end before the next one begins"
+            yield Problem(f"{path}.restartPolicy", message)
+        yield from environment_problems(container, path, known, variables)
+
+
+def _placement_problems(pods: RolePods, node_infos: Sequence[NodeInfo]) -> Iterator[Problem]:
+    """Report a pod that does not fit on any empty node, or that no node accepts."""
+    reason = never_fits(pods.requests, {one.name: one.total for one in node_infos})
+    if reason:
+        yield Problem(_requests_path(pods), f"can never fit: {reason}{_hint(pods.requests, reason)}")
+    required = terms(pods.spec)
+    if required.unsupported:
+        yield Problem(pods.path, f"{required.unsupported} is not supported here")
+        return
+    refusals = [refusal(required, replace(one.traits, ready=True)) for one in node_infos]
+    if refusals and all(refusals):
+        field = "nodeSelector" if pods.spec.get("nodeSelector") else "affinity" if required.affinity else "tolerations"
+        yield Problem(f"{pods.path}.{field}", f"no node here accepts such a pod: {node_infos[0].name}: {refusals[0]}")
+
+
+def _hint(requests: Requests, reason: str) -> str:
+    """The option that declares devices which this machine does not report."""
+    for name, _ in requests:
+        if "/" in name and f"{name}: " in reason:
+            return _GPUS_HINT if name == GPU else f"; `--device {name}=N` declares N of them"
+    return ""
+
+
+def _requests_path(pods: RolePods) -> str:
+    """The path of the requests, if only one container has some; else the path of the containers."""
+    paths = [path for path, container in _containers_of(pods) if container.get("resources")]
+    return f"{paths[0]}.resources" if len(paths) == 1 else f"{pods.path}.containers"
+
+
+def _capacity_problems(job: Job, all_pods: Sequence[RolePods], node_infos: Sequence[NodeInfo]) -> Iterator[Problem]:
+    """Report a gang that does not fit on all nodes together; warn if the replicas of another job cannot run at once."""
+    if not node_infos:
+        return
+    # A resource of which one pod requests more than any node has is reported for that pod.
+    names = {name for pods in all_pods for name, _ in pods.requests}
+    largest = {name: max(one.total.get(name, 0) for one in node_infos) for name in names}
+    reported = {name for pods in all_pods for name, amount in pods.requests if amount > largest[name]}
+    needs = total({one: n * pods.role.replicas for one, n in pods.requests if one not in reported} for pods in all_pods)
+    missing = shortage(tuple(sorted(needs.items())), total(one.total for one in node_infos))
+    if not missing:
+        return
+    count = sum(pods.role.replicas for pods in all_pods)
+    number = f"{count} pod{'s' * (count != 1)}"
+    if job.gang is not None and job.gang.asked:
+        yield Problem("spec", f"can never fit: gang needs {number} at once: {missing}")
+    else:
+        yield Problem("spec", f"not all {count} replicas can run at the same time: {missing}", warning=True)
+
+
+def _ignored_fields(pods: RolePods) -> Iterator[Problem]:
+    """Warn about fields that have no effect here."""
+    for path, container in _containers_of(pods):
+        for probe_name in _PROBES:
+            probe = container.get(probe_name) or {}
+            if probe and not probe.get("exec"):
+                yield Problem(
+                    f"{path}.{probe_name}", "only exec probes are run here; this one counts as passed", warning=True
+                )
+        if (container.get("securityContext") or {}).get("runAsUser") is not None:
+            yield Problem(f"{path}.securityContext.runAsUser", _RUN_AS_MESSAGE, warning=True)
+    if (pods.spec.get("securityContext") or {}).get("runAsUser") is not None:
+        yield Problem(f"{pods.path}.securityContext.runAsUser", _RUN_AS_MESSAGE, warning=True)
 
 
 def check_queues(document: Body) -> Iterator[Problem]:
-    """One warning for a job that names queues, however often it does."""
-    for path, queue in _named(document):
-        yield Problem(path, f"queue {queue!r}: {_IGNORED}", warning=True)
+    """At most one warning that queues are ignored. A cluster would start the job when its queue admits it."""
+    for path, queue in _queues(document):
+        yield Problem(path, f"queue {queue!r}: {_QUEUE_MESSAGE}", warning=True)
         return
 
 
-def _named(document: Body) -> Iterator[tuple[str, str]]:
-    for way in _FIELDS:
+def _queues(document: Body) -> Iterator[tuple[str, str]]:
+    for keys in _QUEUE_FIELDS:
         found: Any = document
-        for key in way:
+        for key in keys:
             found = found.get(key) if isinstance(found, Mapping) else None
         if found:
-            yield ".".join(way), found
+            yield ".".join(keys), found
     yield from _in_metadata(document, "metadata")
     for path, template in templates(document.get("spec"), "spec"):
         yield from _in_metadata(template, f"{path}.metadata")
@@ -71,148 +210,4 @@ def _in_metadata(body: Body, path: str) -> Iterator[tuple[str, str]]:
     meta = body.get("metadata") or {}
     for part in ("labels", "annotations"):
         given = meta.get(part) or {}
-        yield from ((under(f"{path}.{part}", name), given[name]) for name in _NAMES if given.get(name))
-
-
-_PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
-_PRETEND_GPUS = "; `--gpus N` pretends that there are GPUs"
-_AS_YOU = "not used here: every process runs as the user who started the engine"
-
-
-class RolePods(Struct, frozen=True):
-    """The pods of one role: what they will be, and where in the manifest that is written."""
-
-    role: Role
-    path: str
-    spec: Body
-
-    @property
-    def asks(self) -> Asks:
-        """What each of them takes."""
-        return tuple(sorted(asks(self.spec).items()))
-
-
-def check(
-    document: Body, objects: Iterable[Body], nodes: Iterable[Body], runtime: str, variables: Iterable[str] = ()
-) -> tuple[Problem, ...]:
-    """All problems of a valid job here; `objects` are the Secrets, ConfigMaps and claims that come with it.
-
-    `variables` are those that every container is given, whatever its manifest says.
-    """
-    kind = find(str(document.get("apiVersion")), str(document.get("kind")))
-    loaded = load(kind, document) if kind is not None else None
-    if loaded is None or loaded.errors:
-        return ()
-    job, offers = loaded.job, [offer(node) for node in nodes]
-    parts = tuple(_parts(job, document))
-    given = list(objects)
-    known = KnownObjects(given, job.key.namespace, frozenset(role.gate for role in job.roles if role.gate))
-    found = [*_namesake(job, given), *check_queues(document), *_together(job, parts, offers)]
-    for part in parts:
-        found += _containers(job, part, known, frozenset(variables))
-        found += mounts.check(part.spec, part.path, known, sandboxed=runtime == "sandbox")
-        found += _fit(part, offers)
-        found += _passed_over(part)
-    return tuple(dict.fromkeys(found))
-
-
-def _namesake(job: Job, objects: Iterable[Body]) -> Iterator[Problem]:
-    """A ConfigMap under the name that the job needs for its own: pods would wait for that one for ever."""
-    for body in objects:
-        meta = body.get("metadata") or {}
-        there = (meta.get("namespace") or job.key.namespace) == job.key.namespace
-        if body.get("kind") == "ConfigMap" and there and any(role.gate == meta.get("name") for role in job.roles):
-            message = f"the job makes a ConfigMap {job.key.name!r}, and the files have one of that name: rename either"
-            yield Problem("metadata.name", message)
-
-
-def _parts(job: Job, document: Body) -> Iterator[RolePods]:
-    places = list(templates(document.get("spec"), "spec"))
-    for role in job.roles:
-        replica = Replica(role, 0, 0, job.key.replica_name(role.name, 0))
-        spec = job.dialect.pod(job, replica, Site())["spec"]
-        # Roles with the same template have one each, in the order of the document.
-        path = next((path for path, template in places if template == role.template), "spec")
-        places = [place for place in places if place[0] != path]
-        yield RolePods(role, f"{path}.spec", spec)
-
-
-def _each(part: RolePods) -> Iterator[tuple[str, Body]]:
-    for group in ("initContainers", "containers"):
-        for index, container in enumerate(part.spec.get(group) or ()):
-            yield item(f"{part.path}.{group}", index), container
-
-
-def _containers(job: Job, part: RolePods, known: KnownObjects, variables: frozenset[str]) -> Iterator[Problem]:
-    for path, container in _each(part):
-        if not container.get("command"):
-            message = "missing; the image is not used here, so its entrypoint is not known: name the program to run"
-            # A job that begins paused may be given another command when it goes on.
-            yield Problem(f"{path}.command", message, warning=job.lifecycle.suspended)
-        if container.get("restartPolicy") == "Always" and ".initContainers[" in path:
-            message = "Always is not supported here: an init container must end before the next one begins"
-            yield Problem(f"{path}.restartPolicy", message)
-        yield from of_container(container, path, known, variables)
-
-
-def _fit(part: RolePods, offers: Sequence[NodeInfo]) -> Iterator[Problem]:
-    """A pod that no node could hold even if it were empty, or that no node may have."""
-    never = impossible(part.asks, {one.name: one.total for one in offers})
-    if never:
-        yield Problem(_asking(part), f"can never fit: {never}{_hint(part.asks, never)}")
-    wanted = terms(part.spec)
-    if wanted.unsupported:
-        yield Problem(part.path, f"{wanted.unsupported} is not supported here")
-        return
-    refusals = [refusal(wanted, replace(one.traits, ready=True)) for one in offers]
-    if refusals and all(refusals):
-        names = "nodeSelector" if part.spec.get("nodeSelector") else "affinity" if wanted.affinity else "tolerations"
-        yield Problem(f"{part.path}.{names}", f"no node here will have such a pod: {offers[0].name}: {refusals[0]}")
-
-
-def _hint(asks: Asks, never: str) -> str:
-    """How the user says that there are devices which this machine does not know of."""
-    for name, _ in asks:
-        if "/" in name and f"{name}: " in never:
-            return _PRETEND_GPUS if name == GPU else f"; `--device {name}=N` says that there are N"
-    return ""
-
-
-def _asking(part: RolePods) -> str:
-    """Where the request is written, if it is in one place."""
-    asking = [path for path, container in _each(part) if container.get("resources")]
-    return f"{asking[0]}.resources" if len(asking) == 1 else f"{part.path}.containers"
-
-
-def _together(job: Job, parts: Sequence[RolePods], offers: Sequence[NodeInfo]) -> Iterator[Problem]:
-    """A gang that all nodes together cannot hold never starts; other jobs only run in turns."""
-    if not offers:
-        return
-    # What even one pod cannot have is told of that pod alone.
-    most = {name: max(one.total.get(name, 0) for one in offers) for part in parts for name, _ in part.asks}
-    told = {name for part in parts for name, amount in part.asks if amount > most[name]}
-    needs = total({one: n * part.role.replicas for one, n in part.asks if one not in told} for part in parts)
-    lacking = short(tuple(sorted(needs.items())), total(one.total for one in offers))
-    if not lacking:
-        return
-    count = sum(part.role.replicas for part in parts)
-    pods = f"{count} pod{'s' * (count != 1)}"
-    if job.gang is not None and job.gang.asked:
-        yield Problem("spec", f"can never fit: gang needs {pods} at once: {lacking}")
-    else:
-        yield Problem("spec", f"not all {count} replicas can run at the same time: {lacking}", warning=True)
-
-
-def _passed_over(part: RolePods) -> Iterator[Problem]:
-    """What is not done here although somebody may count on it."""
-    for path, container in _each(part):
-        for word in _PROBES:
-            probe = container.get(word) or {}
-            if probe and not probe.get("exec"):
-                yield Problem(
-                    f"{path}.{word}", "only exec probes are run here; this one counts as passed", warning=True
-                )
-        if (container.get("securityContext") or {}).get("runAsUser") is not None:
-            yield Problem(f"{path}.securityContext.runAsUser", _AS_YOU, warning=True)
-    if (part.spec.get("securityContext") or {}).get("runAsUser") is not None:
-        yield Problem(f"{part.path}.securityContext.runAsUser", _AS_YOU, warning=True)
+        yield from ((under(f"{path}.{part}", name), given[name]) for name in _QUEUE_LABELS if given.get(name))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pod goes to which node. `placement` decides, purely; `scheduler` watches, asks it, and binds."""
+"""The scheduler of the embedded engine: `placement` decides which pod gets which node; `scheduler` binds the pods."""

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes a pod may go to at all: taints and tolerations, selectors, required affinity. Pure.
-
-`cache` reads the terms of a pod and the traits of a node; `placement` asks `refusal` for each pair, once a pass for
-all pods of the same terms. Room is not looked at here.
-"""
+"""Which nodes a pod may use, whatever their free resources: taints, tolerations, selectors, required affinity. Pure."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,11 +8,11 @@ from msgspec import Struct
 
 from trainwright.model.job import Body
 
-_KEEPS_OFF = frozenset({"NoSchedule", "NoExecute"})
+_REPELLING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 
 
 class Toleration(Struct, frozen=True):
-    """A taint that the pod puts up with; empty fields match all."""
+    """A taint that the pod tolerates; empty fields match all taints."""
 
     key: str = ""
     operator: str = "Equal"
@@ -25,7 +21,7 @@ class Toleration(Struct, frozen=True):
 
 
 class NodeTaint(Struct, frozen=True):
-    """A taint that keeps pods off a node."""
+    """A taint that keeps pods away from a node."""
 
     key: str
     value: str
@@ -36,7 +32,7 @@ class NodeTaint(Struct, frozen=True):
 
 
 class LabelExpression(Struct, frozen=True):
-    """One condition on a label; `metadata.name` stands for the node's name where it is a field."""
+    """One condition on a label, or on the field `metadata.name` if `field` is set."""
 
     key: str
     operator: str
@@ -45,18 +41,18 @@ class LabelExpression(Struct, frozen=True):
 
 
 class NodeTerms(Struct, frozen=True):
-    """What a pod demands of its node. Equal terms are judged once; most pods have none."""
+    """The conditions of a pod on its node. Equal terms are evaluated once per pass; most pods have none."""
 
     selector: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
-    #: Any of these, each all of its expressions.
+    #: A node must match all expressions of at least one of these terms.
     affinity: tuple[tuple[LabelExpression, ...], ...] | None = None
-    #: What it also demands and nobody here can give.
+    #: A condition that this scheduler does not support.
     unsupported: str = ""
 
 
 class NodeTraits(Struct, frozen=True):
-    """What a node says of itself, as far as terms are about it."""
+    """The properties of a node that terms can refer to."""
 
     name: str
     ready: bool = True
@@ -83,8 +79,8 @@ def terms(spec: Body) -> NodeTerms:
 
 
 def _toleration(given: Body) -> Toleration:
-    words = {key: str(given.get(key) or "") for key in ("key", "value", "effect")}
-    return Toleration(operator=given.get("operator") or "Equal", **words)
+    fields = {key: str(given.get(key) or "") for key in ("key", "value", "effect")}
+    return Toleration(operator=given.get("operator") or "Equal", **fields)
 
 
 def _expressions(term: Body) -> Iterator[LabelExpression]:
@@ -95,7 +91,7 @@ def _expressions(term: Body) -> Iterator[LabelExpression]:
 
 
 def _unsupported(spec: Body, affinity: Body) -> str:
-    """The first demand of those that need more than one look at one node."""
+    """The first condition that depends on other pods or nodes, which this scheduler does not support."""
     for kind in ("podAffinity", "podAntiAffinity"):
         if (affinity.get(kind) or {}).get("requiredDuringSchedulingIgnoredDuringExecution"):
             return f"required {kind}"
@@ -106,15 +102,15 @@ def _unsupported(spec: Body, affinity: Body) -> str:
 
 
 def ready_condition(node: Body) -> Body:
-    """What a node last said of itself; empty if it has said nothing yet."""
+    """The Ready condition of a node; empty if the node has none yet."""
     conditions = (node.get("status") or {}).get("conditions") or ()
     return next((one for one in conditions if one.get("type") == "Ready"), {})
 
 
 def traits(node: Body) -> NodeTraits:
-    """The traits of a node; one that is being deleted takes no more pods."""
+    """The traits of a node; one that is being deleted is unschedulable."""
     meta, spec = node["metadata"], node.get("spec") or {}
-    taints = [_taint(one) for one in spec.get("taints") or () if one.get("effect") in _KEEPS_OFF]
+    taints = [_taint(one) for one in spec.get("taints") or () if one.get("effect") in _REPELLING_EFFECTS]
     return NodeTraits(
         meta["name"],
         ready_condition(node).get("status") == "True",
@@ -128,19 +124,19 @@ def _taint(given: Any) -> NodeTaint:
     return NodeTaint(given.get("key") or "", given.get("value") or "", given["effect"])
 
 
-def refusal(wanted: NodeTerms, node: NodeTraits) -> str:
-    """Why the node will not have such a pod, short enough to be counted; empty if it will."""
+def refusal(pod: NodeTerms, node: NodeTraits) -> str:
+    """Why the node refuses such a pod, in a few words by which nodes can be counted; empty if it accepts the pod."""
     if not node.ready:
         return "not ready"
     if node.unschedulable:
         return "closed to new pods"
     for taint in node.taints:
-        if not any(_tolerates(one, taint) for one in wanted.tolerations):
+        if not any(_tolerates(one, taint) for one in pod.tolerations):
             return f"tainted {taint}"
-    if any(node.labels.get(key) != value for key, value in wanted.selector):
-        listed = ", ".join(f"{key}={value}" for key, value in wanted.selector)
-        return f"without the label{'s' * (len(wanted.selector) > 1)} {listed}"
-    if wanted.affinity is not None and not any(one and _all_hold(one, node) for one in wanted.affinity):
+    if any(node.labels.get(key) != value for key, value in pod.selector):
+        labels = ", ".join(f"{key}={value}" for key, value in pod.selector)
+        return f"without the label{'s' * (len(pod.selector) > 1)} {labels}"
+    if pod.affinity is not None and not any(one and _match_all(one, node) for one in pod.affinity):
         return "not what nodeAffinity asks for"
     return ""
 
@@ -153,11 +149,11 @@ def _tolerates(one: Toleration, taint: NodeTaint) -> bool:
     return one.key == taint.key and (one.operator == "Exists" or one.value == taint.value)
 
 
-def _all_hold(expressions: tuple[LabelExpression, ...], node: NodeTraits) -> bool:
-    return all(_holds(one, node.name if one.field else node.labels.get(one.key)) for one in expressions)
+def _match_all(expressions: tuple[LabelExpression, ...], node: NodeTraits) -> bool:
+    return all(_matches(one, node.name if one.field else node.labels.get(one.key)) for one in expressions)
 
 
-def _holds(one: LabelExpression, found: str | None) -> bool:
+def _matches(one: LabelExpression, found: str | None) -> bool:
     match one.operator:
         case "In":
             return found is not None and found in one.values
@@ -168,14 +164,14 @@ def _holds(one: LabelExpression, found: str | None) -> bool:
         case "DoesNotExist":
             return found is None
         case "Gt" | "Lt":
-            return _compares(one, found)
+            return _compare(one, found)
         case _:
             return False
 
 
-def _compares(one: LabelExpression, found: str | None) -> bool:
+def _compare(one: LabelExpression, found: str | None) -> bool:
     try:
-        here, there = int(found or ""), int(one.values[0])
+        value, limit = int(found or ""), int(one.values[0])
     except (ValueError, IndexError):
         return False
-    return here > there if one.operator == "Gt" else here < there
+    return value > limit if one.operator == "Gt" else value < limit

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods, nodes and pod groups as `placement` sees them: read once when they change, not once a pass. Pure.
+"""Pods, nodes and pod groups as the scheduler sees them, updated by each event. Pure.
 
-`scheduler` makes them from what it watches and keeps the `Tally` of what is taken; `preflight` makes them from a file.
-
-The scheduler's picture of pods, nodes and groups, brought up to date by each event. `scheduler` reads and feeds it.
-
-Totals are kept, not counted anew: an event costs the same whether ten pods are bound or ten thousand. An event that is
-older than what is known, or tells it again, changes nothing, so answers to our own writes may enter at once.
+The totals are updated, not computed again, so an event costs the same with ten bound pods or ten thousand. An event
+with a version that is not newer changes nothing; the answers to the scheduler's own writes can therefore be applied at
+once.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,29 +17,29 @@ from trainwright.model.meta import Key
 from trainwright.node.devices.inventory import LeasedDevices
 from trainwright.node.requests import Amounts, amounts, asks
 
-#: Not metered where a node does not say how much it has: 2^63 bytes are always there.
+#: Used for resources that a node does not report: 2^63 bytes, in thousandths of a byte, are always enough.
 _UNMETERED = {"ephemeral-storage": 2**63 * 1000}
-_FINISHED = ("Succeeded", "Failed")
+_ENDED_PHASES = ("Succeeded", "Failed")
 
 
 class PodInfo(Struct, frozen=True):
-    """A pod: who it is, when its turn comes, what it asks for."""
+    """A pod: its identity, its order in the queue, and the resources that it requests."""
 
     key: Key
     uid: str
-    asks: tuple[tuple[str, int], ...]
+    requests: tuple[tuple[str, int], ...]
     terms: NodeTerms
-    #: What it waits for before it may be placed at all.
+    #: The names of its scheduling gates; it is not placed before they are removed.
     gates: str = ""
     priority: int | None = None
     created: str = ""
     group: Key | None = None
-    #: It said that it is one of a gang, whether or not the group is there.
+    #: It is a member of a gang, even if the group does not exist.
     ganged: bool = False
 
 
 class NodeInfo(Struct, frozen=True):
-    """A node: what it has in all, and what it is like."""
+    """A node: its total resources, and the traits that a pod can select."""
 
     traits: NodeTraits
     total: Amounts
@@ -54,51 +51,51 @@ class NodeInfo(Struct, frozen=True):
 
 
 class GroupInfo(Struct, frozen=True):
-    """A pod group: how many are placed together at least, and how soon."""
+    """A pod group: the least number of pods to place together, and their priority."""
 
-    least: int
+    min_members: int
     priority: int = 0
 
 
-#: By node and resource name.
+#: The devices that other runs have leased, by node and resource name.
 Leased = Mapping[str, Mapping[str, LeasedDevices]]
 
 
 class NodeUsage:
-    """What is taken on each node, and who of each gang is there already. Kept up to date, not counted anew."""
+    """The resources that pods use on each node, and the members of each gang that have a node or have succeeded."""
 
     def __init__(self) -> None:
         self.used: dict[str, Amounts] = {}
         self.members: dict[Key, set[str]] = {}
 
-    def take(self, claim: PodInfo, node: str) -> None:
-        """The pod has its place."""
+    def take(self, pod: PodInfo, node: str) -> None:
+        """Add the requests of a pod to its node."""
         used = self.used.setdefault(node, {})
-        for name, amount in claim.asks:
+        for name, amount in pod.requests:
             used[name] = used.get(name, 0) + amount
 
-    def release(self, claim: PodInfo, node: str) -> None:
-        """The pod's place is free again."""
+    def release(self, pod: PodInfo, node: str) -> None:
+        """Subtract the requests of a pod from its node."""
         used = self.used[node]
-        for name, amount in claim.asks:
+        for name, amount in pod.requests:
             used[name] -= amount
 
-    def join(self, claim: PodInfo) -> None:
-        """A member of a gang is there: it has its place, or has done its work."""
-        if claim.group is not None:
-            self.members.setdefault(claim.group, set()).add(claim.key.name)
+    def join(self, pod: PodInfo) -> None:
+        """Count a member of a gang."""
+        if pod.group is not None:
+            self.members.setdefault(pod.group, set()).add(pod.key.name)
 
-    def leave(self, claim: PodInfo) -> None:
-        """It is there no more."""
-        if claim.group is not None:
-            members = self.members.get(claim.group, set())
-            members.discard(claim.key.name)
+    def leave(self, pod: PodInfo) -> None:
+        """Do not count a member of a gang any longer."""
+        if pod.group is not None:
+            members = self.members.get(pod.group, set())
+            members.discard(pod.key.name)
             if not members:
-                self.members.pop(claim.group, None)
+                self.members.pop(pod.group, None)
 
 
-def claim(pod: Body) -> PodInfo:
-    """A pod as placement sees it."""
+def pod_info(pod: Body) -> PodInfo:
+    """The scheduler's view of a pod."""
     meta, spec = pod["metadata"], pod.get("spec") or {}
     namespace = meta.get("namespace", "")
     group = (meta.get("labels") or {}).get(gangs.T9K_GROUP_LABEL)
@@ -112,185 +109,181 @@ def claim(pod: Body) -> PodInfo:
         spec.get("priority"),
         meta.get("creationTimestamp") or "",
         Key(namespace, group) if group else None,
-        # Never placed without its group, even if that is made after it.
+        # A group may be created after its pods: such a pod waits for it.
         bool(group) and spec.get("schedulerName") == gangs.T9K.scheduler,
     )
 
 
-def offer(node: Body) -> NodeInfo:
-    """A node as placement sees it."""
+def node_info(node: Body) -> NodeInfo:
+    """The scheduler's view of a node."""
     status = node.get("status") or {}
     return NodeInfo(traits(node), _UNMETERED | amounts(status.get("allocatable") or status.get("capacity")))
 
 
-def group(body: Body) -> GroupInfo:
-    """A pod group as placement sees it."""
+def group_info(body: Body) -> GroupInfo:
+    """The scheduler's view of a pod group."""
     spec = body.get("spec") or {}
     return GroupInfo(spec.get("minMember") or 1, spec.get("priority") or 0)
 
 
 def finished(pod: Body) -> bool:
-    """The pod has ended and needs its place no more."""
-    return (pod.get("status") or {}).get("phase") in _FINISHED
+    """Whether the pod has ended and uses no resources."""
+    return (pod.get("status") or {}).get("phase") in _ENDED_PHASES
 
 
-def going(pod: Body) -> bool:
-    """The pod is being deleted."""
+def terminating(pod: Body) -> bool:
+    """Whether the pod is being deleted."""
     return pod["metadata"].get("deletionTimestamp") is not None
 
 
-class PlacedPod(Struct, frozen=True):
-    """A pod as it was last seen, and what it stands for in the totals."""
+class CachedPod(Struct, frozen=True):
+    """The last known state of a pod, and whether the totals include it."""
 
     body: Body
-    claim: PodInfo
+    info: PodInfo
     version: int
-    #: Where it is, or nothing.
+    #: Its node, or empty.
     node: str
-    #: It takes up room there.
-    holds: bool
-    #: It is one of its gang.
-    counts: bool
+    #: The resources of the node include its requests.
+    uses_node: bool
+    #: It counts as a member of its gang.
+    in_gang: bool
 
 
 class SchedulerCache:
-    """What there is to place, and where."""
+    """The pods to place, the nodes, the groups, and the resources in use."""
 
     def __init__(self) -> None:
         self.pending: dict[Key, PodInfo] = {}
-        self.offers: dict[str, NodeInfo] = {}
+        self.nodes: dict[str, NodeInfo] = {}
         self.groups: dict[Key, GroupInfo] = {}
-        self.tally = NodeUsage()
-        self.nodes: dict[str, Body] = {}
-        #: Counts what may lead to another decision: pods to place, room that became free, other nodes or groups.
-        self.news = 0
-        self._seats: dict[Key, PlacedPod] = {}
+        self.usage = NodeUsage()
+        #: Counts the changes that can lead to another decision: new pods, freed resources, changed nodes or groups.
+        self.revision = 0
+        self._pods: dict[Key, CachedPod] = {}
 
-    def seat(self, key: Key) -> PlacedPod | None:
-        """A pod as it was last seen."""
-        return self._seats.get(key)
+    def cached(self, key: Key) -> CachedPod | None:
+        """The last known state of a pod."""
+        return self._pods.get(key)
 
-    def bound(self) -> list[PlacedPod]:
-        """The pods that take up room on a node."""
-        return [seat for seat in self._seats.values() if seat.holds]
+    def bound(self) -> list[CachedPod]:
+        """The pods that use resources of a node."""
+        return [cached for cached in self._pods.values() if cached.uses_node]
 
     # -- pods -----------------------------------------------------------------------------------------------------
 
-    def pod(self, body: Body) -> None:
-        """A pod is new, or has changed."""
+    def update_pod(self, body: Body) -> None:
+        """Add a pod, or replace it if the version is newer."""
         key, version = _key(body), int(body["metadata"].get("resourceVersion") or 0)
-        before = self._seats.get(key)
-        if before is not None and before.claim.uid != body["metadata"]["uid"]:
-            self._clear(key, before)
+        before = self._pods.get(key)
+        if before is not None and before.info.uid != body["metadata"]["uid"]:
+            self._remove(key, before)
             before = None
         if before is not None and version <= before.version:
             return
         spec = body["spec"]
         node = spec.get("nodeName") or ""
-        # What a pod asks for is fixed; only before it has a node may its gates still change.
-        known = before.claim if before is not None and (node or before.body["spec"] is spec) else claim(body)
-        over, leaves = finished(body), going(body)
+        # The requests of a pod never change; its gates can change only before it has a node.
+        known = before.info if before is not None and (node or before.body["spec"] is spec) else pod_info(body)
+        ended, deleted = finished(body), terminating(body)
         self._replace(
-            key, before, PlacedPod(body, known, version, node, bool(node) and not over, bool(node) and not leaves)
+            key, before, CachedPod(body, known, version, node, bool(node) and not ended, bool(node) and not deleted)
         )
-        if node or over or leaves:
+        if node or ended or deleted:
             self.pending.pop(key, None)
         elif self.pending.get(key) is not known:
             self.pending[key] = known
-            self.news += 1
+            self.revision += 1
 
-    def _replace(self, key: Key, before: PlacedPod | None, after: PlacedPod) -> None:
-        held = before is not None and before.holds
-        if before is not None and held and not (after.holds and after.node == before.node):
-            self.tally.release(before.claim, before.node)
-            self.news += 1
-            held = False
-        if after.holds and not held:
-            self.tally.take(after.claim, after.node)
-        counted = before is not None and before.counts
-        if after.counts != counted:
-            (self.tally.join if after.counts else self.tally.leave)(after.claim)
-        self._seats[key] = after
+    def _replace(self, key: Key, before: CachedPod | None, after: CachedPod) -> None:
+        counted_on_node = before is not None and before.uses_node
+        if before is not None and counted_on_node and not (after.uses_node and after.node == before.node):
+            self.usage.release(before.info, before.node)
+            self.revision += 1
+            counted_on_node = False
+        if after.uses_node and not counted_on_node:
+            self.usage.take(after.info, after.node)
+        counted_in_gang = before is not None and before.in_gang
+        if after.in_gang != counted_in_gang:
+            (self.usage.join if after.in_gang else self.usage.leave)(after.info)
+        self._pods[key] = after
 
-    def pod_gone(self, body: Body) -> None:
-        """A pod is no more."""
+    def remove_pod(self, body: Body) -> None:
+        """Remove a deleted pod."""
         key = _key(body)
-        before = self._seats.get(key)
-        if before is None or before.claim.uid != body["metadata"]["uid"]:
+        before = self._pods.get(key)
+        if before is None or before.info.uid != body["metadata"]["uid"]:
             return
-        # A member that has done its work is not made again: the gang must not wait for it for ever.
-        done = (body.get("status") or {}).get("phase") == "Succeeded" and before.claim.group in self.groups
-        self._clear(key, before, stays=done)
+        # A succeeded member is not created again: its gang must not wait for it.
+        succeeded = (body.get("status") or {}).get("phase") == "Succeeded" and before.info.group in self.groups
+        self._remove(key, before, keep_in_gang=succeeded)
 
-    def _clear(self, key: Key, seat: PlacedPod, *, stays: bool = False) -> None:
-        if seat.holds:
-            self.tally.release(seat.claim, seat.node)
-        if not stays:
-            self.tally.leave(seat.claim)
-        elif seat.claim.group is not None:
-            self.tally.join(seat.claim)
+    def _remove(self, key: Key, cached: CachedPod, *, keep_in_gang: bool = False) -> None:
+        if cached.uses_node:
+            self.usage.release(cached.info, cached.node)
+        if not keep_in_gang:
+            self.usage.leave(cached.info)
+        elif cached.info.group is not None:
+            self.usage.join(cached.info)
         self.pending.pop(key, None)
-        del self._seats[key]
-        self.news += 1
+        del self._pods[key]
+        self.revision += 1
 
-    def pods_listed(self, bodies: Iterable[Body]) -> None:
-        """All pods there are."""
+    def replace_pods(self, bodies: Iterable[Body]) -> None:
+        """Replace all pods."""
         listed = {_key(body): body for body in bodies}
-        for key in [key for key in self._seats if key not in listed]:
-            self._clear(key, self._seats[key])
+        for key in [key for key in self._pods if key not in listed]:
+            self._remove(key, self._pods[key])
         for body in listed.values():
-            self.pod(body)
+            self.update_pod(body)
 
     # -- nodes and groups -----------------------------------------------------------------------------------------
 
-    def node(self, body: Body) -> None:
-        """A node is new, or has changed."""
+    def update_node(self, body: Body) -> None:
+        """Add or replace a node."""
         name = body["metadata"]["name"]
-        self.nodes[name] = body
-        now = offer(body)
-        if self.offers.get(name) != now:
-            self.offers[name] = now
-            self.news += 1
+        info = node_info(body)
+        if self.nodes.get(name) != info:
+            self.nodes[name] = info
+            self.revision += 1
 
-    def node_gone(self, body: Body) -> None:
-        """A node is no more; what was on it is still counted, until its pods go."""
+    def remove_node(self, body: Body) -> None:
+        """Remove a deleted node; its pods still count until they are deleted."""
         self.nodes.pop(body["metadata"]["name"], None)
-        self.offers.pop(body["metadata"]["name"], None)
-        self.news += 1
+        self.revision += 1
 
-    def nodes_listed(self, bodies: Iterable[Body]) -> None:
-        """All nodes there are."""
+    def replace_nodes(self, bodies: Iterable[Body]) -> None:
+        """Replace all nodes."""
         self.nodes.clear()
-        self.offers.clear()
-        self.news += 1
+        self.revision += 1
         for body in bodies:
-            self.node(body)
+            self.update_node(body)
 
-    def group(self, body: Body) -> None:
-        """A pod group is new, or has changed."""
-        self.groups[_key(body)] = group(body)
-        self.news += 1
+    def update_group(self, body: Body) -> None:
+        """Add or replace a pod group."""
+        self.groups[_key(body)] = group_info(body)
+        self.revision += 1
 
-    def group_gone(self, body: Body) -> None:
-        """A pod group is no more, and with it the memory of who was in it and is gone."""
+    def remove_group(self, body: Body) -> None:
+        """Remove a deleted pod group, and forget its succeeded members that are deleted."""
         self._forget(_key(body))
 
-    def groups_listed(self, bodies: Iterable[Body]) -> None:
-        """All pod groups there are."""
-        listed = {_key(body): group(body) for body in bodies}
+    def replace_groups(self, bodies: Iterable[Body]) -> None:
+        """Replace all pod groups."""
+        listed = {_key(body): group_info(body) for body in bodies}
         for key in [key for key in self.groups if key not in listed]:
             self._forget(key)
         self.groups.update(listed)
-        self.news += 1
+        self.revision += 1
 
     def _forget(self, key: Key) -> None:
         self.groups.pop(key, None)
-        self.news += 1
-        members = self.tally.members.pop(key, set())
+        self.revision += 1
+        members = self.usage.members.pop(key, set())
         for name in members:
-            seat = self._seats.get(Key(key.namespace, name))
-            if seat is not None and seat.counts:
-                self.tally.join(seat.claim)
+            cached = self._pods.get(Key(key.namespace, name))
+            if cached is not None and cached.in_gang:
+                self.usage.join(cached.info)
 
 
 def _key(body: Body) -> Key:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pod goes to which node, and why the others wait. Pure; `scheduler` calls it and carries out what it says.
+"""Decides which pod gets which node, and why the other pods wait. Pure.
 
-In turn: higher priority first, then the older, then by name. Whatever does not fit waits and keeps nobody behind it
-from fitting; the members of a gang are placed together or not at all. Nothing is ever taken away from a running pod.
+Pods are considered in this order: higher priority first, then the older pod, then by name. A pod that does not fit
+waits, and later pods may still be placed. The members of a gang are placed together or not at all. Running pods are
+never preempted.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,16 +12,16 @@ from msgspec import Struct
 
 from trainwright.local.scheduling.affinity import NodeTerms
 from trainwright.local.scheduling.cache import GroupInfo, Leased, NodeInfo, NodeUsage, PodInfo
-from trainwright.local.scheduling.reasons import Asks, FreeRoom, gang, single
+from trainwright.local.scheduling.reasons import FreeRoom, Requests, gang_reason, pod_reason
 from trainwright.model.meta import Key
 
-Place = tuple[PodInfo, str]
+Placement = tuple[PodInfo, str]
 
 
 class Placements(Struct, frozen=True):
-    """Pods with their nodes, and pods with what they wait for."""
+    """Pods with their nodes, and waiting pods with their reasons."""
 
-    placed: tuple[Place, ...] = ()
+    placed: tuple[Placement, ...] = ()
     waiting: tuple[tuple[PodInfo, str], ...] = ()
 
 
@@ -31,121 +32,123 @@ def place(
     groups: Mapping[Key, GroupInfo] | None = None,
     leased: Leased | None = None,
 ) -> Placements:
-    """A node or a reason for each pending pod; `bound` says what is taken already, `leased` what other runs hold."""
+    """A node or a reason for each pending pod. `bound` are the resources in use, `leased` the devices of other runs."""
     return _Pass(FreeRoom(nodes, bound.used, leased), bound, groups or {}).run(pending)
 
 
 class _Pass:
-    """One pass over everything that waits."""
+    """One pass over all pending pods."""
 
     def __init__(self, room: FreeRoom, bound: NodeUsage, groups: Mapping[Key, GroupInfo]) -> None:
         self.room, self.bound, self.groups = room, bound, groups
-        self.placed: list[Place] = []
+        self.placed: list[Placement] = []
         self.waiting: list[PodInfo] = []
-        #: What did not fit will not fit later in the same pass: room only shrinks.
-        self.hopeless: set[tuple[Asks, NodeTerms]] = set()
+        #: Pods like these did not fit. They cannot fit later in the same pass, since the free resources only shrink.
+        self.unplaceable: set[tuple[Requests, NodeTerms]] = set()
 
     def run(self, pending: Iterable[PodInfo]) -> Placements:
-        claims = sorted(pending, key=self._turn)
+        pods = sorted(pending, key=self._order)
         gangs: dict[Key, list[PodInfo]] = {}
-        for claim in claims:
-            if claim.group is not None and claim.group in self.groups and not claim.gates:
-                gangs.setdefault(claim.group, []).append(claim)
-        met: set[Key] = set()
-        for claim in claims:
-            if claim.group not in gangs or claim.gates:
-                self._single(claim)
-            elif claim.group not in met:
-                met.add(claim.group)
-                self._gang(claim.group, gangs[claim.group])
-        # Reasons come last: they tell of the room that is left when all have had their turn.
+        for pod in pods:
+            if pod.group is not None and pod.group in self.groups and not pod.gates:
+                gangs.setdefault(pod.group, []).append(pod)
+        seen_gangs: set[Key] = set()
+        for pod in pods:
+            if pod.group not in gangs or pod.gates:
+                self._single(pod)
+            elif pod.group not in seen_gangs:
+                seen_gangs.add(pod.group)
+                self._gang(pod.group, gangs[pod.group])
+        # The reasons are made last, since they describe the resources that are left after all placements.
         return Placements(tuple(self.placed), self._reasons(gangs))
 
-    def _turn(self, claim: PodInfo) -> tuple[int, str, Key]:
-        group = self.groups.get(claim.group) if claim.group is not None and claim.priority is None else None
-        priority = group.priority if group is not None else claim.priority or 0
-        return -priority, claim.created, claim.key
+    def _order(self, pod: PodInfo) -> tuple[int, str, Key]:
+        group = self.groups.get(pod.group) if pod.group is not None and pod.priority is None else None
+        priority = group.priority if group is not None else pod.priority or 0
+        return -priority, pod.created, pod.key
 
-    def _single(self, claim: PodInfo) -> None:
-        shape = claim.asks, claim.terms
-        held = claim.gates or claim.ganged
-        node = "" if held or shape in self.hopeless else self.room.choose(claim)
+    def _single(self, pod: PodInfo) -> None:
+        demands = pod.requests, pod.terms
+        held = pod.gates or pod.ganged
+        node = "" if held or demands in self.unplaceable else self.room.choose(pod)
         if node:
-            self.room.take(claim.asks, node)
-            self.placed.append((claim, node))
+            self.room.take(pod.requests, node)
+            self.placed.append((pod, node))
             return
-        self.waiting.append(claim)
+        self.waiting.append(pod)
         if not held:
-            self.hopeless.add(shape)
+            self.unplaceable.add(demands)
 
     def _gang(self, key: Key, members: list[PodInfo]) -> None:
-        """As many as fit, if those who are there already make up the gang with them; else none."""
-        missing = max(0, self.groups[key].least - self._there(key, members))
-        places = _seats(self.room, members, missing) if missing <= len(members) else []
-        for claim, node in places:
-            self.room.take(claim.asks, node)
-        self.placed += places
-        seated = {claim.key for claim, _ in places}
-        self.waiting += [claim for claim in members if claim.key not in seated]
+        """Place as many members as fit, if the gang is then large enough; else none."""
+        missing = max(0, self.groups[key].min_members - self._members_elsewhere(key, members))
+        placements = _place_gang(self.room, members, missing) if missing <= len(members) else []
+        for pod, node in placements:
+            self.room.take(pod.requests, node)
+        self.placed += placements
+        placed = {pod.key for pod, _ in placements}
+        self.waiting += [pod for pod in members if pod.key not in placed]
 
-    def _there(self, key: Key, members: Iterable[PodInfo]) -> int:
-        """How many of the gang are there besides these."""
+    def _members_elsewhere(self, key: Key, members: Iterable[PodInfo]) -> int:
+        """The number of members with a node, or succeeded, besides these."""
         return len(self.bound.members.get(key, set()) - {one.key.name for one in members})
 
     def _reasons(self, gangs: Mapping[Key, list[PodInfo]]) -> tuple[tuple[PodInfo, str], ...]:
-        """Those who ask for the same wait for the same."""
+        """The reason of each waiting pod; pods with equal requests share one reason."""
         known: dict[object, str] = {}
-        told = []
-        for claim in self.waiting:
-            shape = claim.group if claim.group in gangs else (claim.asks, claim.terms)
-            about = (shape, claim.gates, claim.ganged)
-            if about not in known:
-                known[about] = self._reason(claim, gangs)
-            told.append((claim, known[about]))
-        return tuple(told)
+        reasons = []
+        for pod in self.waiting:
+            demands = pod.group if pod.group in gangs else (pod.requests, pod.terms)
+            key = (demands, pod.gates, pod.ganged)
+            if key not in known:
+                known[key] = self._reason(pod, gangs)
+            reasons.append((pod, known[key]))
+        return tuple(reasons)
 
-    def _reason(self, claim: PodInfo, gangs: Mapping[Key, list[PodInfo]]) -> str:
-        if claim.gates:
-            return f"waits for its scheduling gates to be removed: {claim.gates}"
-        if claim.group is None or claim.group not in gangs:
-            group = claim.group.name if claim.group is not None and claim.ganged else ""
-            return f"waits for its PodGroup {group!r}, which does not exist" if group else single(claim, self.room)
-        least, members = self.groups[claim.group].least, gangs[claim.group]
-        waiting = [one for one in self.waiting if one.group == claim.group and not one.gates]
-        there = self._there(claim.group, members) + len(members) - len(waiting)
-        return gang(least, there, waiting, self.room) if there < least else single(claim, self.room)
+    def _reason(self, pod: PodInfo, gangs: Mapping[Key, list[PodInfo]]) -> str:
+        if pod.gates:
+            return f"waits for its scheduling gates to be removed: {pod.gates}"
+        if pod.group is None or pod.group not in gangs:
+            group = pod.group.name if pod.group is not None and pod.ganged else ""
+            return f"waits for its PodGroup {group!r}, which does not exist" if group else pod_reason(pod, self.room)
+        min_members, members = self.groups[pod.group].min_members, gangs[pod.group]
+        waiting = [one for one in self.waiting if one.group == pod.group and not one.gates]
+        present = self._members_elsewhere(pod.group, members) + len(members) - len(waiting)
+        if present >= min_members:
+            return pod_reason(pod, self.room)
+        return gang_reason(min_members, present, waiting, self.room)
 
 
-def _seats(room: FreeRoom, members: list[PodInfo], missing: int) -> list[Place]:
-    """Places for as many as fit beside each other, at least for those that are missing; else none.
+def _place_gang(room: FreeRoom, members: list[PodInfo], missing: int) -> list[Placement]:
+    """Nodes for as many members as fit at the same time, at least for `missing` of them; else none.
 
     The first trial spreads the pods, as single pods are spread. If that does not place all of them, the second trial
     packs the largest pods first. If neither places enough pods, the third trial packs the smallest pods first: a pod
     that takes a whole node must not keep smaller pods from making up the gang.
     """
-    spread = _trial(room, members, missing, packed=False)
+    spread = _trial(room, members, missing, pack=False)
     if len(spread) == len(members):
         return spread
-    ascending = sorted(members, key=lambda one: one.asks)
-    largest_first = _trial(room, ascending[::-1], missing, packed=True)
-    return max(spread, largest_first, key=len) or _trial(room, ascending, missing, packed=True)
+    ascending = sorted(members, key=lambda one: one.requests)
+    largest_first = _trial(room, ascending[::-1], missing, pack=True)
+    return max(spread, largest_first, key=len) or _trial(room, ascending, missing, pack=True)
 
 
-def _trial(room: FreeRoom, members: list[PodInfo], missing: int, *, packed: bool) -> list[Place]:
-    places: list[Place] = []
-    hopeless: set[tuple[Asks, NodeTerms]] = set()
-    spare = len(members) - missing
-    for claim in members:
-        shape = claim.asks, claim.terms
-        node = "" if shape in hopeless else room.choose(claim, packed=packed)
+def _trial(room: FreeRoom, members: list[PodInfo], missing: int, *, pack: bool) -> list[Placement]:
+    placements: list[Placement] = []
+    unplaceable: set[tuple[Requests, NodeTerms]] = set()
+    optional = len(members) - missing
+    for pod in members:
+        demands = pod.requests, pod.terms
+        node = "" if demands in unplaceable else room.choose(pod, pack=pack)
         if node:
-            room.take(claim.asks, node)
-            places.append((claim, node))
+            room.take(pod.requests, node)
+            placements.append((pod, node))
             continue
-        hopeless.add(shape)
-        spare -= 1
-        if spare < 0:
+        unplaceable.add(demands)
+        optional -= 1
+        if optional < 0:
             break
-    for claim, node in places:
-        room.give(claim.asks, node)
-    return places if spare >= 0 else []
+    for pod, node in placements:
+        room.release(pod.requests, node)
+    return placements if optional >= 0 else []

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives pods their nodes: watches pods, nodes and pod groups, asks `placement`, binds, and tells those who wait why.
+"""The scheduler: watches pods, nodes and pod groups, places and binds pods, and writes the reasons of waiting pods.
 
-What comes in one burst is decided in one pass. A reason is written to a pod that has waited for a moment, and again
-when it has changed, but not for each pod that comes and goes before it: a thousand waiting pods must not cost a
-thousand writes whenever one of them gets its turn.
-
-Nodes whose agent no longer answers are said to be Unknown. The pods on them stay as they are: `core` judges those.
-
-`agents` calls `node_lost` when an agent has ended and nothing of its pods runs any more. An agent that hangs is killed
-first (`local.watchdog`).
+Events that arrive together are handled in one pass. A reason is written only to a pod that has waited for a moment, and
+again when the reason has changed: a thousand waiting pods must not cost a thousand writes whenever one of them is
+placed.
 """
 
 import asyncio
@@ -41,278 +36,274 @@ from trainwright.runtime.ports import (
 )
 
 _LOG = logging.getLogger(__name__)
-#: Events that come within this time are one burst.
-COALESCE = 0.002
-#: So long a pod waits before its reason is written; most have their node by then.
-PATIENCE = 0.2
-#: Time for each reason that is written, besides: at most 200 a second.
-_PACE = 0.005
-#: So many pods are bound in one go; agents may begin with them before the next.
-_BATCH = 64
-#: A cluster that does not answer is asked again after so long.
-_AGAIN = 1.0
-#: Seconds between two looks at the leases of other runs, while a pod waits for a device.
-_DEVICE_PERIOD = 0.5
-#: Another run needs some milliseconds to take its leases: how often, and after how many seconds, we ask again.
+_NODES = NODES.whole()
+#: Seconds between the first event and the pass, so that one pass handles a burst of events.
+_COALESCE_SECONDS = 0.002
+#: Seconds until the reason of a waiting pod is written; most pods have a node before that.
+_REASON_DELAY_SECONDS = 0.2
+#: Pause in seconds for each written reason: at most 200 are written per second.
+_REASON_PAUSE_SECONDS = 0.005
+#: After this many bound pods the event loop runs, so that agents can start them.
+_BINDS_PER_ITERATION = 64
+#: Seconds until an interrupted watch is started again.
+_RETRY_SECONDS = 1.0
+#: Seconds between two checks of the leases of other runs while a pod waits for a device.
+_LEASE_CHECK_SECONDS = 0.5
+#: Another run holds the mutex for some milliseconds while it takes leases: number of tries, and seconds between them.
 _MUTEX_TRIES = 50
-_MUTEX_PAUSE = 0.01
+_MUTEX_PAUSE_SECONDS = 0.01
 
 
 class Bind(Protocol):
-    """How pods are put on nodes: `Store.bind`."""
+    """A function that binds pods to nodes, such as `Store.bind`."""
 
     def __call__(self, key: Key, node: str, *, uid: str = "", annotations: Mapping[str, str] | None = None) -> Body:
-        """Put a pod on a node, with these annotations; ConflictError if it is on another one or on its way out."""
+        """Put a pod on a node, with these annotations. ConflictError: it has another node or is being deleted."""
         ...
 
 
 class Scheduler:
-    """The loop around `place`."""
+    """Places pods until it is cancelled."""
 
     def __init__(self, cluster: Cluster, bind: Bind, clock: Clock, devices: DevicePool | None = None) -> None:
-        self.board = SchedulerCache()
+        self.cache = SchedulerCache()
         self._cluster, self._bind, self._clock = cluster, bind, clock
         self._devices = devices if devices is not None and devices.resources else None
-        self._changed, self._untold = asyncio.Event(), asyncio.Event()
-        self._decided = -1
+        self._wake, self._reasons_changed = asyncio.Event(), asyncio.Event()
+        self._decided_revision = -1
         self._waiting: tuple[tuple[PodInfo, str], ...] = ()
-        #: How long the last pass took, in seconds.
-        self._took = 0.0
-        #: Another run was quicker to lease a device: to be tried again.
-        self._refused = False
-        #: By UID: the reason that the pod has in its status.
-        self._told: dict[str, str] = {}
+        #: The duration of the last pass, in seconds.
+        self._pass_seconds = 0.0
+        #: Another run leased a device first, so another pass is needed.
+        self._lease_refused = False
+        #: By UID: the reason in the pod's status.
+        self._written: dict[str, str] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
-        board = self.board
+        """Run until cancelled."""
+        cache = self.cache
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._follow(NODES, board.nodes_listed, board.node, board.node_gone))
-            group.create_task(self._follow(POD_GROUPS, board.groups_listed, board.group, board.group_gone))
-            group.create_task(self._follow(PODS, board.pods_listed, board.pod, board.pod_gone))
-            group.create_task(self._decide())
-            group.create_task(self._tell())
+            group.create_task(self._follow(NODES, cache.replace_nodes, cache.update_node, cache.remove_node))
+            group.create_task(self._follow(POD_GROUPS, cache.replace_groups, cache.update_group, cache.remove_group))
+            group.create_task(self._follow(PODS, cache.replace_pods, cache.update_pod, cache.remove_pod))
+            group.create_task(self._place_pods())
+            group.create_task(self._write_reasons())
             if self._devices is not None:
-                group.create_task(self._look_after(self._devices))
+                group.create_task(self._maintain_leases(self._devices))
 
     # -- watching -------------------------------------------------------------------------------------------------
 
     async def _follow(
         self,
         resource: Resource,
-        listed: Callable[[Iterable[Body]], None],
-        seen: Callable[[Body], None],
-        gone: Callable[[Body], None],
+        replace_all: Callable[[Iterable[Body]], None],
+        update: Callable[[Body], None],
+        remove: Callable[[Body], None],
     ) -> None:
-        """Tell the board what there is of a resource, and what happens to it."""
+        """Apply the objects of a resource, and their changes, to the cache."""
 
         def all_listed(page: ListPage) -> None:
-            listed(page.items)
-            self._look()
+            replace_all(page.items)
+            self._wake_if_changed()
 
         def changed(changes: tuple[WatchEvent, ...]) -> None:
-            _apply(changes, seen, gone)
-            self._look()
+            _apply(changes, update, remove)
+            self._wake_if_changed()
 
-        async def rest(error: ApiError | None) -> None:
+        async def on_end(error: ApiError | None) -> None:
             if error is not None and not isinstance(error, GoneError):
                 _LOG.warning("watch interrupted resource=%s error=%s", resource.id, error)
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(_RETRY_SECONDS)
 
-        await ListWatch(self._cluster, resource.whole()).run(all_listed, changed, rest)
+        await ListWatch(self._cluster, resource.whole()).run(all_listed, changed, on_end)
 
-    def _look(self) -> None:
-        """Wake the decision if there is anything to decide."""
-        if self.board.news != self._decided:
-            self._changed.set()
+    def _wake_if_changed(self) -> None:
+        """Start a pass if the cache has changed since the last one."""
+        if self.cache.revision != self._decided_revision:
+            self._wake.set()
 
-    # -- deciding -------------------------------------------------------------------------------------------------
+    # -- placing -------------------------------------------------------------------------------------------------
 
-    async def _decide(self) -> None:
-        took = 0.0
+    async def _place_pods(self) -> None:
         while True:
-            await self._changed.wait()
-            # The more there is to go through, the larger the bursts: a quarter of the time is enough for deciding.
-            await asyncio.sleep(max(COALESCE, 3 * took))
-            self._changed.clear()
-            decisions, granted = await self._decisions()
+            await self._wake.wait()
+            # Wait for three times the duration of the last pass, so that passes use at most a quarter of the time.
+            await asyncio.sleep(max(_COALESCE_SECONDS, 3 * self._pass_seconds))
+            self._wake.clear()
+            decisions, granted = await self._decide()
             self._waiting = decisions.waiting
-            if any(self._told.get(claim.uid) != reason for claim, reason in self._waiting):
-                self._untold.set()
-            took = self._took
-            for count, (claim, node) in enumerate(decisions.placed, 1):
-                self._place(claim, node, granted.get(claim.uid))
-                if count % _BATCH == 0:
+            if any(self._written.get(pod.uid) != reason for pod, reason in self._waiting):
+                self._reasons_changed.set()
+            for count, (pod, node) in enumerate(decisions.placed, 1):
+                self._bind_pod(pod, node, granted.get(pod.uid))
+                if count % _BINDS_PER_ITERATION == 0:
                     await asyncio.sleep(0)
 
-    async def _decisions(self) -> tuple[Placements, dict[str, Granted]]:
-        """Where pods go, and the devices that were leased for them."""
+    async def _decide(self) -> tuple[Placements, dict[str, Granted]]:
+        """The placements, and the devices that were leased for them."""
         devices = self._devices
-        if devices is None or not self._asks_devices():
-            return self._placed(None), {}
+        if devices is None or not self._devices_requested():
+            return self._run_pass(None), {}
         for _ in range(_MUTEX_TRIES):
             with devices.alone() as free:
                 if free:
-                    return self._leased(devices)
-            await asyncio.sleep(_MUTEX_PAUSE)
-        return self._leased(devices)  # its holder was stopped: the lock of each device still decides
+                    return self._place_and_lease(devices)
+            await asyncio.sleep(_MUTEX_PAUSE_SECONDS)
+        return self._place_and_lease(devices)  # The holder of the mutex is stopped; each device has its own lock.
 
-    def _placed(self, leased: Leased | None) -> Placements:
-        board, loop = self.board, asyncio.get_running_loop()
-        began = loop.time()
-        self._decided = board.news
-        decisions = place(board.pending.values(), board.offers.values(), board.tally, board.groups, leased)
-        self._took = loop.time() - began
+    def _run_pass(self, leased: Leased | None) -> Placements:
+        cache, loop = self.cache, asyncio.get_running_loop()
+        start = loop.time()
+        self._decided_revision = cache.revision
+        decisions = place(cache.pending.values(), cache.nodes.values(), cache.usage, cache.groups, leased)
+        self._pass_seconds = loop.time() - start
         return decisions
 
-    def _leased(self, devices: DevicePool) -> tuple[Placements, dict[str, Granted]]:
-        """Lease what the pods need that have a node now: for all members of a gang, or for none of them."""
-        devices.keep(self._lives, asyncio.get_running_loop().time())
-        decisions = self._placed(devices.elsewhere())
-        together: dict[object, list[tuple[PodInfo, str]]] = {}
-        for claim, node in decisions.placed:
-            together.setdefault(claim.group or claim.uid, []).append((claim, node))
+    def _place_and_lease(self, devices: DevicePool) -> tuple[Placements, dict[str, Granted]]:
+        """Place pods and lease their devices, for all members of a gang or for none of them."""
+        devices.keep(self._uses_devices, asyncio.get_running_loop().time())
+        decisions = self._run_pass(devices.elsewhere())
+        gangs: dict[object, list[tuple[PodInfo, str]]] = {}
+        for pod, node in decisions.placed:
+            gangs.setdefault(pod.group or pod.uid, []).append((pod, node))
         placed: list[tuple[PodInfo, str]] = []
         granted: dict[str, Granted] = {}
-        for members in together.values():
-            found = devices.grant([one for claim, node in members if (one := self._request(claim, node)) is not None])
+        for members in gangs.values():
+            found = devices.grant([one for pod, node in members if (one := self._request(pod, node)) is not None])
             if found is None:
-                self._refused = True
+                self._lease_refused = True
                 continue
             placed += members
             granted |= found
         return replace(decisions, placed=tuple(placed)), granted
 
-    def _request(self, claim: PodInfo, node: str) -> DeviceRequest | None:
-        wanted = counts(claim.asks, self._devices.resources) if self._devices is not None else {}
-        seat = self.board.seat(claim.key)
-        return DeviceRequest(claim.uid, node, seat.body, wanted) if wanted and seat is not None else None
+    def _request(self, pod: PodInfo, node: str) -> DeviceRequest | None:
+        wanted = counts(pod.requests, self._devices.resources) if self._devices is not None else {}
+        cached = self.cache.cached(pod.key)
+        return DeviceRequest(pod.uid, node, cached.body, wanted) if wanted and cached is not None else None
 
-    def _asks_devices(self) -> bool:
+    def _devices_requested(self) -> bool:
         names = self._devices.resources if self._devices is not None else frozenset()
-        return any(name in names and amount for claim in self.board.pending.values() for name, amount in claim.asks)
+        return any(name in names and amount for pod in self.cache.pending.values() for name, amount in pod.requests)
 
-    def _lives(self, pod: Body) -> bool:
-        """Whether a pod may use its devices: it is still there, and has not ended."""
+    def _uses_devices(self, pod: Body) -> bool:
+        """Whether a pod may use its devices: it exists and has not ended."""
         meta = pod["metadata"]
-        seat = self.board.seat(Key(meta.get("namespace", ""), meta["name"]))
-        return seat is not None and seat.claim.uid == meta["uid"] and not finished(seat.body)
+        cached = self.cache.cached(Key(meta.get("namespace", ""), meta["name"]))
+        return cached is not None and cached.info.uid == meta["uid"] and not finished(cached.body)
 
-    async def _look_after(self, devices: DevicePool) -> None:
-        """Give back leases that are not needed any more, and see what other runs have given back."""
+    async def _maintain_leases(self, devices: DevicePool) -> None:
+        """Return leases that are not needed any longer, and start a pass when other runs have returned theirs."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(_DEVICE_PERIOD)
+            await asyncio.sleep(_LEASE_CHECK_SECONDS)
             if devices.active:
-                devices.keep(self._lives, loop.time())
+                devices.keep(self._uses_devices, loop.time())
             await self._lease_for_bound(devices)
-            if not self._asks_devices():
+            if not self._devices_requested():
                 continue
-            known = devices.changes
+            before = devices.changes
             with devices.alone():
                 pass
-            if devices.changes != known or self._refused:
-                self._refused = False
-                self._changed.set()
+            if devices.changes != before or self._lease_refused:
+                self._lease_refused = False
+                self._wake.set()
 
     async def _lease_for_bound(self, devices: DevicePool) -> None:
-        """Lease devices for pods that name their node themselves: their agent waits for the annotation."""
-        for seat in self.board.bound():
-            claim, wanted = seat.claim, counts(seat.claim.asks, devices.resources)
-            if not wanted or devices.granted(claim.uid):
+        """Lease devices for pods that were created with a node: their agent waits for the annotation."""
+        for cached in self.cache.bound():
+            pod, wanted = cached.info, counts(cached.info.requests, devices.resources)
+            if not wanted or devices.granted(pod.uid):
                 continue
             with devices.alone():
-                found = devices.grant([DeviceRequest(claim.uid, seat.node, seat.body, wanted)])
+                found = devices.grant([DeviceRequest(pod.uid, cached.node, cached.body, wanted)])
             if found is None:
                 continue
             try:
-                change = {"metadata": {"annotations": _annotations(found[claim.uid])}}
-                await self._cluster.patch(PODS.whole(), claim.key, change, uid=claim.uid)
+                change = {"metadata": {"annotations": _annotations(found[pod.uid])}}
+                await self._cluster.patch(PODS.whole(), pod.key, change, uid=pod.uid)
             except ApiError as error:
-                _LOG.info("devices not written pod=%s error=%s", claim.key, error)
-                devices.release(claim.uid, asyncio.get_running_loop().time())
+                _LOG.info("devices not written pod=%s error=%s", pod.key, error)
+                devices.release(pod.uid, asyncio.get_running_loop().time())
 
-    def _place(self, claim: PodInfo, node: str, granted: Granted | None) -> None:
-        """The answer enters the picture at once; a pod that has become another meanwhile comes by the watch."""
+    def _bind_pod(self, pod: PodInfo, node: str, granted: Granted | None) -> None:
+        """Bind a pod and apply the answer to the cache at once. After a conflict the watch delivers the new state."""
         annotations = _annotations(granted) if granted else None
         try:
-            self.board.pod(self._bind(claim.key, node, uid=claim.uid, annotations=annotations))
+            self.cache.update_pod(self._bind(pod.key, node, uid=pod.uid, annotations=annotations))
         except (ConflictError, NotFoundError) as error:
-            _LOG.info("pod not bound pod=%s node=%s error=%s", claim.key, node, error)
+            _LOG.info("pod not bound pod=%s node=%s error=%s", pod.key, node, error)
 
-    # -- telling --------------------------------------------------------------------------------------------------
+    # -- reasons --------------------------------------------------------------------------------------------------
 
-    async def _tell(self) -> None:
-        """Write their reasons to those who still wait."""
+    async def _write_reasons(self) -> None:
+        """Write the reasons of pods that still wait."""
         while True:
-            await self._untold.wait()
-            await asyncio.sleep(PATIENCE)
-            self._untold.clear()
+            await self._reasons_changed.wait()
+            await asyncio.sleep(_REASON_DELAY_SECONDS)
+            self._reasons_changed.clear()
             waiting = self._waiting
-            self._told = {claim.uid: self._told[claim.uid] for claim, _ in waiting if claim.uid in self._told}
-            news = [(claim, why) for claim, why in waiting if self._told.get(claim.uid) != why]
-            for claim, why in news:
-                await self._explain(claim, why)
-            await asyncio.sleep(len(news) * _PACE)
+            self._written = {pod.uid: self._written[pod.uid] for pod, _ in waiting if pod.uid in self._written}
+            changed_reasons = [(pod, reason) for pod, reason in waiting if self._written.get(pod.uid) != reason]
+            for pod, reason in changed_reasons:
+                await self._write_reason(pod, reason)
+            await asyncio.sleep(len(changed_reasons) * _REASON_PAUSE_SECONDS)
 
-    async def _explain(self, claim: PodInfo, why: str) -> None:
-        seat = self.board.seat(claim.key)
-        if seat is None or claim.key not in self.board.pending or seat.claim.uid != claim.uid:
+    async def _write_reason(self, pod: PodInfo, reason: str) -> None:
+        cached = self.cache.cached(pod.key)
+        if cached is None or pod.key not in self.cache.pending or cached.info.uid != pod.uid:
             return
-        self._told[claim.uid] = why
-        conditions = unscheduled((seat.body.get("status") or {}).get("conditions") or (), why, self._clock)
+        self._written[pod.uid] = reason
+        conditions = unscheduled((cached.body.get("status") or {}).get("conditions") or (), reason, self._clock)
         body = {"status": {"conditions": conditions}}
         try:
             await self._cluster.patch(
-                PODS.whole(), claim.key, body, uid=claim.uid, version=str(seat.version), status=True
+                PODS.whole(), pod.key, body, uid=pod.uid, version=str(cached.version), status=True
             )
         except ApiError as error:
-            # It has changed, so another pass follows, and with it another try.
-            _LOG.info("reason not written pod=%s error=%s", claim.key, error)
-            self._told.pop(claim.uid, None)
+            # The pod has changed, so another pass follows and writes the reason.
+            _LOG.info("reason not written pod=%s error=%s", pod.key, error)
+            self._written.pop(pod.uid, None)
 
 
-def unscheduled(conditions: Iterable[Body], why: str, clock: Clock) -> list[Body]:
-    """A pod's conditions with the one that says why it has no node; the time is that of the first such word."""
+def unscheduled(conditions: Iterable[Body], reason: str, clock: Clock) -> list[Body]:
+    """A pod's conditions with PodScheduled=False and the reason; an earlier time of that condition is kept."""
     before = [one for one in conditions if one.get("type") == "PodScheduled" and one.get("status") == "False"]
     since = before[0].get("lastTransitionTime") if before else None
-    told = {
+    condition = {
         "type": "PodScheduled",
         "status": "False",
         "reason": "Unschedulable",
-        "message": why,
+        "message": reason,
         "lastTransitionTime": since or rfc3339(clock.now()),
     }
-    return [*(one for one in conditions if one.get("type") != "PodScheduled"), told]
+    return [*(one for one in conditions if one.get("type") != "PodScheduled"), condition]
 
 
 def _annotations(granted: Granted) -> dict[str, str]:
     return {DEVICES: msgspec.json.encode(granted).decode()}
 
 
-def _apply(changes: tuple[WatchEvent, ...], seen: Callable[[Body], None], gone: Callable[[Body], None]) -> None:
+def _apply(changes: tuple[WatchEvent, ...], update: Callable[[Body], None], remove: Callable[[Body], None]) -> None:
     for change in changes:
         if change.what is WatchEventType.DELETED:
-            gone(change.item)
+            remove(change.item)
         elif change.what is not WatchEventType.BOOKMARK:
-            seen(change.item)
+            update(change.item)
 
 
-_WHOLE = NODES.whole()
-
-
-async def node_lost(cluster: Cluster, name: str, clock: Clock, why: str = "the node agent went away") -> None:
-    """Nothing is known of the node any more. One that is not there, or not ready already, is left as it is."""
+async def mark_node_lost(cluster: Cluster, name: str, clock: Clock, reason: str = "the node agent went away") -> None:
+    """Set the Ready condition of a node to Unknown, unless the node does not exist or is not ready already."""
     try:
-        node = await cluster.get(_WHOLE, Key("", name))
+        node = await cluster.get(_NODES, Key("", name))
     except NotFoundError:
         return
     conditions = (node.get("status") or {}).get("conditions") or []
     ready = ready_condition(node)
     if ready.get("status") in ("Unknown", "False"):
         return
-    unknown = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": why}
+    unknown = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": reason}
     unknown |= {key: ready[key] for key in ("lastHeartbeatTime",) if key in ready}
     unknown["lastTransitionTime"] = rfc3339(clock.now())
     others = [one for one in conditions if one.get("type") != "Ready"]
-    await cluster.patch(_WHOLE, Key("", name), {"status": {"conditions": [*others, unknown]}}, status=True)
+    await cluster.patch(_NODES, Key("", name), {"status": {"conditions": [*others, unknown]}}, status=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine's socket for the command line: blocking, and quick to import. `protocol` has the messages.
+"""The blocking client of an engine's socket, for commands.
 
-Resources go by their id (`pods`), objects by (namespace, name), both as plain values: what `runtime` knows of them
-takes longer to import than most commands run.
+It must be quick to import. Resources are therefore given by their ID (`pods`) and objects by (namespace, name): to
+import the types of `runtime` takes longer than most commands run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from trainwright.errors import UnavailableError
 from trainwright.jsonlines import ENGINE_PROTOCOL, LineSplitter, LineTooLongError, decode, encode, hello
-from trainwright.local.sockets.protocol import CHUNK, HELLO, HELLO_ID, LONGEST_ANSWER, connect, raised, welcomed
+from trainwright.local.sockets.protocol import (
+    CHUNK_BYTES,
+    HELLO,
+    HELLO_ID,
+    MAX_ANSWER_BYTES,
+    api_error,
+    check_hello,
+    connect,
+)
 
 if TYPE_CHECKING:
     from trainwright.local.sockets.protocol import Body, CreateRequest, ListResult, ObjectRequest, Reply
@@ -23,14 +31,14 @@ Key = tuple[str, str]
 
 
 class BlockingClient:
-    """A connection to the engine that listens at that path; UnavailableError when there is none, or no more.
+    """A connection to the engine that listens at that path. All methods raise UnavailableError if it does not answer.
 
-    Raises EngineError if the engine is of another version.
+    The constructor raises EngineError if the engine has another version.
     """
 
     def __init__(self, path: Path, *, timeout: float | None = 30) -> None:
         self._path, self._number = path, 0
-        self._link = _Link(path, timeout)
+        self._connection = _BlockingConnection(path, timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -39,15 +47,15 @@ class BlockingClient:
         self.close()
 
     def close(self) -> None:
-        """End the connection."""
-        self._link.close()
+        """Close the connection."""
+        self._connection.close()
 
     def call(self, verb: str, request: Mapping[str, Any]) -> Any:
-        """Any verb of the socket, the engine's own too; `protocol` has the requests. What is None is not said."""
+        """Call any verb of the socket, including the engine's own; fields of the request that are None are left out."""
         self._number += 1
-        self._link.send(self._number, verb, request)
-        while (answer := self._link.receive())["id"] not in (self._number, None):
-            pass  # What an earlier call did not wait for.
+        self._connection.send(self._number, verb, request)
+        while (answer := self._connection.receive())["id"] not in (self._number, None):
+            pass  # The answer to an earlier call that did not wait for it.
         return _checked(answer).get("result")
 
     def list(self, resource: str, **scope: str) -> tuple[list[Body], str]:
@@ -61,37 +69,37 @@ class BlockingClient:
         return found
 
     def create(self, resource: str, body: Body) -> Body:
-        """Make an object."""
+        """Create an object."""
         request: CreateRequest = {"resource": resource, "body": body}
         made: Body = self.call("create", request)
         return made
 
-    def patch(self, resource: str, key: Key, body: Body, **says: Any) -> Body:
-        """Merge-patch an object; `status=True`: its status alone; `uid`, `version`: only if it is still that one."""
-        changed: Body = self.call("patch", {**_object(resource, key), "body": body, **says})
+    def patch(self, resource: str, key: Key, body: Body, **options: Any) -> Body:
+        """Merge-patch an object. `status=True` patches only its status; `uid` and `version` must match if given."""
+        changed: Body = self.call("patch", {**_object(resource, key), "body": body, **options})
         return changed
 
-    def delete(self, resource: str, key: Key, **says: Any) -> Body | None:
-        """Delete an object (`uid`, `grace`, `propagation`); what is left of it if it lingers."""
-        left: Body | None = self.call("delete", {**_object(resource, key), **says})
-        return left
+    def delete(self, resource: str, key: Key, **options: Any) -> Body | None:
+        """Delete an object (`uid`, `grace`, `propagation`); returns it if a grace period or a finalizer keeps it."""
+        remaining: Body | None = self.call("delete", {**_object(resource, key), **options})
+        return remaining
 
     def watch(
         self, resource: str, *, since: str = "", timeout: float | None = None, **scope: str
     ) -> Iterator[tuple[str, str, Body]]:
-        """What happens, as (what, version, object), on a connection of its own; with no version, what there is first.
+        """The events as (type, version, object), on a separate connection; without `since` the existing objects first.
 
-        It goes on until the engine ends, or nothing has come for so many seconds: UnavailableError.
+        Raises UnavailableError when the engine ends, or when no event has come for `timeout` seconds.
         """
-        link = _Link(self._path, timeout)
+        connection = _BlockingConnection(self._path, timeout)
         try:
-            link.send(1, "watch", {"resource": resource, "since": since, **scope})
+            connection.send(1, "watch", {"resource": resource, "since": since, **scope})
             while True:
-                for what, version, body in _checked(link.receive())["changes"]:
+                for kind, version, body in _checked(connection.receive())["changes"]:
                     if body is not None:
-                        yield what, version, body
+                        yield kind, version, body
         finally:
-            link.close()
+            connection.close()
 
 
 def _object(resource: str, key: Key) -> ObjectRequest:
@@ -99,17 +107,17 @@ def _object(resource: str, key: Key) -> ObjectRequest:
 
 
 def _checked(reply: Reply) -> Reply:
-    """A reply that is no error; one that is, is raised."""
+    """The reply; raises its error."""
     if "error" in reply:
-        raise raised(reply["error"])
+        raise api_error(reply["error"])
     return reply
 
 
-class _Link:
+class _BlockingConnection:
     """One connection."""
 
     def __init__(self, path: Path, timeout: float | None) -> None:
-        self._path, self._lines, self._ready = path, LineSplitter(LONGEST_ANSWER), deque[bytes]()
+        self._path, self._lines, self._received = path, LineSplitter(MAX_ANSWER_BYTES), deque[bytes]()
         try:
             self._socket = connect(path)
         except OSError as error:
@@ -117,39 +125,39 @@ class _Link:
         self._socket.settimeout(timeout)
         try:
             self.send(HELLO_ID, HELLO, hello(ENGINE_PROTOCOL))
-            welcomed(self.receive(), path)
+            check_hello(self.receive(), path)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self._socket.close()
 
     def send(self, number: int, verb: str, request: Mapping[str, Any]) -> None:
-        """Ask for something."""
-        said = {name: value for name, value in request.items() if value is not None}
+        """Send a request."""
+        fields = {name: value for name, value in request.items() if value is not None}
         try:
-            self._socket.sendall(encode({"id": number, "verb": verb, **said}))
+            self._socket.sendall(encode({"id": number, "verb": verb, **fields}))
         except OSError as error:
-            raise self._gone(error) from None
+            raise self._lost_error(error) from None
 
     def receive(self) -> Reply:
-        """The next reply."""
-        while not self._ready:
-            self._ready.extend(self._read())
-        return cast("Reply", decode(self._ready.popleft()))
+        """Wait for the next reply and return it."""
+        while not self._received:
+            self._received.extend(self._read())
+        return cast("Reply", decode(self._received.popleft()))
 
     def _read(self) -> list[bytes]:
         try:
-            data = self._socket.recv(CHUNK)
+            data = self._socket.recv(CHUNK_BYTES)
             if not data:
-                raise ConnectionResetError("it has ended")
+                raise ConnectionResetError("the engine has closed it")
             return self._lines.feed(data)
         except (OSError, LineTooLongError) as error:
-            raise self._gone(error) from None
+            raise self._lost_error(error) from None
 
-    def _gone(self, error: Exception) -> UnavailableError:
+    def _lost_error(self, error: Exception) -> UnavailableError:
         if isinstance(error, TimeoutError):
             return UnavailableError(f"the engine at {self._path} does not answer; is its process stopped (Ctrl-Z)?")
         return UnavailableError(f"the connection to the engine at {self._path} is gone: {error}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `Cluster` in another process: the engine's socket, spoken by node agents that are processes of their own.
+"""The asyncio client of an engine's socket: a `Cluster` for node agents that run in their own processes.
 
-One connection carries everything, and is made when it is needed. When it breaks, all that waits for an answer gets
-UnavailableError, and so does every watch; the next call connects again.
+All calls share one connection, which is made at the first call. When it breaks, every waiting call and every watch
+raises UnavailableError; the next call connects again.
 """
 
 import asyncio
@@ -18,7 +18,15 @@ import msgspec
 from trainwright.errors import ApiError, GoneError, UnavailableError
 from trainwright.jsonlines import END, ENGINE_PROTOCOL, LineSplitter, LineTooLongError, hello
 from trainwright.local.sockets import protocol
-from trainwright.local.sockets.protocol import CHUNK, HELLO, HELLO_ID, LONGEST_ANSWER, connect, raised, welcomed
+from trainwright.local.sockets.protocol import (
+    CHUNK_BYTES,
+    HELLO,
+    HELLO_ID,
+    MAX_ANSWER_BYTES,
+    api_error,
+    check_hello,
+    connect,
+)
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import (
@@ -32,10 +40,10 @@ from trainwright.runtime.ports import (
     WatchEventType,
 )
 
-#: So many batches may wait for a reader; one that is further behind must list again.
-_BEHIND = 1024
+#: Batches that may wait for the reader of a watch. A reader that is further behind must list again.
+_MAX_QUEUED_BATCHES = 1024
 _Batches = Queue[list[protocol.Change] | ApiError]
-_reply = msgspec.json.Decoder(protocol.Reply).decode
+_decode_reply = msgspec.json.Decoder(protocol.Reply).decode
 
 
 class RemoteCluster:
@@ -43,7 +51,7 @@ class RemoteCluster:
 
     def __init__(self, path: Path) -> None:
         self._path, self._opening = path, asyncio.Lock()
-        self._link: _Link | None = None
+        self._connection: _AsyncConnection | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -52,17 +60,17 @@ class RemoteCluster:
         await self.close()
 
     async def close(self) -> None:
-        """End the connection; a later call would make a new one."""
-        link, self._link = self._link, None
-        if link is not None:
-            await link.close()
+        """Close the connection; a later call makes a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
 
     async def call(self, verb: str, request: Mapping[str, Any]) -> Any:
-        """Any verb of the socket, the engine's own too; `protocol` has the requests."""
+        """Call any verb of the socket, including the engine's own verbs; `protocol` defines the requests."""
         return await (await self._connected()).ask(verb, request)
 
     async def list(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
-        """Everything in the scope, at least as new as that version."""
+        """The objects in the scope, at least as new as that version."""
         request: protocol.ListRequest = {**_scope(resource, scope), "notOlderThan": not_older_than}
         page: protocol.ListResult = await self.call("list", request)
         return ListPage(tuple([resource.decode(item) for item in page["items"]]), page["version"])
@@ -70,24 +78,24 @@ class RemoteCluster:
     async def watch(
         self, resource: Resource, scope: Selection = EVERYTHING, *, since: str
     ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
-        """What happened after that version, in batches."""
-        link = await self._connected()
-        number, batches = link.subscribe({**_scope(resource, scope), "since": since})
+        """The events after that version, in batches."""
+        connection = await self._connected()
+        number, batches = connection.subscribe({**_scope(resource, scope), "since": since})
         try:
             while True:
                 batch = await batches.get()
                 if isinstance(batch, ApiError):
                     raise batch
-                yield tuple([_change(resource, *told) for told in batch])
+                yield tuple([_watch_event(resource, *change) for change in batch])
         finally:
-            link.unsubscribe(number)
+            connection.unsubscribe(number)
 
     async def get(self, resource: Resource, key: Key) -> Any:
         """One object."""
         return resource.decode(await self.call("get", _object(resource, key)))
 
     async def create(self, resource: Resource, body: Body) -> Any:
-        """Make an object."""
+        """Create an object."""
         request: protocol.CreateRequest = {"resource": resource.id, "body": body}
         return resource.decode(await self.call("create", request))
 
@@ -113,27 +121,27 @@ class RemoteCluster:
         grace: int | None = None,
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> Any:
-        """Delete an object."""
+        """Delete an object; returns it if a grace period or a finalizer keeps it."""
         request: protocol.DeleteRequest = {
             **_object(resource, key),
             "uid": uid,
             "grace": grace,
             "propagation": propagation.value,
         }
-        left = await self.call("delete", request)
-        return None if left is None else resource.decode(left)
+        remaining = await self.call("delete", request)
+        return None if remaining is None else resource.decode(remaining)
 
     async def bind(self, key: Key, node: str, *, uid: str = "", version: str = "") -> Any:
         """Put a pod on a node."""
-        where: protocol.BindRequest = {"namespace": key.namespace, "name": key.name, "node": node}
-        return PODS.decode(await self.call("bind", {**where, "uid": uid, "version": version}))
+        request: protocol.BindRequest = {"namespace": key.namespace, "name": key.name, "node": node}
+        return PODS.decode(await self.call("bind", {**request, "uid": uid, "version": version}))
 
-    async def _connected(self) -> "_Link":
+    async def _connected(self) -> "_AsyncConnection":
         async with self._opening:
-            if self._link is None or self._link.lost:
-                self._link = link = await _Link.open(self._path)
-                await link.greet()
-            return self._link
+            if self._connection is None or self._connection.lost:
+                self._connection = connection = await _AsyncConnection.open(self._path)
+                await connection.say_hello()
+            return self._connection
 
 
 def _scope(resource: Resource, scope: Selection) -> protocol.ScopeRequest:
@@ -144,12 +152,12 @@ def _object(resource: Resource, key: Key) -> protocol.ObjectRequest:
     return {"resource": resource.id, "namespace": key.namespace, "name": key.name}
 
 
-def _change(resource: Resource, what: str, version: str, item: Body | None) -> WatchEvent:
-    return WatchEvent(WatchEventType(what), version, None if item is None else resource.decode(item))
+def _watch_event(resource: Resource, kind: str, version: str, item: Body | None) -> WatchEvent:
+    return WatchEvent(WatchEventType(kind), version, None if item is None else resource.decode(item))
 
 
-class _Link:
-    """One connection: who waits for which answer."""
+class _AsyncConnection:
+    """One connection, with the calls and watches that wait for answers."""
 
     def __init__(self, path: Path, reader: StreamReader, writer: StreamWriter) -> None:
         self._path, self._writer, self.lost = path, writer, False
@@ -160,7 +168,7 @@ class _Link:
 
     @classmethod
     async def open(cls, path: Path) -> Self:
-        """Connect; UnavailableError if nobody listens."""
+        """Connect. Raises UnavailableError if no engine listens."""
         try:
             reader, writer = await asyncio.open_unix_connection(sock=connect(path))
         except OSError as error:
@@ -168,26 +176,26 @@ class _Link:
         return cls(path, reader, writer)
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Close the connection."""
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
         with suppress(OSError):
             await self._writer.wait_closed()
 
-    async def greet(self) -> None:
-        """Say our version, and check the engine's. Raises EngineError; the connection is closed then."""
+    async def say_hello(self) -> None:
+        """Exchange versions with the engine. Raises EngineError, and then the connection is closed."""
         try:
-            welcomed(await self._exchange(HELLO_ID, HELLO, hello(ENGINE_PROTOCOL)), self._path)
+            check_hello(await self._exchange(HELLO_ID, HELLO, hello(ENGINE_PROTOCOL)), self._path)
         except BaseException:
             self._reading.cancel()
-            self._lose()
+            self._set_lost()
             raise
 
     async def ask(self, verb: str, request: Mapping[str, Any]) -> Any:
-        """One answer."""
+        """Send a request and return its result."""
         reply = await self._exchange(next(self._numbers), verb, request)
         if "error" in reply:
-            raise raised(reply["error"])
+            raise api_error(reply["error"])
         return reply.get("result")
 
     async def _exchange(self, number: int, verb: str, request: Mapping[str, Any]) -> protocol.Reply:
@@ -200,33 +208,33 @@ class _Link:
             del self._answers[number]
 
     def subscribe(self, request: protocol.WatchRequest) -> tuple[int, _Batches]:
-        """A stream of answers, and its number."""
+        """Begin a watch; returns its number and the queue of its batches."""
         number = next(self._numbers)
         batches = self._watches[number] = Queue()
         self._send(number, "watch", request)
         return number, batches
 
     def unsubscribe(self, number: int) -> None:
-        """No more of those."""
+        """End a watch."""
         if self._watches.pop(number, None) is not None and not self.lost:
             stop: protocol.StopRequest = {"watch": number}
             self._send(next(self._numbers), "stop", stop)
 
     def _send(self, number: int, verb: str, request: Mapping[str, Any]) -> None:
         if self.lost:
-            raise self._gone()
+            raise self._lost_error()
         self._writer.write(msgspec.json.encode({"id": number, "verb": verb, **request}) + END)
 
     async def _read(self, reader: StreamReader) -> None:
-        lines = LineSplitter(LONGEST_ANSWER)
+        lines = LineSplitter(MAX_ANSWER_BYTES)
         try:
-            while data := await reader.read(CHUNK):
+            while data := await reader.read(CHUNK_BYTES):
                 for line in lines.feed(data):
-                    self._deliver(_reply(line))
+                    self._deliver(_decode_reply(line))
         except (OSError, LineTooLongError, msgspec.DecodeError):
-            pass  # Whatever is wrong with it, there is nothing more to be had from this connection.
+            pass  # After such an error the connection cannot be used any longer.
         finally:
-            self._lose()
+            self._set_lost()
 
     def _deliver(self, reply: protocol.Reply) -> None:
         number = reply["id"]
@@ -234,29 +242,29 @@ class _Link:
             return
         batches, answer = self._watches.get(number), self._answers.get(number)
         if batches is not None:
-            self._stream(number, batches, reply)
+            self._queue_batch(number, batches, reply)
         elif answer is not None and not answer.done():
             answer.set_result(reply)
 
-    def _stream(self, number: int, batches: _Batches, reply: protocol.Reply) -> None:
+    def _queue_batch(self, number: int, batches: _Batches, reply: protocol.Reply) -> None:
         if "error" in reply:
-            batches.put_nowait(raised(reply["error"]))
+            batches.put_nowait(api_error(reply["error"]))
         elif "changes" not in reply:
             batches.put_nowait(ApiError("the watch has ended"))
-        elif batches.qsize() < _BEHIND:
+        elif batches.qsize() < _MAX_QUEUED_BATCHES:
             batches.put_nowait(reply["changes"])
         else:
             self.unsubscribe(number)
             batches.put_nowait(GoneError("the watch fell behind what is remembered; list again"))
 
-    def _lose(self) -> None:
+    def _set_lost(self) -> None:
         self.lost = True
         self._writer.close()
         for answer in self._answers.values():
             if not answer.done():
-                answer.set_exception(self._gone())
+                answer.set_exception(self._lost_error())
         for batches in self._watches.values():
-            batches.put_nowait(self._gone())
+            batches.put_nowait(self._lost_error())
 
-    def _gone(self) -> UnavailableError:
+    def _lost_error(self) -> UnavailableError:
         return UnavailableError(f"the connection to the engine at {self._path} is gone")

@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `server`, `client` and `blocking` share: connecting, errors, and the version of the other side.
-
-It uses the standard library only, so that commands that ask an engine start quickly.
-
-The messages on the socket of an engine: lines of JSON. `server` answers; `client` and `blocking` ask.
+"""The messages on the socket of an engine, which are lines of JSON, and how to connect to it.
 
     {"id": 0, "verb": "hello", "protocol": 1, "version": "…"}    →  {"id": 0, "result": {"protocol": 1, "version": "…"}}
     {"id": 1, "verb": "get", "resource": "pods", "namespace": "a", "name": "b"}    →  {"id": 1, "result": {…}}
                                                                         or  →  {"id": 1, "error": {"reason", "message"}}
     {"id": 2, "verb": "watch", "resource": "pods", "since": "7"}  →  {"id": 2, "changes": [["ADDED", "8", {…}], …]} …
-    {"id": 3, "verb": "stop", "watch": 2}                         →  {"id": 3, "result": null}, and no more of 2
+    {"id": 3, "verb": "stop", "watch": 2}                         →  {"id": 3, "result": null}; no more replies to 2
 
-The first line of a connection is `hello`; see `handshake`. Requests on one connection are answered as they are done; a
-watch ends with an error or with its connection. A new field that may be left out needs no new ENGINE_PROTOCOL; any
-other change does.
+The first request of a connection is `hello`. The server answers each request when it is done, not in the order of the
+requests; a watch ends with an error or with its connection. A new optional field needs no new ENGINE_PROTOCOL; any
+other change does. This module uses only the standard library, so that commands start quickly.
 """
 
 from __future__ import annotations
@@ -23,30 +19,27 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from trainwright.errors import API_ERRORS, ApiError, EngineError, NotFoundError, TrainwrightError
 from trainwright.jsonlines import ENGINE_PROTOCOL, mismatch
 
-if TYPE_CHECKING:
-    pass
-
-#: The verb that every connection begins with, and the id of that request.
+#: The first verb of every connection, and the id of that request.
 HELLO, HELLO_ID = "hello", 0
-#: Bytes of one read, and of one answer of an engine.
-CHUNK, LONGEST_ANSWER = 1 << 18, 1 << 30
+#: Bytes of one read, and the greatest length of an engine's answer in bytes.
+CHUNK_BYTES, MAX_ANSWER_BYTES = 1 << 18, 1 << 30
 
-#: What the address of a Unix socket may be long, with its final zero: 108 on Linux, 104 elsewhere.
-_LONGEST = 103
-_SELF = "/proc/self/fd"
+#: The greatest length of a Unix socket's address in bytes, without the final zero. Linux allows 107, others 103.
+_MAX_ADDRESS_BYTES = 103
+_OWN_DESCRIPTORS = "/proc/self/fd"
 
 
-def welcomed(reply: Reply, path: Path) -> None:
-    """Check the answer to `hello`; EngineError if the engine is of another version."""
+def check_hello(reply: Reply, path: Path) -> None:
+    """Check the answer to `hello`. Raises EngineError if the engine has another version."""
     error = reply.get("error")
     if error is None:
         problem = mismatch(reply.get("result") or {}, ENGINE_PROTOCOL, f"the engine at {path}", "this process")
-    elif error["reason"] == NotFoundError.reason:  # an engine that does not know the verb
+    elif error["reason"] == NotFoundError.reason:  # an older engine, without this verb
         problem = mismatch({}, ENGINE_PROTOCOL, f"the engine at {path}", "this process")
     else:
         problem = error["message"]
@@ -54,27 +47,27 @@ def welcomed(reply: Reply, path: Path) -> None:
         raise EngineError(problem)
 
 
-def failure(error: TrainwrightError) -> ErrorBody:
-    """An error as it is sent."""
+def error_body(error: TrainwrightError) -> ErrorBody:
+    """The message for an error."""
     if not isinstance(error, ApiError):
         return {"reason": ApiError.reason, "message": str(error)}
-    told: ErrorBody = {"reason": error.reason, "message": str(error)}
+    body: ErrorBody = {"reason": error.reason, "message": str(error)}
     if error.retry_after is not None:
-        told["retryAfter"] = error.retry_after
-    return told
+        body["retryAfter"] = error.retry_after
+    return body
 
 
-def raised(told: ErrorBody) -> ApiError:
-    """An error as it was sent."""
-    kind = API_ERRORS.get(told["reason"], ApiError)
-    return kind(told["message"], retry_after=told.get("retryAfter"))
+def api_error(body: ErrorBody) -> ApiError:
+    """The error of a message."""
+    kind = API_ERRORS.get(body["reason"], ApiError)
+    return kind(body["message"], retry_after=body.get("retryAfter"))
 
 
 def connect(path: Path) -> socket.socket:
-    """A connection to the socket at that path; OSError if nobody listens there."""
+    """Connect to the socket at that path. Raises OSError if no process listens there."""
     connection = socket.socket(socket.AF_UNIX)
     try:
-        with short(path) as address:
+        with socket_address(path) as address:
             connection.connect(address)
     except BaseException:
         connection.close()
@@ -83,42 +76,42 @@ def connect(path: Path) -> socket.socket:
 
 
 @contextmanager
-def short(path: Path) -> Iterator[str]:
-    """The path as a socket address can hold it: through a descriptor of its folder where it is too long itself."""
-    if len(os.fsencode(path)) <= _LONGEST:
+def socket_address(path: Path) -> Iterator[str]:
+    """The path as a socket address. A path that is too long goes through a descriptor of its folder."""
+    if len(os.fsencode(path)) <= _MAX_ADDRESS_BYTES:
         yield str(path)
-    elif Path(_SELF).is_dir():
+    elif Path(_OWN_DESCRIPTORS).is_dir():
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            yield f"{_SELF}/{folder}/{path.name}"
+            yield f"{_OWN_DESCRIPTORS}/{folder}/{path.name}"
         finally:
             os.close(folder)
     else:
-        import tempfile  # noqa: PLC0415 - 5 ms that no command on Linux should pay
+        import tempfile  # noqa: PLC0415 - the import takes 5 ms, and Linux does not need it
 
-        with tempfile.TemporaryDirectory() as place:
-            link = Path(place, "s")
+        with tempfile.TemporaryDirectory() as temporary:
+            link = Path(temporary, "s")
             link.symlink_to(path.parent.absolute())
             yield str(link / path.name)
 
 
 Body = dict[str, Any]
-#: What happened (ADDED, MODIFIED, DELETED, BOOKMARK), the version, and the object as it then was.
+#: The type (ADDED, MODIFIED, DELETED, BOOKMARK), the version, and the object after the change.
 Change = tuple[str, str, Body | None]
 Propagation = Literal["Background", "Foreground", "Orphan"]
 
-# -- requests, each with an `id` and a `verb` besides -----------------------------------------------------------------
+# -- requests; each also has an `id` and a `verb` ---------------------------------------------------------------------
 
 
 class HelloRequest(TypedDict):
-    """`hello`: the version of whoever connects."""
+    """`hello`: the version of the client."""
 
     protocol: int
     version: str
 
 
 class ScopeRequest(TypedDict):
-    """Some objects of a resource."""
+    """Selects objects of a resource."""
 
     resource: str
     namespace: NotRequired[str]
@@ -133,7 +126,7 @@ class ListRequest(ScopeRequest):
 
 
 class WatchRequest(ScopeRequest):
-    """`watch`: without a version it begins with what there is."""
+    """`watch`: without a version it begins with the existing objects."""
 
     since: NotRequired[str]
 
@@ -160,12 +153,12 @@ class CreateRequest(TypedDict):
 
 
 class PatchRequest(ObjectRequest):
-    """`patch`: merge, only if the object still has that UID and version, where they are given."""
+    """`patch`: a merge patch, only if the object has the given UID and version."""
 
     body: Body
     uid: NotRequired[str]
     version: NotRequired[str]
-    #: The status alone.
+    #: Patch only the status.
     status: NotRequired[bool]
 
 
@@ -188,7 +181,7 @@ class BindRequest(TypedDict):
 
 
 class HeartbeatRequest(TypedDict):
-    """`heartbeat`: what an agent in a process of its own says of itself: its node, its process, its supervisor's."""
+    """`heartbeat`: an agent in its own process sends its node, its process ID and that of its supervisor."""
 
     node: str
     pid: int
@@ -210,7 +203,7 @@ class ListResult(TypedDict):
 
 
 class ErrorBody(TypedDict):
-    """An error: Kubernetes' word for it, a sentence, and the seconds after which to ask again."""
+    """An error: Kubernetes' reason, a sentence, and the seconds after which the client may retry."""
 
     reason: str
     message: str
@@ -218,7 +211,7 @@ class ErrorBody(TypedDict):
 
 
 class Reply(TypedDict):
-    """Anything that the engine says. `id` is None where the request could not be read."""
+    """Any message of the engine. `id` is None if the engine could not read the request."""
 
     id: int | None
     result: NotRequired[Any]

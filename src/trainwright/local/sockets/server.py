@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs of a cluster as other processes ask for them: a request of `protocol` in, plain JSON out.
+"""The private socket of an engine: the verbs of a cluster, and the engine's own verbs, for other processes.
 
-Objects go over the socket whole; whoever asked decodes what it wants of them.
-
-The private socket of an engine: the verbs of a cluster, and its own, for other processes (`protocol`).
-
-The engine opens it with `serve`; node agents come with `client`, the command line with `blocking`. Whoever can open the
-file may do everything, so its mode is 0600, and its folder's 0700 if it is made here.
+Objects are sent whole; the client decodes the parts that it needs. Every process that can open the socket may use all
+verbs, so its mode is 0600; a folder that is created for it has mode 0700.
 """
 
 import asyncio
@@ -26,7 +22,7 @@ from trainwright.errors import ApiError, EngineError, InvalidError, NotFoundErro
 from trainwright.jsonlines import END, ENGINE_PROTOCOL, LineSplitter, LineTooLongError, hello, mismatch
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.sockets.protocol import (
-    CHUNK,
+    CHUNK_BYTES,
     HELLO,
     BindRequest,
     Body,
@@ -41,47 +37,50 @@ from trainwright.local.sockets.protocol import (
     StopRequest,
     WatchRequest,
     connect,
-    failure,
-    short,
+    error_body,
+    socket_address,
 )
 from trainwright.model.meta import Key
 from trainwright.model.problem import nearest
 from trainwright.runtime.ports import BY_ID, Propagation, Resource, Selection, WatchEvent
 
+#: The greatest length of a request, in bytes.
+_MAX_REQUEST_BYTES = 64 << 20
+Request = dict[str, Any]
 RequestT = TypeVar("RequestT")
 
 
 class Verb(Struct, Generic[RequestT], frozen=True):
-    """One verb: the type of its requests, and what answers them."""
+    """One verb: the type of its requests, and the function that answers them."""
 
     request: type[RequestT]
     answer: Callable[[RequestT], Awaitable[Any]]
 
-    async def __call__(self, request: dict[str, Any]) -> Any:
+    async def __call__(self, request: Request) -> Any:
         """Check a request and answer it. Raises InvalidError."""
         return await self.answer(checked(request, self.request))
 
 
-def checked(request: dict[str, Any], kind: type[RequestT]) -> RequestT:
-    """The request as what it should be; InvalidError if it is not."""
+def checked(request: Request, kind: type[RequestT]) -> RequestT:
+    """The request, checked against its type. Raises InvalidError."""
     try:
         return convert(request, kind)
     except ValidationError as error:
         raise InvalidError(f"the request cannot be read: {error}") from None
 
 
-def watch(cluster: LocalCluster, request: dict[str, Any]) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
+def watch(cluster: LocalCluster, request: Request) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
     """The batches of a watch."""
     wanted = checked(request, WatchRequest)
     return cluster.watch(_resource(wanted["resource"]), _scope(wanted), since=wanted.get("since", ""))
 
 
 def verbs(cluster: LocalCluster) -> Mapping[str, Verb[Any]]:
-    """The verbs that have one answer."""
+    """The verbs that have one answer: all except `watch`."""
 
     async def listing(request: ListRequest) -> ListResult:
-        resource, limit = _resource(request["resource"]), request.get("notOlderThan", "")
-        page = await cluster.list(resource, _scope(request), not_older_than=limit)
+        resource, version = _resource(request["resource"]), request.get("notOlderThan", "")
+        page = await cluster.list(resource, _scope(request), not_older_than=version)
         return {"items": [*page.items], "version": page.version}
 
     async def get(request: ObjectRequest) -> Body:
@@ -104,14 +103,14 @@ def verbs(cluster: LocalCluster) -> Mapping[str, Verb[Any]]:
         return changed
 
     async def delete(request: DeleteRequest) -> Body | None:
-        left: Body | None = await cluster.delete(
+        remaining: Body | None = await cluster.delete(
             _resource(request["resource"]),
             _key(request),
             uid=request.get("uid", ""),
             grace=request.get("grace"),
             propagation=Propagation(request.get("propagation", Propagation.BACKGROUND)),
         )
-        return left
+        return remaining
 
     async def bind(request: BindRequest) -> Body:
         uid, version = request.get("uid", ""), request.get("version", "")
@@ -128,7 +127,7 @@ def verbs(cluster: LocalCluster) -> Mapping[str, Verb[Any]]:
 
 
 def _resource(name: str) -> Resource:
-    """The resource of that id; NotFoundError if there is none."""
+    """The resource with that ID. Raises NotFoundError."""
     resource = BY_ID.get(name)
     if resource is None:
         hint = nearest(name, BY_ID)
@@ -145,24 +144,18 @@ def _key(request: ObjectRequest | BindRequest) -> Key:
     return Key(request.get("namespace", ""), request["name"])
 
 
-#: Bytes of one request.
-_LONGEST = 64 << 20
-
-Request = dict[str, Any]
-
-
 @asynccontextmanager
 async def serve(path: Path, cluster: LocalCluster, extra: Mapping[str, Verb[Any]] | None = None) -> AsyncIterator[None]:
-    """Listen at that path for as long as the context lasts; then every connection is cut and the file removed."""
-    known = {**verbs(cluster), **(extra or {})}
+    """Listen at that path while the context lasts; then close every connection and remove the file."""
+    all_verbs = {**verbs(cluster), **(extra or {})}
     tasks: set[Task[None]] = set()
     writers: WeakSet[StreamWriter] = WeakSet()
 
-    def welcome(reader: StreamReader, writer: StreamWriter) -> None:
+    def accept(reader: StreamReader, writer: StreamWriter) -> None:
         writers.add(writer)
-        _keep(asyncio.create_task(_Session(cluster, known, writer, tasks).run(reader)), tasks)
+        _track(asyncio.create_task(_ClientSession(cluster, all_verbs, writer, tasks).run(reader)), tasks)
 
-    server = await asyncio.start_unix_server(welcome, sock=_listen(path))
+    server = await asyncio.start_unix_server(accept, sock=_listen(path))
     try:
         yield
     finally:
@@ -171,33 +164,33 @@ async def serve(path: Path, cluster: LocalCluster, extra: Mapping[str, Verb[Any]
         for writer in writers:
             writer.transport.abort()
         while tasks:
-            await _end(tasks)
-        await asyncio.sleep(0)  # The transports close at the next turn of the loop.
+            await _cancel(tasks)
+        await asyncio.sleep(0)  # The transports close in the next iteration of the event loop.
 
 
-def _keep(task: Task[None], *among: set[Task[None]]) -> None:
-    """Hold on to a task until it is done."""
-    for tasks in among:
+def _track(task: Task[None], *sets: set[Task[None]]) -> None:
+    """Keep a reference to a task until it is done."""
+    for tasks in sets:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
 
-async def _end(tasks: set[Task[None]]) -> None:
+async def _cancel(tasks: set[Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _listen(path: Path) -> socket.socket:
-    """A socket that is never open to others, in the place of one that nobody listens at any more."""
+    """A listening socket that only this user can open. It replaces a socket file at which no process listens."""
     listener = socket.socket(socket.AF_UNIX)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _answers(path):
-            raise EngineError(f"{path}: an engine listens there already")
+            raise EngineError(f"{path}: another engine listens there already")
         path.unlink(missing_ok=True)
         os.fchmod(listener.fileno(), 0o600)
-        with short(path) as address:
+        with socket_address(path) as address:
             listener.bind(address)
         path.chmod(0o600)
     except OSError as error:
@@ -217,76 +210,80 @@ def _answers(path: Path) -> bool:
     return True
 
 
-class _Session:
-    """One connection: requests are begun in the order they come in, and answered as they are done."""
+class _ClientSession:
+    """One connection. Requests start in the order in which they arrive; each is answered when it is done."""
 
     def __init__(
-        self, cluster: LocalCluster, known: Mapping[str, Verb[Any]], writer: StreamWriter, all_tasks: set[Task[None]]
+        self,
+        cluster: LocalCluster,
+        all_verbs: Mapping[str, Verb[Any]],
+        writer: StreamWriter,
+        all_tasks: set[Task[None]],
     ) -> None:
-        self._cluster, self._known, self._writer, self._all_tasks = cluster, known, writer, all_tasks
+        self._cluster, self._verbs, self._writer, self._all_tasks = cluster, all_verbs, writer, all_tasks
         self._tasks: set[Task[None]] = set()
-        self._greeted = False
+        self._hello_done = False
         self._watches: dict[int | None, Task[None]] = {}
 
     async def run(self, reader: StreamReader) -> None:
-        """Until the other side has gone."""
-        lines = LineSplitter(_LONGEST)
+        """Answer requests until the client closes the connection."""
+        lines = LineSplitter(_MAX_REQUEST_BYTES)
         try:
-            while data := await reader.read(CHUNK):
+            while data := await reader.read(CHUNK_BYTES):
                 for line in lines.feed(data):
-                    if not self._greeted and not await self._greet(line):
+                    if not self._hello_done and not await self._check_version(line):
                         return
-                    self._begin(line)
+                    self._start(line)
         except ConnectionError:
-            pass  # It has gone without a word.
+            pass  # The client has closed the connection.
         except LineTooLongError as error:
-            await self._send({"id": None, "error": failure(InvalidError(str(error)))})
+            await self._send({"id": None, "error": error_body(InvalidError(str(error)))})
         finally:
             self._writer.close()
-            await _end(self._tasks)
+            await _cancel(self._tasks)
 
-    async def _greet(self, line: bytes) -> bool:
-        """Compare versions, before anything is done; False: nothing more is read of this connection.
+    async def _check_version(self, line: bytes) -> bool:
+        """Compare versions before the first request is answered; False: the connection must be closed.
 
-        A client that did not know `hello` yet gets the refusal as the answer to its first request.
+        An old client that does not send `hello` gets the error as the answer to its first request.
         """
         request, error = _read(line)
         if error is None:
-            said = request if request["verb"] == HELLO else {}
-            problem = mismatch(said, ENGINE_PROTOCOL, "this process", "the engine")
+            versions = request if request["verb"] == HELLO else {}
+            problem = mismatch(versions, ENGINE_PROTOCOL, "this process", "the engine")
             if problem is not None:
-                await self._send({"id": request["id"], "error": failure(InvalidError(problem))})
+                await self._send({"id": request["id"], "error": error_body(InvalidError(problem))})
                 return False
-            self._greeted = True
+            self._hello_done = True
         return True
 
-    def _begin(self, line: bytes) -> None:
+    def _start(self, line: bytes) -> None:
         request, error = _read(line)
         number = request.get("id")
         task = asyncio.create_task(self._answer(request) if error is None else self._refuse(error))
-        _keep(task, self._tasks, self._all_tasks)
+        _track(task, self._tasks, self._all_tasks)
         if request.get("verb") == "watch":
             self._watches[number] = task
             task.add_done_callback(lambda _: self._watches.pop(number, None))
 
     async def _refuse(self, error: InvalidError) -> None:
-        await self._send({"id": None, "error": failure(error)})
+        await self._send({"id": None, "error": error_body(error)})
 
     async def _answer(self, request: Request) -> None:
         number = request["id"]
         try:
-            await self._send({"id": number, "result": await self._do(request)})
+            await self._send({"id": number, "result": await self._result(request)})
         except ConnectionError:
             return
         except TrainwrightError as error:
-            await self._send({"id": number, "error": failure(error)})
+            await self._send({"id": number, "error": error_body(error)})
         except RecursionError:
-            await self._send({"id": number, "error": failure(InvalidError("the request is nested too deeply"))})
+            await self._send({"id": number, "error": error_body(InvalidError("the request is nested too deeply"))})
         except Exception as error:
             asyncio.get_running_loop().call_exception_handler({"message": "a request failed", "exception": error})
-            await self._send({"id": number, "error": failure(ApiError(f"the engine failed at it: {error!r}"))})
+            await self._send({"id": number, "error": error_body(ApiError(f"the engine failed: {error!r}"))})
 
-    async def _do(self, request: Request) -> Any:
+    async def _result(self, request: Request) -> Any:
         verb = request["verb"]
         if verb == HELLO:
             return hello(ENGINE_PROTOCOL)
@@ -294,10 +291,10 @@ class _Session:
             return await self._watch(request)
         if verb == "stop":
             return self._stop(request)
-        if verb not in self._known:
-            hint = nearest(verb, self._known)
+        if verb not in self._verbs:
+            hint = nearest(verb, self._verbs)
             raise NotFoundError(f"there is no verb {verb!r}" + (f"; did you mean `{hint}`?" if hint else ""))
-        return await self._known[verb](request)
+        return await self._verbs[verb](request)
 
     async def _watch(self, request: Request) -> None:
         async with aclosing(watch(self._cluster, request)) as batches:
@@ -315,18 +312,18 @@ class _Session:
         await self._writer.drain()
 
 
-class _Head(msgspec.Struct):
-    """What every request must say."""
+class _RequestHead(msgspec.Struct):
+    """The fields of every request."""
 
     id: int
     verb: str
 
 
 def _read(line: bytes) -> tuple[Request, InvalidError | None]:
-    """A request, or what is wrong with it."""
+    """The request, or an error if it cannot be read."""
     try:
         request = msgspec.json.decode(line, type=dict[str, Any])
-        msgspec.convert(request, _Head)
+        msgspec.convert(request, _RequestHead)
     except (msgspec.DecodeError, RecursionError) as error:
         return {}, InvalidError(f"the request cannot be read: {error}")
     return request, None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened to the objects of one resource, and the cursors that read it. `store` appends, `Watch` takes.
+"""The log of the writes to one resource, and the cursors (`Watch`) that read it.
 
-One bounded log serves all watchers of a resource: a write appends one entry and wakes whoever waits, whatever their
-number. A watcher that falls out of the log must list again (GoneError). A decoded object is kept beside its version,
-so that ten watchers, the list and the answer to the write decode it once.
+All watchers of a resource share one bounded log: a write appends one entry and wakes the watchers that wait, whatever
+their number. A watcher that falls out of the log must list again (GoneError). A decoded object is kept with its
+version, so that ten watchers, the list and the answer to the write decode it once.
 """
 
 from bisect import bisect_right
@@ -17,10 +17,10 @@ from trainwright.local.storage.selectors import Test
 from trainwright.model.job import Body
 from trainwright.runtime.ports import Resource, WatchEvent, WatchEventType
 
-#: So many entries are looked at in one go, so that no batch keeps a loop busy for long.
-_BATCH = 1024
-#: A watch that passed over so many entries without telling any says how far it has come.
-_SILENCE = 512
+#: Entries that one call of `take` examines at most, so that a batch does not block the event loop for long.
+_BATCH_ENTRIES = 1024
+#: After this many entries that do not match its selector, a watch returns a bookmark.
+_BOOKMARK_ENTRIES = 512
 _ADDED, _MODIFIED, _DELETED, _BOOKMARK = (
     WatchEventType.ADDED,
     WatchEventType.MODIFIED,
@@ -30,11 +30,11 @@ _ADDED, _MODIFIED, _DELETED, _BOOKMARK = (
 
 
 def _nothing() -> None:
-    """What a watch that does not wait would be called back with."""
+    """The callback of a watch that does not wait."""
 
 
 class StoredObject(Struct, gc=False):
-    """One version of one object, and how it was last decoded."""
+    """One version of one object, and the result of its last decoding."""
 
     body: Body
     version: int
@@ -43,7 +43,7 @@ class StoredObject(Struct, gc=False):
     view: Any = None
 
     def decoded(self, resource: Resource) -> Any:
-        """The object as the resource is read."""
+        """The object decoded to the type of the resource."""
         if resource.type is dict:
             return self.body
         if self.type is not resource.type:
@@ -52,7 +52,7 @@ class StoredObject(Struct, gc=False):
 
 
 class HistoryEntry(Struct, frozen=True, gc=False):
-    """One write: what it was, what it left, and what was there before."""
+    """One write: its type, the object after it, and the object before it."""
 
     what: WatchEventType
     after: StoredObject
@@ -60,20 +60,20 @@ class HistoryEntry(Struct, frozen=True, gc=False):
 
 
 class WriteLog:
-    """The last writes to one resource, and who waits for the next."""
+    """The last writes to one resource, and the callbacks for the next write."""
 
     def __init__(self, limit: int) -> None:
-        self._limit, self._most = limit, limit + limit // 4 + 1
+        self._limit, self._trim_at = limit, limit + limit // 4 + 1
         self.entries: list[HistoryEntry] = []
-        #: How many entries were dropped, and the version of the last of them.
+        #: The number of entries that were dropped, and the version of the last of them.
         self.dropped, self.floor = 0, 0
         self.waiting: list[Callable[[], None]] = []
 
     def append(self, entry: HistoryEntry) -> None:
-        """Remember a write and wake whoever waits for one."""
+        """Append a write and wake the watchers that wait."""
         entries = self.entries
         entries.append(entry)
-        if len(entries) >= self._most:
+        if len(entries) >= self._trim_at:
             surplus = len(entries) - self._limit
             self.dropped, self.floor = self.dropped + surplus, entries[surplus - 1].after.version
             del entries[:surplus]
@@ -83,25 +83,25 @@ class WriteLog:
                 wake()
 
     def after(self, version: int) -> int:
-        """The number of the first entry past that version; GoneError if it is no longer known what happened since."""
+        """The number of the first entry after that version. GoneError: later entries were dropped already."""
         if version < self.floor:
             raise GoneError(f"too old resource version: {version} ({self.floor} is the oldest known); list again")
         return self.dropped + bisect_right(self.entries, version, key=lambda entry: entry.after.version)
 
 
 class Watch:
-    """A cursor in a log. `take` gives what is there; `wait` calls back once when there is more."""
+    """A cursor in a log. `take` returns the new events; `wait` registers a callback for the next one."""
 
     def __init__(
         self, log: WriteLog, resource: Resource, test: Test | None, since: int, first: Iterable[StoredObject] = ()
     ) -> None:
         self._log, self._resource, self._test, self._since = log, resource, test, since
-        self._next, self._silence = log.after(since), 0
+        self._next, self._skipped = log.after(since), 0
         self._wake: Callable[[], None] = _nothing
         self._first = tuple([WatchEvent(_ADDED, record.text, record.decoded(resource)) for record in first])
 
     def take(self) -> tuple[WatchEvent, ...]:
-        """What happened since the last call, in order; nothing if nothing did. GoneError: too slow, list again."""
+        """The events since the last call, oldest first. GoneError: the watch was too slow and must list again."""
         if self._first:
             first, self._first = self._first, ()
             return first
@@ -111,14 +111,14 @@ class Watch:
             return ()
         if start < 0:
             raise GoneError("the watch fell behind what is remembered; list again")
-        entries = log.entries[start : start + _BATCH]
+        entries = log.entries[start : start + _BATCH_ENTRIES]
         self._next += len(entries)
         if entries[0].after.version <= self._since:
             entries = [entry for entry in entries if entry.after.version > self._since]
-        return self._plain(entries) if self._test is None else self._filtered(entries)
+        return self._unfiltered(entries) if self._test is None else self._filtered(entries)
 
     def wait(self, wake: Callable[[], None]) -> None:
-        """Call back, once, at the next write; at once if there is one already."""
+        """Call `wake` once at the next write, or immediately if there is an unread write."""
         if self._first or self._next - self._log.dropped < len(self._log.entries):
             wake()
         else:
@@ -126,46 +126,46 @@ class Watch:
             self._log.waiting.append(wake)
 
     def close(self) -> None:
-        """Wait no longer."""
+        """Remove the callback."""
         if self._wake in self._log.waiting:
             self._log.waiting.remove(self._wake)
 
     def bookmark(self) -> WatchEvent:
-        """How far the watch has come: a version to resume from, although nothing of it concerned the selector."""
-        seen = self._next - self._log.dropped - 1
-        version = self._log.entries[seen].after.version if seen >= 0 else self._log.floor
+        """A bookmark with the version up to which this watch has read, so that it can resume there."""
+        last = self._next - self._log.dropped - 1
+        version = self._log.entries[last].after.version if last >= 0 else self._log.floor
         return WatchEvent(_BOOKMARK, str(max(version, self._since)))
 
-    def _plain(self, entries: list[HistoryEntry]) -> tuple[WatchEvent, ...]:
+    def _unfiltered(self, entries: list[HistoryEntry]) -> tuple[WatchEvent, ...]:
         resource = self._resource
         return tuple([WatchEvent(entry.what, entry.after.text, entry.after.decoded(resource)) for entry in entries])
 
     def _filtered(self, entries: list[HistoryEntry]) -> tuple[WatchEvent, ...]:
-        told = tuple([change for entry in entries if (change := self._told(entry)) is not None])
-        self._silence = 0 if told else self._silence + len(entries)
-        if self._silence < _SILENCE:
-            return told
-        self._silence = 0
+        events = tuple([change for entry in entries if (change := self._event(entry)) is not None])
+        self._skipped = 0 if events else self._skipped + len(entries)
+        if self._skipped < _BOOKMARK_ENTRIES:
+            return events
+        self._skipped = 0
         return (self.bookmark(),)
 
-    def _told(self, entry: HistoryEntry) -> WatchEvent | None:
-        """What a write is to this watch: an object that begins to match is new to it, one that ceases to is gone."""
+    def _event(self, entry: HistoryEntry) -> WatchEvent | None:
+        """The event for this watch: an object that begins to match is added, one that ceases to match is deleted."""
         assert self._test is not None  # noqa: S101 - only filtered watches come here
         after, before, resource = entry.after, entry.before, self._resource
-        was = before is not None and self._test(before.body)
+        matched = before is not None and self._test(before.body)
         if entry.what is not _DELETED and self._test(after.body):
-            return WatchEvent(_MODIFIED if was else _ADDED, after.text, after.decoded(resource))
-        if before is None or not was:
+            return WatchEvent(_MODIFIED if matched else _ADDED, after.text, after.decoded(resource))
+        if before is None or not matched:
             return None
         if entry.what is _DELETED:
             return WatchEvent(_DELETED, after.text, after.decoded(resource))
-        # As an API server has it: the last state that matched, at the version that ended it.
+        # As in an API server: the last state that matched, with the version of the write that ended the match.
         metadata = before.body["metadata"] | {"resourceVersion": after.text}
         return WatchEvent(_DELETED, after.text, resource.decode(before.body | {"metadata": metadata}))
 
 
 def parse(version: str) -> int:
-    """A resourceVersion as the number that it is here."""
+    """A resourceVersion as a number."""
     if not version.isdecimal() or len(version) > 20:
-        raise InvalidError(f"resource version {version!r}: expected a number, as a list or an object has it")
+        raise InvalidError(f"resource version {version!r}: expected a number, as lists and objects have it")
     return int(version)

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON merge patches (RFC 7386) on objects that nobody edits in place. Called by `store` for every patch and PUT.
+"""Rules for object bodies: JSON merge patches (RFC 7386), and the part of `metadata` that only an API server writes.
 
-What a patch does not change is shared between the old object and the new one, down to "nothing changed at all", which
-is the very same object: that is how the store knows not to make a new version.
-
-What an API server itself writes into `metadata`, and what it lets nobody write. Called by `store` for every write.
-
-Functions of bodies: whatever they are given stays as it is, and a new dict comes back.
+Bodies are never edited in place. The parts that a write does not change are shared between the old and the new object.
+A write that changes nothing returns the old object itself, and the store then makes no new version.
 """
 
 import os
@@ -23,7 +19,7 @@ from trainwright.runtime.ports import Resource
 
 
 def merge(target: Body, patch: Body) -> Body:
-    """The target with the patch applied: new dicts along the changed path only, the target itself if none is needed."""
+    """The target with the patch applied: new dicts along the changed path, or the target itself if nothing changes."""
     result = target
     for key, value in patch.items():
         old = target.get(key)
@@ -41,7 +37,7 @@ def merge(target: Body, patch: Body) -> Body:
 
 
 def same(old: Any, new: Any) -> bool:
-    """Equal as JSON: unlike Python, which takes 1, 1.0 and true for one."""
+    """Whether the values are equal as JSON; Python also takes 1, 1.0 and true for equal."""
     if old is new:
         return True
     if type(old) is not type(new) or old != new:
@@ -54,42 +50,42 @@ def same(old: Any, new: Any) -> bool:
 
 
 def settle(before: Body, after: Body) -> Body:
-    """A whole new body, with every top-level part that is equal to the old one's being the old one's."""
+    """The new body, with equal top-level parts taken from the old body, or the old body if all parts are equal."""
     kept = {key: before[key] if key in before and same(before[key], value) else value for key, value in after.items()}
     shared = before.keys() == kept.keys() and all(kept[key] is value for key, value in before.items())
     return before if shared else kept
 
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-#: Written by the store alone: what a client says about them is passed over, or refused if it contradicts.
-_SERVERS = ("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "selfLink", "uid")
-_ALLOTTED = (*_SERVERS, "generation", "resourceVersion")
-_IMMUTABLE = ("name", "namespace", "uid", "deletionGracePeriodSeconds")
-_FIXED = ("name", "namespace", *_ALLOTTED)
-_APART = ("metadata", "status")
+#: Only the store writes these fields. It ignores a client's value, or refuses one that contradicts a fixed value.
+_SERVER_FIELDS = ("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "selfLink", "uid")
+_ASSIGNED_FIELDS = (*_SERVER_FIELDS, "generation", "resourceVersion")
+_IMMUTABLE_FIELDS = ("name", "namespace", "uid", "deletionGracePeriodSeconds")
+_FIXED_FIELDS = ("name", "namespace", *_ASSIGNED_FIELDS)
+_NON_SPEC_PARTS = ("metadata", "status")
 
 
-def stamp(moment: datetime) -> str:
+def timestamp(moment: datetime) -> str:
     """A time as Kubernetes writes it: seconds, UTC."""
     return moment.isoformat(timespec="seconds")[:19] + "Z"
 
 
 def uid() -> str:
-    """A random UUID; a third of the time that `uuid.uuid4` takes."""
+    """A random UUID, made in a third of the time of `uuid.uuid4`."""
     digits = os.urandom(16).hex()
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
 
 
-def born(resource: Resource, body: Body, now: datetime) -> Body:
-    """A new object: named, identified, at its first generation, without a version yet."""
+def new_object(resource: Resource, body: Body, now: datetime) -> Body:
+    """A new object with name, UID and generation 1, but without a version."""
     _check_kind(resource, body)
     given = body.get("metadata")
     given = given if isinstance(given, dict) else {}
-    metadata = {key: value for key, value in given.items() if key not in _ALLOTTED}
+    metadata = {key: value for key, value in given.items() if key not in _ASSIGNED_FIELDS}
     metadata["name"] = _name(given)
     _check_namespace(resource, metadata)
     metadata["uid"], metadata["generation"] = uid(), 1
-    metadata["creationTimestamp"] = stamp(now)
+    metadata["creationTimestamp"] = timestamp(now)
     return {"apiVersion": resource.api_version, "kind": resource.kind} | body | {"metadata": metadata}
 
 
@@ -121,50 +117,50 @@ def _check_namespace(resource: Resource, metadata: Body) -> None:
 
 
 def check(metadata: Body) -> None:
-    """InvalidError if whoever reads it could not."""
+    """Raise InvalidError if readers could not decode the metadata."""
     try:
         convert(metadata, ObjectMeta)
     except ValidationError as error:
-        raise InvalidError(plain(error, "metadata")) from None
+        raise InvalidError(readable(error, "metadata")) from None
     for index, owner in enumerate(metadata.get("ownerReferences") or ()):
         if not owner.get("uid"):
             raise InvalidError(f"metadata.ownerReferences[{index}].uid: missing; expected the owner's UID")
 
 
-def plain(error: ValidationError, at: str = "") -> str:
-    """msgspec's words with the path first, as everywhere else."""
+def readable(error: ValidationError, at: str = "") -> str:
+    """msgspec's message with the path first, as in all our errors."""
     message, _, path = str(error).partition(" - at `")
     path = f"{at}{path.rstrip('`').removeprefix('$')}".lstrip(".")
     return f"{path}: {message[:1].lower()}{message[1:]}"
 
 
 def key_of(body: Body) -> Key:
-    """How the store finds an object."""
+    """The key of an object in its table."""
     metadata = body["metadata"]
     return Key(metadata.get("namespace", ""), metadata["name"])
 
 
 def writable(resource: Resource, before: Body, asked: Body) -> Body:
-    """What is asked for without what only the store writes; InvalidError if it contradicts what cannot change."""
+    """The client's body without the fields that only the store writes. InvalidError: it changes an immutable field."""
     _check_kind(resource, {name: value for name in ("apiVersion", "kind") if (value := asked.get(name)) is not None})
-    part = {name: value for name, value in asked.items() if name not in _APART}
+    part = {name: value for name, value in asked.items() if name not in _NON_SPEC_PARTS}
     metadata = asked.get("metadata")
     if isinstance(metadata, dict):
         _check_metadata(before["metadata"], metadata)
-        part["metadata"] = {name: value for name, value in metadata.items() if name not in _FIXED}
+        part["metadata"] = {name: value for name, value in metadata.items() if name not in _FIXED_FIELDS}
     return part
 
 
 def _check_metadata(have: Body, asked: Body) -> None:
-    # As an API server has it: nobody can say when an object was made, nor when it goes once that is known.
-    names = _IMMUTABLE if "deletionTimestamp" in have else (*_IMMUTABLE, "deletionTimestamp")
+    # As in an API server: a deletionTimestamp is refused while the object is not being deleted, and ignored afterwards.
+    names = _IMMUTABLE_FIELDS if "deletionTimestamp" in have else (*_IMMUTABLE_FIELDS, "deletionTimestamp")
     for name in names:
         if (value := asked.get(name)) is not None and value != have.get(name):
             raise InvalidError(f"metadata.{name}: {value!r}; it is {have.get(name)!r} and cannot change")
 
 
 def check_finalizers(before: Body, after: Body) -> None:
-    """InvalidError if there are new ones on an object that is being deleted: nobody would be told."""
+    """Raise InvalidError for new finalizers on an object that is being deleted: their controllers would not see it."""
     have = before.get("finalizers") or ()
     added = [one for one in after.get("finalizers") or () if one not in have]
     if added and "deletionTimestamp" in before:
@@ -172,15 +168,15 @@ def check_finalizers(before: Body, after: Body) -> None:
 
 
 def replaced(before: Body, part: Body) -> Body:
-    """The body of a PUT: what it says, and what only the store writes."""
+    """The body of a PUT, completed with the fields that only the store writes."""
     have = before["metadata"]
-    metadata = {**part.get("metadata", {}), **{name: have[name] for name in _FIXED if name in have}}
+    metadata = {**part.get("metadata", {}), **{name: have[name] for name in _FIXED_FIELDS if name in have}}
     status = {"status": before["status"]} if "status" in before else {}
     return {"apiVersion": before["apiVersion"], "kind": before["kind"], **part, "metadata": metadata, **status}
 
 
 def check_version(what: str, have: Body, uid: str, version: str) -> None:
-    """ConflictError unless it is that very object, at that version."""
+    """Raise ConflictError unless the object has this UID and this version; an empty text matches all."""
     if uid and have["uid"] != uid:
         raise ConflictError(f"{what}: its UID is {have['uid']}, not {uid}: another object of that name")
     if version and have["resourceVersion"] != version:
@@ -189,8 +185,10 @@ def check_version(what: str, have: Body, uid: str, version: str) -> None:
         )
 
 
-def respecified(before: Body, after: Body) -> bool:
-    """Whether anything but metadata and status differs."""
+def spec_changed(before: Body, after: Body) -> bool:
+    """Whether any part except metadata and status differs."""
     return any(
-        not same(before.get(part), after.get(part)) for part in before.keys() | after.keys() if part not in _APART
+        not same(before.get(part), after.get(part))
+        for part in before.keys() | after.keys()
+        if part not in _NON_SPEC_PARTS
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Label and field selectors in Kubernetes' notation, compiled once. Called by `store` for lists and watches.
+"""Label and field selectors in Kubernetes' notation, compiled once.
 
-`compiled(scope)` gives a test for one object, or None where the scope lets everything through.
+`compiled(scope)` returns a test for one object, or None if every object is in the scope.
 """
 
 import re
@@ -32,12 +32,12 @@ _EXPECTED_FIELDS = "expected terms like `spec.nodeName=b` or `status.phase!=b`, 
 
 @lru_cache(maxsize=256)
 def compiled(scope: Selection) -> Test | None:
-    """The test that objects of the scope pass; None: all of them do. InvalidError for a selector nobody can read."""
+    """The test for objects of the scope; None: every object passes. InvalidError: a selector has a syntax error."""
     tests: list[Test] = []
     if scope.namespace:
         tests.append(_in_namespace(scope.namespace))
     if scope.labels.strip():
-        tests.append(_of_labels(labels(scope.labels)))
+        tests.append(_has_labels(labels(scope.labels)))
     tests.extend(fields(scope.fields))
     return _all(tests)
 
@@ -52,12 +52,12 @@ def _in_namespace(namespace: str) -> Test:
     return lambda body: bool(body["metadata"].get("namespace") == namespace)
 
 
-def _of_labels(test: _LabelTest) -> Test:
+def _has_labels(test: _LabelTest) -> Test:
     return lambda body: test(body["metadata"].get("labels") or {})
 
 
 def labels(text: str) -> _LabelTest:
-    """The test that a set of labels passes: every term of the selector holds."""
+    """The test for a set of labels: every term of the selector must hold."""
     terms, position = [], 0
     while position < len(text.rstrip()):
         found = _LABEL.match(text, position)
@@ -82,7 +82,7 @@ def _term(found: re.Match[str]) -> _LabelTest:
 
 
 def _one_of(name: str, values: frozenset[str], *, wanted: bool) -> _LabelTest:
-    """As Kubernetes has it: an object without the label passes `!=` and `notin`."""
+    """As in Kubernetes, an object without the label passes `!=` and `notin`."""
     if wanted:
         return lambda have: have.get(name) in values
     return lambda have: have.get(name) not in values
@@ -98,11 +98,11 @@ def _field(term: str, text: str) -> Test:
     if found is None:
         raise InvalidError(f"field selector {text!r}: cannot read {term.strip()!r}; {_EXPECTED_FIELDS}")
     path, value, wanted = tuple(found["path"].split(".")), found["value"].strip(), found["sign"] != "!="
-    return lambda body: (_at(body, path) == value) is wanted
+    return lambda body: (_value_at(body, path) == value) is wanted
 
 
-def _at(body: Body, path: tuple[str, ...]) -> str:
-    """What is there, as text; nothing is the empty string, as with Kubernetes."""
+def _value_at(body: Body, path: tuple[str, ...]) -> str:
+    """The value at the path as text; a missing value is the empty string, as in Kubernetes."""
     part: Any = body
     for name in path:
         part = part.get(name) if isinstance(part, dict) else None

@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where every write of the store ends: a version from the one counter, a record in a table, an entry in its log.
+"""The objects of the embedded engine, in memory: the verbs of an API server, without its wire format.
 
-`store` decides what is written; this keeps objects, history and the index of owners in step, and does what the
-collector asks for.
-
-The objects of the embedded engine, in memory: the verbs of an API server, without its wire. `cluster` wraps it.
-
-One counter gives every write its version (`tables`); each resource has a log that watches read (`history`). Bodies are
-shared, never copied deep and never edited: a write makes new dicts along the changed path, and one that changes nothing
-is none. Nothing here waits, and nothing here is safe to be called from two threads.
+One counter gives every write its version. Every write ends in `Tables`, which keeps the objects, the log that watches
+read and the index of owners consistent. Bodies are shared, never copied and never edited: a write makes new dicts
+along the changed path, and a write that changes nothing makes no new version. Nothing here waits, and nothing here is
+thread-safe.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,9 +14,15 @@ from msgspec import ValidationError, convert
 
 from trainwright.errors import AlreadyExistsError, ConflictError, InvalidError, NotFoundError, UnavailableError
 from trainwright.local.storage import metadata as rules
-from trainwright.local.storage.collector import Collector, ObjectPlace, awaits, doom, over
+from trainwright.local.storage.collector import (
+    Collector,
+    ObjectRef,
+    deleted_metadata,
+    may_be_removed,
+    waits_for_dependents,
+)
 from trainwright.local.storage.history import HistoryEntry, StoredObject, Watch, WriteLog, parse
-from trainwright.local.storage.metadata import merge, plain, settle
+from trainwright.local.storage.metadata import merge, readable, settle
 from trainwright.local.storage.selectors import compiled
 from trainwright.model.job import Body
 from trainwright.model.meta import Key, Wire
@@ -37,20 +39,21 @@ from trainwright.runtime.ports import (
     WatchEventType,
 )
 
-#: What is asked of new and of changed objects: gives them back, perhaps completed, or raises InvalidError.
+#: An admission hook: gets the stored object (None: it is new) and the object to store. It returns the latter, perhaps
+#: with defaults, or raises InvalidError.
 Hook = Callable[[Body | None, Body], Body]
 _ADDED, _MODIFIED, _DELETED = WatchEventType.ADDED, WatchEventType.MODIFIED, WatchEventType.DELETED
 
 
-class _Anything(Wire, frozen=True, gc=False):
-    """What many objects have."""
+class _SpecAndStatus(Wire, frozen=True, gc=False):
+    """The parts whose type is checked in objects of any resource."""
 
     spec: dict[str, Any] | None = None
     status: dict[str, Any] | None = None
 
 
 class Table:
-    """The objects of one resource, what happened to them, and who is asked about them."""
+    """The objects of one resource, the log of its writes, and its admission hooks."""
 
     __slots__ = ("conversion", "hooks", "id", "log", "objects", "resource")
 
@@ -62,31 +65,31 @@ class Table:
         self.hooks: list[Hook] = []
         self.conversion: Callable[[Body], Body] = lambda body: body
 
-    def at(self, key: Key) -> StoredObject:
-        """The object of that name; NotFoundError."""
+    def require(self, key: Key) -> StoredObject:
+        """The object of that name; raises NotFoundError."""
         record = self.objects.get(key)
         if record is None:
-            raise NotFoundError(f"{self.named(key)} not found")
+            raise NotFoundError(f"{self.display_name(key)} not found")
         return record
 
     def check(self, record: StoredObject) -> None:
-        """InvalidError if whoever reads the object could not: the decoded view is kept for them."""
+        """Raise InvalidError if readers could not decode the object. The decoded object is kept for them."""
         try:
             if self.resource.type is dict:
-                convert(record.body, _Anything)
+                convert(record.body, _SpecAndStatus)
             else:
                 record.decoded(self.resource)
         except ValidationError as error:
-            raise InvalidError(plain(error)) from None
+            raise InvalidError(readable(error)) from None
 
-    def named(self, key: Key) -> str:
-        """What an error calls an object."""
+    def display_name(self, key: Key) -> str:
+        """The object's name for error messages."""
         where = f' in namespace "{key.namespace}"' if key.namespace else ""
         return f'{self.id} "{key.name}"{where}'
 
 
 class Tables:
-    """All tables and their one counter."""
+    """All tables, and the counter of versions that they share."""
 
     def __init__(self, clock: Clock, history: int) -> None:
         self.clock, self._history = clock, history
@@ -102,7 +105,10 @@ class Tables:
         return table
 
     def put(self, table: Table, key: Key, before: StoredObject | None, body: Body, metadata: Body) -> Body:
-        """Write a body with this metadata, which is ours to complete; an object that was only kept by it goes."""
+        """Write a body with this metadata, a dict that this method may change.
+
+        An object that is being deleted and that nothing keeps any longer is removed.
+        """
         version = self.version + 1
         text = metadata["resourceVersion"] = str(version)
         record = StoredObject({**body, "metadata": metadata}, version, text)
@@ -111,29 +117,29 @@ class Tables:
         if before is None:
             table.objects[key] = record
             table.log.append(HistoryEntry(_ADDED, record))
-            self._collector.added(ObjectPlace(table.id, key), metadata)
-        elif "deletionTimestamp" in metadata and over(metadata):
-            self._drop(table, key, before, record)
+            self._collector.added(ObjectRef(table.id, key), metadata)
+        elif "deletionTimestamp" in metadata and may_be_removed(metadata):
+            self._remove(table, key, before, record)
         else:
             self._change(table, key, before, record)
         self._collector.run()
         return record.body
 
     def delete(self, table: Table, key: Key, grace: int | None, propagation: Propagation) -> None:
-        """Let an object go: at once, or as soon as nothing keeps it."""
+        """Delete an object at once, or mark it as being deleted while a grace period or a finalizer keeps it."""
         record = table.objects[key]
-        metadata = doom(record.body, self.clock.now(), grace, propagation)
+        metadata = deleted_metadata(record.body, self.clock.now(), grace, propagation)
         if metadata is None:
             self.version = version = self.version + 1
             last = {**record.body, "metadata": {**record.body["metadata"], "resourceVersion": str(version)}}
-            self._drop(table, key, record, StoredObject(last, version, str(version)))
+            self._remove(table, key, record, StoredObject(last, version, str(version)))
         elif metadata is not record.body["metadata"]:
-            self._change_doomed(table, key, record, dict(metadata))
+            self._mark_deleted(table, key, record, dict(metadata))
         self._collector.run()
 
-    def _change_doomed(self, table: Table, key: Key, before: StoredObject, metadata: Body) -> None:
-        if awaits(metadata):
-            self._collector.begin(metadata["uid"])
+    def _mark_deleted(self, table: Table, key: Key, before: StoredObject, metadata: Body) -> None:
+        if waits_for_dependents(metadata):
+            self._collector.queue_blocking_dependents(metadata["uid"])
         self.put(table, key, before, before.body, metadata)
 
     def _change(self, table: Table, key: Key, before: StoredObject, after: StoredObject) -> None:
@@ -141,37 +147,37 @@ class Tables:
         table.log.append(HistoryEntry(_MODIFIED, after, before))
         old, new = before.body["metadata"], after.body["metadata"]
         if "deletionTimestamp" in new or old.get("ownerReferences") is not new.get("ownerReferences"):
-            self._collector.changed(ObjectPlace(table.id, key), old, new)
+            self._collector.changed(ObjectRef(table.id, key), old, new)
 
-    def _drop(self, table: Table, key: Key, before: StoredObject, last: StoredObject) -> None:
+    def _remove(self, table: Table, key: Key, before: StoredObject, last: StoredObject) -> None:
         del table.objects[key]
         table.log.append(HistoryEntry(_DELETED, last, before))
-        self._collector.removed(ObjectPlace(table.id, key), before.body["metadata"])
+        self._collector.removed(ObjectRef(table.id, key), before.body["metadata"])
 
-    # -- what the collector asks --------------------------------------------------------------------------------------
+    # -- used by the garbage collector --------------------------------------------------------------------------------
 
-    def find(self, ref: ObjectPlace) -> Body | None:
-        """The object, if it is there."""
+    def find(self, ref: ObjectRef) -> Body | None:
+        """The object, or None."""
         record = self._tables[ref.resource].objects.get(ref.key)
         return record.body if record is not None else None
 
-    def amend(self, ref: ObjectPlace, metadata: Body) -> None:
-        """Give an object other metadata."""
+    def set_metadata(self, ref: ObjectRef, metadata: Body) -> None:
+        """Replace the metadata of an object."""
         table = self._tables[ref.resource]
         before = table.objects[ref.key]
         self.put(table, ref.key, before, before.body, metadata)
 
-    def dismiss(self, ref: ObjectPlace, propagation: Propagation) -> None:
-        """Delete an object, in its own time."""
+    def delete_dependent(self, ref: ObjectRef, propagation: Propagation) -> None:
+        """Delete an object with the grace period that its spec names."""
         self.delete(self._tables[ref.resource], ref.key, None, propagation)
 
 
-#: What a new object's status is, whatever its maker says.
-_FRESH: dict[str, Body] = {PODS.id: {"status": {"phase": "Pending"}}, **{job.id: {} for job in JOBS.values()}}
+#: The status of a new object, whatever status its creator sends.
+_INITIAL_STATUS: dict[str, Body] = {PODS.id: {"status": {"phase": "Pending"}}, **{job.id: {} for job in JOBS.values()}}
 
 
 class Store:
-    """Every object there is. Bodies that go in or come out must not be edited any more."""
+    """All objects. Callers must not edit the bodies that they pass in or get."""
 
     def __init__(self, clock: Clock, *, history: int = 8192) -> None:
         self._tables = Tables(clock, history)
@@ -182,37 +188,37 @@ class Store:
         return str(self._tables.version)
 
     def admit(self, resource: Resource, hook: Hook) -> None:
-        """Ask the hook about every new object, and every change that is not of the status alone."""
+        """Call the hook for every new object, and for every change except a change of the status alone."""
         self._tables.of(resource).hooks.append(hook)
 
     def convert(self, resource: Resource, conversion: Callable[[Body], Body]) -> None:
-        """Have every whole object that comes in turned into what is stored: it may be of another served version."""
+        """Apply the conversion to every whole object that comes in, since it may be of another served version."""
         self._tables.of(resource).conversion = conversion
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def get(self, resource: Resource, key: Key) -> Body:
-        """One object."""
-        return self._tables.of(resource).at(key).body
+        """One object; raises NotFoundError."""
+        return self._tables.of(resource).require(key).body
 
     def list(self, resource: Resource, scope: Selection = EVERYTHING) -> tuple[tuple[Body, ...], str]:
-        """The whole objects of a scope in the order of their names, and the version a watch goes on from."""
+        """The whole objects of a scope, sorted by name, and the version from which a watch continues."""
         return tuple([record.body for record in self._select(resource, scope)]), self.version
 
     def page(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
-        """The same, decoded as the resource says."""
+        """The objects of a scope, decoded as the resource says. UnavailableError: that version is not written yet."""
         if not_older_than and parse(not_older_than) > self._tables.version:
             message = f"too large resource version: {not_older_than}, the newest is {self.version}"
             raise UnavailableError(message, retry_after=1)
         return ListPage(tuple([record.decoded(resource) for record in self._select(resource, scope)]), self.version)
 
     def view(self, resource: Resource, key: Key, body: Body) -> Any:
-        """An object of the store as the resource is read; decoded once for all who ask."""
+        """The object decoded to the type of the resource; a stored object is decoded once for all callers."""
         record = self._tables.of(resource).objects.get(key)
         return record.decoded(resource) if record is not None and record.body is body else resource.decode(body)
 
     def watch(self, resource: Resource, scope: Selection = EVERYTHING, since: str = "") -> Watch:
-        """A cursor to what happens after that version; with none (or 0) it begins with all that is there, as added."""
+        """A cursor to the changes after that version. Without a version (or with 0) it begins with all objects."""
         log, test, version = self._tables.of(resource).log, compiled(scope), parse(since or "0")
         if version:
             return Watch(log, resource, test, version)
@@ -226,16 +232,16 @@ class Store:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def create(self, resource: Resource, body: Body) -> Body:
-        """Make an object; the body names it and its namespace, or gives the beginning of a name."""
+        """Create an object. The body has its namespace and its name, or a `generateName`."""
         table = self._tables.of(resource)
-        body = rules.born(table.resource, table.conversion(body), self._tables.clock.now())
+        body = rules.new_object(table.resource, table.conversion(body), self._tables.clock.now())
         key = rules.key_of(body)
         if key in table.objects:
-            raise AlreadyExistsError(f"{table.named(key)} already exists")
-        fresh = _FRESH.get(table.id)
-        if fresh is not None:
+            raise AlreadyExistsError(f"{table.display_name(key)} already exists")
+        initial = _INITIAL_STATUS.get(table.id)
+        if initial is not None:
             body.pop("status", None)
-            body.update(fresh)
+            body.update(initial)
         for hook in table.hooks:
             body = hook(None, body)
         rules.check(body["metadata"])
@@ -244,26 +250,26 @@ class Store:
     def patch(
         self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
     ) -> Body:
-        """Merge-patch an object without its status, or its status alone; ConflictError if it is another by now."""
+        """Merge-patch an object without its status, or its status alone. ConflictError: UID or version differ."""
         table, before = self._expect(resource, key, body, uid, version)
         if status:
             part = {"status": body["status"]} if "status" in body else {}
             return self._update(table, key, before, merge(before.body, part))
         part = rules.writable(table.resource, before.body, body)
-        return self._respecify(table, key, before, merge(before.body, part))
+        return self._update_spec(table, key, before, merge(before.body, part))
 
     def replace(
         self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
     ) -> Body:
-        """Put a whole object in the place of the old one, without its status, or its status alone."""
-        named = uid or (body.get("metadata") or {}).get("uid") or ""
-        table, before = self._expect(resource, key, body, named, version)
+        """Replace a whole object except its status, or its status alone."""
+        expected_uid = uid or (body.get("metadata") or {}).get("uid") or ""
+        table, before = self._expect(resource, key, body, expected_uid, version)
         body = table.conversion(body)
         if status:
             after = {**before.body, "status": body.get("status", {})}
             return self._update(table, key, before, settle(before.body, after))
         after = rules.replaced(before.body, rules.writable(table.resource, before.body, body))
-        return self._respecify(table, key, before, settle(before.body, after))
+        return self._update_spec(table, key, before, settle(before.body, after))
 
     def bind(
         self,
@@ -274,18 +280,20 @@ class Store:
         version: str = "",
         annotations: Mapping[str, str] | None = None,
     ) -> Body:
-        """Put a pod on a node, with a Binding's annotations; ConflictError if it is elsewhere or on its way out."""
+        """Put a pod on a node, with a Binding's annotations. ConflictError: it has another node or is being deleted."""
         table, before = self._expect(PODS, key, {}, uid, version)
         body = before.body
-        placed = (body.get("spec") or {}).get("nodeName")
-        if placed == node:
+        current = (body.get("spec") or {}).get("nodeName")
+        if current == node:
             return body
         if "deletionTimestamp" in body["metadata"]:
-            raise ConflictError(f"{table.named(key)} is being deleted and cannot be put on a node")
-        if placed:
-            raise ConflictError(f'{table.named(key)} is already on node "{placed}"')
-        # Where a pod runs is not part of what is wanted of it: its generation stays.
-        return self._update(table, key, before, _bound(body, node, rules.stamp(self._tables.clock.now()), annotations))
+            raise ConflictError(f"{table.display_name(key)} is being deleted and cannot be put on a node")
+        if current:
+            raise ConflictError(f'{table.display_name(key)} is already on node "{current}"')
+        # The node of a pod is not part of its desired state, so its generation stays the same.
+        return self._update(
+            table, key, before, _bound(body, node, rules.timestamp(self._tables.clock.now()), annotations)
+        )
 
     def delete(
         self,
@@ -297,27 +305,27 @@ class Store:
         grace: int | None = None,
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> Body | None:
-        """Delete an object. Returns it as it now is if it lingers, None once it is gone."""
+        """Delete an object. Returns it while a grace period or a finalizer keeps it, and None if it is removed."""
         table, record = self._expect(resource, key, {}, uid, version)
         self._tables.delete(table, key, grace, propagation)
         left = table.objects.get(key)
         return left.body if left and left.body["metadata"]["uid"] == record.body["metadata"]["uid"] else None
 
     def _expect(self, resource: Resource, key: Key, body: Body, uid: str, version: str) -> tuple[Table, StoredObject]:
-        """The object that a write is about, if it is the one the writer means."""
+        """The object of a write, after the checks of the UID and the versions that the writer expects."""
         table = self._tables.of(resource)
-        record = table.at(key)
+        record = table.require(key)
         metadata = body.get("metadata")
         stated = (metadata.get("resourceVersion") or "") if isinstance(metadata, dict) else ""
         if uid or version or stated:
-            rules.check_version(table.named(key), record.body["metadata"], uid, version)
-            rules.check_version(table.named(key), record.body["metadata"], "", stated)
+            rules.check_version(table.display_name(key), record.body["metadata"], uid, version)
+            rules.check_version(table.display_name(key), record.body["metadata"], "", stated)
         return table, record
 
     def _update(self, table: Table, key: Key, before: StoredObject, after: Body) -> Body:
         return after if after is before.body else self._tables.put(table, key, before, after, dict(after["metadata"]))
 
-    def _respecify(self, table: Table, key: Key, before: StoredObject, after: Body) -> Body:
+    def _update_spec(self, table: Table, key: Key, before: StoredObject, after: Body) -> Body:
         if after is before.body:
             return after
         for hook in table.hooks:
@@ -325,13 +333,13 @@ class Store:
         metadata = dict(after["metadata"])
         rules.check(metadata)
         rules.check_finalizers(before.body["metadata"], metadata)
-        if rules.respecified(before.body, after):
+        if rules.spec_changed(before.body, after):
             metadata["generation"] += 1
         return self._tables.put(table, key, before, after, metadata)
 
 
 def _bound(body: Body, node: str, now: str, annotations: Mapping[str, str] | None) -> Body:
-    """A pod on a node, and its condition that says so."""
+    """The pod with its node and the condition PodScheduled."""
     spec, status, meta = body.get("spec") or {}, body.get("status") or {}, body["metadata"]
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now}
     others = [one for one in status.get("conditions") or () if one.get("type") != "PodScheduled"]

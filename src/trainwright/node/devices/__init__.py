@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices of this machine (GPUs, NPUs): which there are, and which run of which user holds which."""
+"""The devices of this machine (GPUs, NPUs), and the leases by which runs of all users share them."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes on the GPUs of this run that no run has started: they take memory and time from its pods.
+"""Foreign processes: processes on the GPUs of this run that no run has started. They use memory and time of its pods.
 
-A lease keeps other runs off a device, not a program that somebody started by hand. The driver knows who is there.
+A lease excludes other runs from a device, but not a program that a user started by hand. The driver lists those.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from trainwright.node.devices.leases import LeaseFolder
 from trainwright.node.devices.pool import DevicePool
 
 _QUERY = ("--query-compute-apps=gpu_uuid,pid,process_name", "--format=csv,noheader")
-#: Seconds between two looks at the GPUs that this run holds.
+#: Seconds between two checks of the GPUs that this run holds.
 PERIOD = 60.0
-#: A chain of parents is not longer; a process that we cannot follow counts as nobody's.
-_MOST_PARENTS = 1000
+#: Bounds the search for ancestors, in case /proc changes meanwhile.
+_MAX_ANCESTORS = 1000
 
 
 class ForeignProcess(Struct, frozen=True):
-    """A process on a GPU: the GPU's index, and the process as the driver names it."""
+    """A process on a GPU: the index of the GPU, and the process as the driver names it."""
 
     device: str
     pid: int
@@ -38,7 +38,7 @@ class ForeignProcess(Struct, frozen=True):
 
 
 def foreign(environment: Mapping[str, str], devices: Iterable[str], folder: LeaseFolder) -> list[ForeignProcess]:
-    """The processes on these GPUs that descend from no holder of a lease. Asks the driver: may take seconds."""
+    """The processes on these GPUs that descend from no holder of a lease. Asking the driver may take seconds."""
     indexes = {uuid: index for index, uuid in listed_gpus(environment)}
     wanted = set(devices)
     found = []
@@ -53,9 +53,9 @@ def foreign(environment: Mapping[str, str], devices: Iterable[str], folder: Leas
 
 
 def _ancestry(pid: int) -> set[int]:
-    """A process and all its ancestors, as far as /proc tells."""
+    """A process and all its ancestors, as far as /proc shows them."""
     found: set[int] = set()
-    while pid > 0 and pid not in found and len(found) < _MOST_PARENTS:
+    while pid > 0 and pid not in found and len(found) < _MAX_ANCESTORS:
         found.add(pid)
         try:
             text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
@@ -66,16 +66,16 @@ def _ancestry(pid: int) -> set[int]:
 
 
 class ForeignProcessWatch:
-    """Warns once of each such process, while this run holds the GPU."""
+    """Warns once about each foreign process, while this run holds the GPU."""
 
     def __init__(self, pool: DevicePool, notify: Callable[[str], None]) -> None:
         self._pool, self._notify = pool, notify
-        self._told: set[ForeignProcess] = set()
+        self._warned: set[ForeignProcess] = set()
         self._wake = asyncio.Event()
         pool.leased = self._wake.set
 
     async def run(self) -> None:
-        """Until cancelled: look at once when a device was leased, and again from time to time."""
+        """Check when this run leases a device, and then every `PERIOD` seconds, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -83,7 +83,7 @@ class ForeignProcessWatch:
             if not devices:
                 continue
             for one in await asyncio.to_thread(foreign, dict(os.environ), devices, self._pool.folder):
-                if one not in self._told:
-                    self._told.add(one)
+                if one not in self._warned:
+                    self._warned.add(one)
                     self._notify(str(one))
             asyncio.get_running_loop().call_later(PERIOD, self._wake.set)

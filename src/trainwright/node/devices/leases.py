@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device leases: one lock file per device of this machine, in a folder that all its users share.
 
-The lock decides, and nothing else. It is a `flock`, which belongs to an open file description: every process that
-inherited the descriptor holds the device, and the kernel releases the lock when the last of them has died. The text in
-the file describes the holder for people. Any user may write to the file, so the text is shown and never trusted; a text
-without a lock is what a dead holder left.
+Only the lock decides who holds a device. It is a `flock`, which belongs to an open file description: every process that
+inherited the descriptor holds the device, and the kernel releases the lock when the last of these processes has ended.
+The text in the file describes the holder for people. Any user may write to the file, so the text is shown and never
+trusted. A text without a lock is from a holder that has ended.
 
 No file is ever removed: a process could hold a lock on a removed file while another one locks a new file of that name.
 """
@@ -25,22 +25,22 @@ from msgspec import Struct
 
 from trainwright.errors import EngineError
 
-#: Names another folder, for example one that several containers of a machine share.
+#: An environment variable for another folder, for example one that several containers of a machine share.
 FOLDER_VARIABLE = "TRAINWRIGHT_LEASES"
-#: The first of them that every user may write to is used, so all users choose the same one. Not /dev/shm: there logind
-#: removes the files of a user at logout (RemoveIPC), also those that another user has locked.
-_SHARED_FOLDERS = ("/run/lock", "/tmp")  # noqa: S108 - the files in it are opened with care
+#: The first folder that every user may write to is used, so all users choose the same one. Not /dev/shm: logind removes
+#: a user's files there at logout (RemoveIPC), even if another user has locked them.
+_SHARED_FOLDERS = ("/run/lock", "/tmp")  # noqa: S108 - opened with O_NOFOLLOW and checked
 _PREFIX = "trainwright+"
 _MUTEX = f"{_PREFIX}mutex"
-#: A description has this length in bytes, so that one write replaces the one before as a whole.
+#: Every description has this length in bytes, so that one write replaces the old one completely.
 _DESCRIPTION_SIZE = 1024
-_LONGEST_WORD = 100
+_MAX_FIELD_CHARACTERS = 100
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_EVERYBODY = 0o666
+_MODE_ALL_USERS = 0o666
 
 
 class LeaseHolder(Struct, frozen=True, kw_only=True):
-    """Who says that they hold a device, and since when. Written by the holder, shown to others."""
+    """The holder of a device, as the holder describes itself to other users."""
 
     user: str = ""
     uid: int = -1
@@ -65,7 +65,7 @@ class LeaseHolder(Struct, frozen=True, kw_only=True):
 
 
 class HeldDevice(Struct, frozen=True):
-    """A device that somebody holds."""
+    """A device that a process holds."""
 
     resource: str
     device: str
@@ -77,18 +77,18 @@ class DeviceLease:
 
     def __init__(self, resource: str, device: str, fd: int) -> None:
         self.resource, self.device, self.fd = resource, device, fd
-        #: Since when it is held, as its holder tells it.
+        #: When the lease began, for the description.
         self.since = ""
 
     def describe(self, holder: LeaseHolder) -> None:
-        """Tell others who holds the device."""
+        """Write who holds the device."""
         text = msgspec.json.encode(holder).ljust(_DESCRIPTION_SIZE)
-        with suppress(OSError):  # a full disk changes nothing about the lock
+        with suppress(OSError):  # a full disk does not affect the lock
             os.pwrite(self.fd, text, 0)
             os.ftruncate(self.fd, len(text))
 
     def close(self) -> None:
-        """Give the device back. Safe to call twice."""
+        """Release the device. Safe to call twice."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -101,16 +101,16 @@ class LeaseFolder:
         self.path = path or default_folder()
 
     def take(self, resource: str, device: str) -> DeviceLease | None:
-        """The device, or None if somebody holds it. Raises EngineError."""
+        """Lease a device; None if another process holds it. Raises EngineError."""
         fd = self._locked(self._file(resource, device))
         return DeviceLease(resource, device, fd) if fd is not None else None
 
     def holder(self, resource: str, device: str) -> LeaseHolder | None:
-        """Who holds the device now; None if nobody does. Raises EngineError."""
+        """The current holder of a device; None if it is free. Raises EngineError."""
         return self._holder(self._file(resource, device))
 
     def held(self) -> list[HeldDevice]:
-        """Every device of this machine that somebody holds, of all users."""
+        """Every leased device of this machine, of all users."""
         found = []
         for name in sorted(self._names(), key=_natural):
             resource, _, device = name.removeprefix(_PREFIX).partition("+")
@@ -121,9 +121,9 @@ class LeaseFolder:
 
     @contextmanager
     def mutex(self) -> Iterator[bool]:
-        """Whoever has it may take several leases without meeting another one who does. Says whether it was free.
+        """Lock out other runs while this run takes several leases. Yields False if another run has the mutex.
 
-        It only keeps two runs from blocking each other with half of what each needs: the locks of the devices decide.
+        It only prevents two runs from taking half of the devices that each needs; the locks of the devices decide.
         """
         fd = self._locked(self.path / _MUTEX)
         try:
@@ -142,7 +142,7 @@ class LeaseFolder:
         return self.path / f"{_PREFIX}{quote(resource, safe='')}+{quote(device, safe='')}"
 
     def _locked(self, path: Path) -> int | None:
-        """An exclusive lock on the file of that name, not on one that was removed meanwhile."""
+        """Lock the file with that name; if it was removed meanwhile, try again with the new file."""
         while True:
             fd = self._opened(path)
             if fd is None:
@@ -159,7 +159,7 @@ class LeaseFolder:
             os.close(fd)
 
     def _opened(self, path: Path) -> int | None:
-        """The file, made if it is missing; None if its owner does not let us open it."""
+        """Open the file, and create it if it is missing; None if its owner does not allow us to open it."""
         try:
             return _checked(path, os.open(path, _OPEN))
         except FileNotFoundError:
@@ -174,15 +174,15 @@ class LeaseFolder:
             raise EngineError(f"devices cannot be leased: {_explained(path, error)}") from None
 
     def _make(self, path: Path) -> None:
-        """A link puts the file there with its rights: with O_CREAT it would have those of the umask for a moment.
+        """Create the file with its final mode, by a hard link: with O_CREAT it would have the umask's mode at first.
 
-        An open without O_CREAT is also what fs.protected_regular allows on a file of somebody else.
+        Later opens are without O_CREAT, because fs.protected_regular forbids O_CREAT on another user's file.
         """
         draft = self.path / f".{path.name}-{secrets.token_hex(8)}"
         try:
-            fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, _EVERYBODY)
+            fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE_ALL_USERS)
             try:
-                os.fchmod(fd, _EVERYBODY)
+                os.fchmod(fd, _MODE_ALL_USERS)
                 with suppress(FileExistsError):
                     os.link(draft, path)
             finally:
@@ -197,7 +197,7 @@ class LeaseFolder:
         except FileNotFoundError:
             return None
         except OSError:
-            return _owner(path)
+            return _file_owner(path)
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -208,7 +208,7 @@ class LeaseFolder:
 
 
 def default_folder() -> Path:
-    """Where the users of this machine keep their leases."""
+    """The folder for the leases of all users of this machine."""
     given = os.environ.get(FOLDER_VARIABLE)
     if given:
         return Path(given)
@@ -241,33 +241,33 @@ def _checked(path: Path, fd: int) -> int:
 
 
 def _described(data: bytes) -> LeaseHolder:
-    """A description that anybody may have written: words are cut short, and the kernel says whose the process is.
+    """Decode a description, which any user may have written: shorten its texts, and check the user of the process.
 
-    A process of that number may be another user's by now, or not be visible from this container.
+    The process may not be visible from this container, or its pid may be reused by another user's process.
     """
     try:
-        told = msgspec.json.decode(data, type=LeaseHolder)
+        holder = msgspec.json.decode(data, type=LeaseHolder)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return LeaseHolder()
-    words = {name: _word(getattr(told, name)) for name in ("user", "run", "job", "pod", "since")}
-    if _owner_of(told.pid) not in (None, told.uid):
-        words["user"] = f"{words['user'] or 'an unknown user'}, unverified"
-    return LeaseHolder(**words, uid=told.uid, pid=told.pid)
+    texts = {name: _printable(getattr(holder, name)) for name in ("user", "run", "job", "pod", "since")}
+    if _process_owner(holder.pid) not in (None, holder.uid):
+        texts["user"] = f"{texts['user'] or 'an unknown user'}, unverified"
+    return LeaseHolder(**texts, uid=holder.uid, pid=holder.pid)
 
 
-def _owner_of(pid: int) -> int | None:
+def _process_owner(pid: int) -> int | None:
     try:
         return Path(f"/proc/{pid}").stat().st_uid
     except (OSError, ValueError):
         return None
 
 
-def _word(text: str) -> str:
-    return "".join(one for one in text[:_LONGEST_WORD] if one.isprintable())
+def _printable(text: str) -> str:
+    return "".join(one for one in text[:_MAX_FIELD_CHARACTERS] if one.isprintable())
 
 
-def _owner(path: Path) -> LeaseHolder | None:
-    """A file that we may not read: its owner keeps the device for themselves."""
+def _file_owner(path: Path) -> LeaseHolder | None:
+    """The owner of a lock file that we may not read: that user reserves the device."""
     try:
         uid = path.lstat().st_uid
     except OSError:
@@ -286,7 +286,7 @@ def _running(pid: int) -> bool:
 
 
 def _natural(name: str) -> tuple[str, int, str]:
-    """Device 10 comes after device 9."""
+    """Sort key: device 10 comes after device 9."""
     kind, _, device = name.rpartition("+")
     return kind, int(device) if device.isdecimal() else -1, device
 

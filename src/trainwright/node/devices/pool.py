@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices of one engine: which pod has which, and the leases that keep other runs and users off them.
+"""The devices of one engine: which pod has which device, and the leases that exclude other runs and users.
 
-The scheduler grants devices before it binds pods, all of a gang or none. A lease is handed over to the supervisor of
-the node first, which holds it for as long as a container may use the device (see `supervisor.leases`).
+The scheduler grants devices before it binds pods, to all pods of a gang or to none. The pool first sends each lease to
+the supervisor of the node, which holds it as long as a container may use the device.
 
-A lease outlasts its pod for a moment, so that the pod that replaces it gets the same devices. The leases of a lost node
-are taken anew: that succeeds only once every process that was left on it has died.
+A lease outlasts its pod by some seconds, so that the replacement pod gets the same devices. After a node is lost, the
+pool takes its leases again, which succeeds only when every process that was left on the node has ended.
 """
 
 import os
@@ -22,10 +22,10 @@ from trainwright.model.meta import INDEX, JOB_UID, ROLE
 from trainwright.model.units import rfc3339
 from trainwright.node.devices.inventory import DeviceSet, LeasedDevices
 from trainwright.node.devices.leases import DeviceLease, LeaseFolder, LeaseHolder, own_description
-from trainwright.node.supervisor.protocol import Lease
+from trainwright.node.supervisor.protocol import LeaseMessage
 from trainwright.runtime.ports import Clock
 
-LINGER = 5.0
+LINGER = 5.0  # seconds
 
 #: A resource name and the id of a device.
 Device = tuple[str, str]
@@ -43,34 +43,34 @@ class DeviceRequest(Struct, frozen=True):
 
     @property
     def replica(self) -> tuple[str, ...]:
-        """The same for a pod and for the one that replaces it."""
+        """The identity of the replica: equal for a pod and its replacement."""
         meta = self.pod["metadata"]
         labels = meta.get("labels") or {}
         return tuple(labels.get(name, "") for name in (JOB_UID, ROLE, INDEX)) if JOB_UID in labels else (self.uid,)
 
 
 class LeaseChannel:
-    """The engine's end of the socket over which a supervisor is handed the locks of its node's devices."""
+    """The engine's end of the socket by which a supervisor receives the locks of its node's devices."""
 
     def __init__(self) -> None:
         self._ours, self.theirs = socket.socketpair()
 
     def handed(self) -> None:
-        """The supervisor has its end; ours must be the only other one."""
+        """Close our copy of the supervisor's end, after the supervisor has inherited it."""
         self.theirs.close()
 
     def hold(self, lease: DeviceLease) -> None:
-        """Have the supervisor hold it too. One that has died needs no lease."""
+        """Let the supervisor hold a lease too. A supervisor that has died needs no lease."""
         with suppress(OSError):
             socket.send_fds(self._ours, [_message("hold", lease)], [lease.fd])
 
     def drop(self, lease: DeviceLease) -> None:
-        """Have the supervisor let go of it."""
+        """Let the supervisor release a lease."""
         with suppress(OSError):
             self._ours.sendall(_message("drop", lease))
 
     def close(self) -> None:
-        """Hang up; the supervisor keeps what it holds until it ends."""
+        """Disconnect. The supervisor keeps its leases until it ends."""
         self._ours.close()
         self.theirs.close()
 
@@ -81,25 +81,25 @@ class DevicePool:
     def __init__(
         self, nodes: Mapping[str, Mapping[str, DeviceSet]], run: str, clock: Clock, folder: LeaseFolder | None = None
     ) -> None:
-        self._where = {
+        self._node_of = {
             (resource, device): node
             for node, sets in nodes.items()
             for resource, found in sets.items()
             for device in found.ids
         }
-        #: The names of all resources that nodes have devices of.
-        self.resources = frozenset(resource for resource, _ in self._where)
+        #: The names of all resources with devices on any node.
+        self.resources = frozenset(resource for resource, _ in self._node_of)
         self.folder = folder or LeaseFolder()
         self._run, self._clock = run, clock
         self._channels: dict[str, LeaseChannel] = {}
         self._leases: dict[Device, DeviceLease] = {}
         self._pods: dict[str, tuple[DeviceRequest, Granted]] = {}
-        #: By the monotonic clock: when a lease that no pod uses is given back.
+        #: When a lease that no pod uses ends, on the monotonic clock.
         self._due: dict[Device, float] = {}
-        #: What a replica had last.
+        #: The last devices of each replica.
         self._former: dict[tuple[str, ...], Granted] = {}
-        self._elsewhere: dict[Device, LeaseHolder] = {}
-        #: Counts how often others took or gave back a device.
+        self._held_by_others: dict[Device, LeaseHolder] = {}
+        #: How often other runs were seen to take or release a device.
         self.changes = 0
         #: Seconds that a device stays leased after its pod has ended.
         self.linger = LINGER
@@ -109,27 +109,27 @@ class DevicePool:
     # -- nodes ----------------------------------------------------------------------------------------------------
 
     def channel(self, node: str) -> LeaseChannel:
-        """A channel for a new supervisor of that node, which is handed the leases of the pods that are there."""
+        """A channel for a new supervisor of that node, to which the leases of the node's pods are sent."""
         old = self._channels.pop(node, None)
         if old is not None:
             old.close()
         self._channels[node] = channel = LeaseChannel()
         for device in self._used():
-            if self._where[device] == node and device in self._leases:
+            if self._node_of[device] == node and device in self._leases:
                 channel.hold(self._leases[device])
         return channel
 
     def node_lost(self, node: str) -> None:
-        """Let go of the node's devices. Processes that are left there hold them until they have died.
+        """Release the devices of a node. Processes that are left on the node hold them until they have ended.
 
-        A pod that a new agent of the node starts again waits until `keep` has leased its devices anew.
+        If a new agent of the node starts a pod again, the pod waits until `keep` has leased its devices again.
         """
-        for device in [device for device in self._leases if self._where[device] == node]:
+        for device in [device for device in self._leases if self._node_of[device] == node]:
             self._leases.pop(device).close()
             self._due.pop(device, None)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all leases."""
         for lease in self._leases.values():
             lease.close()
         for channel in self._channels.values():
@@ -141,7 +141,7 @@ class DevicePool:
     # -- pods -----------------------------------------------------------------------------------------------------
 
     def grant(self, requests: Sequence[DeviceRequest]) -> dict[str, Granted] | None:
-        """Devices for all of these pods, by UID, leased; or None, and nothing is leased that was not before."""
+        """Lease devices for all of these pods and return them by UID; None, without new leases, if too few are free."""
         chosen: dict[str, Granted] = {}
         taken: set[Device] = set()
         before = {one.uid: self._pods.pop(one.uid) for one in requests if one.uid in self._pods}
@@ -156,7 +156,7 @@ class DevicePool:
             undo.pop_all()
         self._leases.update({(lease.resource, lease.device): lease for lease in fresh})
         for request in requests:
-            self._settle(request, chosen[request.uid])
+            self._assign(request, chosen[request.uid])
         if fresh:
             self.leased()
         return chosen
@@ -184,12 +184,12 @@ class DevicePool:
         return granted
 
     def _candidates(self, request: DeviceRequest, resource: str, taken: set[Device]) -> list[Device]:
-        """Free devices of the node: first those that the replica had, then those that are leased already."""
+        """Free devices of the node: first the replica's last ones, then those that are already leased."""
         former = self._former.get(request.replica, {}).get(resource, ())
         used = self._used() | taken
         free = [
             device
-            for device, node in self._where.items()
+            for device, node in self._node_of.items()
             if node == request.node and device[0] == resource and device not in used
         ]
         return sorted(free, key=lambda one: (one[1] not in former, one not in self._leases))
@@ -197,8 +197,8 @@ class DevicePool:
     def _used(self) -> set[Device]:
         return {device for _, granted in self._pods.values() for device in _devices(granted)}
 
-    def _settle(self, request: DeviceRequest, granted: Granted) -> None:
-        """The pod has its devices: the supervisor holds the locks too, and others are told by whom."""
+    def _assign(self, request: DeviceRequest, granted: Granted) -> None:
+        """Record the devices of a pod, send the locks to the supervisor, and describe the holder."""
         self._pods[request.uid] = request, granted
         self._former[request.replica] = granted
         for device in _devices(granted):
@@ -216,23 +216,22 @@ class DevicePool:
             channel.hold(lease)
 
     def release(self, uid: str, now: float) -> None:
-        """Take back the devices of a pod that is over; they stay leased for a moment."""
+        """Release the devices of a pod that has ended; they stay leased for `linger` seconds."""
         _, granted = self._pods.pop(uid, (None, {}))
         self._due.update({device: now + self.linger for device in _devices(granted) if device in self._leases})
 
     def expire(self, now: float) -> None:
-        """Give back leases that no pod has used for a moment."""
+        """End leases that no pod has used for `linger` seconds."""
         due = [device for device, when in self._due.items() if when <= now]
         for device in due:
             self._give_back(device)
-        if due:  # others may have them now, so nobody has them back
-            kept = {
+        if due:  # other runs may take these devices, so replicas lose their preference for them
+            self._former = {
                 name: had for name, had in self._former.items() if not self._leases.keys().isdisjoint(_devices(had))
             }
-            self._former = kept
 
     def keep(self, holds: Callable[[Body], bool], now: float) -> None:
-        """Release the devices of pods that are over, and lease those anew that were lost with their node."""
+        """Release the devices of pods that have ended, and lease again those that were lost with their node."""
         for uid, (request, granted) in [*self._pods.items()]:
             if holds(request.pod):
                 self._renew(request, granted)
@@ -242,7 +241,7 @@ class DevicePool:
 
     def _give_back(self, device: Device) -> None:
         del self._due[device]
-        lease, channel = self._leases.pop(device), self._channels.get(self._where[device])
+        lease, channel = self._leases.pop(device), self._channels.get(self._node_of[device])
         if channel is not None:
             channel.drop(lease)
         lease.close()
@@ -255,7 +254,7 @@ class DevicePool:
 
     @property
     def active(self) -> bool:
-        """Whether any pod has devices, or had some until a moment ago."""
+        """Whether a pod has devices, or leases of ended pods are left."""
         return bool(self._leases or self._pods)
 
     def granted(self, uid: str) -> bool:
@@ -269,32 +268,32 @@ class DevicePool:
     # -- other runs -----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """See which devices others hold."""
-        seen = {
+        """Find out which devices other runs hold."""
+        found = {
             device: holder
-            for device in self._where
+            for device in self._node_of
             if device not in self._leases and (holder := self.folder.holder(*device)) is not None
         }
-        self.changes += seen != self._elsewhere
-        self._elsewhere = seen
+        self.changes += found != self._held_by_others
+        self._held_by_others = found
 
     def elsewhere(self) -> dict[str, dict[str, LeasedDevices]]:
-        """By node and resource: the devices that others held when we last looked, and who they are."""
+        """The devices that other runs held at the last `look`, with their holders, by node and resource."""
         found: dict[str, dict[str, LeasedDevices]] = {}
         used = self._used()
-        for (resource, device), holder in self._elsewhere.items():
+        for (resource, device), holder in self._held_by_others.items():
             if (resource, device) in self._leases or (resource, device) in used:
                 continue
-            mine = holder.pid == os.getpid() and holder.run == self._run
-            told = "processes of this run that are being ended" if mine else str(holder)
-            here = found.setdefault(self._where[resource, device], {})
+            is_own = holder.pid == os.getpid() and holder.run == self._run
+            text = "processes of this run that are being ended" if is_own else str(holder)
+            here = found.setdefault(self._node_of[resource, device], {})
             before = here.get(resource, LeasedDevices())
-            here[resource] = LeasedDevices((*before.devices, (device, told)))
+            here[resource] = LeasedDevices((*before.devices, (device, text)))
         return found
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Keep other runs from taking leases meanwhile, and look what they hold. False: another one is at it."""
+        """Lock out other runs that take leases, and look which they hold. Yields False if another run has the mutex."""
         with self.folder.mutex() as free:
             if free:
                 self.look()
@@ -310,15 +309,15 @@ def _order(device: str) -> tuple[int, str]:
 
 
 def _message(what: Literal["hold", "drop"], lease: DeviceLease) -> bytes:
-    message: Lease = {"do": what, "device": lease_name(lease.resource, lease.device)}
+    message: LeaseMessage = {"do": what, "device": lease_name(lease.resource, lease.device)}
     return encode(message)
 
 
 def lease_name(resource: str, device: str) -> str:
-    """What agent and supervisor call a device."""
+    """The name of a device in messages between agent and supervisor."""
     return f"{resource}/{device}"
 
 
 def counts(asks: Iterable[tuple[str, int]], resources: frozenset[str]) -> dict[str, int]:
-    """How many devices a pod asks for, from amounts in thousandths."""
+    """How many devices a pod requests, from amounts in thousandths."""
     return {name: amount // 1000 for name, amount in asks if amount and name in resources}

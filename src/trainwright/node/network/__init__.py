@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which address and which ports belong to a pod, and which range of addresses to an engine."""
+"""The addresses and ports of pods, and the subnets of engines and nodes."""

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where addresses and ports come from: a subnet or the loopback range, and a port range of the engine's own.
+"""Pools of addresses and ports for pods, and leases of subnets.
 
-`addresses` takes from them and puts back. What is put back comes round again last: a name that somebody still holds
-should not lead to a stranger.
+A pool reuses a returned address or port as late as possible, because another process may still know it as that of the
+old pod.
 
-Leasing a range of addresses for the pods of one engine, so that two engines of a machine never have the same.
-
-`node_pool` takes a lease before the sandbox starts. A lease is an abstract socket; it ends with the process that
-holds it, or with the last one that inherited its descriptor. Ranges that are routed somewhere already are left alone.
+A subnet lease ensures that two engines of a machine never use the same subnet. It is an abstract socket address, which
+the kernel releases when the last process with its descriptor ends. Subnets with existing routes are not leased.
 """
 
 import errno
@@ -25,32 +23,35 @@ from trainwright.errors import EngineError
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORTS = range(20000, 30000)
-#: From here whole blocks are handed out, by the controller.
+#: The controller assigns whole blocks of ports from this range.
 BLOCKS = range(10000, 20000)
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST, _HIGHEST = 1024, 65535
-#: Fewer ports than this are not worth keeping to the default range for.
-_ENOUGH = 1000
+#: If fewer ports of the default range are free, another range is used.
+_MIN_PORTS = 1000
+_ALL_SUBNETS = IPv4Network("10.128.0.0/9")
+_SUBNET_PREFIX = 16
+_ROUTES = Path("/proc/net/route")
 
 
 class AddressPool(Protocol):
-    """A supply of addresses."""
+    """A pool of addresses."""
 
     def take(self) -> str:
-        """One that nobody has."""
+        """Take a free address."""
         ...
 
     def claim(self, host: str) -> None:
-        """This one is taken, as was found written."""
+        """Mark an address as taken, for example after a restart of the engine."""
         ...
 
     def put(self, host: str) -> None:
-        """Nobody has this one any more."""
+        """Return it to the pool."""
         ...
 
 
 class SubnetPool:
-    """The addresses of a subnet, without those that are special: the network's, the gateway's (.1), the broadcast."""
+    """The addresses of a subnet, without those of the network, the gateway (.1) and the broadcast."""
 
     def __init__(self, network: str) -> None:
         self.network = IPv4Network(network)
@@ -61,10 +62,10 @@ class SubnetPool:
         self._taken: set[int] = set()
 
     def take(self) -> str:
-        """The next one that nobody has."""
+        """Take the next free address."""
         for _ in range(self._first, self._last + 1):
             found, self._next = self._next, self._next + 1 if self._next < self._last else self._first
-            # Some programs take x.y.z.0 and x.y.z.255 for networks and broadcasts, whatever the mask says.
+            # Some programs treat x.y.z.0 and x.y.z.255 as network and broadcast addresses with any mask.
             if found not in self._taken and found & 255 not in (0, 255):
                 self._taken.add(found)
                 return socket.inet_ntoa(found.to_bytes(4, "big"))
@@ -73,38 +74,38 @@ class SubnetPool:
         )
 
     def claim(self, host: str) -> None:
-        """This one is taken."""
+        """Mark it as taken."""
         self._taken.add(_number(host))
 
     def put(self, host: str) -> None:
-        """Nobody has this one any more."""
+        """Return it to the pool."""
         self._taken.discard(_number(host))
 
 
 class SingleAddress:
-    """One address for all: where a loopback range cannot be used."""
+    """One address for all pods, for platforms without a loopback range."""
 
     def __init__(self, host: str = LOOPBACK) -> None:
         self._host = host
 
     def take(self) -> str:
-        """The one there is."""
+        """Return the only address."""
         return self._host
 
     def claim(self, host: str) -> None:
-        """It always was."""
+        """Do nothing: all pods share the address."""
 
     put = claim
 
 
 def loopback(network: str) -> AddressPool:
-    """Addresses of this loopback subnet, or 127.0.0.1 for all where the platform has no other."""
+    """The addresses of this loopback subnet, or only 127.0.0.1 if the platform has no others."""
     subnet = SubnetPool(network)
     return subnet if bindable(str(subnet.network[2]), 0) else SingleAddress()
 
 
 class PortPool:
-    """Ports that replicas are told to listen at. `start` is where an engine begins: not all where the others do."""
+    """Ports for replicas. Engines begin at different values of `start`, so that they rarely try the same port."""
 
     def __init__(self, ranges: Sequence[range] = (DEFAULT_PORTS,), start: int = 0) -> None:
         self._all = [port for one in ranges for port in one]
@@ -112,7 +113,7 @@ class PortPool:
         self._taken: set[int] = set()
 
     def take(self, host: str) -> int:
-        """The next that nobody was given and nobody listens at, neither at this address nor at all of them."""
+        """Take the next port that is not taken and at which no process listens, on this address or on all."""
         for _ in self._all:
             port, self._next = self._all[self._next], (self._next + 1) % len(self._all)
             if port not in self._taken and bindable(host, port) and bindable("", port):
@@ -123,19 +124,19 @@ class PortPool:
         )
 
     def claim(self, port: int) -> None:
-        """This one is taken."""
+        """Mark it as taken."""
         self._taken.add(port)
 
     def put(self, port: int) -> None:
-        """Nobody has this one any more."""
+        """Return it to the pool."""
         self._taken.discard(port)
 
 
 def ranges(wanted: range = DEFAULT_PORTS, ephemeral: range | None = None) -> tuple[range, ...]:
-    """The wanted ports but for those that the kernel gives to anybody; if few are left, the largest other part."""
+    """The wanted ports without the kernel's ephemeral ports; if few are left, the largest range of other ports."""
     taken = _ephemeral() if ephemeral is None else ephemeral
     left = _without(wanted, taken)
-    if sum(map(len, left)) >= min(_ENOUGH, len(wanted)):
+    if sum(map(len, left)) >= min(_MIN_PORTS, len(wanted)):
         return left
     others = _without(range(_LOWEST, _HIGHEST + 1), taken)
     return (max(others, key=len),) if others else (wanted,)
@@ -147,7 +148,7 @@ def _without(wanted: range, taken: range) -> tuple[range, ...]:
 
 
 def _ephemeral() -> range:
-    """What the kernel hands out for outgoing connections."""
+    """The ports that the kernel uses for outgoing connections."""
     try:
         low, high = map(int, _EPHEMERAL.read_text().split())
     except (OSError, ValueError):
@@ -156,7 +157,7 @@ def _ephemeral() -> range:
 
 
 def bindable(host: str, port: int) -> bool:
-    """Whether a server could listen there now; no host: at all addresses."""
+    """Whether a server could listen on this port now. An empty host means all addresses."""
     with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
         try:
             probe.bind((host, port))
@@ -169,44 +170,39 @@ def _number(host: str) -> int:
     return int.from_bytes(socket.inet_aton(host), "big")
 
 
-_WHOLE = IPv4Network("10.128.0.0/9")
-_PREFIX = 16
-_ROUTES = Path("/proc/net/route")
-
-
 @dataclass
 class SubnetLease:
-    """A subnet that is ours until it is closed. Who inherits `fd` holds it too."""
+    """A leased subnet, until it is closed. A process that inherits `fd` holds it too."""
 
     subnet: str
     fd: int
 
     def close(self) -> None:
-        """Give it back. Safe to call twice."""
+        """Release the subnet. Safe to call twice."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 def lease(name: str = "trainwright", routes: Path = _ROUTES) -> SubnetLease:
-    """A free subnet; leases of one name exclude each other. Raises EngineError if there is none."""
+    """Lease a free subnet. Leases of the same name exclude each other. Raises EngineError if none is free."""
     for subnet in _candidates(_routed(routes)):
         fd = _claimed(f"\0{name}/{subnet}")
         if fd is not None:
             return SubnetLease(str(subnet), fd)
-    raise EngineError(f"all subnets of {_WHOLE} are leased by other engines or routed elsewhere")
+    raise EngineError(f"all subnets of {_ALL_SUBNETS} are leased by other engines or routed elsewhere")
 
 
 def _candidates(routed: list[IPv4Network]) -> list[IPv4Network]:
-    """All free ones; those last that only lie in a wider network, such as a company's 10.0.0.0/8."""
-    subnets = list(_WHOLE.subnets(new_prefix=_PREFIX))
-    narrow = [route for route in routed if route.prefixlen >= _PREFIX]
+    """All free subnets. Those in a wider routed network, such as a company's 10.0.0.0/8, come last."""
+    subnets = list(_ALL_SUBNETS.subnets(new_prefix=_SUBNET_PREFIX))
+    narrow = [route for route in routed if route.prefixlen >= _SUBNET_PREFIX]
     free = [subnet for subnet in subnets if not any(map(subnet.overlaps, narrow))]
     return sorted(free, key=lambda subnet: any(map(subnet.overlaps, routed)))
 
 
 def _routed(routes: Path) -> list[IPv4Network]:
-    """What the machine has routes for, but the default one."""
+    """The networks that the machine has routes for, without the default route."""
     try:
         lines = [line.split() for line in routes.read_text(encoding="ascii").splitlines()[1:]]
     except OSError:
@@ -216,12 +212,12 @@ def _routed(routes: Path) -> list[IPv4Network]:
 
 
 def _address(text: str) -> IPv4Address:
-    """The kernel writes addresses as the hexadecimal number that they are in memory."""
+    """The kernel writes an address as a hexadecimal number in the byte order of the machine."""
     return IPv4Address(int(text, 16).to_bytes(4, sys.byteorder))
 
 
 def _claimed(address: str) -> int | None:
-    """An address that only one can have, or None. Abstract: no file, so nothing that could be left behind."""
+    """Bind an abstract socket address, which needs no file; None if another process has it."""
     claim = socket.socket(socket.AF_UNIX)
     try:
         claim.bind(address)

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection of the supervisor: JSON objects, one a line, both ways, without ever waiting for the other side.
+"""The connections of the supervisor: JSON objects in both directions, one per line, never blocking.
 
-`control` uses it for the agent, `terminal` for a client of `supervisor.sock`, whose descriptors it also takes.
-
-The agent's connection: its requests in their order, a few a turn, and our answers and events, in one piece a turn.
-
-`main` says what each request means. An agent that comes back through `terminal` takes the place of the one before.
+`LineSocket` is one connection; it also receives file descriptors. `Control` is the connection to the agent: it handles
+a few requests per turn of the loop, in their order, and sends all answers and events of a turn in one write.
 """
 
 from __future__ import annotations
@@ -21,20 +18,29 @@ from trainwright.jsonlines import LineSplitter, LineTooLongError, decode, encode
 from trainwright.node.supervisor.launch import NOT_POSSIBLE, StartRefused
 from trainwright.node.supervisor.loop import Loop
 
-_CHUNK = 64 * 1024
-_LONGEST = 16 * 1024 * 1024
+if TYPE_CHECKING:
+    from trainwright.node.supervisor.protocol import Answer, Event, Request
+
+    Reply = Callable[[Answer], None]
+    #: Handles the requests of one verb. It returns None if it replies later.
+    Handler = Callable[[Any, Reply], Answer | None]
+
+_CHUNK_BYTES = 64 * 1024
+_MAX_LINE_BYTES = 16 * 1024 * 1024
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+#: A start takes half a millisecond, and the loop must read logs between turns.
+_REQUESTS_PER_TURN = 16
 
 
 class LineSocket:
-    """A socket and what is still to be read from it and written to it."""
+    """A socket with its unread and unsent bytes."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.sock = sock
-        self.fds: list[int] = []  # received, and open until `drop`
+        self.fds: list[int] = []  # received descriptors, open until `close_fds`
         self.closed = False
-        self._in = LineSplitter(_LONGEST)
+        self._in = LineSplitter(_MAX_LINE_BYTES)
         self._out = bytearray()
 
     def fileno(self) -> int:
@@ -42,7 +48,7 @@ class LineSocket:
         return self.sock.fileno()
 
     def receive(self) -> list[bytes]:
-        """The complete lines that are there; afterwards `closed` says whether the other side has gone."""
+        """The complete lines received; afterwards `closed` says whether the other side has disconnected."""
         data = self._read()
         if data is None:
             return []
@@ -56,7 +62,7 @@ class LineSocket:
 
     def _read(self) -> bytes | None:
         try:
-            data, messages, _, _ = self.sock.recvmsg(_CHUNK, socket.CMSG_SPACE(4 * 8), _CLOEXEC)
+            data, messages, _, _ = self.sock.recvmsg(_CHUNK_BYTES, socket.CMSG_SPACE(4 * 8), _CLOEXEC)
         except (BlockingIOError, InterruptedError):
             return None
         except OSError:
@@ -69,45 +75,35 @@ class LineSocket:
         return data
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Queue it; `flush` sends what is queued in one piece."""
+        """Queue a message; `flush` sends all queued messages in one write."""
         self._out += encode(message)
 
     def flush(self) -> bool:
-        """Send as much as the other side takes now. False: something is left."""
+        """Send as much as the socket accepts now. False: some bytes are still queued."""
         try:
             while self._out:
                 del self._out[: self.sock.send(self._out)]
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
-            self._out.clear()  # it hears no more; what it said before is still to be read, and then its end
+            self._out.clear()  # the other side has closed; its last lines can still be read
         return True
 
-    def drop(self) -> None:
-        """Close the descriptors that were received: whoever needed them has them."""
+    def close_fds(self) -> None:
+        """Close the received descriptors; a process that needs them has its own copies."""
         fds, self.fds = self.fds, []
         for fd in fds:
             os.close(fd)
 
     def close(self) -> None:
-        """Close it, and what was received with it."""
+        """Close the socket and the received descriptors."""
         self.closed = True
-        self.drop()
+        self.close_fds()
         self.sock.close()
 
 
-if TYPE_CHECKING:
-    from trainwright.node.supervisor.protocol import Answer, Event, Request
-
-    Reply = Callable[[Answer], None]
-    #: Takes the request of its verb. None: it will reply later.
-    Handler = Callable[[Any, Reply], Answer | None]
-
-_A_TURN = 16  # requests; a start takes half a millisecond, and logs want to be read in between
-
-
 class Control:
-    """`lost` is called when the agent has gone. What is said while there is none is not kept here."""
+    """The connection to the agent. It calls `lost` when the agent disconnects; events without an agent are dropped."""
 
     def __init__(self, loop: Loop, lost: Callable[[], None]) -> None:
         self.handlers: dict[str, Handler] = {}
@@ -115,58 +111,55 @@ class Control:
         self._lost = lost
         self._lines: LineSocket | None = None
         self._queue: deque[bytes] = deque()
-        self._writing = False
+        self._waits_to_write = False
         loop.tasks.append(self._turn)
 
     @property
     def attached(self) -> bool:
-        """Whether there is an agent."""
+        """Whether an agent is connected."""
         return self._lines is not None
 
     def attach(self, lines: LineSocket) -> None:
-        """Listen to this one from now on."""
+        """Replace the connection to the agent."""
         self._detach()
         self._lines = lines
         self._loop.watch(lines.fileno(), self._receive)
 
-    def tell(self, event: Event) -> None:
-        """Say something, if there is somebody to hear it."""
+    def send(self, event: Event) -> None:
+        """Queue an event for the agent, if one is connected."""
         if self._lines is not None:
             self._lines.send(event)
 
     def flush(self) -> None:
-        """Send what was said, as far as it is taken."""
+        """Send queued messages, as many as the socket accepts."""
         if self._lines is None:
             return
         waiting = not self._lines.flush()
-        if waiting != self._writing:
-            self._writing = waiting
-            self._loop.writing(self._lines.fileno(), self._receive, waiting)
+        if waiting != self._waits_to_write:
+            self._waits_to_write = waiting
+            self._loop.watch_writable(self._lines.fileno(), self._receive, waiting)
 
     def _detach(self) -> None:
         lines, self._lines = self._lines, None
         self._queue.clear()
-        self._writing = False
+        self._waits_to_write = False
         if lines is not None:
             self._loop.unwatch(lines.fileno())
             lines.close()
-
-    def _gone(self) -> None:
-        self._detach()
-        self._lost()
 
     def _receive(self) -> None:
         if self._lines is None:
             return
         self._queue.extend(self._lines.receive())
         if self._lines.closed:
-            while self._queue:  # what it said last counts too
+            while self._queue:  # the agent sent these requests before it disconnected
                 self._handle(self._queue.popleft())
-            self._gone()
+            self._detach()
+            self._lost()
 
     def _turn(self) -> bool:
-        for _ in range(min(_A_TURN, len(self._queue))):
-            if self._queue:  # a request may end the connection
+        for _ in range(min(_REQUESTS_PER_TURN, len(self._queue))):
+            if self._queue:  # a request may end the connection, which clears the queue
                 self._handle(self._queue.popleft())
         self.flush()
         return bool(self._queue)
@@ -188,7 +181,7 @@ class Control:
             reply({"error": refused.text, "code": refused.code})
         except KeyError as error:
             reply({"error": f"the request lacks the field {error}.", "code": NOT_POSSIBLE})
-        except Exception as error:  # one that fails is answered, and the others go on
+        except Exception as error:  # a failed request must not affect other requests
             reply({"error": str(error) or type(error).__name__, "code": NOT_POSSIBLE})
 
     def _handler(self, request: Request) -> Handler:

@@ -1,39 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that keeps the network of several supervisors on one machine: `python -m … holder SUBNET`, by the engine.
+"""A process that holds the network that several supervisors of one engine share: `python -m … holder SUBNET`.
 
-It prints one line of JSON, the paths of its network namespace and of its user namespace (null as root), and ends when
-its stdin does. The supervisors open both and pass them on as their `holder`.
+It prints one line of JSON, the paths of its network namespace and of its user namespace (null for root), and ends when
+its stdin ends. The engine opens both and passes the descriptors to the supervisors as `holder`.
 """
 
 import json
 import os
 import sys
 
-from trainwright.node.supervisor import kernel
-from trainwright.node.supervisor.network import Network
-from trainwright.node.supervisor.outside import OutsideConnection
+from trainwright.node.supervisor.outside import make_shared_network
 
 
 def main() -> None:
-    """Hold it until stdin ends. Exits with 3, saying why, where there is none to be had."""
-    root = kernel.is_privileged()
-    outside = OutsideConnection(root=root, wanted=True)
+    """Hold the network until stdin ends. Exit with 3 and print the reason if the network cannot be made."""
     try:
-        if not root:
-            kernel.enter_user_namespace(None)
-        network = Network(sys.argv[1])
+        network, outside = make_shared_network(sys.argv[1])
     except OSError as error:
-        sys.exit(_failed(error))
-    outside.connect(network)
+        print(f"the network of the nodes cannot be made: {error}", file=sys.stderr)
+        sys.exit(3)
     own = f"/proc/{os.getpid()}"
-    print(json.dumps({"net": f"{own}/fd/{network.net}", "user": None if root else f"{own}/ns/user"}), flush=True)
+    user = None if outside.root else f"{own}/ns/user"
+    print(json.dumps({"net": f"{own}/fd/{network.net}", "user": user}), flush=True)
     sys.stdin.buffer.read()
     outside.close()
-
-
-def _failed(error: OSError) -> int:
-    print(f"the network of the nodes cannot be made: {error}", file=sys.stderr)
-    return 3
 
 
 if __name__ == "__main__":

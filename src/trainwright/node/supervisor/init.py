@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program that PID 1 of every container runs: a hundred bytes of machine code, or Python where we have none.
+"""PID 1 of a container: it keeps the container's namespaces alive, and its end kills all processes in them.
 
-`init` starts it. It mounts /proc (only a process within a PID namespace can), tells the result on stdout, ignores
-SIGCHLD so that the kernel reaps orphans, and ends when its stdin, the supervisor's lifeline, does. As a file in memory
-it needs no loader, shell or library, whatever is mounted in the container, and takes 8 KiB instead of 100 or more.
-
-PID 1 of a container, which holds its namespaces together and takes all its processes along when it ends.
-
-It is never the user's command, for the kernel shields PID 1 from SIGTERM. `sandbox` starts one for each container from
-a thread that is in the container's other namespaces already; what it runs is in `program`.
+PID 1 is never the user's command, because the kernel protects PID 1 from SIGTERM. It is a hundred bytes of machine
+code, or a Python program for other processors. It mounts /proc (only a process in the PID namespace can do that),
+writes the result to stdout, ignores SIGCHLD so that the kernel reaps orphans, and ends when its stdin, a pipe that the
+supervisor holds, ends. The machine code is a file in memory: it needs no loader, shell or library, so any file system
+can be mounted in the container, and it uses 8 KiB of memory instead of 100 KiB or more.
 """
 
 import os
@@ -23,7 +20,7 @@ from trainwright.node.supervisor.launch import StartRefused
 _LOADED_AT = 0x400000
 _HEADERS = 64 + 56
 
-# The ELF machine number, and the instructions, a line for each of these, in C:
+# The ELF machine number, and the instructions. Each line below is one of these statements of C:
 #   close_range(3, ~0, 0) / result = mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, 0) /
 #   rt_sigaction(SIGCHLD, {SIG_IGN}, 0, 8) / write(1, &result, 8) / close(1) /
 #   while (read(0, stack, 1) == -EINTR) / exit_group(0) / "/proc"
@@ -65,7 +62,7 @@ os.read(0, 1)
 
 
 def init_command(machine: str) -> list[str]:
-    """How to start it: a path, and the arguments. The file in memory is kept open as long as this process lives."""
+    """The path and the arguments of the program. The file in memory stays open as long as this process lives."""
     if machine not in _MACHINES:
         return [sys.executable, "-I", "-S", "-c", _PYTHON]
     fd = os.memfd_create("init")
@@ -85,38 +82,38 @@ def init_image(machine: str) -> bytes:
 
 
 class Lifeline:
-    """What the inits of a supervisor read from: when it dies, however it dies, they read the end of it and die too."""
+    """The pipe that all inits of a supervisor read: when the supervisor dies, they read its end and exit."""
 
     def __init__(self, *, ambient: bool) -> None:
-        """`ambient`: we have our rights from a user namespace, where a new program gets none unless told so."""
+        """`ambient`: our capabilities come from a user namespace, so a new program gets only ambient ones."""
         self._read, self._write = os.pipe()
         self._command = init_command(os.uname().machine)
         self._ambient = ambient
 
     def start(self) -> tuple[int, int]:
-        """A PID namespace for the calling thread's children from now on: a pidfd of its PID 1, errno of its /proc.
+        """Create a PID namespace for the next children of the calling thread, and start its PID 1.
 
-        Raises OSError and Refused.
+        Returns a pidfd of PID 1, and the errno of mounting /proc (0 on success). Raises OSError and StartRefused.
         """
         kernel.unshare(kernel.NEWPID)
-        told, tell = os.pipe()
+        read_end, write_end = os.pipe()
         try:
-            init = os.pidfd_open(self._spawned(tell))
+            init = os.pidfd_open(self._spawn(write_end))
         finally:
-            os.close(tell)
-        with open(told, "rb") as file:
+            os.close(write_end)
+        with open(read_end, "rb") as file:
             answer = file.read()
         if len(answer) != 8:
             end(init)
             raise StartRefused(128, "the init process of the container was killed.")
         return init, -struct.unpack("=q", answer)[0]
 
-    def _spawned(self, tell: int) -> int:
-        actions = [(os.POSIX_SPAWN_DUP2, self._read, 0), (os.POSIX_SPAWN_DUP2, tell, 1)]
+    def _spawn(self, stdout: int) -> int:
+        actions = [(os.POSIX_SPAWN_DUP2, self._read, 0), (os.POSIX_SPAWN_DUP2, stdout, 1)]
         if self._ambient:
-            kernel.bequeath(kernel.SYS_ADMIN)
+            kernel.set_ambient_capability(kernel.SYS_ADMIN)
         try:
-            # Quicker than subprocess, by far; what it lacks (closing descriptors) the program does.
+            # Much faster than subprocess. It does not close descriptors; the program does that.
             return os.posix_spawn(
                 self._command[0],
                 ["init", *self._command[1:]],
@@ -127,16 +124,16 @@ class Lifeline:
             )
         finally:
             if self._ambient:
-                kernel.bequeath(None)
+                kernel.set_ambient_capability(None)
 
     def close(self) -> None:
-        """All inits end that still live, and with them everything in their namespaces."""
+        """End all inits, and so all processes in their namespaces."""
         os.close(self._read)
         os.close(self._write)
 
 
 def end(init: int) -> None:
-    """Kill an init, and so everything in its namespace. The loop reaps it, once it has reaped its children there."""
+    """Kill an init, and so all processes in its namespace. The supervisor's loop reaps it."""
     with suppress(ProcessLookupError):
         signal.pidfd_send_signal(init, signal.SIGKILL)
     os.close(init)

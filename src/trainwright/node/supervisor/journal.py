@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the supervisor knows of its containers, in a file that outlives it: one JSON object a line, only ever appended.
+"""State that must survive a killed process: the journal of containers, and the locks on devices.
 
-`containers` writes a line when one starts, when it has ended (before it is reaped) and when its end may be forgotten.
-An agent whose supervisor has died calls `read` and has the ends that it has not stored yet.
+The journal is a file with one JSON object per line, only appended to: a line when a container starts, when it has ended
+(before it is reaped), and when the agent has stored its exit status. An agent whose supervisor has died calls `read`.
 
-The supervisor's copies of the locks on devices: they keep a device leased while a container may use it.
-
-The engine takes the locks and sends a descriptor of each over a socket of its own. If the engine is killed, the lock
-lives on here until the containers have been ended; every container that uses a device inherits the descriptor, so the
-lock lives on there if the supervisor is killed too. A descriptor that was sent and not yet read counts as held: the
-kernel keeps it in the socket.
+The engine locks devices and sends a descriptor of each lock to the supervisor. The supervisor keeps it, and every
+container that uses the device inherits it, so a device stays locked until its last user has ended, even if the engine
+and the supervisor are killed. The kernel keeps a descriptor that was sent and not yet read, so it counts as held.
 """
 
 from __future__ import annotations
@@ -23,85 +20,83 @@ from trainwright.node.supervisor.control import LineSocket
 from trainwright.node.supervisor.launch import NOT_POSSIBLE, StartRefused
 from trainwright.node.supervisor.loop import Loop
 
-# pathlib would cost the supervisor a tenth of its start.
-
-
 if TYPE_CHECKING:
-    from trainwright.node.supervisor.protocol import Entry, Forgotten, HowEnded
+    from trainwright.node.supervisor.protocol import ExitStatus, ForgottenEntry, JournalEntry, LeaseMessage
 
-_FORGOTTEN = 500  # so many dead containers in the file, and it is written anew
+#: The journal is rewritten when it has at least this many forgotten containers.
+_MIN_FORGOTTEN = 500
 
 
 class Journal:
-    """The file of one supervisor. A full disk never stops it: what cannot be written is still known in memory."""
+    """The journal of one supervisor. A full disk does not stop the supervisor: it keeps all entries in memory."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.entries: dict[str, Entry] = {}
-        self._dead = 0
-        self._torn = False
-        self._file = _opened(path)
+        self.entries: dict[str, JournalEntry] = {}
+        self._forgotten = 0
+        self._last_line_cut = False
+        self._file = _create(path)
 
     def started(self, container: str, pod: str, pid: int) -> None:
-        """A container's main process runs."""
+        """Record that a container's main process runs."""
         self.entries[container] = {"container": container, "pod": pod, "pid": pid, "ended": None}
         self._append(self.entries[container])
 
-    def ended(self, container: str, end: HowEnded) -> None:
-        """How it ended."""
-        self.entries[container]["ended"] = end
+    def ended(self, container: str, status: ExitStatus) -> None:
+        """Record how a container ended."""
+        self.entries[container]["ended"] = status
         self._append(self.entries[container])
 
     def forget(self, container: str) -> None:
-        """Its end is stored elsewhere."""
+        """Remove a container whose exit status the agent has stored."""
         if self.entries.pop(container, None) is None:
             return
-        self._dead += 1
+        self._forgotten += 1
         self._append({"container": container, "forgotten": True})
-        if self._dead >= max(_FORGOTTEN, len(self.entries)):
-            self._renew()
+        if self._forgotten >= max(_MIN_FORGOTTEN, len(self.entries)):
+            self._rewrite()
 
     def close(self) -> None:
-        """Close the file; it stays where it is."""
+        """Close the file, and leave it in the folder."""
         os.close(self._file)
 
-    def _append(self, entry: Entry | Forgotten) -> None:
+    def _append(self, entry: JournalEntry | ForgottenEntry) -> None:
         line = encode(entry)
-        if self._torn:
-            line = END + line  # a line that a full disk has cut spoils no other
+        if self._last_line_cut:
+            line = END + line  # end the line that a full disk has cut, so that it does not damage this one
         try:
-            self._torn = os.write(self._file, line) < len(line)
+            self._last_line_cut = os.write(self._file, line) < len(line)
         except OSError:
-            self._torn = True
+            self._last_line_cut = True
 
-    def _renew(self) -> None:
-        """Write only what is still of use, and put it in the place of the old file in one step."""
-        fresh = f"{self.path}.new"
+    def _rewrite(self) -> None:
+        """Write a file without the forgotten containers, and replace the old file atomically."""
+        path = f"{self.path}.new"
         text = b"".join(encode(entry) for entry in self.entries.values())
         file = -1
         try:
-            file = _opened(fresh)
+            file = _create(path)
             if os.write(file, text) < len(text):
                 raise OSError
-            os.rename(fresh, self.path)
+            os.rename(path, self.path)
         except OSError:
             if file >= 0:
                 os.close(file)
-            return  # the old file is still true, only longer; the next one to be forgotten tries again
+            return  # the old file is still correct; the next `forget` tries again
         os.close(self._file)
-        self._file, self._dead, self._torn = file, 0, False
+        self._file, self._forgotten, self._last_line_cut = file, 0, False
 
 
-def _opened(path: str) -> int:
+def _create(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
-def read(path: str) -> dict[str, Entry]:
-    """By container: pod, pid, and `ended` as in the event, or None if it ran to the last. A torn line is left out.
+def read(path: str) -> dict[str, JournalEntry]:
+    """The entries by container, without those forgotten. A line that is cut is left out.
 
-    To be read before another supervisor is started in the same folder: that one begins with an empty file.
+    Read the file before another supervisor starts in the same folder: that supervisor begins with an empty file.
     """
-    entries: dict[str, Entry] = {}
+    entries: dict[str, JournalEntry] = {}
     try:
         with open(path, "rb") as file:
             lines = file.read().split(END)
@@ -115,16 +110,12 @@ def read(path: str) -> dict[str, Entry]:
         if entry.get("forgotten"):
             entries.pop(entry["container"], None)
         else:
-            entries[entry["container"]] = cast("Entry", entry)
+            entries[entry["container"]] = cast("JournalEntry", entry)
     return entries
 
 
-if TYPE_CHECKING:
-    from trainwright.node.supervisor.protocol import Lease
-
-
 class LeaseDescriptors:
-    """By device: the descriptor of its lock. `fd` is the socket, or None where nobody leases devices."""
+    """The descriptor of the lock of each device. `fd` is the socket for leases, or None without device leases."""
 
     def __init__(self, loop: Loop, fd: int | None) -> None:
         self._loop = loop
@@ -136,24 +127,23 @@ class LeaseDescriptors:
             loop.watch(fd, self._receive)
 
     def of(self, devices: list[str]) -> tuple[int, ...]:
-        """The descriptors of these devices, for a container that uses them. Raises Refused."""
-        self._receive()  # what was sent before the request is there
+        """The descriptors of these devices, for a container that uses them. Raises StartRefused."""
+        self._receive()  # the engine sends a lease before the request that needs it
         missing = [device for device in devices if device not in self._held]
         if missing:
-            raise StartRefused(NOT_POSSIBLE, f"the lease of {', '.join(missing)} was not handed over.")
+            raise StartRefused(NOT_POSSIBLE, f"the supervisor did not receive the lease of {', '.join(missing)}.")
         return tuple(self._held[device] for device in devices)
 
     def _receive(self) -> None:
         while self._lines is not None and (lines := self._lines.receive()):
             for line in lines:
-                self._handle(self._lines, cast("Lease", decode(line)))
+                self._handle(self._lines, cast("LeaseMessage", decode(line)))
         if self._lines is not None and self._lines.closed:
             self._loop.unwatch(self._lines.fileno())
             self._lines.close()
             self._lines = None
 
-    def _handle(self, lines: LineSocket, message: Lease) -> None:
-        """A message that hands over a lock comes with one descriptor."""
+    def _handle(self, lines: LineSocket, message: LeaseMessage) -> None:
         device = message["device"]
         old = self._held.pop(device, None)
         if message["do"] == "hold":

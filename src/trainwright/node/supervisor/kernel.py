@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""System calls that Python 3.11 has no name for: namespaces, mounts, host name. Called by the sandbox's modules.
+"""System calls that Python 3.11 does not offer: namespaces, mounts, host name. ctypes calls the C library for them.
 
-Each raises OSError with the path concerned. ctypes calls the C library, so nothing is compiled or fetched.
+Each function raises OSError with the path concerned.
 
-Going into namespaces, and getting the right to. Called by `sandbox`, `network` and `outside`.
-
-A thread goes in, does its work and ends there. It is not sent back: an unprivileged process may not return to the
-namespaces it came from, and one that never left needs no returning. The process stays where it was, one thread again.
+Work in other namespaces runs in a thread that enters them and then ends (`in_thread`), because an unprivileged process
+may not return to the namespaces that it has left. The other threads of the process stay in their namespaces.
 """
 
 import _thread
@@ -36,12 +34,12 @@ _mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_u
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces named by `flags` for new ones."""
+    """Move this thread into new namespaces of these types."""
     _checked(_libc.unshare(flags))
 
 
 def setns(fd: int, flags: int) -> None:
-    """Enter a namespace, or several of the process of a pidfd."""
+    """Enter the namespace of a descriptor, or several namespaces of the process of a pidfd."""
     _checked(_libc.setns(fd, flags))
 
 
@@ -53,31 +51,31 @@ def mount(source: str, target: str, kind: str | None = None, flags: int = 0, opt
 
 
 def unmount(target: str) -> None:
-    """Take it out of sight now; it goes when nothing uses it any more."""
+    """Detach a mount now; the kernel releases it when no process uses it any more."""
     _checked(_libc.umount2(os.fsencode(target), DETACH), target)
 
 
 def pivot(folder: str) -> None:
-    """Make a mounted folder the root of this mount namespace, and let go of the root before."""
+    """Make a mounted folder the root of this mount namespace, and detach the old root."""
     os.chdir(folder)
-    _checked(_libc.pivot_root(b".", b"."), folder)  # the old root now lies on top of the new one
+    _checked(_libc.pivot_root(b".", b"."), folder)  # the old root is now mounted over the new one
     unmount(".")
     os.chdir("/")
 
 
 def sethostname(name: str) -> None:
-    """Name the host of this UTS namespace."""
+    """Set the host name of this UTS namespace."""
     text = name.encode()
     _checked(_libc.sethostname(text, len(text)), name)
 
 
-def bequeath(capability: int | None) -> None:
-    """Give this right of ours to the programs that this thread starts, or none; root's have all of them anyway."""
+def set_ambient_capability(capability: int | None) -> None:
+    """Let the programs that this thread starts keep this capability, or none. Programs of root keep all of them."""
     if capability is None:
         _checked(_libc.prctl(_CAP_AMBIENT, _CLEAR, 0, 0, 0))
         return
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
-    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: of the first 32 capabilities, and of the rest
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable for capabilities 0-31, then for 32-63
     _checked(_libc.capget(header, sets))
     sets[2] |= 1 << capability
     _checked(_libc.capset(header, sets))
@@ -85,7 +83,7 @@ def bequeath(capability: int | None) -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends; also while this process is stopped."""
+    """Let the kernel kill this process, even a stopped one, when the thread that started it ends."""
     _checked(_libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
 
 
@@ -99,14 +97,14 @@ Result = TypeVar("Result")
 
 
 def in_thread(work: Callable[[], Result]) -> Result:
-    """Do it in a thread of its own, whose namespaces are its own to change; what it raises is raised here."""
+    """Run `work` in a new thread, which may change its namespaces. An exception in it is raised here."""
     done = _thread.allocate_lock()
     results: list[Result] = []
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            unshare(FS)  # a working directory of its own, without which no mount namespace lets it in
+            unshare(FS)  # the kernel requires a separate working directory to enter a mount namespace
             results.append(work())
         except BaseException as error:  # raised again below
             errors.append(error)
@@ -123,21 +121,21 @@ def in_thread(work: Callable[[], Result]) -> Result:
 
 
 def current_namespace(name: str) -> int:
-    """A descriptor of a namespace of this thread, by its name in /proc; it lives as long as the descriptor."""
+    """A descriptor of this thread's namespace with that name in /proc. The descriptor keeps the namespace alive."""
     return os.open(f"/proc/thread-self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def is_privileged() -> bool:
-    """Whether namespaces can be made without a user namespace."""
+    """Whether this process may create namespaces without a user namespace."""
     with open("/proc/self/status", encoding="ascii") as file:
         effective = next(int(line.split()[1], 16) for line in file if line.startswith("CapEff:"))
     return all(effective >> one & 1 for one in (NET_ADMIN, SYS_CHROOT, SYS_ADMIN))
 
 
 def enter_user_namespace(user: int | None) -> None:
-    """Get the rights of root over namespaces of our own: enter the given user namespace, or make one.
+    """Get the capabilities of root over our own namespaces: enter the given user namespace, or create one.
 
-    Users keep their ids in it, so that programs which refuse to run as root (mpirun) do not see one. Raises OSError.
+    Users keep their ids in it, because some programs (mpirun) refuse to run as root. Raises OSError.
     """
     if user is not None:
         setns(user, NEWUSER)

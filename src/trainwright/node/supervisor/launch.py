@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the supervisor's loop asks of a runtime: `plain` runs bare processes, `sandbox` gives each pod namespaces.
+"""Starting one process, explaining in a sentence why one cannot be started, and the interface of a runtime.
 
-The loop owns logs, cgroups, ends and the journal, and reaps every child of the supervisor, helpers included: a runtime
-never waits for one. A runtime knows where a process runs, and finds what it left behind.
+`subprocess` starts the process (with vfork; the child searches PATH), so a thread in a pod's namespaces may call
+`launch`, and all paths are resolved there. A shell runs first only to enter a cgroup or to open a terminal.
 
-How many files may be open: the supervisor holds three for each container, so it asks for all that it may have.
+The supervisor's loop owns logs, cgroups and the journal, and reaps every child of the supervisor, helpers included: a
+runtime never waits for a child. A runtime decides where a process runs, and finds the processes that it left.
 
-`main` raises its own limit; `launch` gives each new process the one that the user had.
-
-Starting one process, and saying in a sentence why one cannot be started. Both runtimes call it.
-
-`subprocess` does the work (vfork; it searches PATH in the child), so a thread that has entered a pod's namespaces may
-call this, and everything is looked up there. A shell comes between only to enter a cgroup or to take a terminal.
+The supervisor needs three descriptors for each container, so it raises its own limit; each new process gets the limit
+that the supervisor was started with.
 """
 
 from __future__ import annotations
@@ -29,13 +26,22 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from trainwright.node.supervisor.protocol import OpenPod, StartContainer
 
-MARKER = "TRAINWRIGHT_CONTAINER"  # in the environment of every process of a container: how strays are recognised
+#: In the environment of every process of a container, so that stray processes can be identified.
+MARKER = "TRAINWRIGHT_CONTAINER"
+NOT_FOUND, NOT_EXECUTABLE, NOT_POSSIBLE = 127, 126, 128
+_MAX_DESCRIPTORS = 65536
+# Some shells can write only to their standard descriptors, so the cgroup files are stdin and stdout.
+_ENTER_CGROUPS = {
+    1: 'echo 0 >&0; exec "$0" "$@" </dev/null',
+    2: 'echo 0 >&0; echo 0 >&1; exec "$0" "$@" </dev/null >&2',
+}
+_SHELL_SETS = ("PWD", "OLDPWD", "SHLVL")
 
 Stdio = tuple[int, int, int]
 
 
-class StartRefused(Exception):  # noqa: N818 - the word for an answer, not for a defect
-    """Why something cannot be started or opened, as a whole sentence; `code` as a shell would say it: 126, 127, 128."""
+class StartRefused(Exception):  # noqa: N818 - an answer, not a defect
+    """A process or a pod cannot be started: the reason as a sentence, and the exit code of a shell (126, 127, 128)."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -44,7 +50,7 @@ class StartRefused(Exception):  # noqa: N818 - the word for an answer, not for a
 
 
 class Process:
-    """A process that was started here. Only who holds it reaps it, and closes it then."""
+    """A process and its pidfd. The owner of this object closes it after the process is reaped."""
 
     __slots__ = ("pid", "pidfd")
 
@@ -53,7 +59,7 @@ class Process:
         self.pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
 
     def send(self, number: int) -> None:
-        """Signal it, if it still lives. Without a pidfd the pid is good too: it is ours until it is reaped."""
+        """Signal the process if it still runs. Without pidfds, the pid is safe to use until the process is reaped."""
         try:
             if self.pidfd >= 0:
                 signal.pidfd_send_signal(self.pidfd, number)
@@ -63,7 +69,7 @@ class Process:
             pass
 
     def ended(self) -> bool:
-        """Whether it runs no more, reaped or not. Without a pidfd one that is not reaped yet counts as running."""
+        """Whether it has ended, reaped or not. Without pidfds, a process that is not reaped counts as running."""
         if self.pidfd >= 0:
             poll = select.poll()
             poll.register(self.pidfd, select.POLLIN)
@@ -75,28 +81,28 @@ class Process:
         return False
 
     def close(self) -> None:
-        """Give the pidfd back. Safe to call twice."""
+        """Close the pidfd. Safe to call twice."""
         fd, self.pidfd = self.pidfd, -1
         if fd >= 0:
             os.close(fd)
 
 
 class Runtime(Protocol):
-    """One per supervisor. All calls come from the loop's thread, one at a time, and should not wait for long."""
+    """One per supervisor. Only the thread of the loop calls it, so no method may block for long."""
 
     notices: list[str]
     outside: bool
 
     def open(self, pod: OpenPod) -> None:
-        """Make what the containers of a pod share. Raises Refused."""
+        """Create what the containers of a pod share. Raises StartRefused."""
 
     def spawn(
         self, start: StartContainer, stdio: Stdio, entries: tuple[int, ...], inherited: tuple[int, ...]
     ) -> Process:
-        """Start a container's main process, by `launch.launch`, with `MARKER` in its environment. Raises Refused.
+        """Start a container's main process with `launch`, with `MARKER` in its environment. Raises StartRefused.
 
-        `entries` are the open `cgroup.procs` files that it enters before its command runs. `inherited` are descriptors
-        that the process keeps open as long as it lives.
+        The process enters the cgroups of the open `cgroup.procs` files `entries` before its command runs, and inherits
+        the descriptors `inherited`.
         """
 
     def enter(
@@ -109,61 +115,25 @@ class Runtime(Protocol):
         *,
         tty: bool,
     ) -> Process:
-        """One more process in a running container: its namespaces, its cwd unless given, its env with `env` on top."""
+        """Start another process in a running container. `env` is added to the container's, `cwd` replaces its own."""
 
     def kill(self, container: str) -> None:
-        """SIGKILL the whole tree. The main process's end is reported as always, and `ended` follows."""
+        """SIGKILL all processes of a container. The loop calls `ended` when the main process has ended."""
 
     def ended(self, container: str) -> None:
-        """The main process has ended: kill what it left. It is not reaped yet, so its pid and group are still its own.
+        """Kill the processes that a main process left. It is not reaped yet, so its pid and group are not reused.
 
-        The container is forgotten with this call; an unknown one is no error, here and in `kill`.
+        The runtime forgets the container. An unknown container is no error, here and in `kill`.
         """
 
     def orphaned(self) -> None:
-        """A process that the loop does not know was reaped: the children that it had may be strays."""
+        """Look for stray processes: the loop has reaped an unknown process, whose children are orphans now."""
 
     def close(self, pod: str) -> None:
-        """Kill what is left of a pod and drop what its containers shared. An unknown pod is no error."""
+        """Kill the remaining processes of a pod and release what its containers shared. An unknown pod is no error."""
 
     def stop(self) -> None:
-        """Kill and drop everything; the supervisor exits after this."""
-
-
-_ENOUGH = 65536
-
-_users: list[tuple[int, int]] = []
-
-
-def raise_descriptor_limit() -> None:
-    """Raise our limit as far as we may, and remember what it was."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        _users.append((soft, hard))
-
-
-def restore_descriptor_limit(pid: int) -> None:
-    """Give a new process the limit that we were started with, where that can be done from outside (Linux)."""
-    if _users and hasattr(resource, "prlimit"):
-        with contextlib.suppress(OSError):
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, _users[0])
-
-
-# pathlib would cost the supervisor a tenth of its start.
-
-
-NOT_FOUND, NOT_EXECUTABLE, NOT_POSSIBLE = 127, 126, 128
-
-# The shell's own descriptors are the only ones that every sh can write to, so the cgroups come as stdin and stdout.
-_ENTER = {
-    1: 'echo 0 >&0; exec "$0" "$@" </dev/null',
-    2: 'echo 0 >&0; echo 0 >&1; exec "$0" "$@" </dev/null >&2',
-}
-_SHELL_SETS = ("PWD", "OLDPWD", "SHLVL")
+        """Kill all processes and release everything. The supervisor exits after this."""
 
 
 def launch(  # noqa: PLR0913 - what a process is started with
@@ -176,29 +146,29 @@ def launch(  # noqa: PLR0913 - what a process is started with
     tty: bool = False,
     inherited: tuple[int, ...] = (),
 ) -> Process:
-    """Start it in a session of its own. Raises Refused.
+    """Start a process in a new session. Raises StartRefused.
 
-    `entries`: one or two open `cgroup.procs` to enter first; stdin is /dev/null then, and stdout the same as stderr.
-    `tty`: stdio is a terminal, which becomes the controlling one.
-    `inherited`: descriptors that the process keeps.
+    `entries`: one or two open `cgroup.procs` files to enter first; then stdin is /dev/null and stdout equals stderr.
+    `tty`: stdio is a terminal, which becomes the controlling terminal.
+    `inherited`: descriptors that the process inherits.
     """
     try:
         if tty:
-            return _terminal(argv, env, cwd, stdio)
+            return _spawn_with_terminal(argv, env, cwd, stdio)
         if entries:
-            return _limited(argv, env, cwd, stdio, entries, inherited)
-        return _spawned(argv, env, cwd, stdio, inherited)
+            return _spawn_in_cgroups(argv, env, cwd, stdio, entries, inherited)
+        return _spawn(argv, env, cwd, stdio, inherited)
     except (OSError, ValueError, IndexError) as error:
         raise _refusal(error, argv, env, cwd) from None
 
 
-def _terminal(argv: list[str], env: dict[str, str], cwd: str | None, stdio: Stdio) -> Process:
-    """A session leader that opens a terminal gets it as its own; /proc leads to it from any mount namespace."""
+def _spawn_with_terminal(argv: list[str], env: dict[str, str], cwd: str | None, stdio: Stdio) -> Process:
+    """A terminal that a session leader opens becomes its controlling one. /proc finds it in any mount namespace."""
     path = "/proc/self/fd/0" if os.path.isdir("/proc/self/fd") else f"'{os.ttyname(stdio[0])}'"
-    return _by_shell(f'exec "$0" "$@" <>{path} >&0 2>&1', argv, env, cwd, stdio)
+    return _spawn_by_shell(f'exec "$0" "$@" <>{path} >&0 2>&1', argv, env, cwd, stdio)
 
 
-def _limited(
+def _spawn_in_cgroups(
     argv: list[str],
     env: dict[str, str],
     cwd: str | None,
@@ -208,16 +178,16 @@ def _limited(
 ) -> Process:
     if all(name.isidentifier() and name.isascii() for name in env):
         stdin, stdout, stderr = (*entries, *stdio[len(entries) :])
-        return _by_shell(_ENTER[len(entries)], argv, env, cwd, (stdin, stdout, stderr), inherited)
-    # A shell would lose such names: the process enters a moment after its start.
-    process = _spawned(argv, env, cwd, stdio, inherited)
+        return _spawn_by_shell(_ENTER_CGROUPS[len(entries)], argv, env, cwd, (stdin, stdout, stderr), inherited)
+    # A shell drops variables with other names, so the supervisor moves the process just after its start.
+    process = _spawn(argv, env, cwd, stdio, inherited)
     for entry in entries:
-        with contextlib.suppress(OSError):  # it has ended already
+        with contextlib.suppress(OSError):  # the process has already ended
             os.write(entry, str(process.pid).encode())
     return process
 
 
-def _by_shell(
+def _spawn_by_shell(
     script: str,
     argv: list[str],
     env: dict[str, str],
@@ -225,18 +195,18 @@ def _by_shell(
     stdio: Stdio,
     inherited: tuple[int, ...] = (),
 ) -> Process:
-    refusal = obstacle(argv, env, cwd)  # the shell could only say so in the log
+    refusal = obstacle(argv, env, cwd)  # the shell could report it only in the log
     if refusal is not None:
         raise refusal
     unset = "".join(f"unset {name}; " for name in _SHELL_SETS if name not in env)
-    return _spawned(["/bin/sh", "-c", unset + script, *argv], env, cwd, stdio, inherited)
+    return _spawn(["/bin/sh", "-c", unset + script, *argv], env, cwd, stdio, inherited)
 
 
-def _spawned(
+def _spawn(
     command: list[str], env: dict[str, str], cwd: str | None, stdio: Stdio, inherited: tuple[int, ...] = ()
 ) -> Process:
     stdin, stdout, stderr = stdio
-    popen = subprocess.Popen(  # noqa: S603 - running what the manifest says is the purpose
+    popen = subprocess.Popen(  # noqa: S603 - the command of the manifest
         command,
         stdin=stdin,
         stdout=stdout,
@@ -252,7 +222,7 @@ def _spawned(
 
 
 def obstacle(argv: list[str], env: dict[str, str], cwd: str | None) -> StartRefused | None:
-    """Why the command cannot run, as far as looking can tell."""
+    """Why the command cannot run, as far as the file system shows it; None if no reason is found."""
     if not argv or not argv[0]:
         return StartRefused(NOT_POSSIBLE, "the command is empty.")
     if cwd is not None and not os.path.isdir(cwd):
@@ -263,8 +233,8 @@ def obstacle(argv: list[str], env: dict[str, str], cwd: str | None) -> StartRefu
     return _search_obstacle(argv[0], os.get_exec_path(env))
 
 
-def sought(refused: StartRefused, env: dict[str, str], cwd: str) -> list[str]:
-    """The paths that a refusal is about: those it names, and those at which a program that it names could be."""
+def refused_paths(refused: StartRefused, env: dict[str, str], cwd: str) -> list[str]:
+    """The paths that a refusal names, and the paths in PATH at which a program that it names could be."""
     named = refused.text.split('"')[1::2]
     found = [os.path.join(cwd, name) for name in named if "/" in name]
     if refused.code == NOT_FOUND and not found:
@@ -273,7 +243,7 @@ def sought(refused: StartRefused, env: dict[str, str], cwd: str) -> list[str]:
 
 
 def _search_obstacle(name: str, folders: list[str]) -> StartRefused | None:
-    """As execvp: the first file that can be run; else the first that was found at all."""
+    """Like execvp: None if any folder has an executable file, else the problem of the first file found."""
     found = None
     for folder in folders:
         refusal = _file_obstacle(f"{folder}/{name}", f"{folder}/{name}")
@@ -300,14 +270,14 @@ def _file_obstacle(shown: str, path: str) -> StartRefused | None:
 
 
 def _script_obstacle(shown: str, path: str) -> StartRefused | None:
-    """A script whose interpreter is missing, which the kernel reports as if the script were."""
+    """Check the interpreter of a script: if it is missing, the kernel reports the script itself as missing."""
     try:
         with open(path, "rb", buffering=0) as file:
             first = file.read(256)
     except OSError:
-        return None  # may be run without being read
+        return None  # a program may be executable and not readable
     line = first.split(b"\n", 1)[0].replace(b"\t", b" ") if first.startswith(b"#!") else b""
-    name = line[2:].strip(b" ").split(b" ", 1)[0]  # as the kernel does: a carriage return is part of the name
+    name = line[2:].strip(b" ").split(b" ", 1)[0]  # like the kernel, keep a carriage return
     if not name or os.access(name, os.X_OK):
         return None
     interpreter = os.fsdecode(name).removesuffix("\r")
@@ -319,9 +289,9 @@ def _script_obstacle(shown: str, path: str) -> StartRefused | None:
 
 
 def _refusal(error: Exception, argv: list[str], env: dict[str, str], cwd: str | None) -> StartRefused:
-    seen = obstacle(argv, env, cwd)
-    if seen is not None:
-        return seen
+    found = obstacle(argv, env, cwd)
+    if found is not None:
+        return found
     number = getattr(error, "errno", None)
     if number == errno.ENOEXEC:
         text = f'"{argv[0]}": exec format error: neither a program for this machine nor a script that begins with "#!".'
@@ -336,3 +306,24 @@ def _refusal(error: Exception, argv: list[str], env: dict[str, str], cwd: str | 
 def _reason(error: Exception) -> str:
     text = getattr(error, "strerror", None) or str(error)
     return text[:1].lower() + text[1:]
+
+
+_original_limits: list[tuple[int, int]] = []
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the limit of open files of this process as far as allowed, and remember the old limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        _original_limits.append((soft, hard))
+
+
+def restore_descriptor_limit(pid: int) -> None:
+    """Give a new process the limit of open files that this process was started with (Linux only)."""
+    if _original_limits and hasattr(resource, "prlimit"):
+        with contextlib.suppress(OSError):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, _original_limits[0])

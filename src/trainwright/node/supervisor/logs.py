@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A container's log: what its processes write, in order, in files of a bounded size. `containers` feeds it.
+"""The output of processes: the pipe that they write to, and the log files of a container, which have a bounded size.
 
-A log never stops training: what cannot be written is dropped, the gap is named in the log once it can be again. Where
-lines are stamped, each begins with the time at which its first byte was read, as `agent.logs` takes it off again.
-
-The pipe on which processes write and the loop reads, a piece a turn.
-
-`containers` passes the pieces on to a log, `execs` keeps the end of them.
+A full disk does not stop a container: the log drops bytes that cannot be written, and records the gap when it can
+write again. If lines are stamped, each begins with the time at which the supervisor read its first byte.
 """
 
 import os
@@ -15,29 +11,30 @@ from collections.abc import Callable
 
 from trainwright.node.supervisor.loop import Loop
 
-# pathlib would cost the supervisor a tenth of its start.
-
-
-DEFAULT = (10 * 1024 * 1024, 5)  # bytes of one file, and how many files with the one that is written
+#: Bytes of one log file, and the number of files, with the current one.
+DEFAULT_ROTATION = (10 * 1024 * 1024, 5)
+_CHUNK_BYTES = 64 * 1024
+#: The most that a pipe can hold, unless root has raised the limit.
+_MAX_PIPE_BYTES = 1024 * 1024
 
 
 class ContainerLog:
-    """One log. `trouble` is called with the reason when the first byte of it is lost."""
+    """The log of one container. It calls `on_loss` once, with the reason, when it drops bytes for the first time."""
 
     def __init__(
-        self, path: str, rotate: tuple[int, int], trouble: Callable[[str], None], *, stamps: bool = False
+        self, path: str, rotate: tuple[int, int], on_loss: Callable[[str], None], *, stamps: bool = False
     ) -> None:
         self.path = path
         self._stamps, self._midline = stamps, False
         self._size, self._files = max(1, rotate[0]), max(1, rotate[1])
-        self._trouble: Callable[[str], None] | None = trouble
+        self._on_loss: Callable[[str], None] | None = on_loss
         self._file = -1
         self._written = 0
         self._lost = 0
-        self.write(b"")  # a container that says nothing has a log too
+        self.write(b"")  # a container without output also has a log
 
     def write(self, data: bytes) -> None:
-        """Append it; a new file begins with a whole line where that is possible."""
+        """Append the bytes. A new file begins at the start of a line, unless a line is longer than a file."""
         if self._stamps and data:
             data = self._stamped(data)
         try:
@@ -45,21 +42,21 @@ class ContainerLog:
                 if self._file < 0:
                     self._open()
                 if self._lost:
-                    self._gap()
+                    self._record_gap()
                 if not data:
                     return
-                data = self._put(data)
+                data = self._write_piece(data)
         except OSError as error:
             self._drop(len(data), error)
 
     def close(self) -> None:
-        """No more will come."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def _stamped(self, data: bytes) -> bytes:
-        """The time before each line that begins here."""
+        """The data with the time before each line that begins in it."""
         seconds, rest = divmod(time.time_ns(), 1_000_000_000)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest:09}Z "
         ended = data.endswith(b"\n")
@@ -68,8 +65,8 @@ class ContainerLog:
         self._midline = not ended
         return first + lines.replace(b"\n", b"\n" + stamp.encode()) + (b"\n" if ended else b"")
 
-    def _put(self, data: bytes) -> bytes:
-        """Write a piece; returns what is left."""
+    def _write_piece(self, data: bytes) -> bytes:
+        """Write as much as the current file takes, and return the rest."""
         room = self._size - self._written
         if room <= 0:
             self._rotate()
@@ -103,12 +100,12 @@ class ContainerLog:
 
     def _drop(self, count: int, error: OSError) -> None:
         self._lost += count
-        if self._trouble is not None and count:
-            self._trouble((error.strerror or str(error)).lower())
-            self._trouble = None
+        if self._on_loss is not None and count:
+            self._on_loss((error.strerror or str(error)).lower())
+            self._on_loss = None
 
-    def _gap(self) -> None:
-        """Say how much is missing; part of a line may stand before."""
+    def _record_gap(self) -> None:
+        """Write how many bytes are missing. It begins a new line, because the line before may be incomplete."""
         note = f"\n[trainwright: {self._lost} bytes of the log could not be written and are missing here]\n".encode()
         count = os.write(self._file, note)
         self._written += count
@@ -116,60 +113,57 @@ class ContainerLog:
             self._lost = 0
 
 
-_CHUNK = 64 * 1024
-_MOST = 1024 * 1024  # the most that a pipe can hold, unless root has raised the limit
-
-Take = Callable[[bytes], None]
-
-
 class OutputPipe:
-    """`entry` is what a new process gets; `open` closes it here and begins to read."""
+    """A pipe that processes write to and the loop reads, one chunk per turn.
 
-    __slots__ = ("_exit", "_loop", "_take", "entry")
+    A new process inherits `write_end`; `open` closes it here and begins to read.
+    """
+
+    __slots__ = ("_consume", "_loop", "_read_end", "write_end")
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._take: Take | None = None
-        self._exit, self.entry = os.pipe()
+        self._consume: Callable[[bytes], None] | None = None
+        self._read_end, self.write_end = os.pipe()
 
-    def open(self, take: Take) -> None:
-        """Give every piece to `take`, until all writers are gone or `drain` is called."""
-        self._take = take
-        self._shut()
-        os.set_blocking(self._exit, False)
-        self._loop.watch(self._exit, self._piece)
+    def open(self, consume: Callable[[bytes], None]) -> None:
+        """Pass every chunk to `consume`, until all writers have closed the pipe or `drain` is called."""
+        self._consume = consume
+        self._close_write_end()
+        os.set_blocking(self._read_end, False)
+        self._loop.watch(self._read_end, self._read_chunk)
 
     def drain(self) -> None:
-        """Take what is in it now, and close: a process that keeps it open is not waited for."""
-        taken = 0
-        while self._exit >= 0 and taken < _MOST:
-            count = self._piece()
+        """Read the bytes that are in the pipe now and close it, even if a process still has it open."""
+        total = 0
+        while self._read_end >= 0 and total < _MAX_PIPE_BYTES:
+            count = self._read_chunk()
             if not count:
                 break
-            taken += count
+            total += count
         self.close()
 
     def close(self) -> None:
         """Close both ends. Safe to call twice."""
-        self._shut()
-        if self._exit >= 0:
-            if self._take is not None:
-                self._loop.unwatch(self._exit)
-            os.close(self._exit)
-            self._exit = -1
+        self._close_write_end()
+        if self._read_end >= 0:
+            if self._consume is not None:
+                self._loop.unwatch(self._read_end)
+            os.close(self._read_end)
+            self._read_end = -1
 
-    def _piece(self) -> int:
+    def _read_chunk(self) -> int:
         try:
-            data = os.read(self._exit, _CHUNK)
+            data = os.read(self._read_end, _CHUNK_BYTES)
         except (BlockingIOError, InterruptedError):
             return 0
-        if data and self._take is not None:
-            self._take(data)
+        if data and self._consume is not None:
+            self._consume(data)
         if not data:
             self.close()
         return len(data)
 
-    def _shut(self) -> None:
-        if self.entry >= 0:
-            os.close(self.entry)
-            self.entry = -1
+    def _close_write_end(self) -> None:
+        if self.write_end >= 0:
+            os.close(self.write_end)
+            self.write_end = -1

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The supervisor's only loop: descriptors, timers, and what is done once a turn. Nothing here waits but `select`.
+"""The supervisor's event loop: descriptors, timers, and tasks that run once per turn. Only `select` blocks.
 
-Callbacks do a bounded piece of work and come back, so that one busy container cannot starve another.
+A callback does a bounded amount of work and returns, so that one busy container cannot starve another.
 """
 
 import contextlib
@@ -15,82 +15,78 @@ Task = Callable[[], bool]
 
 
 class Timer:
-    """Something to be done later, unless it is cancelled before."""
+    """A callback that runs later, unless it is cancelled before."""
 
-    __slots__ = ("act",)
+    __slots__ = ("callback",)
 
-    def __init__(self, act: Callable[[], None]) -> None:
-        self.act: Callable[[], None] | None = act
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
-        """Never do it."""
-        self.act = None
+        """Do not run the callback."""
+        self.callback = None
 
 
 class Loop:
-    """Runs until `stop`. `defect` hears of an exception that nobody has caught; the loop goes on."""
+    """Runs until `stop`. An exception in a callback does not end the loop: it is passed to `on_error`."""
 
-    def __init__(self, defect: Callable[[Exception], None]) -> None:
-        self.tasks: list[Task] = []  # once a turn; True: there is more to do, do not sleep
-        self._defect = defect
+    def __init__(self, on_error: Callable[[Exception], None]) -> None:
+        self.tasks: list[Task] = []  # run once per turn; True: there is more to do, do not sleep
+        self._on_error = on_error
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = itertools.count()
-        self._going = True
+        self._running = True
 
-    def watch(self, fd: int, act: Callable[[], object]) -> None:
-        """Call `act` whenever `fd` can be read (or has ended)."""
-        self._selector.register(fd, selectors.EVENT_READ, act)
+    def watch(self, fd: int, callback: Callable[[], object]) -> None:
+        """Call `callback` whenever `fd` is readable or at its end."""
+        self._selector.register(fd, selectors.EVENT_READ, callback)
 
     def unwatch(self, fd: int) -> None:
-        """No more; before `fd` is closed."""
+        """Stop watching `fd`. Call this before `fd` is closed."""
         with contextlib.suppress(KeyError):
             self._selector.unregister(fd)
 
-    def writing(self, fd: int, act: Callable[[], object], wanted: bool) -> None:
-        """Wake up also when a watched `fd` can be written, or no more."""
+    def watch_writable(self, fd: int, callback: Callable[[], object], wanted: bool) -> None:
+        """Start or stop to call `callback` also when a watched `fd` is writable."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0)
-        self._selector.modify(fd, events, act)
+        self._selector.modify(fd, events, callback)
 
-    def later(self, seconds: float, act: Callable[[], None]) -> Timer:
-        """Call `act` once, after so many seconds."""
-        timer = Timer(act)
+    def later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call `callback` once, after this number of seconds."""
+        timer = Timer(callback)
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._count), timer))
         return timer
 
     def stop(self) -> None:
         """Return from `run` after this turn."""
-        self._going = False
+        self._running = False
 
     def run(self) -> None:
-        """Until `stop`."""
-        busy = self._going = True  # the tasks may have something to do already
-        while self._going:
-            for key, _ in self._selector.select(0 if busy else self._patience()):
-                self._guarded(key.data)
-            self._ring()
+        """Run until `stop`."""
+        busy = self._running = True  # the first turn runs the tasks without waiting
+        while self._running:
+            for key, _ in self._selector.select(0 if busy else self._time_to_next_timer()):
+                self._call(key.data)
+            self._run_timers()
             busy = False
             for task in self.tasks:
-                busy = self._guarded(task) is True or busy
+                busy = self._call(task) is True or busy
 
-    def close(self) -> None:
-        """Give the selector's descriptor back."""
-        self._selector.close()
-
-    def _patience(self) -> float | None:
-        while self._timers and self._timers[0][2].act is None:
+    def _time_to_next_timer(self) -> float | None:
+        while self._timers and self._timers[0][2].callback is None:
             heapq.heappop(self._timers)
         return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
 
-    def _ring(self) -> None:
+    def _run_timers(self) -> None:
         while self._timers and self._timers[0][0] <= time.monotonic():
-            act = heapq.heappop(self._timers)[2].act
-            if act is not None:
-                self._guarded(act)
+            callback = heapq.heappop(self._timers)[2].callback
+            if callback is not None:
+                self._call(callback)
 
-    def _guarded(self, act: Callable[[], object]) -> object:
+    def _call(self, callback: Callable[[], object]) -> object:
         try:
-            return act()
-        except Exception as error:  # a defect in one place must not end every container
-            self._defect(error)
+            return callback()
+        except Exception as error:  # a defect in one callback must not end every container
+            self._on_error(error)
             return None

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each request of the agent means: the verbs of the supervisor, for `control`. See `launch` for what is behind.
+"""The supervisor process: `main` is its entry point, with the configuration as the only argument.
 
-Asking for what is done already is no error: an agent that was killed asks again.
+It builds its parts, sends `ready`, and runs the loop until the agent disconnects (`orphans: end`) or until SIGTERM;
+then it ends all containers. With `orphans: keep` it continues without an agent, and ends when no container has run for
+a while and no agent has connected.
 
-The supervisor process: `main` is what the agent starts, with its configuration as the only argument.
-
-It builds the parts, says `ready`, and runs the loop until the agent hangs up (`orphans: end`) or SIGTERM; then nothing
-is left of it. With `orphans: keep` it goes on alone, until nothing has run for a while and nobody has come back.
+`SupervisorService` implements the verbs of the protocol. A request for something already done is no error, because an
+agent that was killed repeats its requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainwright.node.supervisor.containers import Containers, ExecTable
 from trainwright.node.supervisor.control import Control, LineSocket
 from trainwright.node.supervisor.journal import Journal, LeaseDescriptors
 from trainwright.node.supervisor.launch import Runtime, StartRefused
-from trainwright.node.supervisor.logs import DEFAULT
+from trainwright.node.supervisor.logs import DEFAULT_ROTATION
 from trainwright.node.supervisor.loop import Loop
 from trainwright.node.supervisor.plain import ProcessRuntime
 from trainwright.node.supervisor.terminal import ExecListener
@@ -36,11 +36,196 @@ if TYPE_CHECKING:
     from trainwright.node.supervisor import protocol
     from trainwright.node.supervisor.control import Reply
 
+_ENDS_PER_TURN = 64  # the loop must read logs between turns
+_KILL_SECONDS = 5.0  # for processes to end after SIGKILL, when the supervisor ends
+_LINGER_SECONDS = 600.0  # without an agent and without containers, until the supervisor ends
+_MAX_DEFECT_NOTICES = 10
+_MAX_KEPT_NOTICES = 50  # for an agent that connects later
 _OK: protocol.Done = {"ok": True}
 
 
+def main() -> None:
+    """Run a supervisor. The only argument is its configuration, as JSON."""
+    config: protocol.Config = json.loads(sys.argv[1])
+    os.set_inheritable(config["fd"], False)
+    lines = LineSocket(socket.socket(fileno=config["fd"]))
+    try:
+        problem = mismatch(config, SUPERVISOR_PROTOCOL, "the agent", "the supervisor")
+        if problem is not None:
+            raise StartRefused(128, problem)
+        launch.raise_descriptor_limit()
+        supervisor = Supervisor(config, lines, _make_runtime(config))
+    except Exception as error:
+        lines.send({"event": "failed", "text": str(error) or type(error).__name__})
+        lines.flush()
+        sys.exit(3)
+    if config.get("orphans") != "keep":
+        tree.wake_without_parent()  # after the runtime: entering a user namespace may undo it
+    supervisor.run()
+
+
+def _make_runtime(config: protocol.Config) -> Runtime:
+    if config["runtime"] == "process":
+        return ProcessRuntime(config)
+    if config["runtime"] != "sandbox":
+        raise StartRefused(128, f"expected the runtime `sandbox` or `process`, found {config['runtime']!r}.")
+    from trainwright.node.supervisor.sandbox import SandboxRuntime  # noqa: PLC0415 - slow to import, because of ctypes
+
+    return SandboxRuntime(config)
+
+
+class Supervisor:
+    """All parts of the supervisor, and the rules for when it ends."""
+
+    def __init__(self, config: protocol.Config, lines: LineSocket, runtime: Runtime) -> None:
+        self._config, self._runtime = config, runtime
+        self._notices = [*runtime.notices]
+        self._stopping = self._terminate_requested = False
+        self._defects = 0
+        self._check_children = True  # a child may have ended
+        self._loop = Loop(self._report_defect)
+        self._control = Control(self._loop, self._agent_lost)
+        self._journal = Journal(f"{config['folder']}/journal")
+        leases = LeaseDescriptors(self._loop, config.get("leases"))
+        self._containers = Containers(self._loop, runtime, self._journal, self._send, leases)
+        size, count = config.get("rotate") or DEFAULT_ROTATION
+        self._containers.rotate = size, count
+        self._containers.stamps = bool(config.get("stamps"))
+        self._execs = ExecTable(self._loop, runtime, self._containers)
+        self._service = SupervisorService(runtime, self._containers, self._execs, self._journal)
+        self._service.register(self._control)
+        self._listener = ExecListener(self._loop, config["folder"], self._execs, self._attach)
+        self._loop.tasks.insert(0, self._handle_ends)
+        self._attach(lines)
+
+    def run(self) -> None:
+        """Run until all containers have ended, then clean up."""
+        self._wakeup = _install_signal_handlers(self._request_terminate)
+        self._loop.watch(self._wakeup.fileno(), self._signalled)
+        self._loop.run()
+        self._runtime.stop()
+        deadline = time.monotonic() + _KILL_SECONDS
+        while self._reap_all() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        self._control.flush()
+        self._listener.close()
+        self._containers.close()
+        self._journal.close()
+
+    def _attach(self, lines: LineSocket) -> None:
+        self._control.attach(lines)
+        ready: protocol.Ready = {
+            "event": "ready",
+            **hello(SUPERVISOR_PROTOCOL),
+            "runtime": self._config["runtime"],
+            "cgroup": self._containers.cgroups.version,
+            "outside": self._runtime.outside,
+            "notices": self._notices,
+        }
+        self._control.send(ready)
+
+    def _send(self, event: protocol.Event) -> None:
+        if event["event"] == "notice":
+            self._notices = [*self._notices, event["text"]][-_MAX_KEPT_NOTICES:]
+        self._control.send(event)
+
+    def _report_defect(self, error: Exception) -> None:
+        sys.excepthook(type(error), error, error.__traceback__)
+        self._defects += 1
+        if self._defects <= _MAX_DEFECT_NOTICES:
+            self._send({"event": "notice", "text": f"the supervisor met a defect and goes on: {error!r}"})
+        else:
+            time.sleep(0.01)  # a repeated defect must not use a whole CPU
+
+    def _agent_lost(self) -> None:
+        if self._config.get("orphans") != "keep":
+            self._finish()
+        else:
+            self._loop.later(self._config.get("linger", _LINGER_SECONDS), self._end_if_idle)
+
+    def _end_if_idle(self) -> None:
+        if self._control.attached:
+            return
+        if self._containers.running:
+            self._loop.later(self._config.get("linger", _LINGER_SECONDS), self._end_if_idle)
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Kill all containers, and stop the loop when they have ended."""
+        if not self._stopping:
+            self._stopping = self._containers.closing = True
+            self._loop.later(_KILL_SECONDS, self._loop.stop)
+        self._containers.kill_all()
+
+    def _signalled(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wakeup.recv(4096)
+        self._check_children = True
+        if self._terminate_requested:
+            self._finish()
+
+    def _request_terminate(self) -> None:
+        """Handle SIGTERM, which may interrupt any code: `_signalled` acts on the flag."""
+        self._terminate_requested = True
+
+    def _handle_ends(self) -> bool:
+        """Handle children that have ended, a bounded number per turn."""
+        found_unknown = False
+        for _ in range(_ENDS_PER_TURN if self._check_children else 0):
+            try:
+                end = tree.ended_child()
+            except tree.NoChildren:
+                end = None
+            if end is None:
+                self._check_children = False
+                break
+            found_unknown = not self._handle_end(end) or found_unknown
+        if found_unknown:
+            self._runtime.orphaned()
+        if self._stopping and not self._containers.running:
+            self._loop.stop()
+        return self._check_children
+
+    def _handle_end(self, end: tree.ProcessEnd) -> bool:
+        """Report and reap a child. False: it belongs to no container and to no command."""
+        container = self._containers.end(end)
+        if container is not None:
+            self._service.container_ended(container)
+            return True
+        if self._execs.end(end):
+            return True
+        tree.reap_child(end.pid)
+        return False
+
+    def _reap_all(self) -> bool:
+        """Reap all children that have ended, after the loop. False: no child is left."""
+        try:
+            end = tree.ended_child()
+            while end is not None:
+                self._handle_end(end)
+                end = tree.ended_child()
+        except tree.NoChildren:
+            return False
+        self._runtime.orphaned()
+        return True
+
+
+def _install_signal_handlers(terminated: Callable[[], None]) -> socket.socket:
+    """Return a socket that is readable after a signal. Handlers, not SIG_IGN: a new process would inherit SIG_IGN."""
+    ours, theirs = socket.socketpair()
+    for sock in (ours, theirs):
+        sock.setblocking(False)
+    signal.set_wakeup_fd(theirs.detach(), warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: terminated())
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    return ours
+
+
 class SupervisorService:
-    """Answers to the verbs; `ended` is called by `main` when a container's main process has ended."""
+    """The verbs of the protocol: one method per verb, with the verb's name."""
 
     def __init__(self, runtime: Runtime, containers: Containers, execs: ExecTable, journal: Journal) -> None:
         self._runtime, self._containers, self._execs, self._journal = runtime, containers, execs, journal
@@ -52,12 +237,12 @@ class SupervisorService:
         control.handlers = {verb.__name__: verb for verb in (*pods, self.list, self.forget, self.ping, self.leased)}
 
     def open(self, request: protocol.OpenPod, _: Reply) -> protocol.Done:
-        """Make what the containers of a pod share."""
+        """Create what the containers of a pod share."""
         self._runtime.open(request)
         return _OK
 
     def leased(self, request: protocol.Leased, _: Reply) -> protocol.Done:
-        """Whether the locks of these devices are held here; refused while they are not."""
+        """Check that the supervisor holds the locks of these devices."""
         self._containers.leases.of(request["devices"])
         return _OK
 
@@ -70,33 +255,33 @@ class SupervisorService:
         self._containers.signal(request["container"], request["signal"])
         return _OK
 
-    def kill(self, request: protocol.OneContainer, _: Reply) -> protocol.Done:
-        """SIGKILL the whole tree of a container."""
+    def kill(self, request: protocol.ContainerRequest, _: Reply) -> protocol.Done:
+        """SIGKILL all processes of a container."""
         self._containers.kill(request["container"])
         return _OK
 
     def exec(self, request: protocol.Exec, reply: Reply) -> None:
-        """Run a command in a container; answered when it has ended."""
+        """Run a command in a container, and answer when it has ended."""
         self._execs.run(request, reply)
 
-    def close(self, request: protocol.OnePod, reply: Reply) -> protocol.Done | None:
-        """Kill what is left of a pod and drop what its containers shared; answered when they have ended."""
+    def close(self, request: protocol.PodRequest, reply: Reply) -> protocol.Done | None:
+        """Kill the containers of a pod, release what they shared, and answer when they have ended."""
         pod = request["pod"]
-        left = self._containers.of(pod)
-        if not left:
+        running = self._containers.of(pod)
+        if not running:
             self._runtime.close(pod)
             return _OK
         self._closing.setdefault(pod, []).append(reply)
-        for container in left:
+        for container in running:
             self._containers.kill(container)
         return None
 
-    def list(self, _: protocol.Request, __: Reply) -> protocol.Listed:
-        """Every container whose end is not forgotten."""
+    def list(self, _: protocol.Request, __: Reply) -> protocol.ContainerList:
+        """List every container in the journal."""
         return {"ok": True, "containers": [*self._journal.entries.values()]}
 
-    def forget(self, request: protocol.OneContainer, _: Reply) -> protocol.Done:
-        """The agent has stored how a container ended. One that runs is not forgotten."""
+    def forget(self, request: protocol.ContainerRequest, _: Reply) -> protocol.Done:
+        """Remove a container from the journal, because the agent has stored its exit status; not a running one."""
         if request["container"] not in self._containers.running:
             self._journal.forget(request["container"])
         return _OK
@@ -105,205 +290,10 @@ class SupervisorService:
         """Show that the supervisor answers."""
         return _OK
 
-    def ended(self, container: str) -> None:
-        """Its commands end with it, and a pod that waited for it can be closed."""
-        self._execs.leave(container)
+    def container_ended(self, container: str) -> None:
+        """Kill the commands of a container that has ended, and close pods that waited for its end."""
+        self._execs.kill_in(container)
         for pod in [pod for pod in self._closing if not self._containers.of(pod)]:
             self._runtime.close(pod)
             for reply in self._closing.pop(pod):
                 reply(_OK)
-
-
-if TYPE_CHECKING:
-    from trainwright.node.supervisor.protocol import Config, Event, Ready
-
-_A_TURN = 64  # ends; as with requests, the logs want to be read in between
-_GRACE = 5.0  # seconds for processes to die of SIGKILL, when all must
-_LINGER = 600.0  # seconds alone with nothing to do
-_DEFECTS = 10  # notices of them
-_REMEMBERED = 50  # notices, for an agent that comes back
-
-
-class Supervisor:
-    """The parts, and what holds them together."""
-
-    def __init__(self, config: Config, lines: LineSocket, runtime: Runtime) -> None:
-        self._config, self._runtime = config, runtime
-        self._notices = [*runtime.notices]
-        self._stopping = self._told_to = False
-        self._defects = 0
-        self._changed = True  # a child may have ended: look
-        self._loop = Loop(self._defect)
-        self._control = Control(self._loop, self._alone)
-        self._journal = Journal(f"{config['folder']}/journal")
-        leases = LeaseDescriptors(self._loop, config.get("leases"))
-        self._containers = Containers(self._loop, runtime, self._journal, self._tell, leases)
-        size, kept = config.get("rotate") or DEFAULT
-        self._containers.rotate = size, kept
-        self._containers.stamps = bool(config.get("stamps"))
-        self._execs = ExecTable(self._loop, runtime, self._containers)
-        self._service = SupervisorService(runtime, self._containers, self._execs, self._journal)
-        self._service.register(self._control)
-        self._entrance = ExecListener(self._loop, config["folder"], self._execs, self._attach)
-        self._loop.tasks.insert(0, self._ends)
-        self._attach(lines)
-
-    def run(self) -> None:
-        """Until all has ended; then clean up."""
-        self._wake = _signals(self._terminated)
-        self._loop.watch(self._wake.fileno(), self._woken)
-        self._loop.run()
-        self._runtime.stop()
-        deadline = time.monotonic() + _GRACE
-        while self._reaped() and time.monotonic() < deadline:
-            time.sleep(0.002)
-        self._control.flush()
-        self._entrance.close()
-        self._containers.close()
-        self._journal.close()
-
-    def _attach(self, lines: LineSocket) -> None:
-        self._control.attach(lines)
-        ready: Ready = {
-            "event": "ready",
-            **hello(SUPERVISOR_PROTOCOL),
-            "runtime": self._config["runtime"],
-            "cgroup": self._containers.cgroups.version,
-            "outside": self._runtime.outside,
-            "notices": self._notices,
-        }
-        self._control.tell(ready)
-
-    def _tell(self, event: Event) -> None:
-        if event["event"] == "notice":
-            self._notices = [*self._notices, event["text"]][-_REMEMBERED:]
-        self._control.tell(event)
-
-    def _defect(self, error: Exception) -> None:
-        sys.excepthook(type(error), error, error.__traceback__)
-        self._defects += 1
-        if self._defects <= _DEFECTS:
-            self._tell({"event": "notice", "text": f"the supervisor met a defect and goes on: {error!r}"})
-        else:
-            time.sleep(0.01)  # one that repeats may not take a whole CPU
-
-    def _alone(self) -> None:
-        """The agent has gone."""
-        if self._config.get("orphans") != "keep":
-            self._finish()
-        else:
-            self._loop.later(self._config.get("linger", _LINGER), self._linger)
-
-    def _linger(self) -> None:
-        if self._control.attached:
-            return
-        if self._containers.running:
-            self._loop.later(self._config.get("linger", _LINGER), self._linger)
-        else:
-            self._finish()
-
-    def _finish(self) -> None:
-        """End everything, and then the loop."""
-        if not self._stopping:
-            self._stopping = self._containers.closing = True
-            self._loop.later(_GRACE, self._loop.stop)
-        self._containers.kill_all()
-
-    def _woken(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._wake.recv(4096)
-        self._changed = True
-        if self._told_to:
-            self._finish()
-
-    def _terminated(self) -> None:
-        """SIGTERM, which may come in the middle of anything: `_woken` acts on it."""
-        self._told_to = True
-
-    def _ends(self) -> bool:
-        """Look after the children that have ended, some a turn."""
-        strange = False
-        for _ in range(_A_TURN if self._changed else 0):
-            end = _next()
-            if end is None:
-                self._changed = False
-                break
-            strange = not self._known(end) or strange
-        if strange:
-            self._runtime.orphaned()
-        if self._stopping and not self._containers.running:
-            self._loop.stop()
-        return self._changed
-
-    def _known(self, end: tree.ProcessEnd) -> bool:
-        """Report an end; False if nobody knows the process."""
-        container = self._containers.end(end)
-        if container is not None:
-            self._service.ended(container)
-            return True
-        if self._execs.end(end):
-            return True
-        tree.reap_child(end.pid)
-        return False
-
-    def _reaped(self) -> bool:
-        """Reap everything, after the loop. False: there is no child left."""
-        try:
-            end = tree.ended_child()
-            while end is not None:
-                self._known(end)
-                end = tree.ended_child()
-        except tree.NoChildren:
-            return False
-        self._runtime.orphaned()
-        return True
-
-
-def _next() -> tree.ProcessEnd | None:
-    try:
-        return tree.ended_child()
-    except tree.NoChildren:
-        return None
-
-
-def _signals(terminated: Callable[[], None]) -> socket.socket:
-    """Our signals; a socket that can be read after one. Handlers, not SIG_IGN: a new process would inherit that."""
-    ours, theirs = socket.socketpair()
-    for sock in (ours, theirs):
-        sock.setblocking(False)
-    signal.set_wakeup_fd(theirs.detach(), warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)
-    signal.signal(signal.SIGTERM, lambda *_: terminated())
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    return ours
-
-
-def _runtime(config: Config) -> Runtime:
-    if config["runtime"] == "process":
-        return ProcessRuntime(config)
-    if config["runtime"] != "sandbox":
-        raise StartRefused(128, f"expected the runtime `sandbox` or `process`, found {config['runtime']!r}.")
-    from trainwright.node.supervisor.sandbox import SandboxRuntime  # noqa: PLC0415 - ctypes and more, for those who want it
-
-    return SandboxRuntime(config)
-
-
-def main() -> None:
-    """Be a supervisor. The only argument is its configuration, as JSON."""
-    config: Config = json.loads(sys.argv[1])
-    os.set_inheritable(config["fd"], False)
-    lines = LineSocket(socket.socket(fileno=config["fd"]))
-    try:
-        problem = mismatch(config, SUPERVISOR_PROTOCOL, "the agent", "the supervisor")
-        if problem is not None:
-            raise StartRefused(128, problem)
-        launch.raise_descriptor_limit()
-        supervisor = Supervisor(config, lines, _runtime(config))
-    except Exception as error:
-        lines.send({"event": "failed", "text": str(error) or type(error).__name__})
-        lines.flush()
-        sys.exit(3)
-    if config.get("orphans") != "keep":
-        tree.wake_without_parent()  # only now: a change of user namespace may undo it
-    supervisor.run()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links, addresses, routes and neighbours by raw rtnetlink: `network` and `outside` send batches of these messages.
+"""Links, addresses, routes and neighbours, by raw rtnetlink messages.
 
-A batch goes out in one call and every message of it is acknowledged; the first that the kernel refuses raises OSError
-with the name of what was asked. A socket belongs to the network namespace it was made in, whoever uses it later.
+A batch of messages is sent in one call, and the kernel acknowledges each. The first message that the kernel refuses
+raises OSError with its name. A socket belongs to the network namespace in which it was created.
 """
 
 import os
@@ -26,27 +26,28 @@ _MAIN, _STATIC, _ONLINK = 254, 4, 4
 _SCOPE_ALL, _SCOPE_LINK = 0, 253
 _UNICAST, _BLACKHOLE = 1, 6
 
-Range = tuple[bytes, int]  # a network: its first address and the length of its prefix
+#: The first address of a network, and the length of its prefix.
+Range = tuple[bytes, int]
 
 
 class Message(NamedTuple):
-    """One thing to be made; `what` is for errors."""
+    """One request to the kernel. Errors show `name`."""
 
-    what: str
+    name: str
     kind: int
     flags: int
     body: bytes
 
 
 class Netlink:
-    """A routing socket of the network namespace in which it was made."""
+    """A routing socket of the network namespace in which it was created."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
         self._number = 0
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Ask for all of them in order. Raises OSError for the first that is refused; the others may have been done."""
+        """Send all messages in order. Raises OSError for the first refused one; the kernel may have done the others."""
         first = self._number + 1
         self._number += len(messages)
         self._socket.sendall(b"".join(_framed(number, one) for number, one in enumerate(messages, first)))
@@ -56,12 +57,12 @@ class Netlink:
             for number, code in _answers(self._socket.recv(65536)):
                 waiting -= 1
                 if code:
-                    refused.append(OSError(-code, os.strerror(-code), messages[number - first].what))
+                    refused.append(OSError(-code, os.strerror(-code), messages[number - first].name))
         if refused:
             raise refused[0]
 
     def close(self) -> None:
-        """Give the socket back."""
+        """Close the socket."""
         self._socket.close()
 
 
@@ -70,7 +71,7 @@ def _framed(number: int, one: Message) -> bytes:
 
 
 def _answers(data: bytes) -> list[tuple[int, int]]:
-    """Of each message that is answered: its number, and 0 or a negative errno."""
+    """For each acknowledged message: its number, and 0 or a negative errno."""
     answers, at = [], 0
     while at < len(data):
         length, kind, _, number = struct.unpack_from("=IHHI", data, at)
@@ -81,32 +82,32 @@ def _answers(data: bytes) -> list[tuple[int, int]]:
 
 
 def veth(name: str, index: int, mac: bytes, peer: tuple[str, int, bytes, int]) -> Message:
-    """A pair of links; the peer (name, index, MAC, namespace) is made in the namespace of that descriptor at once."""
-    there, number, address_there, namespace = peer
-    inner = _info(number) + _named(there, address_there) + _attribute(_IFLA_NET_NS_FD, _u32(namespace))
+    """Create a pair of links. The peer (name, index, MAC, namespace descriptor) is created in its namespace."""
+    peer_name, peer_index, peer_mac, namespace = peer
+    inner = _info(peer_index) + _named(peer_name, peer_mac) + _attribute(_IFLA_NET_NS_FD, _u32(namespace))
     info = _attribute(_INFO_KIND, b"veth") + _attribute(_INFO_DATA, _attribute(_VETH_INFO_PEER, inner))
     body = _info(index) + _named(name, mac) + _attribute(_IFLA_LINKINFO, info)
     return Message(f"link {name}", _LINK, _CREATE | _EXCLUSIVE, body)
 
 
 def _named(name: str, mac: bytes) -> bytes:
-    """One queue each way: the kernel's default is one for every core, which is dear on large machines."""
+    """Use one queue per direction: the kernel's default of one per core is expensive on large machines."""
     queues = _attribute(_IFLA_NUM_TX_QUEUES, _u32(1)) + _attribute(_IFLA_NUM_RX_QUEUES, _u32(1))
     return _attribute(_IFLA_IFNAME, name.encode() + b"\0") + _attribute(_IFLA_ADDRESS, mac) + queues
 
 
 def up(index: int) -> Message:
-    """Switch a link on."""
+    """Set a link up."""
     return Message(f"link {index} up", _LINK, 0, _info(index, _UP))
 
 
 def forwarding(index: int, *, on: bool = True) -> Message:
-    """Whether what comes in by this link may go out by another."""
+    """Allow or forbid forwarding of packets from this link to others."""
     return _configured(index, _FORWARDING, int(on))
 
 
 def proxy_arp(index: int) -> Message:
-    """Answer on this link for addresses behind the others."""
+    """Answer ARP requests on this link for addresses behind the other links."""
     return _configured(index, _PROXY_ARP, 1)
 
 
@@ -116,37 +117,37 @@ def _configured(index: int, setting: int, value: int) -> Message:
 
 
 def address(index: int, value: bytes, prefix: int) -> Message:
-    """An address, without the route to its network that usually comes with one."""
+    """Add an address, without the route to its network that the kernel usually adds."""
     body = struct.pack("=BBBBi", socket.AF_INET, prefix, 0, 0, index) + _attribute(_IFA_LOCAL, value)
     body += _attribute(_IFA_ADDRESS, value) + _attribute(_IFA_FLAGS, _u32(_NOPREFIXROUTE))
     return Message(f"address {socket.inet_ntoa(value)}", _ADDRESS, _CREATE | _REPLACE, body)
 
 
 def neighbour(index: int, value: bytes, mac: bytes) -> Message:
-    """Where an address is on a link, for good: nobody asks by ARP, and the kernel's table cannot overflow."""
+    """Add a permanent neighbour: no ARP is needed, and the kernel's neighbour table cannot overflow."""
     body = struct.pack("=BxxxiHBB", socket.AF_INET, index, _PERMANENT, 0, 0)
     body += _attribute(_NDA_DST, value) + _attribute(_NDA_LLADDR, mac)
     return Message(f"neighbour {socket.inet_ntoa(value)}", _NEIGHBOUR, _CREATE | _REPLACE, body)
 
 
 def route(target: Range, index: int, via: bytes | None = None) -> Message:
-    """How to reach a network: by a link, and by an address on it."""
-    where = _attribute(_RTA_OIF, _u32(index))
+    """Route a network over a link, optionally by a gateway."""
+    link = _attribute(_RTA_OIF, _u32(index))
     if via is None:
-        return _routed(target, _UNICAST, _SCOPE_LINK, where)
-    return _routed(target, _UNICAST, _SCOPE_ALL, where + _attribute(_RTA_GATEWAY, via))
+        return _routed(target, _UNICAST, _SCOPE_LINK, link)
+    return _routed(target, _UNICAST, _SCOPE_ALL, link + _attribute(_RTA_GATEWAY, via))
 
 
 def blackhole(target: Range) -> Message:
-    """What goes to addresses that nobody has is dropped."""
+    """Drop packets to addresses of a network that have no route of their own."""
     return _routed(target, _BLACKHOLE, _SCOPE_ALL, b"")
 
 
-def _routed(target: Range, kind: int, scope: int, where: bytes) -> Message:
+def _routed(target: Range, kind: int, scope: int, next_hop: bytes) -> Message:
     value, prefix = target
-    flags = _ONLINK if scope == _SCOPE_ALL and where else 0
+    flags = _ONLINK if scope == _SCOPE_ALL and next_hop else 0
     body = struct.pack("=BBBBBBBBI", socket.AF_INET, prefix, 0, 0, _MAIN, _STATIC, scope, kind, flags)
-    body += (_attribute(_RTA_DST, value) if prefix else b"") + where
+    body += (_attribute(_RTA_DST, value) if prefix else b"") + next_hop
     return Message(f"route {socket.inet_ntoa(value)}/{prefix}", _ROUTE, _CREATE | _REPLACE, body)
 
 

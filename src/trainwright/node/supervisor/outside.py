@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A way out of the pods' network for those who are not root, by slirp4netns or pasta. `outside` calls it.
+"""The connection of the pods' network with the outside network, or a notice why there is none.
 
-The helper must not be in our user namespace: so it is started before we enter that, and told later which network it
-serves. It is ended by a shell that waits for the end of its stdin, which comes when we end, however we end.
+Root: a link to the host, by which the host also reaches the pods, and masquerade rules. The host must forward packets:
+the supervisor enables forwarding on routed links that have it disabled, and records their names in /run. The last
+supervisor disables it again when it ends; after a kill -9, `tidy` or the next supervisor does. The kernel removes the
+link with the pods' network.
 
-The way from the pods' network to the world outside, if there is one; else one notice why not. `sandbox` calls it.
-
-As root: a link to the host, over which the host reaches pods too, and a masquerade (see there for its end). The host
-must forward for that, which is switched on for those of its routed links that have it off, and noted in /run. The last
-supervisor to end switches it off again; after a kill -9 that is `tidy`, which `node_pool` calls, or the next one.
-The link vanishes with the pods' network.
+Other users: slirp4netns or pasta. That helper must not be in our user namespace, so it starts before we enter the
+namespace, and we tell it later which network it serves. A shell ends the helper when its stdin ends, that is, when the
+supervisor ends.
 """
 
 import contextlib
@@ -20,28 +19,34 @@ import time
 from collections.abc import Callable
 
 from trainwright.node.supervisor import kernel, netlink
-from trainwright.node.supervisor.masquerade import Masquerade, Nft, installed, sweep
-from trainwright.node.supervisor.network import GATEWAY_MAC, UPLINK, Network, leads_out
+from trainwright.node.supervisor.masquerade import Masquerade, Nft, installed, remove_stale_rules
+from trainwright.node.supervisor.network import GATEWAY_MAC, UPLINK, Network, has_default_route
 
 _TUN = "/dev/net/tun"
 _PROXY_DELAY = "/proc/sys/net/ipv4/neigh/uplink/proxy_delay"
-_PATIENCE = 5.0
+_HELPER_SECONDS = 5.0
 _COMMANDS = {
     "slirp4netns": (
         " --configure --mtu=65520 --disable-host-loopback --netns-type=path"
         " --userns-path=/proc/$pid/ns/user /proc/$pid/fd/$net uplink"
     ),
-    # It knows of one address behind its link, so the pods have to share that.
+    # pasta serves only one address, so the pods share it by masquerading.
     "pasta": (
         " --foreground --quiet --config-net --ns-ifname uplink --no-map-gw -t none -u none -T none -U none"
         " --userns /proc/$pid/ns/user --netns /proc/$pid/fd/$net"
     ),
 }
 _SCRIPT = 'read -r pid net || exit; "$0"{} & read -r end; kill "$!"'
+_HOST_MAC = bytes.fromhex("027477000002")
+_ANYWHERE = (bytes(4), 0)
+_NOTICE = "pods cannot reach the outside network: {}"
+_RECORDS = "/run/trainwright"
+_MAX_TRIES = 3
+_RESOLVER, _REAL_RESOLVER = "/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"
 
 
 class UsermodeNetwork:
-    """A helper that waits for its work. Raises OSError where there is none."""
+    """A helper process that waits until `connect` names its network. Raises OSError if none can be started."""
 
     def __init__(self) -> None:
         names = [name for name in _COMMANDS if installed(name) and (name != "pasta" or installed("nft"))]
@@ -59,105 +64,106 @@ class UsermodeNetwork:
         )
 
     def connect(self, network: Network) -> None:
-        """Have this network served. Raises OSError."""
+        """Let the helper serve this network. Raises OSError."""
         assert self._helper.stdin is not None  # noqa: S101 - it is a pipe
         self._helper.stdin.write(f"{os.getpid()} {network.net}\n".encode())
         self._helper.stdin.flush()
-        deadline = time.monotonic() + _PATIENCE
-        while not kernel.in_thread(lambda: _served(network)):
+        deadline = time.monotonic() + _HELPER_SECONDS
+        while not kernel.in_thread(lambda: _is_served(network)):
             if time.monotonic() > deadline:
-                raise TimeoutError(None, f"{self._name} made no link within {_PATIENCE:g} seconds")
+                raise TimeoutError(None, f"{self._name} made no link within {_HELPER_SECONDS:g} seconds")
             time.sleep(0.01)
         network.links.send([netlink.forwarding(UPLINK), netlink.proxy_arp(UPLINK)])
-        kernel.in_thread(lambda: _adapt(network, masquerade=self._name == "pasta"))
+        kernel.in_thread(lambda: _configure(network, masquerade=self._name == "pasta"))
 
     def close(self) -> None:
-        """End the helper; the loop reaps it."""
+        """End the helper."""
         assert self._helper.stdin is not None  # noqa: S101 - it is a pipe
         self._helper.stdin.close()
         self._helper.returncode = 0  # the loop reaps it; Popen must neither wait nor warn
 
 
-def _served(network: Network) -> bool:
-    """Whether the network has a way out by now."""
+def _is_served(network: Network) -> bool:
     kernel.setns(network.net, kernel.NEWNET)
-    return leads_out()
+    return has_default_route()
 
 
-def _adapt(network: Network, *, masquerade: bool) -> None:
-    """Within the network, with which all of this vanishes."""
+def _configure(network: Network, *, masquerade: bool) -> None:
+    """Enter the network's namespace and change its settings; the kernel removes them with the namespace."""
     kernel.setns(network.net, kernel.NEWNET)
-    # The helper asks by ARP where each pod is, and by default is answered after a second.
+    # The helper asks by ARP for each pod; by default the kernel delays a proxy's answer by up to a second.
     with contextlib.suppress(OSError), open(_PROXY_DELAY, "w", encoding="ascii") as file:
         file.write("0")
     if masquerade:
-        kernel.bequeath(kernel.NET_ADMIN)
+        kernel.set_ambient_capability(kernel.NET_ADMIN)
         Masquerade(network.subnet, [Nft()])
 
 
-_HOST_MAC = bytes.fromhex("027477000002")
-_ANYWHERE = (bytes(4), 0)
-_NOTICE = "pods cannot reach the outside network: {}"
-_NOTES = "/run/trainwright"
-_TRIES = 3
-_RESOLVER, _REAL_RESOLVER = "/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"
-
-
 class OutsideConnection:
-    """The connection of one supervisor or holder; made before it enters a user namespace, connected after."""
+    """The connection of one network. Create it before the process enters a user namespace, and connect it after."""
 
     def __init__(self, *, root: bool, wanted: bool) -> None:
         self.notices: list[str] = []
-        self._root, self._wanted = root, wanted
+        self.root, self._wanted = root, wanted
         self._usermode: UsermodeNetwork | None = None
         self._masquerade: Masquerade | None = None
         if wanted and not root:
-            self._trying(self._prepare)
+            self._try(self._start_helper)
 
     def connect(self, network: Network) -> None:
-        """Connect it, if that is wanted and possible. `network.connected` and `notices` tell."""
-        if self._wanted and self._root:
-            self._trying(lambda: self._as_root(network))
+        """Connect the network, if wanted and possible. Sets `network.connected`, or adds to `notices`."""
+        if self._wanted and self.root:
+            self._try(lambda: self._connect_as_root(network))
         elif self._usermode is not None:
-            self._trying(lambda: self._as_user(network))
+            self._try(lambda: self._connect_as_user(network))
 
-    def _trying(self, step: Callable[[], None]) -> None:
+    def _try(self, step: Callable[[], None]) -> None:
         try:
             step()
         except OSError as error:
             self.notices.append(_NOTICE.format(error.strerror or error))
 
-    def _prepare(self) -> None:
+    def _start_helper(self) -> None:
         self._usermode = UsermodeNetwork()
 
-    def _as_user(self, network: Network) -> None:
+    def _connect_as_user(self, network: Network) -> None:
         assert self._usermode is not None  # noqa: S101 - only called with one
         self._usermode.connect(network)
         network.connected = True
 
-    def _as_root(self, network: Network) -> None:
-        routed = _routed()
-        _link(network)
+    def _connect_as_root(self, network: Network) -> None:
+        routed = _routed_links()
+        _link_host(network)
         if not routed:
-            raise OSError(None, "this machine has no route to it")
+            raise OSError(None, "this machine has no default route")
         self._masquerade = Masquerade(network.subnet)
-        _forward([name for name in routed if not _forwards(name)])
+        _enable_forwarding([name for name in routed if not _forwards(name)])
         network.links.send([netlink.route(_ANYWHERE, UPLINK, network.host)])
         network.connected = True
 
     def close(self) -> None:
-        """Leave the host as it was found."""
+        """Restore the settings of the host."""
         if self._usermode is not None:
             self._usermode.close()
         if self._masquerade is not None:
             with contextlib.suppress(OSError):
-                if self._masquerade.alone():
-                    _forward_no_more()
+                if self._masquerade.is_only_user():
+                    _disable_forwarding()
                 self._masquerade.close()
 
 
-def _link(network: Network) -> None:
-    """The link to the host, as far as the gateway of the pods."""
+def make_shared_network(subnet: str) -> tuple[Network, OutsideConnection]:
+    """Create a network for several supervisors, with a connection to the outside if possible. Raises OSError."""
+    outside = OutsideConnection(root=kernel.is_privileged(), wanted=True)
+    if not outside.root:
+        kernel.enter_user_namespace(None)
+    network = Network(subnet)
+    outside.connect(network)
+    return network, outside
+
+
+def _link_host(network: Network) -> None:
+    """Create a link between the host and the gateway of the pods."""
     name = f"tw{os.getpid()}"
     network.uplink(name, _HOST_MAC)
     host = netlink.Netlink()
@@ -177,50 +183,50 @@ def _link(network: Network) -> None:
 
 
 def tidy() -> None:
-    """Take away what supervisors that were killed have left on this machine, unless others still need it."""
-    if kernel.is_privileged() and os.path.exists(_note()) and sweep():
-        _forward_no_more()
+    """Remove rules and settings that killed supervisors have left on this machine, unless others need them."""
+    if kernel.is_privileged() and os.path.exists(_record_path()) and remove_stale_rules():
+        _disable_forwarding()
 
 
-def _forward(names: list[str]) -> None:
-    """Let these links of the host forward, and note which; with none of them, the note says that we were here."""
-    for _ in range(_TRIES):
-        with contextlib.suppress(OSError):  # the last of other supervisors may just be removing the folder
-            os.makedirs(_NOTES, exist_ok=True)
-            with open(_note(), "a", encoding="utf-8") as file:
+def _enable_forwarding(names: list[str]) -> None:
+    """Let these links of the host forward packets, and record their names, so that `tidy` can find them."""
+    for _ in range(_MAX_TRIES):
+        with contextlib.suppress(OSError):  # another supervisor may be removing the folder
+            os.makedirs(_RECORDS, exist_ok=True)
+            with open(_record_path(), "a", encoding="utf-8") as file:
                 file.writelines(f"{name}\n" for name in names)
             break
-    _switch(names, on=True)
+    _set_forwarding(names, on=True)
 
 
-def _forward_no_more() -> None:
-    """Switch off what was switched on, by whomever of us."""
+def _disable_forwarding() -> None:
+    """Disable forwarding on all recorded links, also those that other supervisors recorded."""
     try:
-        with open(_note(), encoding="utf-8") as file:
+        with open(_record_path(), encoding="utf-8") as file:
             names = file.read().split()
-        os.unlink(_note())
+        os.unlink(_record_path())
     except FileNotFoundError:
         return
-    with contextlib.suppress(OSError):  # there are notes of others in it
-        os.rmdir(_NOTES)
-    _switch(names, on=False)
+    with contextlib.suppress(OSError):  # it has records of other network namespaces
+        os.rmdir(_RECORDS)
+    _set_forwarding(names, on=False)
 
 
-def _note() -> str:
-    """Where the links are noted that we have let forward, for each network namespace that was the host's."""
-    return f"{_NOTES}/forwarding-{os.stat('/proc/self/ns/net').st_ino}"
+def _record_path() -> str:
+    """The file with the links on which we enabled forwarding, one file per network namespace of a host."""
+    return f"{_RECORDS}/forwarding-{os.stat('/proc/self/ns/net').st_ino}"
 
 
-def _switch(names: list[str], *, on: bool) -> None:
+def _set_forwarding(names: list[str], *, on: bool) -> None:
     host = netlink.Netlink()
     for name in names:
-        with contextlib.suppress(OSError):  # one that is gone by now
+        with contextlib.suppress(OSError):  # the link no longer exists
             host.send([netlink.forwarding(socket.if_nametoindex(name), on=on)])
     host.close()
 
 
-def _routed() -> list[str]:
-    """The links by which the host reaches others; none if it has no default route."""
+def _routed_links() -> list[str]:
+    """The links of the host that have routes; none if it has no default route."""
     with open("/proc/self/net/route", encoding="ascii") as file:
         routes = [line.split() for line in file][1:]
     names = {route[0] for route in routes}
@@ -233,7 +239,7 @@ def _forwards(name: str) -> bool:
 
 
 def resolver() -> str | None:
-    """A resolv.conf that means something in a pod: the usual one may name a server on the host's own loopback."""
+    """A resolv.conf for pods, if the host's own names only servers on its loopback, which pods cannot reach."""
     try:
         with open(_RESOLVER, encoding="utf-8", errors="replace") as file:
             words = [line.split() for line in file]

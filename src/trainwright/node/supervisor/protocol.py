@@ -6,59 +6,61 @@
     (nothing)                                       →   {"event": "ended", "container": "…", "code": 0, …}
 
 The agent encodes and checks these types with msgspec; the supervisor reads the same objects with the standard library
-only. A new field that the other side may leave out needs no new SUPERVISOR_PROTOCOL (in `handshake`); any other change
-does. The supervisor imports this module only for type checking: to make these classes takes 1.5 ms of its start.
+only. A new optional field does not change SUPERVISOR_PROTOCOL (in `jsonlines`); any other change raises that number.
+The supervisor imports this module only for type checking, because creating these classes takes 1.5 ms.
 """
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-# -- the configuration, which is the supervisor's only argument -------------------------------------------------------
+from trainwright.jsonlines import Hello
+
+# -- the configuration: the supervisor's only argument ----------------------------------------------------------------
 
 
 class NetworkConfig(TypedDict):
     """The network of the sandboxes of a node."""
 
     subnet: str
-    #: Descriptors of the namespaces, by name, where several supervisors share one network.
+    #: Descriptors of the namespaces, by name, if several supervisors share one network.
     holder: NotRequired[dict[str, int] | None]
 
 
-class Config(TypedDict):
+class Config(Hello):
     """How a supervisor is started."""
 
-    protocol: int
-    version: str
-    #: The supervisor's own folder: its journal and its socket are in it.
+    #: The supervisor's own folder, which has its journal and its socket.
     folder: str
     runtime: str
-    #: What becomes of the containers when the agent hangs up.
+    #: Whether containers end or keep running when the agent disconnects.
     orphans: Literal["end", "keep"]
     network: NotRequired[NetworkConfig | None]
     outside: NotRequired[bool]
-    #: Bytes of one log file, and how many files are kept.
+    #: Bytes of one log file, and the number of files kept.
     rotate: NotRequired[list[int]]
     #: Whether each line of a log begins with its time.
     stamps: NotRequired[bool]
     #: Seconds that a supervisor without an agent waits for one.
     linger: NotRequired[float]
-    #: Inherited descriptors: the connection to the agent, and the socket of the leases.
+    #: Inherited descriptors: the connection to the agent, and the socket for leases.
     fd: NotRequired[int]
     leases: NotRequired[int | None]
 
 
 # -- requests of the agent --------------------------------------------------------------------------------------------
 
+#: A request before its verb is known.
+Request = dict[str, Any]
+
 
 class OpenPod(TypedDict):
-    """`open`: make what the containers of a pod share."""
+    """`open`: create the namespaces that the containers of a pod share."""
 
     pod: str
     host: str
     address: str
     network: Literal["own", "host"]
-    #: The pod's /etc/hosts.
+    #: Paths of the pod's /etc/hosts and of its private /tmp.
     hosts: NotRequired[str | None]
-    #: The pod's own /tmp.
     tmp: NotRequired[str | None]
     #: Bytes of /dev/shm.
     shm: NotRequired[int | None]
@@ -67,7 +69,7 @@ class OpenPod(TypedDict):
 
 
 class Mount(TypedDict):
-    """One mount of a container: with a source and a tmpfs, memory that the pod's containers share."""
+    """One mount of a container. With both a source and `tmpfs`, it is memory that the pod's containers share."""
 
     target: str
     source: str | None
@@ -100,40 +102,38 @@ class StartContainer(TypedDict):
 
 
 class Leased(TypedDict):
-    """`leased`: whether the supervisor holds the locks of these devices."""
+    """`leased`: check that the supervisor holds the locks of these devices."""
 
     devices: list[str]
 
 
-class SignalContainer(TypedDict):
-    """`signal`: signal the main process of a container."""
-
-    container: str
-    signal: int
-
-
-class OneContainer(TypedDict):
-    """`kill`, `forget`: SIGKILL a container, or remember its end no longer."""
-
-    container: str
-
-
-class OnePod(TypedDict):
-    """`close`: kill what is left of a pod and drop what its containers shared."""
+class PodRequest(TypedDict):
+    """`close`: kill the remaining processes of a pod and release its namespaces."""
 
     pod: str
 
 
-class Exec(TypedDict):
-    """`exec`: run a command in a container; the answer comes when the command has ended."""
+class ContainerRequest(TypedDict):
+    """`kill`, `forget`: SIGKILL a container, or remove it from the journal."""
 
     container: str
+
+
+class SignalContainer(ContainerRequest):
+    """`signal`: signal the main process of a container."""
+
+    signal: int
+
+
+class Exec(ContainerRequest):
+    """`exec`: run a command in a container. The supervisor answers when the command has ended."""
+
     argv: list[str]
     env: NotRequired[dict[str, str] | None]
     cwd: NotRequired[str | None]
     #: Seconds until the command is killed.
     timeout: NotRequired[float | None]
-    #: Only from `trainwright exec`: the descriptors that come along are a terminal.
+    #: Only from `trainwright exec`: the descriptors sent with the request are a terminal.
     tty: NotRequired[bool]
 
 
@@ -141,7 +141,7 @@ class Exec(TypedDict):
 
 
 class Done(TypedDict):
-    """The request was carried out."""
+    """The request succeeded."""
 
     ok: bool
 
@@ -157,14 +157,14 @@ class Executed(Done):
 
     code: int
     signal: int
-    #: Whether the command was killed because its time was over.
+    #: Whether the command was killed at its timeout.
     timeout: bool
-    #: The end of what it wrote.
+    #: The last 4 KiB of the command's output.
     output: str
 
 
-class HowEnded(TypedDict):
-    """How a container ended: exit code (128 + n after a signal n), and when, as seconds since 1970."""
+class ExitStatus(TypedDict):
+    """How a container ended: exit code (128 + n after signal n), and when, in seconds since 1970."""
 
     code: int
     signal: int
@@ -172,98 +172,85 @@ class HowEnded(TypedDict):
     at: float
 
 
-class Entry(TypedDict):
+class JournalEntry(TypedDict):
     """One container in the journal."""
 
     container: str
     pod: str
     pid: int
-    ended: HowEnded | None
+    ended: ExitStatus | None
 
 
-class Forgotten(TypedDict):
-    """A line of the journal: the end of this container is stored elsewhere."""
+class ForgottenEntry(TypedDict):
+    """A line of the journal: the agent has stored how this container ended."""
 
     container: str
     forgotten: Literal[True]
 
 
-class Listed(Done):
-    """The answer to `list`: every container whose end is not forgotten."""
+class ContainerList(Done):
+    """The answer to `list`: every container in the journal."""
 
-    containers: list[Entry]
+    containers: list[JournalEntry]
 
 
-class Refusal(TypedDict):
-    """The request was not carried out: a sentence, and the exit code that it stands for (126, 127 or 128)."""
+class ErrorAnswer(TypedDict):
+    """The request failed: the reason as a sentence, and the exit code to report (126, 127 or 128)."""
 
     error: str
     code: int
 
 
-Answer = Done | Started | Executed | Listed | Refusal
+Answer = Done | Started | Executed | ContainerList | ErrorAnswer
 
 # -- events -----------------------------------------------------------------------------------------------------------
 
 
-class Ready(TypedDict):
-    """The first event: the supervisor takes requests."""
+class Ready(Hello):
+    """The first event: the supervisor accepts requests."""
 
     event: Literal["ready"]
-    protocol: int
-    version: str
     runtime: str
-    #: The version of the cgroups by which it limits: `v1`, `v2` or `none`.
+    #: The version of the cgroups that enforce limits: `v1`, `v2` or `none`.
     cgroup: str
     #: Whether pods reach the network outside this machine.
     outside: bool
     notices: list[str]
 
 
-class Failed(TypedDict):
-    """The first and only event of a supervisor that cannot start."""
+class TextEvent(TypedDict):
+    """A sentence for the user. `failed` is the first and only event of a supervisor that cannot start."""
 
-    event: Literal["failed"]
+    event: Literal["failed", "notice"]
     text: str
 
 
-class Notice(TypedDict):
-    """A sentence for people."""
-
-    event: Literal["notice"]
-    text: str
-
-
-class Ended(HowEnded):
+class Ended(ExitStatus):
     """A container has ended."""
 
     event: Literal["ended"]
     container: str
 
 
-Event = Ready | Failed | Notice | Ended
+Event = Ready | TextEvent | Ended
 
 # -- other connections ------------------------------------------------------------------------------------------------
 
 
-class TerminalExec(Exec):
-    """The first line of `trainwright exec`, with its stdin, stdout and stderr."""
+class TerminalExec(Exec, Hello):
+    """The first line of `trainwright exec`, sent with its stdin, stdout and stderr."""
 
     do: Literal["exec"]
-    protocol: int
-    version: str
 
 
-class Attach(TypedDict):
+class Attach(Hello):
     """The first line of an agent that takes over a supervisor."""
 
     role: Literal["control"]
-    protocol: int
-    version: str
 
 
 class TerminalSignal(TypedDict):
-    """Every further line of `trainwright exec`."""
+    """Every later line of `trainwright exec`."""
 
     signal: int
 
@@ -274,12 +261,8 @@ class TerminalEnd(TypedDict):
     code: int
 
 
-class Lease(TypedDict):
-    """A line of the engine on the socket of the leases: the descriptor of a lock comes with `hold`."""
+class LeaseMessage(TypedDict):
+    """A line of the engine on the socket for leases. The descriptor of the lock comes with `hold`."""
 
     do: Literal["hold", "drop"]
     device: str
-
-
-#: A request before its verb is known.
-Request = dict[str, Any]

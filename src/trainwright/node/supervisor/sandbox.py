@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sandbox runtime: each pod has its network address, host name and IPC, each container its PIDs and mounts.
+"""The sandbox runtime: a pod has its own network address, host name and IPC, a container its own PIDs and mounts.
 
-The supervisor's loop calls it (see `launch`); `kernel`, `network`, `init` and `mounts` do the work. A pod's
-namespaces are held by descriptors, a container's by its init. None has a name on the host, so none is left behind,
-however the supervisor ends.
+Descriptors keep the namespaces of a pod alive, and its init those of a container. Namespaces have no names on the host,
+so the kernel removes them even if the supervisor is killed.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import signal
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainwright.node.supervisor import init, kernel, mounts
-from trainwright.node.supervisor.launch import MARKER, NOT_POSSIBLE, Process, StartRefused, Stdio, launch, sought
+from trainwright.node.supervisor.launch import MARKER, NOT_POSSIBLE, Process, StartRefused, Stdio, launch, refused_paths
 from trainwright.node.supervisor.mounts import MountOverlay
 from trainwright.node.supervisor.network import SPARE, Network
 from trainwright.node.supervisor.outside import OutsideConnection, resolver
@@ -22,31 +21,30 @@ from trainwright.node.supervisor.outside import OutsideConnection, resolver
 if TYPE_CHECKING:
     from trainwright.node.supervisor.protocol import Config, OpenPod, StartContainer
 
-_SHARED = {"uts": kernel.NEWUTS, "ipc": kernel.NEWIPC, "mnt": kernel.NEWNS, "net": kernel.NEWNET}
-_ALL = sum(_SHARED.values()) | kernel.NEWPID
-_LONGEST_NAME = 63
-_TMP, _PROCESSES = "/tmp/", "/proc/"  # noqa: S108 - these very paths are meant
+_POD_NAMESPACES = {"uts": kernel.NEWUTS, "ipc": kernel.NEWIPC, "mnt": kernel.NEWNS, "net": kernel.NEWNET}
+_ALL_NAMESPACES = sum(_POD_NAMESPACES.values()) | kernel.NEWPID
+_MAX_HOST_NAME = 63
+_TMP, _PROC = "/tmp/", "/proc/"  # noqa: S108 - paths in the container
 _LOW_PORTS = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 _DENIED = (
-    "this machine does not let us make namespaces ({}). Without CAP_SYS_ADMIN that takes user namespaces, which these"
-    " sysctls can forbid: kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns,"
+    "this machine does not allow trainwright to create namespaces ({}). Without CAP_SYS_ADMIN it needs user namespaces,"
+    " which these sysctls can forbid: kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns,"
     " user.max_user_namespaces."
 )
-_PROC = "containers see all processes of the machine in /proc, since it cannot be mounted anew here ({})"
+_HOST_PROC = "containers see all processes of the machine in /proc, since a new /proc cannot be mounted here ({})"
 
 
 class SandboxPod(NamedTuple):
-    """What the containers of a pod share: the request, the resolv.conf where it is not the machine's, its namespaces
-    by name, the memory volumes that there are."""
+    """What the containers of a pod share."""
 
     request: OpenPod
-    resolver: str | None
-    spaces: dict[str, int]
-    memory: set[str]
+    resolver: str | None  # the resolv.conf, if it is not the machine's
+    namespaces: dict[str, int]  # descriptors by name
+    memory: set[str]  # the memory volumes that are mounted
 
 
 class SandboxContainer(NamedTuple):
-    """One that runs: its pod, a pidfd of its init, and what `enter` starts from."""
+    """A running container: its pod, a pidfd of its init, and the environment and working directory for `enter`."""
 
     pod: str
     init: int
@@ -55,7 +53,7 @@ class SandboxContainer(NamedTuple):
 
 
 class SandboxRuntime:
-    """A `Runtime`. Raises Refused where there are no namespaces to be had."""
+    """A `Runtime`. The constructor raises StartRefused if namespaces cannot be created."""
 
     def __init__(self, config: Config) -> None:
         self.notices: list[str] = []
@@ -63,78 +61,78 @@ class SandboxRuntime:
         self._containers: dict[str, SandboxContainer] = {}
         self._cwd = os.getcwd()
         network = config["network"]
-        assert network is not None  # noqa: S101 - every sandbox has one
-        given = network.get("holder") or {}
+        assert network is not None  # noqa: S101 - required for sandboxes
+        holder = network.get("holder") or {}
         self._root = kernel.is_privileged()
-        self._outside = OutsideConnection(root=self._root, wanted=bool(config.get("outside")) and not given)
+        self._outside = OutsideConnection(root=self._root, wanted=bool(config.get("outside")) and not holder)
         try:
             if not self._root:
-                kernel.enter_user_namespace(given.get("user"))
-            self._network = Network(network["subnet"], given.get("net"))
+                kernel.enter_user_namespace(holder.get("user"))
+            self._network = Network(network["subnet"], holder.get("net"))
             self._lifeline = init.Lifeline(ambient=not self._root)
-            self._tree = kernel.in_thread(_prepared)
-            self._try()
+            self._mounts = kernel.in_thread(_prepare_mounts)
+            self._self_test()
         except OSError as error:
             raise StartRefused(NOT_POSSIBLE, _DENIED.format(error)) from None
         self._outside.connect(self._network)
         self.outside = self._network.connected
         self._resolver = resolver() if self.outside else None
         self.notices += self._outside.notices
-        if given and config.get("outside") and not self.outside:
-            self.notices.append("pods cannot reach the outside network: the network of all nodes has no way out")
+        if holder and config.get("outside") and not self.outside:
+            self.notices.append("pods cannot reach the outside network: the shared network is not connected to it")
 
-    def _try(self) -> None:
-        """See in a pod of our own what can be had, before anybody relies on it."""
+    def _self_test(self) -> None:
+        """Open a test pod, to find out what this machine allows before the first real pod."""
         address = ".".join(map(str, self._network.at(SPARE)))
-        pod = self._made({"pod": "try", "host": "try", "network": "own", "address": address}, None)
+        pod = self._create({"pod": "try", "host": "try", "network": "own", "address": address}, None)
         try:
-            number = kernel.in_thread(lambda: self._tried(pod))
+            errno = kernel.in_thread(lambda: self._test_init(pod))
         finally:
-            _let_go(pod)
-        if number:
-            self.notices.append(_PROC.format(os.strerror(number)))
+            _release(pod)
+        if errno:
+            self.notices.append(_HOST_PROC.format(os.strerror(errno)))
 
-    def _tried(self, pod: SandboxPod) -> int:
+    def _test_init(self, pod: SandboxPod) -> int:
         before = os.stat("/")
         _join(pod)
         if not os.path.samestat(before, os.stat("/")):
-            raise StartRefused(NOT_POSSIBLE, "sandboxes cannot be made from within a chroot: they would see beyond it.")
-        pidfd, number = self._lifeline.start()
+            raise StartRefused(NOT_POSSIBLE, "sandboxes cannot be created in a chroot: they would see outside it.")
+        pidfd, errno = self._lifeline.start()
         init.end(pidfd)
-        return number
+        return errno
 
     def open(self, pod: OpenPod) -> None:
-        """Make the namespaces that the containers of a pod share. One that is open stays as it is."""
+        """Create the namespaces that the containers of a pod share. An open pod is no error."""
         if pod["pod"] in self._pods:
             return
         try:
             tmp = pod.get("tmp")
             if tmp:
                 os.makedirs(tmp, exist_ok=True)
-                os.chmod(tmp, 0o1777)  # noqa: S103 - as any /tmp
+                os.chmod(tmp, 0o1777)  # noqa: S103 - the mode of /tmp
             own = pod["network"] != "host"
-            self._pods[pod["pod"]] = self._made(pod, self._resolver if own else None)
+            self._pods[pod["pod"]] = self._create(pod, self._resolver if own else None)
         except OSError as error:
             raise StartRefused(NOT_POSSIBLE, f'no sandbox for the pod "{pod["host"]}": {error}.') from None
 
-    def _made(self, request: OpenPod, resolver: str | None) -> SandboxPod:
+    def _create(self, request: OpenPod, resolver: str | None) -> SandboxPod:
         pod = SandboxPod(request, resolver, {}, set())
         try:
-            kernel.in_thread(lambda: self._open(pod))
+            kernel.in_thread(lambda: self._create_namespaces(pod))
         except BaseException:
-            _let_go(pod)
+            _release(pod)
             raise
         return pod
 
-    def _open(self, pod: SandboxPod) -> None:
-        names = [name for name in _SHARED if name != "net" or pod.request["network"] != "host"]
-        kernel.setns(self._tree, kernel.NEWNS)
-        kernel.unshare(sum(_SHARED[name] for name in names))
+    def _create_namespaces(self, pod: SandboxPod) -> None:
+        names = [name for name in _POD_NAMESPACES if name != "net" or pod.request["network"] != "host"]
+        kernel.setns(self._mounts, kernel.NEWNS)
+        kernel.unshare(sum(_POD_NAMESPACES[name] for name in names))
         for name in names:
-            pod.spaces[name] = kernel.current_namespace(name)
-        kernel.sethostname(pod.request["host"][:_LONGEST_NAME])
-        if "net" in pod.spaces:
-            self._network.attach(pod.spaces["net"], pod.request["address"])
+            pod.namespaces[name] = kernel.current_namespace(name)
+        kernel.sethostname(pod.request["host"][:_MAX_HOST_NAME])
+        if "net" in pod.namespaces:
+            self._network.attach(pod.namespaces["net"], pod.request["address"])
             if not self._root:
                 _open_low_ports()
 
@@ -149,13 +147,13 @@ class SandboxRuntime:
             start["pod"], -1, {**start["env"], MARKER: start["container"]}, start.get("cwd") or self._cwd
         )
         try:
-            return kernel.in_thread(lambda: self._spawned(pod, container, start, stdio, entries, inherited))
+            return kernel.in_thread(lambda: self._spawn(pod, container, start, stdio, entries, inherited))
         except StartRefused as refused:
-            raise _explained(refused, pod, sought(refused, container.env, container.cwd)) from None
+            raise _explained(refused, pod, refused_paths(refused, container.env, container.cwd)) from None
         except OSError as error:
             raise StartRefused(NOT_POSSIBLE, f"no sandbox for the container: {error}.") from None
 
-    def _spawned(
+    def _spawn(
         self,
         pod: SandboxPod,
         container: SandboxContainer,
@@ -165,11 +163,11 @@ class SandboxRuntime:
         inherited: tuple[int, ...],
     ) -> Process:
         _join(pod)
-        plan = mounts.planned(pod.request, pod.resolver, start)
+        plan = mounts.plan_mounts(pod.request, pod.resolver, start)
         _check(plan)
-        mounts.share(plan, pod.memory)
+        mounts.mount_shared_memory(plan, pod.memory)
         kernel.unshare(kernel.NEWNS)
-        mounts.furnish(plan, _places(pod, container, start["container"]))
+        mounts.mount_all(plan, _overlay(pod, container, start["container"]))
         pidfd, _ = self._lifeline.start()
         try:
             process = launch(start["argv"], container.env, container.cwd, stdio, entries=entries, inherited=inherited)
@@ -189,86 +187,86 @@ class SandboxRuntime:
         *,
         tty: bool,
     ) -> Process:
-        """One more process in a running container."""
+        """Start another process in a running container."""
         if container not in self._containers:
             raise StartRefused(NOT_POSSIBLE, f'there is no running container "{container}".')
         found = self._containers[container]
-        whole, place = {**found.env, **(env or {})}, cwd or found.cwd
+        env, cwd = {**found.env, **(env or {})}, cwd or found.cwd
 
-        def entered() -> Process:
-            kernel.setns(found.init, _ALL)
-            return launch(argv, whole, place, stdio, tty=tty)
+        def enter() -> Process:
+            kernel.setns(found.init, _ALL_NAMESPACES)
+            return launch(argv, env, cwd, stdio, tty=tty)
 
         try:
-            return kernel.in_thread(entered)
+            return kernel.in_thread(enter)
         except StartRefused as refused:
-            raise _explained(refused, self._pods[found.pod], sought(refused, whole, place)) from None
+            raise _explained(refused, self._pods[found.pod], refused_paths(refused, env, cwd)) from None
         except OSError as error:
             raise StartRefused(NOT_POSSIBLE, f'the container "{container}" cannot be entered: {error}.') from None
 
     def kill(self, container: str) -> None:
-        """SIGKILL the whole tree, by its init."""
+        """SIGKILL all processes of a container, by killing its init."""
         if container in self._containers:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._containers[container].init, signal.SIGKILL)
 
     def ended(self, container: str) -> None:
-        """The main process has ended: so does the rest."""
+        """Kill the other processes of a container whose main process has ended."""
         found = self._containers.pop(container, None)
         if found is not None:
             init.end(found.init)
 
     def orphaned(self) -> None:
-        """Nothing strays from a PID namespace."""
+        """Do nothing: no process can leave its PID namespace."""
 
     def close(self, pod: str) -> None:
-        """Kill what is left of a pod, and let go of its namespaces: without processes they vanish."""
+        """Kill the remaining processes of a pod and close its namespaces; the kernel removes them when empty."""
         found = self._pods.pop(pod, None)
         if found is None:
             return
         for name in [name for name, container in self._containers.items() if container.pod == pod]:
             self.kill(name)
-        _let_go(found)
+        _release(found)
 
     def stop(self) -> None:
-        """Let go of everything."""
+        """Kill all processes and release everything."""
         for name in [*self._containers]:
             self.ended(name)
         for name in [*self._pods]:
             self.close(name)
         self._lifeline.close()
-        os.close(self._tree)
+        os.close(self._mounts)
         self._outside.close()
         self._network.close()
 
 
-def _prepared() -> int:
+def _prepare_mounts() -> int:
     kernel.unshare(kernel.NEWNS)
     mounts.prepare()
     return kernel.current_namespace("mnt")
 
 
 def _join(pod: SandboxPod) -> None:
-    for name, fd in pod.spaces.items():
-        kernel.setns(fd, _SHARED[name])
+    for name, fd in pod.namespaces.items():
+        kernel.setns(fd, _POD_NAMESPACES[name])
 
 
-def _let_go(pod: SandboxPod) -> None:
-    for fd in pod.spaces.values():
+def _release(pod: SandboxPod) -> None:
+    for fd in pod.namespaces.values():
         os.close(fd)
-    pod.spaces.clear()
+    pod.namespaces.clear()
 
 
 def _check(plan: list[mounts.ContainerMount]) -> None:
-    """Refuse what would be hidden by the container's own /proc, or would hide it from us."""
+    """Refuse mounts in /proc: the container's own /proc would hide them, or they would hide /proc."""
     for one in plan:
-        if f"{os.path.realpath(one.target)}/".startswith(_PROCESSES):
+        if f"{os.path.realpath(one.target)}/".startswith(_PROC):
             why = "nothing can be mounted in /proc, where a container sees its processes"
             raise StartRefused(NOT_POSSIBLE, f'cannot mount anything at "{one.target}": {why}.')
 
 
 def _explained(refused: StartRefused, pod: SandboxPod, paths: list[str]) -> StartRefused:
-    """Say so if one of these paths is there for the user, but not for the pod."""
+    """Add an explanation if one of these paths exists on the host and the pod's private /tmp hides it."""
     keep = [f"{os.path.normpath(path)}/" for path in pod.request.get("keep") or ()]
     private = bool(pod.request.get("tmp")) and _TMP not in keep
     hidden = [path for path in map(os.path.normpath, paths) if path.startswith(_TMP)]
@@ -278,14 +276,14 @@ def _explained(refused: StartRefused, pod: SandboxPod, paths: list[str]) -> Star
     return StartRefused(refused.code, f"{refused.text.removesuffix('.')}; /tmp is the pod's own in the sandbox.")
 
 
-def _places(pod: SandboxPod, container: SandboxContainer, name: str) -> MountOverlay:
-    """Where mount points may be made: in the caller's working directory, and in a folder for a new root."""
+def _overlay(pod: SandboxPod, container: SandboxContainer, name: str) -> MountOverlay:
+    """Allow mount points in a visible working directory, and in a folder for a new root."""
     tmp, keep = pod.request.get("tmp"), pod.request.get("keep") or ()
     root = os.path.join(os.path.dirname(tmp), f"root-{name.replace('/', '_')}") if tmp else None
     return MountOverlay(root, container.cwd if container.cwd in keep else None)
 
 
 def _open_low_ports() -> None:
-    """Let the pod, which is not root, listen on any port of its own address, as in other container engines."""
+    """Let an unprivileged pod listen on ports below 1024 of its own address, as other container engines do."""
     with contextlib.suppress(OSError), open(_LOW_PORTS, "w", encoding="ascii") as file:
         file.write("0")

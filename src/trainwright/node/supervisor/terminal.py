@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`supervisor.sock`: where people's commands enter a container with their own terminal, and a lost agent comes back.
+"""`supervisor.sock`: clients run commands in a container with their own terminal, and a restarted agent reconnects.
 
-The first line of a connection says which. `connect` is the way in for clients, however long the folder's name is.
+The first line of a connection says which of the two it is. Clients call `connect`.
 """
 
 from __future__ import annotations
@@ -19,23 +19,21 @@ from trainwright.node.supervisor.launch import NOT_POSSIBLE, StartRefused
 from trainwright.node.supervisor.loop import Loop
 from trainwright.node.supervisor.tree import ProcessEnd
 
-# pathlib would cost the supervisor a tenth of its start.
-
-
 if TYPE_CHECKING:
-    from trainwright.node.supervisor.protocol import Refusal, Started, TerminalEnd, TerminalExec
+    from trainwright.node.supervisor.protocol import ErrorAnswer, Started, TerminalEnd, TerminalExec
 
 NAME = "supervisor.sock"
-_PATIENCE = 10.0  # seconds for the first line
+_FIRST_LINE_SECONDS = 10.0
+_MAX_FOLDER_BYTES = 89  # the address of a socket has at most 108 bytes
 
-Attach = Callable[[LineSocket], None]
+AttachAgent = Callable[[LineSocket], None]
 
 
 def connect(folder: str) -> socket.socket:
-    """A connection to the supervisor of that folder. Raises OSError."""
+    """Connect to the supervisor of that folder. Raises OSError."""
     sock = socket.socket(socket.AF_UNIX)
     try:
-        with _short(folder) as path:
+        with _socket_path(folder) as path:
             sock.connect(path)
     except BaseException:
         sock.close()
@@ -44,9 +42,9 @@ def connect(folder: str) -> socket.socket:
 
 
 @contextlib.contextmanager
-def _short(folder: str) -> Iterator[str]:
-    """A path to the socket that fits into an address (108 bytes), by way of an open folder where /proc is there."""
-    if len(os.fsencode(folder)) < 90 or not os.path.isdir("/proc/self/fd"):
+def _socket_path(folder: str) -> Iterator[str]:
+    """The path of the socket. A long folder is opened, and replaced by the short path of its descriptor in /proc."""
+    if len(os.fsencode(folder)) <= _MAX_FOLDER_BYTES or not os.path.isdir("/proc/self/fd"):
         yield f"{folder}/{NAME}"
         return
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -57,15 +55,15 @@ def _short(folder: str) -> Iterator[str]:
 
 
 class ExecListener:
-    """Listens in a folder, for its owner alone."""
+    """Listens on the socket in a folder. Only the owner may connect."""
 
-    def __init__(self, loop: Loop, folder: str, execs: ExecTable, attach: Attach) -> None:
+    def __init__(self, loop: Loop, folder: str, execs: ExecTable, attach: AttachAgent) -> None:
         self._loop, self._folder, self._execs, self._attach = loop, folder, execs, attach
         self._sock = socket.socket(socket.AF_UNIX)
         self._remove()
         before = os.umask(0o177)
         try:
-            with _short(folder) as path:
+            with _socket_path(folder) as path:
                 self._sock.bind(path)
         finally:
             os.umask(before)
@@ -74,7 +72,7 @@ class ExecListener:
         self._listen()
 
     def close(self) -> None:
-        """Listen no more, and take the name away."""
+        """Stop listening and remove the socket file."""
         self._loop.unwatch(self._sock.fileno())
         self._sock.close()
         self._remove()
@@ -88,7 +86,7 @@ class ExecListener:
             sock, _ = self._sock.accept()
         except (BlockingIOError, ConnectionError):
             return
-        except OSError:  # no descriptor is free: let them wait for a while
+        except OSError:  # no descriptor is free: try again after a second
             self._loop.unwatch(self._sock.fileno())
             self._loop.later(1.0, self._listen)
             return
@@ -99,34 +97,34 @@ class ExecListener:
 
 
 class ExecClient:
-    """One connection: silent at first, then the terminal of a command, or no longer ours."""
+    """One connection: it waits for the first line, then it is the terminal of a command or becomes the agent's."""
 
-    def __init__(self, loop: Loop, lines: LineSocket, execs: ExecTable, attach: Attach) -> None:
+    def __init__(self, loop: Loop, lines: LineSocket, execs: ExecTable, attach: AttachAgent) -> None:
         self._loop, self._lines, self._execs, self._attach = loop, lines, execs, attach
         self._exec: RunningExec | None = None
-        self._timer = loop.later(_PATIENCE, self._close)
+        self._timer = loop.later(_FIRST_LINE_SECONDS, self._close)
         loop.watch(lines.fileno(), self._receive)
 
     def _receive(self) -> None:
         for line in self._lines.receive():
             try:
-                if self._heard(line):
+                if self._handle(line):
                     return
             except StartRefused as refused:
                 self._refuse(refused)
                 return
             except (ValueError, KeyError, TypeError, OSError) as error:
-                self._refuse(StartRefused(NOT_POSSIBLE, f"this cannot be done: {error!r}."))
+                self._refuse(StartRefused(NOT_POSSIBLE, f"the request failed: {error!r}."))
                 return
         if self._lines.closed:
             self._close()
 
     def _refuse(self, refused: StartRefused) -> None:
-        self._say({"error": refused.text, "code": refused.code})
+        self._send({"error": refused.text, "code": refused.code})
         self._close()
 
-    def _heard(self, line: bytes) -> bool:
-        """True: the connection is another's now."""
+    def _handle(self, line: bytes) -> bool:
+        """Handle one line. True: the connection is now the agent's."""
         message = decode(line)
         if self._exec is not None:
             self._exec.signal(int(message["signal"]))
@@ -150,21 +148,21 @@ class ExecClient:
             raise StartRefused(NOT_POSSIBLE, f"expected three descriptors (stdin, stdout, stderr), found {len(fds)}.")
         self._exec = self._execs.enter(message, (fds[0], fds[1], fds[2]))
         self._exec.finish = self._finished
-        self._lines.drop()
-        self._say({"ok": True, "pid": self._exec.process.pid})
+        self._lines.close_fds()
+        self._send({"ok": True, "pid": self._exec.process.pid})
 
     def _finished(self, end: ProcessEnd) -> None:
         self._exec = None
         if not self._lines.closed:
-            self._say({"code": end.code})
+            self._send({"code": end.code})
             self._close()
 
-    def _say(self, message: Started | Refusal | TerminalEnd) -> None:
+    def _send(self, message: Started | ErrorAnswer | TerminalEnd) -> None:
         self._lines.send(message)
         self._lines.flush()
 
     def _close(self) -> None:
-        """Whoever asked is gone: so is the command."""
+        """Close the connection and kill its command."""
         self._timer.cancel()
         if not self._lines.sock.fileno() < 0:
             self._loop.unwatch(self._lines.fileno())

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which child has ended, and how, without reaping it yet: `main` asks after every SIGCHLD.
+"""Processes: which child has ended, which processes descend from which, which container a process belongs to.
 
-Between `ended` and `reap` the process is a zombie: its pid and its group cannot be given to anyone else.
-
-Trees of processes: who descends from whom, which container a process belongs to, and killing them all.
-
-`plain` finds what a container left behind with it, `execs` ends an abandoned command with it, and an agent whose
-supervisor was killed uses `kill_marked` for what that one left running; `local.fencing` ends whole supervisors with it.
-Without /proc only process groups are known.
+Between `ended_child` and `reap_child` a process is a zombie: the kernel does not reuse its pid and its group.
+Without /proc only process groups are known, not descendants.
 """
 
 import contextlib
@@ -20,6 +15,12 @@ from typing import NamedTuple
 from trainwright.node.supervisor.launch import MARKER, Process
 
 _WAITID = hasattr(os, "waitid") and hasattr(os, "WNOWAIT")
+_MARK = f"\0{MARKER}=".encode()
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_FLAGS, _UTIME, _STIME, _THREADS = 6, 11, 12, 17  # indexes of fields in `_stat`
+_PF_EXITING = 4
+#: The states that `activity` returns for a process that has ended.
+ENDED = ("", "Z", "X")
 
 
 class ProcessEnd(NamedTuple):
@@ -31,14 +32,14 @@ class ProcessEnd(NamedTuple):
 
 
 class NoChildren(Exception):  # noqa: N818 - a state, not a defect
-    """There is nothing to wait for."""
+    """This process has no children."""
 
 
 def ended_child() -> ProcessEnd | None:
-    """One child that has ended and is not reaped; None while all of them live. Raises NoChildren."""
+    """A child that has ended and is not reaped; None while all children run. Raises NoChildren."""
     try:
         if not _WAITID:
-            return _reaped()
+            return _reap_any()
         info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         raise NoChildren from None
@@ -50,13 +51,13 @@ def ended_child() -> ProcessEnd | None:
 
 
 def reap_child(pid: int) -> None:
-    """Let it go for good."""
+    """Reap a child that has ended."""
     if _WAITID:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
 
 
-def _reaped() -> ProcessEnd | None:
-    """Where `waitid` is missing the end is known only by reaping."""
+def _reap_any() -> ProcessEnd | None:
+    """On a system without `waitid`, only reaping tells how a child ended."""
     pid, status = os.waitpid(-1, os.WNOHANG)
     if pid == 0:
         return None
@@ -65,25 +66,15 @@ def _reaped() -> ProcessEnd | None:
     return ProcessEnd(pid, os.WEXITSTATUS(status), 0)
 
 
-# pathlib would cost the supervisor a tenth of its start.
-
-
-_MARK = f"\0{MARKER}=".encode()
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_FLAGS, _UTIME, _STIME, _THREADS = 6, 11, 12, 17  # which fields of `_stat`
-_PF_EXITING = 4
-ENDED = ("", "Z", "X")  # what `activity` says of a process that has ended
-
-
 def adopt() -> bool:
-    """Have orphans below us become our children, where the system can do that (Linux)."""
+    """Let orphaned descendants become our children; return whether the system can do that (Linux)."""
     return os.path.exists(f"/proc/self/task/{os.getpid()}/children") and _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def wake_without_parent() -> None:
-    """Have the kernel let this process go on when its parent ends: one that is stopped then could not notice (Linux).
+    """Let the kernel continue this process when its parent ends: a stopped process could not notice it (Linux).
 
-    SIGKILL would not do: the processes below would live on with nobody to end them.
+    SIGKILL would be wrong: the containers would run on without a process that ends them.
     """
     if sys.platform == "linux":
         _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
@@ -91,7 +82,7 @@ def wake_without_parent() -> None:
 
 def _prctl(option: int, value: int) -> bool:
     try:
-        import ctypes  # noqa: PLC0415 - 3 ms, which nobody else needs
+        import ctypes  # noqa: PLC0415 - the import takes 3 ms
 
         return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
     except (ImportError, OSError, AttributeError):
@@ -99,19 +90,19 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def adopted() -> list[int]:
-    """Our own children and the orphans that became ours: they all belong to the main thread."""
+    """Our own children and adopted orphans: all are children of the main thread."""
     return _numbers(f"/proc/self/task/{os.getpid()}/children")
 
 
 def container(pid: int) -> str | None:
-    """Which container it belongs to, by its environment; None if that cannot be told."""
+    """The container of a process, from its environment; None if unknown."""
     environ = b"\0" + read(f"/proc/{pid}/environ")
     at = environ.find(_MARK)
     return environ[at + len(_MARK) :].split(b"\0", 1)[0].decode(errors="replace") if at >= 0 else None
 
 
 def members(mains: Mapping[int, str]) -> dict[str, list[int]]:
-    """The processes of these containers: their main processes, all below those, and all below us with their mark."""
+    """The processes of these containers: main processes, their descendants, and our descendants with the marker."""
     found: dict[str, list[int]] = {name: [] for name in mains.values()}
     level = [(pid, mains.get(pid) or container(pid)) for pid in _children(os.getpid())]
     while level:
@@ -124,7 +115,7 @@ def members(mains: Mapping[int, str]) -> dict[str, list[int]]:
 
 
 def kill(process: Process) -> None:
-    """SIGKILL a child of ours that is not reaped yet, its group, and all that descend from it."""
+    """SIGKILL a child of ours that is not reaped yet, its group, and its descendants."""
     below = [one for one in (held(pid, parent) for parent, pid in _descendants(process.pid)) if one is not None]
     kill_group(process.pid)
     for one in [process, *below]:
@@ -134,21 +125,21 @@ def kill(process: Process) -> None:
 
 
 def kill_below(process: Process) -> list[int]:
-    """SIGKILL all that descend from a process, which need not be our child; those that had not ended before."""
+    """SIGKILL all descendants of a process, which need not be our child; return those that had not ended before."""
     living = [(parent, child) for parent, child in _descendants(process.pid) if _running(child)]
     below = [one for one in (held(child, parent) for parent, child in living) if one is not None]
-    if process.ended():  # its number may have been another's when we looked
+    if process.ended():  # another process may have reused its pid when we looked
         living = []
     for one in below:
         if living:
-            with contextlib.suppress(PermissionError):  # it has become another user's; `living` names it
+            with contextlib.suppress(PermissionError):  # it has changed its user; the result still names it
                 one.send(signal.SIGKILL)
         one.close()
     return [child for _, child in living]
 
 
 def kill_group(pid: int) -> None:
-    """SIGKILL the group that a child of ours leads; it is not reaped yet, so the number is still its own."""
+    """SIGKILL the group that a child of ours leads. The child is not reaped yet, so its number is not reused."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -160,13 +151,13 @@ def kill_child(pid: int) -> None:
 
 
 def kill_marked(containers: Container[str]) -> list[int]:
-    """SIGKILL every process of this machine that belongs to one of these containers; which they were."""
+    """SIGKILL every process of this machine that belongs to one of these containers; return their pids."""
     killed = []
-    for pid in _everyone():
+    for pid in _all_pids():
         if pid == os.getpid() or container(pid) not in containers:
             continue
         one = held(pid, _parent(pid))
-        if one is not None and container(pid) in containers:  # again, now that the number cannot change hands
+        if one is not None and container(pid) in containers:  # check again: the pid cannot be reused now
             one.send(signal.SIGKILL)
             killed.append(pid)
         if one is not None:
@@ -175,7 +166,7 @@ def kill_marked(containers: Container[str]) -> list[int]:
 
 
 def _descendants(pid: int) -> list[tuple[int, int]]:
-    """Everything below it, as (parent, child)."""
+    """All descendants, as pairs (parent, child)."""
     found: list[tuple[int, int]] = []
     level = [pid]
     while level:
@@ -186,7 +177,7 @@ def _descendants(pid: int) -> list[tuple[int, int]]:
 
 
 def held(pid: int, parent: int) -> Process | None:
-    """A hold on a process that is no child of ours; None if it has gone, or the number is another's by now."""
+    """Open a process that is not our child; None if it has ended, or if another process has reused its pid."""
     try:
         one = Process(pid)
     except OSError:
@@ -198,7 +189,7 @@ def held(pid: int, parent: int) -> Process | None:
 
 
 def _children(pid: int) -> list[int]:
-    """Its children, those of all its threads."""
+    """The children of all threads of a process."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -212,10 +203,10 @@ def _parent(pid: int) -> int:
 
 
 def _running(pid: int) -> bool:
-    """Whether a process can still do something.
+    """Whether any thread of a process can still run.
 
-    One that was killed cannot, although it is there until it is reaped: PID 1 of a container even waits for its
-    namespace to be empty before it is a zombie. One whose main thread alone has ended can.
+    A killed process cannot, although it exists until it is reaped: PID 1 of a container becomes a zombie only when its
+    namespace is empty. A process of which only the main thread has ended can still run.
     """
     fields = _stat(pid)
     if len(fields) <= _THREADS:
@@ -225,9 +216,9 @@ def _running(pid: int) -> bool:
 
 
 def activity(pid: int) -> tuple[str, float]:
-    """What its main thread does, by one letter (R, S, D, T, t, Z, X), and the CPU seconds that the process has used.
+    """The state of the main thread as one letter (R, S, D, T, t, Z, X), and the CPU seconds that the process has used.
 
-    The letter is empty if the process has gone, or where there is no /proc.
+    The letter is empty if the process does not exist, or on a system without /proc.
     """
     fields = _stat(pid)
     if len(fields) <= _STIME:
@@ -236,11 +227,11 @@ def activity(pid: int) -> tuple[str, float]:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """The fields of /proc/PID/stat after the name of the command, in which there may be anything."""
+    """The fields of /proc/PID/stat after the command's name, which may contain any character."""
     return read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
 
 
-def _everyone() -> list[int]:
+def _all_pids() -> list[int]:
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
@@ -252,7 +243,7 @@ def _numbers(path: str) -> list[int]:
 
 
 def read(path: str) -> bytes:
-    """A small file of /proc; empty if it is gone, or not for us."""
+    """The content of a file in /proc; empty if it does not exist or may not be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

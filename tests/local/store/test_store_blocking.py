@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line's door to the engine: blocking, quick to open, clear when nobody is in."""
+"""The blocking client of an engine: its verbs, its quick import, and its errors if no engine answers."""
 
 import asyncio
 import subprocess
@@ -22,7 +22,7 @@ A = (SPACE, "a")
 
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[tuple[Path, LocalCluster]]:
-    """An engine that listens."""
+    """A listening engine."""
     cluster, path, held = LocalCluster(store()), tmp_path / "engine.sock", asyncio.Event()
 
     async def hold(_: dict[str, Any]) -> str:
@@ -37,70 +37,70 @@ async def engine(tmp_path: Path) -> AsyncIterator[tuple[Path, LocalCluster]]:
         yield path, cluster
 
 
-async def through(path: Path, work: Callable[[BlockingClient], Any], timeout: float = 5) -> Any:
-    """Do it in a thread: the engine has this one."""
+async def call_in_thread(path: Path, work: Callable[[BlockingClient], Any], timeout: float = 5) -> Any:
+    """Call the function in a thread, since the engine uses this one."""
 
-    def opened() -> Any:
-        with BlockingClient(path, timeout=timeout) as portal:
-            return work(portal)
+    def call() -> Any:
+        with BlockingClient(path, timeout=timeout) as client:
+            return work(client)
 
-    return await asyncio.to_thread(opened)
+    return await asyncio.to_thread(call)
 
 
 async def test_the_verbs_of_the_store(engine: tuple[Path, LocalCluster]) -> None:
-    def work(portal: BlockingClient) -> None:
-        made = portal.create("pods", pod("a", node="n"))
-        assert portal.get("pods", A) == made
-        stated = portal.patch("pods", A, {"status": {"phase": "Running"}}, status=True)
+    def work(client: BlockingClient) -> None:
+        made = client.create("pods", pod("a", node="n"))
+        assert client.get("pods", A) == made
+        stated = client.patch("pods", A, {"status": {"phase": "Running"}}, status=True)
         assert stated["status"] == {"phase": "Running"}
-        assert portal.list("pods", namespace=SPACE, fields="status.phase=Running") == ([stated], "3")
-        assert portal.list("pods", labels="x")[0] == []
-        left = portal.delete("pods", A, uid=made["metadata"]["uid"], grace=7)
+        assert client.list("pods", namespace=SPACE, fields="status.phase=Running") == ([stated], "3")
+        assert client.list("pods", labels="x")[0] == []
+        left = client.delete("pods", A, uid=made["metadata"]["uid"], grace=7)
         assert left is not None
         assert left["metadata"]["deletionGracePeriodSeconds"] == 7
-        assert portal.delete("pods", A, grace=0, propagation="Background") is None
-        assert portal.call("release", {}) == "released"
+        assert client.delete("pods", A, grace=0, propagation="Background") is None
+        assert client.call("release", {}) == "released"
 
-    await through(engine[0], work)
+    await call_in_thread(engine[0], work)
 
 
 async def test_what_is_not_said_takes_its_default(engine: tuple[Path, LocalCluster]) -> None:
     await engine[1].create(PODS, pod("a", node="n"))
-    left = await through(engine[0], lambda portal: portal.delete("pods", A, uid=None, grace=None))
+    left = await call_in_thread(engine[0], lambda client: client.delete("pods", A, uid=None, grace=None))
     assert left["metadata"]["deletionGracePeriodSeconds"] == 30
 
 
-async def test_an_error_is_raised_as_the_engine_has_it_and_the_portal_goes_on(
+async def test_an_error_is_raised_as_in_the_engine_and_the_client_goes_on(
     engine: tuple[Path, LocalCluster],
 ) -> None:
-    def work(portal: BlockingClient) -> None:
+    def work(client: BlockingClient) -> None:
         with pytest.raises(NotFoundError, match='secrets "a"'):
-            portal.get("secrets", A)
-        portal.create("secrets", body("a"))
+            client.get("secrets", A)
+        client.create("secrets", body("a"))
         with pytest.raises(ConflictError, match="has been modified"):
-            portal.patch("secrets", A, {"data": {"x": "y"}}, version="1")
+            client.patch("secrets", A, {"data": {"x": "y"}}, version="1")
         with pytest.raises(NotFoundError, match="did you mean `secrets`"):
-            portal.list("secret")
+            client.list("secret")
 
-    await through(engine[0], work)
+    await call_in_thread(engine[0], work)
 
 
 async def test_a_watch_is_an_iterator_and_other_calls_go_on_beside_it(engine: tuple[Path, LocalCluster]) -> None:
     await engine[1].create(SECRETS, body("a"))
 
-    def work(portal: BlockingClient) -> list[tuple[str, str]]:
+    def work(client: BlockingClient) -> list[tuple[str, str]]:
         seen = []
-        for what, version, item in portal.watch("secrets", namespace=SPACE):
+        for what, version, item in client.watch("secrets", namespace=SPACE):
             seen.append((what, item["metadata"]["name"]))
             assert version == item["metadata"]["resourceVersion"]
             if len(seen) == 1:
-                portal.patch("secrets", A, {"data": {"x": "y"}})
-                portal.delete("secrets", A)
+                client.patch("secrets", A, {"data": {"x": "y"}})
+                client.delete("secrets", A)
             if what == "DELETED":
                 break
         return seen
 
-    seen = await through(engine[0], work)
+    seen = await call_in_thread(engine[0], work)
     assert seen == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
 
 
@@ -109,35 +109,35 @@ async def test_bookmarks_are_not_news(engine: tuple[Path, LocalCluster]) -> None
     for number in range(600):
         await engine[1].patch(SECRETS, key("a"), {"data": {"n": str(number)}})
     await engine[1].create(SECRETS, body("b", labels={"x": "y"}))
-    first = await through(engine[0], lambda portal: next(portal.watch("secrets", since="2", labels="x")))
+    first = await call_in_thread(engine[0], lambda client: next(client.watch("secrets", since="2", labels="x")))
     assert (first[0], first[2]["metadata"]["name"]) == ("ADDED", "b")
 
 
 async def test_a_watch_with_nothing_to_tell_can_be_limited(engine: tuple[Path, LocalCluster]) -> None:
     with pytest.raises(UnavailableError, match="does not answer"):
-        await through(engine[0], lambda portal: next(portal.watch("secrets", timeout=0.02)))
+        await call_in_thread(engine[0], lambda client: next(client.watch("secrets", timeout=0.02)))
 
 
 async def test_an_engine_that_does_not_answer_in_time_is_not_waited_for(engine: tuple[Path, LocalCluster]) -> None:
     with pytest.raises(UnavailableError, match="does not answer"):
-        await through(engine[0], lambda portal: portal.call("hold", {}), timeout=0.02)
+        await call_in_thread(engine[0], lambda client: client.call("hold", {}), timeout=0.02)
 
 
 async def test_a_late_answer_is_not_taken_for_the_next(engine: tuple[Path, LocalCluster]) -> None:
-    def work(portal: BlockingClient) -> Any:
+    def work(client: BlockingClient) -> Any:
         with pytest.raises(UnavailableError):
-            portal.call("hold", {})
-        return [portal.call("release", {}), portal.create("secrets", body("a"))["metadata"]["name"]]
+            client.call("hold", {})
+        return [client.call("release", {}), client.create("secrets", body("a"))["metadata"]["name"]]
 
-    assert await through(engine[0], work, timeout=2) == ["released", "a"]
+    assert await call_in_thread(engine[0], work, timeout=2) == ["released", "a"]
 
 
 async def test_an_engine_that_ends_is_noticed(tmp_path: Path) -> None:
     async with serve(tmp_path / "engine.sock", LocalCluster(store())):
-        portal = await asyncio.to_thread(BlockingClient, tmp_path / "engine.sock")
-        assert (await asyncio.to_thread(portal.list, "secrets"))[0] == []
-    with portal, pytest.raises(UnavailableError, match="is gone"):
-        await asyncio.to_thread(portal.list, "secrets")
+        client = await asyncio.to_thread(BlockingClient, tmp_path / "engine.sock")
+        assert (await asyncio.to_thread(client.list, "secrets"))[0] == []
+    with client, pytest.raises(UnavailableError, match="is gone"):
+        await asyncio.to_thread(client.list, "secrets")
 
 
 async def test_an_engine_of_another_version_is_told_apart(
@@ -145,7 +145,7 @@ async def test_an_engine_of_another_version_is_told_apart(
 ) -> None:
     monkeypatch.setattr("trainwright.local.sockets.blocking.ENGINE_PROTOCOL", 9)
     with pytest.raises(EngineError, match=r"this process is of version .+ \(protocol 9\), the engine of version"):
-        await through(engine[0], lambda portal: portal.list("secrets"))
+        await call_in_thread(engine[0], lambda client: client.list("secrets"))
 
 
 def test_nobody_in_is_said_with_the_path(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def ghost(stage: Stage, name: str, owners: list[Body]) -> None:
         "labels": {KIND: "genericjob", JOB_UID: "gone"},
         "ownerReferences": owners,
     }
-    stage.controller._view.children["v1", "Pod"].learn(PODS.decode({"metadata": meta}))
+    stage.controller._cache.children["v1", "Pod"].add_written(PODS.decode({"metadata": meta}))
 
 
 OWNER: Body = {"apiVersion": JOB.api_version, "kind": JOB.kind, "name": "gone", "uid": "gone", "controller": True}
@@ -60,7 +60,7 @@ async def test_a_job_that_only_the_cache_has_lost_keeps_its_children() -> None:
     stage = Stage(lambda _: FOR_EVER, sweep=100.0)
     async with stage.running():
         await with_pods(stage)
-        stage.controller._view.jobs["genericjob"]._items.clear()
+        stage.controller._cache.jobs["genericjob"]._items.clear()
         await asyncio.sleep(1000)
 
     assert set(stage.pods()) == {"train-worker-0"}

@@ -27,7 +27,7 @@ def there(telemetry: Telemetry) -> dict[str, int]:
 
 def facts(telemetry: Telemetry) -> tuple[dict[str, int], dict[str, int], int]:
     """Restarts by cause, ends by result, and how many have come to run."""
-    starts = telemetry.starts.get("genericjob")
+    starts = telemetry.time_to_running.get("genericjob")
     return (
         {cause: times for (_, cause), times in telemetry.restarts.items()},
         {result: times for (_, result), times in telemetry.outcomes.items()},
@@ -104,7 +104,7 @@ async def test_only_the_first_start_of_a_job_is_timed() -> None:
         assert stage.phase() == "Running"
 
     assert facts(stage.controller.telemetry)[2] == 1
-    assert stage.controller.telemetry.starts["genericjob"].sum == pytest.approx(7, abs=1)
+    assert stage.controller.telemetry.time_to_running["genericjob"].sum == pytest.approx(7, abs=1)
 
 
 async def test_a_job_that_is_gone_leaves_nothing() -> None:
@@ -115,7 +115,7 @@ async def test_a_job_that_is_gone_leaves_nothing() -> None:
         stage.store.delete(JOB, key())
         stage.submit("long", replicas=1)
         await stage.finished("long")
-        await stage.until(lambda: len(stage.controller._census) == 1)
+        await stage.until(lambda: len(stage.controller._job_metrics) == 1)
 
     assert there(stage.controller.telemetry) == {"Succeeded": 1}
 

@@ -12,7 +12,7 @@ from trainwright.runtime.ports import ListPage, jobs_of
 from trainwright.testing.factories import NOW
 
 
-def holdings(*statuses: Any) -> HostPortIndex:
+def port_index(*statuses: Any) -> HostPortIndex:
     cache = Cache(jobs_of(PADDLEJOB))
     bodies = [
         {
@@ -27,7 +27,7 @@ def holdings(*statuses: Any) -> HostPortIndex:
 
 def test_others_are_those_that_are_stored_of_jobs_that_live() -> None:
     over = {"result": "Succeeded"}
-    known = holdings(
+    known = port_index(
         {"trainwright": {"ports": {"x": 35000, "y": 35020}}},
         {"trainwright": {"ports": {"x": 36000}}},
         {"trainwright": {"ports": {"x": 37000}, "outcome": over}},
@@ -43,7 +43,7 @@ def test_others_are_those_that_are_stored_of_jobs_that_live() -> None:
 
 
 def test_what_was_just_decided_counts_until_the_job_has_ended_or_gone() -> None:
-    known = holdings()
+    known = port_index()
     known.note("a", Ledger(ports={"x": 35000}))
     known.note("b", Ledger(ports={"x": 35020}))
     known.note("c", Ledger())

@@ -135,7 +135,8 @@ async def test_a_server_that_is_away_holds_up_nothing_and_is_told_of_once(caplog
             await stage.until(lambda: shelf.held == {NP: "2"}, 60)
 
     said = (
-        "the elastic server cannot be told of the size, and is asked again: no answer from http://etcd:2379: it is away"
+        "the new size cannot be written to the elastic server, and the operator retries: "
+        "no answer from http://etcd:2379: it is away"
     )
     assert stage.told("FailedSync") == [(said, 1)]
     waits = [later - earlier for earlier, later in pairwise(asked)]
