@@ -74,9 +74,7 @@ def _head(runs: int, shape: Shape) -> None:
         end=" ",
     )
     print(f"aiohttp {aiohttp.__version__}, msgspec {msgspec.__version__}, Kubernetes {version()}, {platform.release()}")
-    print(
-        f"{os.cpu_count()} processors in total, load {os.getloadavg()[0]:.2f}; {runs} runs of each in turn", end=""
-    )
+    print(f"{os.cpu_count()} processors in total, load {os.getloadavg()[0]:.2f}; {runs} runs of each in turn", end="")
     print(f"; {shape.resource.kind}{f'; peer is {peer.NAME} {peer.version()}' if 'peer' in _who(shape) else ''}\n")
 
 
@@ -175,9 +173,7 @@ def _row(sizes: Sizes, what: str, found: list[Result]) -> None:
 
 def _present(plane: ControlPlane, shape: Shape, numbers: tuple[int, ...], new: int) -> None:
     """Measure new jobs of four pods while more and more other jobs exist: half of them ended, half running."""
-    print(
-        "| existing jobs | at rest | new jobs | CPU per new job | jobs/s | submit → all pods p99 | RSS | others |"
-    )
+    print("| existing jobs | at rest | new jobs | CPU per new job | jobs/s | submit → all pods p99 | RSS | others |")
     print("|---|---|---|---|---|---|---|---|")
     with _running(plane, shape, "ours") as place:
         there, operator = 0, place.operator
