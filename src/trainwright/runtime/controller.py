@@ -85,8 +85,8 @@ class Controller:
                 await informer.synced.wait()
             self._tasks += [group.create_task(self._work()) for _ in range(self._settings.workers)]
             self._tasks.append(group.create_task(self._recorder.run()))
-            if self._settings.sweep:
-                self._tasks.append(group.create_task(self._orphan_collector.run(self._settings.sweep)))
+            if self._settings.orphan_period:
+                self._tasks.append(group.create_task(self._orphan_collector.run(self._settings.orphan_period)))
             self.synced = True
             _LOG.info(LogMessage("all resources are listed", **self._cache.sizes()))
 
