@@ -110,12 +110,6 @@ def spares_of(view: Snapshot, role: Role) -> list[Pod]:
     return [pod for pod in pods if pod.metadata.deletion_timestamp is None]
 
 
-def has_usable_node(view: Snapshot, pod: Pod) -> bool:
-    """Return whether the pod is on a healthy node and has not ended."""
-    ended = pod.status.phase in ("Succeeded", "Failed")
-    return bool(pod.spec.node_name) and not ended and pod.spec.node_name not in view.unhealthy_nodes
-
-
 def kept_spares(view: Snapshot) -> frozenset[str]:
     """Return the UIDs of the spares that stay."""
     return frozenset(pod.metadata.uid for role in _searching_roles(view) for pod in spares_of(view, role))
@@ -279,7 +273,8 @@ def _grown(view: Snapshot, role: Role, entry: RoleLedger) -> RoleLedger:
     waiting = spares_of(view, role) if ceiling is not None else []
     if ceiling is None or not waiting:
         return entry
-    placed = sum(has_usable_node(view, pod) for pod in waiting)
+    healthy = [pod for pod in waiting if pod.spec.node_name and pod.spec.node_name not in view.unhealthy_nodes]
+    placed = sum(pod.status.phase not in ("Succeeded", "Failed") for pod in healthy)
     over = view.now >= _search_ends_at(view, waiting)
     if placed and all_up(view) and (over or placed == missing_replicas(role)):
         size = role.replicas + placed

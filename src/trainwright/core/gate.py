@@ -56,11 +56,6 @@ def blocks_creation(job: Job, observed: Observed) -> bool:
     )
 
 
-def is_open(job: Job, observed: Observed) -> bool:
-    """Return whether the gate of the current attempt exists."""
-    return job.has_gate and any(is_current(job, extra) for extra in observed.extras)
-
-
 def address_hashes(job: Job, roles: tuple[RoleState, ...]) -> str:
     """Return the hashes of all pod addresses, to store on the gate; empty if addresses may change."""
     if not any(_fixes_addresses(role) for role in job.roles):

@@ -32,11 +32,6 @@ def repelled_by_taints(node: Node, spec: Body, known: Container[str]) -> bool:
     return any(not _tolerated(one, spec.get("tolerations") or ()) for one in hard)
 
 
-def taint_keys(nodes: Iterable[Node | None]) -> frozenset[str]:
-    """Return the taint keys of these nodes."""
-    return frozenset(one.key for node in nodes if node is not None for one in node.spec.taints or ())
-
-
 def _tolerated(taint: Taint, given: Iterable[Mapping[str, Any]]) -> bool:
     """Compare key and effect only. Ignoring values may allow too many nodes, but never keeps pods on a failed node."""
     return any(
@@ -237,7 +232,7 @@ def another_node_fits(role: Role, known: Mapping[str, Node], barred: Collection[
     """
     asked = requested_devices(role, site)
     spec: Body = role.template.get("spec") or {}
-    borne = taint_keys(known.get(name) for name in barred) | asked.keys()
+    borne = {one.key for name in barred if name in known for one in known[name].spec.taints or ()} | asked.keys()
     return any(
         name not in barred
         and _can_take(node, spec.get("nodeSelector") or {}, asked)

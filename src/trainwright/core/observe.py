@@ -146,7 +146,8 @@ def observe(job: Job, observed: Observed, site: Site, now: Time) -> Snapshot:
             patches.append(patch)
     stored = job.ledger
     entries = {entry.name: entry for entry in stored.roles}
-    unhealthy, gate_is_open = nodes.unhealthy_nodes(job, observed, site, now), gate.is_open(job, observed)
+    unhealthy = nodes.unhealthy_nodes(job, observed, site, now)
+    gate_is_open = job.has_gate and any(gate.is_current(job, extra) for extra in observed.extras)
     observer = _RoleObserver(site, now, unhealthy, stale, gate_is_open, stored.outcome is None)
     roles = tuple([observer.observe_role(role, slots[role.name], entries) for role in job.roles])
     if gate_is_open:
