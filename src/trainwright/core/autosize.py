@@ -182,7 +182,7 @@ def _fitted_entry(view: Snapshot, role: Role, group: RoleState, entry: RoleLedge
         return replace(entry, ceiling=replace(ceiling, most=-1, why=""))
     homeless = _unplaced_reasons(view, role, group)
     if homeless and role.replicas > role.elastic.least:
-        return _shrunk(view, role, entry, homeless)
+        return _shrunk(view, role, role.elastic.least, entry, homeless)
     return entry if is_size_fixed(view, role, group) else _grown(view, role, entry)
 
 
@@ -251,20 +251,14 @@ def _unschedulable(pod: Pod) -> ObjectCondition | None:
     return next((one for one in pod.status.conditions or () if (one.type, one.status, one.reason) == told), None)
 
 
-def _shrunk(view: Snapshot, role: Role, entry: RoleLedger, homeless: list[str]) -> RoleLedger:
-    least = role.elastic.least if role.elastic is not None else 0
+def _shrunk(view: Snapshot, role: Role, least: int, entry: RoleLedger, homeless: list[str]) -> RoleLedger:
     before = entry.ceiling
     hasty = (
         before is not None and before.grew and view.now < after(before.at, STABLE_COOLDOWNS * view.site.sizing.cooldown)
     )
     why = f"{len(homeless)} of {role.replicas} pods found no place for {view.site.sizing.patience:g} s: {homeless[0]}"
-    ceiling = SizeCap(
-        view.now,
-        max(least, role.replicas - len(homeless)),
-        brief(why),
-        tries=before.tries + 1 if before is not None and hasty else 0,
-    )
-    return replace(entry, ceiling=ceiling)
+    most, tries = max(least, role.replicas - len(homeless)), before.tries + 1 if before is not None and hasty else 0
+    return replace(entry, ceiling=SizeCap(view.now, most, brief(why), tries=tries))
 
 
 def _grown(view: Snapshot, role: Role, entry: RoleLedger) -> RoleLedger:

@@ -215,9 +215,11 @@ def _create_error_times(view: Snapshot) -> list[Time]:
     times: list[Time | None] = []
     for role, group, entry in zip(view.job.roles, view.roles, view.ledger.roles, strict=True):
         most = create_error_timeout(role, view.site)
-        for seen in group.replicas if not group.all_running else ():
-            if classify.is_stuck(role, seen):
-                times += classify.stuck_wakes(entry, seen, view.site.creating, view.now)
-            elif seen.state is State.STARTING and seen.cause is not None and seen.pod is not None:
-                times.append(given_up_at(seen.pod, most))
+        timed = role.recreates_pods or most is not None
+        for seen in group.replicas if timed and not group.all_running else ():
+            if seen.state is State.STARTING and seen.cause is not None and seen.pod is not None:
+                if role.recreates_pods:
+                    times += classify.stuck_wakes(entry, seen, view.site.creating, view.now)
+                else:
+                    times.append(given_up_at(seen.pod, most))
     return [time for time in times if time is not None]
