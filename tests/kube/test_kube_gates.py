@@ -22,7 +22,7 @@ async def test_a_burst_goes_at_once_and_then_as_many_as_were_asked_for() -> None
     began = loop.time()
     times = []
     for _ in range(8):
-        await limit.wait(True)
+        await limit.wait()
         times.append(round(loop.time() - began, 3))
 
     assert times == [0, 0, 0, 0.1, 0.2, 0.3, 0.4, 0.5]
@@ -31,7 +31,7 @@ async def test_a_burst_goes_at_once_and_then_as_many_as_were_asked_for() -> None
 @pytest.mark.looptime
 async def test_waiting_requests_share_the_rate() -> None:
     limit, loop = RateLimit(rate=10, burst=1), asyncio.get_running_loop()
-    await asyncio.gather(*(limit.wait(False) for _ in range(11)))
+    await asyncio.gather(*(limit.wait() for _ in range(11)))
 
     assert loop.time() == pytest.approx(1.0)
 
@@ -42,16 +42,16 @@ async def test_without_a_lease_that_lasts_only_reads_pass() -> None:
     elector = Elector(LocalCluster(Store(WallClock())), WallClock(), terms)
     fence = WriteFence(elector, timeout=5)
     with pytest.raises(UnavailableError, match="nothing is written"):
-        await fence.wait(True)
-    await fence.wait(False)
+        await fence.wait(is_write=True)
+    await fence.wait(is_write=False)
 
     leading = asyncio.create_task(elector.lead(asyncio.Event().wait))  # type: ignore[arg-type]
     await asyncio.sleep(1)
-    await fence.wait(True)
+    await fence.wait(is_write=True)
     leading.cancel()
     await asyncio.gather(leading, return_exceptions=True)
     with pytest.raises(UnavailableError):
-        await fence.wait(True)
+        await fence.wait(is_write=True)
 
 
 def test_addresses() -> None:
@@ -64,8 +64,8 @@ def test_addresses() -> None:
 
 async def test_a_fence_that_is_closed_lets_reads_pass() -> None:
     fence = WriteFence(None, timeout=5)
-    await fence.wait(True)
+    await fence.wait(is_write=True)
     fence.close()
-    await fence.wait(False)
+    await fence.wait(is_write=False)
     with pytest.raises(UnavailableError, match="about to end"):
-        await fence.wait(True)
+        await fence.wait(is_write=True)

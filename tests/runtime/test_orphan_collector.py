@@ -40,7 +40,7 @@ async def with_pods(stage: Stage) -> Body:
 
 
 async def test_a_child_whose_job_is_gone_is_removed_and_no_other() -> None:
-    stage = Stage(lambda _: FOR_EVER, sweep=100.0)
+    stage = Stage(lambda _: FOR_EVER, orphan_period=100.0)
     async with stage.running():
         await with_pods(stage)
         ghost(stage, "gone-1", [OWNER])
@@ -57,7 +57,7 @@ async def test_a_child_whose_job_is_gone_is_removed_and_no_other() -> None:
 
 
 async def test_a_job_that_only_the_cache_has_lost_keeps_its_children() -> None:
-    stage = Stage(lambda _: FOR_EVER, sweep=100.0)
+    stage = Stage(lambda _: FOR_EVER, orphan_period=100.0)
     async with stage.running():
         await with_pods(stage)
         stage.controller._cache.jobs["genericjob"]._items.clear()
@@ -68,7 +68,7 @@ async def test_a_job_that_only_the_cache_has_lost_keeps_its_children() -> None:
 
 
 async def test_a_server_that_is_away_does_not_end_the_search() -> None:
-    stage = Stage(lambda _: FOR_EVER, sweep=100.0)
+    stage = Stage(lambda _: FOR_EVER, orphan_period=100.0)
 
     async def away(call: Call) -> None:
         if call.verb == "list" and call.at < 700:
@@ -99,7 +99,7 @@ async def test_an_operator_that_comes_back_finds_its_pods_and_writes_nothing() -
 
 
 async def test_one_that_may_not_be_removed_does_not_keep_the_others() -> None:
-    stage = Stage(lambda _: FOR_EVER, sweep=100.0)
+    stage = Stage(lambda _: FOR_EVER, orphan_period=100.0)
 
     async def guarded(call: Call) -> None:
         if str(call) == "delete pods gone-1":

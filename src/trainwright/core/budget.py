@@ -154,8 +154,8 @@ def most_restarted(view: Snapshot) -> EndedReplica | None:
 
 def restarts_used(view: Snapshot) -> int:
     """Return how many restarts of all roles count against the job's budget."""
-    entries = {entry.name: entry for entry in view.ledger.roles}
-    made = sum(attempts.budget_used(entries[role.name], role.uncounted) for role in view.job.roles)
+    pairs = zip(view.job.roles, view.ledger.roles, strict=True)
+    made = sum(attempts.budget_used(entry, role.uncounted) for role, entry in pairs)
     if not view.job.lifecycle.counts_in_place:
         return made
     return made + sum(in_place_restarts(role.replicas) for role in view.roles)

@@ -17,7 +17,6 @@ from datetime import timedelta
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from trainwright.core import gate
 from trainwright.core.nodes import NodeHealth
 from trainwright.model.cause import Cause, CauseKind, brief, implied_signal
 from trainwright.model.child import ContainerState, ContainerStatus, Pod, Terminated
@@ -94,24 +93,13 @@ def classify_pod(pod: Pod, role: Role, health: NodeHealth | None, site: Site, no
 
 def _classify_ended(pod: Pod, role: Role) -> Conclusion:
     if pod.status.phase == "Succeeded":
-        ends = [
-            end
-            for container, end in _terminated(pod)
-            if not role.main_containers or container.name in role.main_containers
-        ]
-        return _STOPPING if _ended_by_deletion(pod, ends, failed=False) else _SUCCEEDED
+        return _STOPPING if _ended_by_deletion(pod, _main_ends(pod, role), failed=False) else _SUCCEEDED
     if _ended_by_deletion(pod, [end for _, end in _terminated(pod) if end.exit_code], failed=True):
         return _STOPPING
-    cause = _cause(pod, role)
-    # The main containers had already succeeded before another container failed.
-    return _SUCCEEDED if cause.why is CauseKind.EXIT and _mains_succeeded(pod, role) else (State.FAILED, cause)
-
-
-def _mains_succeeded(pod: Pod, role: Role) -> bool:
-    ends = {
-        container.name: end.exit_code for container, end in _terminated(pod) if container.name in role.main_containers
-    }
-    return bool(ends) and len(ends) == len(role.main_containers) and not any(ends.values())
+    cause, codes = _cause(pod, role), [end.exit_code for end in _main_ends(pod, role)]
+    # The main containers may have succeeded before another container failed.
+    succeeded = cause.why is CauseKind.EXIT and role.main_containers and not any(codes)
+    return _SUCCEEDED if succeeded and len(codes) == len(role.main_containers) else (State.FAILED, cause)
 
 
 def _ended_by_deletion(pod: Pod, ends: list[Terminated], *, failed: bool) -> bool:
@@ -141,13 +129,8 @@ def _cause(pod: Pod, role: Role) -> Cause:
     for condition in status.conditions or ():
         if condition.type == "DisruptionTarget" and condition.status == "True":
             return Cause(CauseKind.DISRUPTED, reason=condition.reason, message=brief(condition.message), node=node)
-    why = (
-        CauseKind.DISRUPTED
-        if status.reason in DISRUPTIONS
-        else CauseKind.EVICTED
-        if status.reason == "Evicted"
-        else CauseKind.REJECTED
-    )
+    blamed = CauseKind.EVICTED if status.reason == "Evicted" else CauseKind.REJECTED
+    why = CauseKind.DISRUPTED if status.reason in DISRUPTIONS else blamed
     cause = Cause(why, reason=status.reason, message=brief(status.message), node=node)
     return cause if why is not CauseKind.REJECTED else _first_failed_exit(pod, role) or cause
 
@@ -178,13 +161,11 @@ def awaits_restart(pod: Pod) -> bool:
         if state.terminated is not None and policy != "Never":
             if state.terminated.exit_code or container.name in again:
                 return True
-        elif state.waiting is not None and (container.restart_count or _ended_before(container)):
-            return True
+        elif state.waiting is not None:
+            before = container.last_state or ContainerState()
+            if container.restart_count or before.terminated is not None:
+                return True
     return False
-
-
-def _ended_before(container: ContainerStatus) -> bool:
-    return container.last_state is not None and container.last_state.terminated is not None
 
 
 def last_in_place_end(pod: Pod) -> Cause | None:
@@ -227,21 +208,20 @@ def _terminated(pod: Pod) -> list[tuple[ContainerStatus, Terminated]]:
     ]
 
 
+def _main_ends(pod: Pod, role: Role) -> list[Terminated]:
+    """Return the ends of the main containers; of all containers if the role names none."""
+    mains = role.main_containers
+    return [end for container, end in _terminated(pod) if not mains or container.name in mains]
+
+
 def _mains_ended(pod: Pod, role: Role) -> Conclusion | None:
     """Return the result of the main containers once all have ended; sidecars may still run.
 
     An end after which the kubelet restarts the container does not count.
     """
-    mains = [c for c in pod.status.container_statuses or () if c.name in role.main_containers]
     again = pod.spec.restart_policy
-    ends = [
-        c.state.terminated
-        for c in mains
-        if c.state is not None
-        and c.state.terminated is not None
-        and (again == "Never" or (again == "OnFailure" and not c.state.terminated.exit_code))
-    ]
-    if not mains or len(ends) < len(role.main_containers):
+    ends = [end for end in _main_ends(pod, role) if again == "Never" or (again == "OnFailure" and not end.exit_code)]
+    if len(ends) < len(role.main_containers):
         return None
     if any(end.exit_code for end in ends):
         return State.FAILED, _cause(pod, role)
@@ -262,7 +242,8 @@ def _create_error(pod: Pod, role: Role) -> Cause | None:
     for group in (status.init_container_statuses, status.container_statuses):
         for container in group or ():
             waiting = container.state.waiting if container.state is not None else None
-            if waiting is not None and waiting.reason in CREATE_ERRORS and not gate.is_waiting_for_gate(role, waiting):
+            # A container that waits only for its gate has no creation error.
+            if waiting is not None and waiting.reason in CREATE_ERRORS and role.gate not in waiting.missing:
                 message = brief(waiting.message)
                 return Cause(CauseKind.CREATE_ERROR, reason=waiting.reason, message=message, container=container.name)
     return None

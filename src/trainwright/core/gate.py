@@ -11,7 +11,7 @@ from hashlib import blake2b
 from msgspec.structs import replace
 
 from trainwright.model.cause import Cause, CauseKind
-from trainwright.model.child import Extra, Observed, Waiting
+from trainwright.model.child import Extra, Observed
 from trainwright.model.job import Job, Role
 from trainwright.model.ledger import RoleLedger
 from trainwright.model.meta import ADDRESS_HASHES, WORLD
@@ -54,11 +54,6 @@ def blocks_creation(job: Job, observed: Observed) -> bool:
         _is_gate(job, extra) and (extra.metadata.deletion_timestamp is not None or not is_current(job, extra))
         for extra in observed.extras
     )
-
-
-def is_open(job: Job, observed: Observed) -> bool:
-    """Return whether the gate of the current attempt exists."""
-    return job.has_gate and any(is_current(job, extra) for extra in observed.extras)
 
 
 def address_hashes(job: Job, roles: tuple[RoleState, ...]) -> str:
@@ -115,11 +110,6 @@ def reached_at_gate(role: Role, entry: RoleLedger) -> RoleLedger:
     if not (role.gate and role.restart.answers_removal) or entry.reached >= known:
         return entry
     return replace(entry, reached=known)
-
-
-def is_waiting_for_gate(role: Role, waiting: Waiting) -> bool:
-    """Return whether the container waits only for the gate, so that this is no creation error."""
-    return bool(role.gate) and role.gate in waiting.missing
 
 
 def _is_gate(job: Job, extra: Extra) -> bool:

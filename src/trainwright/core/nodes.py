@@ -32,11 +32,6 @@ def repelled_by_taints(node: Node, spec: Body, known: Container[str]) -> bool:
     return any(not _tolerated(one, spec.get("tolerations") or ()) for one in hard)
 
 
-def taint_keys(nodes: Iterable[Node | None]) -> frozenset[str]:
-    """Return the taint keys of these nodes."""
-    return frozenset(one.key for node in nodes if node is not None for one in node.spec.taints or ())
-
-
 def _tolerated(taint: Taint, given: Iterable[Mapping[str, Any]]) -> bool:
     """Compare key and effect only. Ignoring values may allow too many nodes, but never keeps pods on a failed node."""
     return any(
@@ -83,9 +78,7 @@ def held_devices(job: Job, observed: Observed, site: Site) -> Mapping[str, HeldD
         wanted = asks.get(labels.get(ROLE, ""))
         if wanted is None or pod.status.phase in _ENDED or labels.get(JOB_UID) != job.uid:
             continue
-        here = found.get(pod.spec.node_name)
-        if here is None:
-            here = found[pod.spec.node_name] = HeldDevices({}, set())
+        here = found.setdefault(pod.spec.node_name, HeldDevices({}, set()))
         here.roles.add(labels[ROLE])
         for name, amount in wanted.items():
             here.amounts[name] = here.amounts.get(name, 0) + amount
@@ -186,10 +179,6 @@ def not_ready_since(node: Node) -> Time | None:
     return min((moment for moment in times if moment is not None), default=node.metadata.creation_timestamp)
 
 
-def _ready_message(node: Node) -> str:
-    return next((one.message for one in node.status.conditions or () if one.type == "Ready"), "")
-
-
 def _silent_nodes(silent: Mapping[str, Node], known: Mapping[str, Node], site: Site) -> dict[str, NodeHealth]:
     """Return when each of these nodes counts as lost.
 
@@ -206,7 +195,8 @@ def _silent_nodes(silent: Mapping[str, Node], known: Mapping[str, Node], site: S
         since = not_ready_since(node)
         grace = site.node_grace * (WIDE_OUTAGE_GRACE_FACTOR if braked and not _is_removed(node) else 1.0)
         lost_at = None if since is None else after(since, grace)
-        found[name] = NodeHealth(silent=True, lost_at=lost_at, not_ready_message=_ready_message(node))
+        message = next((one.message for one in node.status.conditions or () if one.type == "Ready"), "")
+        found[name] = NodeHealth(silent=True, lost_at=lost_at, not_ready_message=message)
     return found
 
 
@@ -242,7 +232,7 @@ def another_node_fits(role: Role, known: Mapping[str, Node], barred: Collection[
     """
     asked = requested_devices(role, site)
     spec: Body = role.template.get("spec") or {}
-    borne = taint_keys(known.get(name) for name in barred) | asked.keys()
+    borne = {one.key for name in barred if name in known for one in known[name].spec.taints or ()} | asked.keys()
     return any(
         name not in barred
         and _can_take(node, spec.get("nodeSelector") or {}, asked)

@@ -18,22 +18,18 @@ from trainwright.model.plan import Delete
 from trainwright.model.units import Time, after
 
 
-def pod_delete(view: Snapshot, pod: Pod, why: str) -> Delete | None:
-    """Return the delete that this pod needs now, if any."""
-    meta = pod.metadata
-    health = view.unhealthy_nodes.get(pod.spec.node_name)
-    lost = health is not None and health.is_lost(view.now)
-    if meta.deletion_timestamp is None:
-        return Delete("Pod", meta.name, meta.uid, why, force=lost)
-    if lost and view.now >= after(meta.deletion_timestamp, view.site.linger):
-        return Delete("Pod", meta.name, meta.uid, f"{why}; its node is lost and it has lingered", force=True)
-    return None
-
-
 def pod_deletes(view: Snapshot, doomed: Iterable[tuple[Pod, str]]) -> list[Delete]:
     """Return the deletes that these pods need now."""
-    found = (pod_delete(view, pod, why) for pod, why in doomed)
-    return [delete for delete in found if delete is not None]
+    found: list[Delete] = []
+    for pod, why in doomed:
+        meta, health = pod.metadata, view.unhealthy_nodes.get(pod.spec.node_name)
+        lost = health is not None and health.is_lost(view.now)
+        if meta.deletion_timestamp is None:
+            found.append(Delete("Pod", meta.name, meta.uid, why, force=lost))
+        elif lost and view.now >= after(meta.deletion_timestamp, view.site.linger):
+            text = f"{why}; its node is lost and it has lingered"
+            found.append(Delete("Pod", meta.name, meta.uid, text, force=True))
+    return found
 
 
 def service_delete(service: Service, why: str) -> Delete:

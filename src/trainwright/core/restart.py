@@ -90,7 +90,7 @@ def _restart_scope(
             if role.name == cause.role.name:
                 entry = _charged(attempts.decide_role_restart(entry, cause.counted_as, role.replicas), [cause])
             elif cause.role.restart.shared:
-                entry = attempts.count_shared_restart(entry, cause.counted_as)
+                entry = attempts.count_hidden_restarts(entry, cause.counted_as)
             going = [replica for replica in group.replicas if (role.name, replica.index) not in counted]
             entries[role.name] = keep_in_place_counts(view, entry, going)
             counted |= {(role.name, replica.index) for replica in going}

@@ -147,17 +147,12 @@ def _ended(view: Snapshot, role: Role, group: RoleState) -> Iterator[tuple[Repli
         if replica.state in _ENDED:
             if not replica.final and replica.cause is not None:
                 yield replica, replica.cause
-        elif role.recreates_pods and replica.cause is not None and _is_replacement_due(view, role, replica):
-            yield replica, replica.cause
+        elif replica.cause is not None and classify.is_stuck(role, replica):
+            entry = attempts.find_entry(view.ledger, role.name)
+            if classify.is_replacement_due(entry, replica, view.site.creating, view.now):
+                yield replica, replica.cause
         elif _was_removed(view, role, replica):
             yield replica, Cause(CauseKind.DELETED)
-
-
-def _is_replacement_due(view: Snapshot, role: Role, replica: ReplicaState) -> bool:
-    """Return whether a stuck pod must be replaced now."""
-    entry = attempts.find_entry(view.ledger, role.name)
-    due = classify.is_replacement_due(entry, replica, view.site.creating, view.now)
-    return due and classify.is_stuck(role, replica)
 
 
 def _was_removed(view: Snapshot, role: Role, replica: ReplicaState) -> bool:
@@ -176,15 +171,12 @@ def _remember(view: Snapshot, finals: list[EndedReplica]) -> Snapshot:
     """Store final replicas in the ledger and mark them in the snapshot."""
     if not finals:
         return view
-    done: dict[str, list[EndedReplica]] = {}
-    for final in finals:
-        done.setdefault(final.role.name, []).append(final)
-    entries = tuple(_with_finals(entry, done.get(entry.name, [])) for entry in view.ledger.roles)
-    ledger = replace(with_failures(view.ledger, view.job, finals, view.now), roles=entries)
-    roles = tuple(
-        _mark_final(group, {final.replica.index for final in done.get(group.name, [])}) for group in view.roles
+    entries = tuple(
+        _with_finals(entry, [final for final in finals if final.role.name == entry.name]) for entry in view.ledger.roles
     )
-    return replace(view.with_ledger(ledger), roles=roles)
+    ledger = replace(with_failures(view.ledger, view.job, finals, view.now), roles=entries)
+    done = {(final.role.name, final.replica.index) for final in finals}
+    return replace(view.with_ledger(ledger), roles=tuple(_mark_final(group, done) for group in view.roles))
 
 
 def _with_finals(entry: RoleLedger, finals: list[EndedReplica]) -> RoleLedger:
@@ -199,15 +191,9 @@ def _with_finals(entry: RoleLedger, finals: list[EndedReplica]) -> RoleLedger:
     )
 
 
-def _mark_final(group: RoleState, done: set[int]) -> RoleState:
-    if not done:
-        return group
-    return replace(
-        group,
-        replicas=tuple(
-            replace(replica, final=True) if replica.index in done else replica for replica in group.replicas
-        ),
-    )
+def _mark_final(group: RoleState, done: set[tuple[str, int]]) -> RoleState:
+    replicas = [replace(one, final=True) if (group.name, one.index) in done else one for one in group.replicas]
+    return replace(group, replicas=tuple(replicas))
 
 
 def with_failures(ledger: Ledger, job: Job, ended: list[EndedReplica], now: Time) -> Ledger:
@@ -225,14 +211,11 @@ def failure(job: Job, retry: EndedReplica, now: Time) -> Failure:
 
 def tallies(job: Job) -> dict[str, RoleTally]:
     """Return the final replicas by role."""
-    entries = {entry.name: entry for entry in job.ledger.roles}
-    return {role.name: _tally(role, entries.get(role.name)) for role in job.roles}
-
-
-def _tally(role: Role, entry: RoleLedger | None) -> RoleTally:
-    if entry is None or not (entry.succeeded or entry.failed):
-        return RoleTally(role.replicas)
-    return RoleTally(role.replicas, parse_indexes(entry.succeeded), parse_indexes(entry.failed))
+    pairs = [(role, attempts.find_entry(job.ledger, role.name)) for role in job.roles]
+    return {
+        role.name: RoleTally(role.replicas, parse_indexes(entry.succeeded), parse_indexes(entry.failed))
+        for role, entry in pairs
+    }
 
 
 def success(settled: SettledJob) -> Outcome | None:
@@ -270,19 +253,15 @@ def _failed(settled: SettledJob, hope: Judgement) -> Outcome | None:
 
 def _outcome(view: Snapshot, result: Result, reason: Reason, judged: Judgement) -> Outcome:
     who = f"{judged.role} {judged.index}" if judged.index >= 0 else ""
-    if reason is Reason.RULE:
-        rule, message = brief(judged.text, LONGEST_TEXT), _rule_message(judged.text, who, result)
-    else:
-        rule, message = "", "no success rule can be fulfilled any more" + (f", since {who} failed" if who else "")
-    failed = _failure(view, judged.role, judged.index) if result is Result.FAILED else None
-    return Outcome(result, reason, view.now, rule, brief(message, LONGEST_TEXT), failure=failed)
-
-
-def _rule_message(text: str, who: str, result: Result) -> str:
-    """Return the message of an outcome, with the user's rule text if there is one."""
+    text = judged.text if reason is Reason.RULE else ""
     if text:
-        return f"rule {text} fulfilled by {who}"
-    return f"{who} failed for good" if result is Result.FAILED else "every replica that counts has succeeded"
+        message = f"rule {text} fulfilled by {who}"
+    elif reason is not Reason.RULE:
+        message = "no success rule can be fulfilled any more" + (f", since {who} failed" if who else "")
+    else:
+        message = f"{who} failed for good" if result is Result.FAILED else "every replica that counts has succeeded"
+    failed = _failure(view, judged.role, judged.index) if result is Result.FAILED else None
+    return Outcome(result, reason, view.now, brief(text, LONGEST_TEXT), brief(message, LONGEST_TEXT), failure=failed)
 
 
 def _failure(view: Snapshot, name: str, index: int) -> Failure | None:

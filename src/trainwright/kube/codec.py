@@ -30,7 +30,7 @@ from trainwright.errors import (
 )
 from trainwright.model.job import Body
 from trainwright.model.meta import Key, ObjectMeta
-from trainwright.runtime.ports import Resource, Selection
+from trainwright.runtime.ports import ListPage, Resource, Selection
 from trainwright.runtime.telemetry import LogMessage
 
 T = TypeVar("T")
@@ -143,14 +143,6 @@ class _WithMetadata(Struct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
-class DecodedPage(Struct, frozen=True):
-    """One page of a list: its objects, the version of the list, and the token for the next page."""
-
-    items: tuple[Any, ...]
-    version: str
-    continue_token: str
-
-
 @cache
 def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(type_)
@@ -174,8 +166,8 @@ def decode_object(resource: Resource, data: bytes | Raw) -> Any:
     return _decode(resource.type, data)
 
 
-def decode_page(resource: Resource, data: bytes) -> DecodedPage:
-    """One page of a list."""
+def decode_page(resource: Resource, data: bytes) -> tuple[ListPage, str]:
+    """One page of a list, and the token for the next page."""
     if resource.type is dict:
         listed = _decode(_List[Body], data)
         items = tuple([_complete(resource, body) for body in listed.items or ()])
@@ -186,7 +178,7 @@ def decode_page(resource: Resource, data: bytes) -> DecodedPage:
         except msgspec.ValidationError:
             listed = _decode(_List[Body], data)
             items = tuple([one for body in listed.items or () for one in _readable(resource, body)])
-    return DecodedPage(items, listed.metadata.resource_version, listed.metadata.continue_ or "")
+    return ListPage(items, listed.metadata.resource_version), listed.metadata.continue_ or ""
 
 
 def _readable(resource: Resource, body: Body) -> tuple[Any, ...]:

@@ -19,7 +19,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from trainwright.errors import UsageError
-from trainwright.manifest.documents import Document
 from trainwright.manifest.documents import read as read_documents
 from trainwright.model.problem import nearest
 
@@ -148,15 +147,12 @@ def load(
         return _access(options, environ, Located("--master", "", ClusterEntry()), Located("--master", "", UserEntry()))
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return _in_cluster(options, environ, account)
-    raise UsageError(
-        f"no cluster is known: there is no {_home(environ)}, KUBECONFIG {_kubeconfig_text(environ)}, and this is no pod"
-        " of a cluster; name a file with --kubeconfig"
-    )
-
-
-def _kubeconfig_text(environ: Mapping[str, str]) -> str:
     given = environ.get("KUBECONFIG", "")
-    return f"names no file that exists ({given})" if given else "is not set"
+    text = f"names no file that exists ({given})" if given else "is not set"
+    raise UsageError(
+        f"no cluster is known: there is no {_home(environ)}, KUBECONFIG {text}, and this is no pod of a cluster;"
+        " name a file with --kubeconfig"
+    )
 
 
 def _home(environ: Mapping[str, str]) -> Path:
@@ -287,14 +283,8 @@ def _read(path: Path) -> Kubeconfig:
     return Kubeconfig(
         (str(path),),
         content.current_context or "",
-        {
-            name: _with_full_paths(path, entry)
-            for name, entry in _entries(path, "cluster", content.clusters, ClusterEntry()).items()
-        },
-        {
-            name: _with_full_paths(path, entry)
-            for name, entry in _entries(path, "user", content.users, UserEntry()).items()
-        },
+        _entries(path, "cluster", content.clusters, ClusterEntry()),
+        _entries(path, "user", content.users, UserEntry()),
         _entries(path, "context", content.contexts, ContextEntry()),
     )
 
@@ -306,13 +296,10 @@ def _parse(file: str, data: bytes) -> _File:
     try:
         return msgspec.convert(document.body, _File)
     except msgspec.ValidationError as error:
-        raise _decode_error(document, str(error)) from None
-
-
-def _decode_error(document: Document, error: str) -> UsageError:
-    text, _, path = error.partition(" - at `$")
-    path = path.rstrip("`").lstrip(".")
-    return UsageError(f"{document.file}:{document.line(path)}: {path or '(document)'}: {text[:1].lower()}{text[1:]}")
+        text, _, field = str(error).partition(" - at `$")
+        field = field.rstrip("`").lstrip(".")
+        where = f"{file}:{document.line(field)}: {field or '(document)'}"
+        raise UsageError(f"{where}: {text[:1].lower()}{text[1:]}") from None
 
 
 def _entries(path: Path, field: str, named: list[_Named] | None, default: T) -> dict[str, Located[T]]:
@@ -320,20 +307,20 @@ def _entries(path: Path, field: str, named: list[_Named] | None, default: T) -> 
     for index, one in enumerate(named or ()):
         if one.name in found:
             raise UsageError(f"{path}: {field}s[{index}].name: a second {field} is called {one.name!r}")
-        found[one.name] = Located(str(path), f"{field}s[{index}].{field}", getattr(one, field) or default)
+        value = _with_full_paths(path.parent, getattr(one, field) or default)
+        found[one.name] = Located(str(path), f"{field}s[{index}].{field}", value)
     return found
 
 
-def _with_full_paths(path: Path, entry: Located[Any]) -> Located[Any]:
+def _with_full_paths(folder: Path, value: Any) -> Any:
     """The entry with complete paths. The command of a plug-in without a slash stays: the system finds it in PATH."""
-    value = entry.value
     changes: dict[str, Any] = {
-        name: str(path.parent / given) for name in _PATH_FIELDS if (given := getattr(value, name, None))
+        name: str(folder / given) for name in _PATH_FIELDS if (given := getattr(value, name, None))
     }
     plugin = getattr(value, "exec", None)
     if plugin is not None and "/" in plugin.command:
-        changes["exec"] = replace(plugin, command=str(path.parent / plugin.command))
-    return replace(entry, value=replace(value, **changes))
+        changes["exec"] = replace(plugin, command=str(folder / plugin.command))
+    return replace(value, **changes)
 
 
 # -- proxies -----------------------------------------------------------------------------------------------------------

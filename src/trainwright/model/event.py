@@ -196,11 +196,6 @@ def default_emit(event: JobEvent, source: str = "") -> Emit:
 def with_child_kind(event: ChildEvent, source: str) -> Emit:
     """Return a child's event as Kubernetes' own controllers write it: the reason contains the kind."""
     kind = event.kind if event.kind == "PodGroup" else event.kind.lower()
-    match event.event_reason:
-        case EventReason.CREATED:
-            message = f"Created {kind}: {event.name}"
-        case EventReason.DELETED:
-            message = f"Deleted {kind}: {event.name}"
-        case _:
-            message = f"Error creating: {event}"
+    done = {EventReason.CREATED: "Created", EventReason.DELETED: "Deleted"}.get(event.event_reason)
+    message = f"{done} {kind}: {event.name}" if done else f"Error creating: {event}"
     return Emit(event.event_reason, message, event.warning, f"{event.event_reason}{event.kind}", source)

@@ -137,14 +137,8 @@ class Role(Struct, frozen=True, dict=True):
     @property
     def barrier_scope(self) -> RestartScope:
         """Whose pods start together: none of a new attempt is created while a pod of an old attempt still runs."""
-        scopes = (self.restart.scope, self.resize)
-        return (
-            RestartScope.JOB
-            if RestartScope.JOB in scopes
-            else RestartScope.ROLE
-            if RestartScope.ROLE in scopes
-            else RestartScope.POD
-        )
+        widest_first = (RestartScope.JOB, RestartScope.ROLE)
+        return next((one for one in widest_first if one in (self.restart.scope, self.resize)), RestartScope.POD)
 
     @cached_property
     def extended_resources(self) -> Mapping[str, int]:

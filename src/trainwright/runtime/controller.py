@@ -22,7 +22,7 @@ from trainwright.model.site import Site
 from trainwright.runtime.executor import Executor
 from trainwright.runtime.informer import ClusterCache, JobKey
 from trainwright.runtime.job_metrics import JobMetrics
-from trainwright.runtime.job_state import ElasticSizePublisher, HostPortIndex, JobState
+from trainwright.runtime.job_state import STUCK_TOPIC, ElasticSizePublisher, HostPortIndex, JobState
 from trainwright.runtime.orphans import OrphanCollector
 from trainwright.runtime.ports import Clock, Cluster, Registry
 from trainwright.runtime.publisher import Publisher
@@ -85,8 +85,8 @@ class Controller:
                 await informer.synced.wait()
             self._tasks += [group.create_task(self._work()) for _ in range(self._settings.workers)]
             self._tasks.append(group.create_task(self._recorder.run()))
-            if self._settings.sweep:
-                self._tasks.append(group.create_task(self._orphan_collector.run(self._settings.sweep)))
+            if self._settings.orphan_period:
+                self._tasks.append(group.create_task(self._orphan_collector.run(self._settings.orphan_period)))
             self.synced = True
             _LOG.info(LogMessage("all resources are listed", **self._cache.sizes()))
 
@@ -211,7 +211,8 @@ class Controller:
         await self._elastic_sizes.publish(job, plan.announces, state, now)
         self._publisher.add_wait_events(job, plan.status, state, now)
         await self._publisher.send_events(job, state)
-        state.pass_succeeded()
+        state.retry_pause = 0.0
+        state.warnings.pop(STUCK_TOPIC, None)
         done = plan.status.ledger.outcome is not None and not plan.changes_objects and not plan.status.cleaning
         state.cleaned_up = done and status_delay is None and state.requeue_seconds is None
         self._schedule_next(job_key, state, plan, status_delay, now)

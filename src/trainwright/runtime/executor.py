@@ -27,9 +27,10 @@ from trainwright.model.event import ChildEvent, EventReason, Notice
 from trainwright.model.job import Body, Job
 from trainwright.model.meta import JOB_UID, KIND, PREFIX, ROLE, Key, Meta
 from trainwright.model.plan import Create, Delete, Patch, Plan
+from trainwright.runtime.cache import Cache
 from trainwright.runtime.informer import ClusterCache
 from trainwright.runtime.job_state import ChildGroup, ChildKey, JobState
-from trainwright.runtime.ports import Cluster, Propagation, Resource
+from trainwright.runtime.ports import Cluster, Resource
 from trainwright.runtime.settings import ControllerSettings
 from trainwright.runtime.telemetry import LogMessage, Telemetry
 
@@ -77,17 +78,12 @@ class Executor:
     async def _remove_job(self, job: Job, state: JobState) -> None:
         """Delete the job; the garbage collector removes its children. The event is the only trace of the removal."""
         cache = self._jobs[job.kind]
-        request = self._cluster.delete(cache.resource, job.key, uid=job.uid, propagation=Propagation.BACKGROUND)
-        try:
+        request = self._cluster.delete(cache.resource, job.key, uid=job.uid)
+        remaining = None
+        with suppress(NotFoundError):
             remaining = await self._counted("delete", cache.resource, request, job, job.key.name)
-        except NotFoundError:
-            remaining = None
-        else:
             state.unsent_events += (Notice(EventReason.REMOVED, f"Deleted job: {job.key.name}", warning=False),)
-        if remaining is None:
-            cache.remove_deleted(job.key, job.uid)
-        else:
-            cache.add_written(remaining)
+        _take_over(cache, job.key, job.uid, remaining)
 
     async def _create_all(self, job: Job, creates: Sequence[Create], state: JobState, now: datetime) -> None:
         """Create all children, except those of a kind and role of which one child was refused."""
@@ -125,17 +121,13 @@ class Executor:
     async def _delete(self, job: Job, delete: Delete, state: JobState) -> None:
         cache = self._caches[delete.api, delete.kind]
         key = Key(job.key.namespace, delete.name)
-        grace = 0 if delete.force else None
-        request = self._cluster.delete(cache.resource, key, uid=delete.uid, grace=grace)
-        try:
+        request = self._cluster.delete(cache.resource, key, uid=delete.uid, grace=0 if delete.force else None)
+        remaining = None
+        # If the object is gone, or another object has its name now, this one no longer exists.
+        with suppress(NotFoundError, ConflictError):
             remaining = await self._counted("delete", cache.resource, request, job, delete.name)
-        except (NotFoundError, ConflictError):
-            # The object is gone, or another object has its name now. In both cases this one no longer exists.
-            remaining = None
-        else:
             self._add_child_event(state, ChildEvent(EventReason.DELETED, delete.kind, delete.name, delete.why))
-        changed_jobs = cache.remove_deleted(key, delete.uid) if remaining is None else cache.add_written(remaining)
-        self._requeue_if_changed(state, changed_jobs)
+        self._requeue_if_changed(state, _take_over(cache, key, delete.uid, remaining))
 
     async def _create(self, job: Job, create: Create, state: JobState, now: datetime) -> None:
         cache = self._caches[create.body["apiVersion"], create.body["kind"]]
@@ -186,17 +178,14 @@ class Executor:
         elif meta.deletion_timestamp is not None or _belongs_to_predecessor(meta, job):
             self._wait_for_name(create, state, now)
         elif job.handed_over and _made_by_other_controller(meta, job):
-            await self._delete_handed_over(job, create, cache.resource, meta.uid)
+            # Our child needs the name of the child that the other controller made.
+            request = self._cluster.delete(cache.resource, Key(job.key.namespace, create.name), uid=meta.uid)
+            with suppress(NotFoundError, ConflictError):
+                await self._counted("delete", cache.resource, request, job, create.name)
             self._wait_for_name(create, state, now)
         else:
             foreign = AlreadyExistsError(f"{error}, and is not this job's: {_describe_owner(meta, job)}")
             self._refuse(create, state, now, foreign)
-
-    async def _delete_handed_over(self, job: Job, create: Create, resource: Resource, uid: str) -> None:
-        """Delete a child that another controller made for a handed-over job, because our child needs its name."""
-        request = self._cluster.delete(resource, Key(job.key.namespace, create.name), uid=uid)
-        with suppress(NotFoundError, ConflictError):
-            await self._counted("delete", resource, request, job, create.name)
 
     def _wait_for_name(self, create: Create, state: JobState, now: datetime) -> None:
         """Retry soon, because the name of the child will be free. After a long wait, report the blocking object."""
@@ -269,6 +258,11 @@ class Executor:
         for error in results:
             if error is not None:
                 raise error
+
+
+def _take_over(cache: Cache, key: Key, uid: str, remaining: Any) -> set[str]:
+    """Take over the response of a delete: the object that still exists, or None."""
+    return cache.remove_deleted(key, uid) if remaining is None else cache.add_written(remaining)
 
 
 def _child_key(create: Create) -> ChildKey:

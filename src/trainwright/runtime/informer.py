@@ -237,20 +237,12 @@ class ClusterCache:
     ) -> list[Informer]:
         """One informer for each cache. `children_changed` is called with the UIDs of the jobs that own the children."""
         child_scope = replace(self._scope, labels=KIND)
-        return [
-            *(
-                self._informer(cache, self._scope, partial(_each, job_changed, kind))
-                for kind, cache in self.jobs.items()
-            ),
-            *(
-                self._informer(cache, child_scope, lambda uids, _: children_changed(uids))
-                for cache in self.children.values()
-            ),
-            self._informer(self._nodes.cache, EVERYTHING, lambda _, keys: children_changed(self._affected_jobs(keys))),
+        followed: list[tuple[Cache, Selection, Listener]] = [
+            *((cache, self._scope, partial(_each, job_changed, kind)) for kind, cache in self.jobs.items()),
+            *((cache, child_scope, lambda uids, _: children_changed(uids)) for cache in self.children.values()),
+            (self._nodes.cache, EVERYTHING, lambda _, keys: children_changed(self._affected_jobs(keys))),
         ]
-
-    def _informer(self, cache: Cache, scope: Selection, listener: Listener) -> Informer:
-        return Informer(self._cluster, cache, scope, listener, self._telemetry)
+        return [Informer(self._cluster, *one, self._telemetry) for one in followed]
 
     def _affected_jobs(self, keys: set[Key]) -> set[str]:
         """The UIDs of jobs with pods on one of these nodes, if the state of the node has changed."""

@@ -127,11 +127,6 @@ class JobState:
         self._waits_checked_at = now
         return True
 
-    def pass_succeeded(self) -> None:
-        """Reset the retry pause after a complete pass."""
-        self.retry_pause = 0.0
-        self.warnings.pop(STUCK_TOPIC, None)
-
     def begin_pass(self, now: datetime) -> None:
         """Begin a pass. If the clock was set back, retries that wait for a time become due at once."""
         if self._last_pass is not None and now < self._last_pass:
@@ -190,14 +185,10 @@ class HostPortIndex:
 
     def others(self, uid: str) -> frozenset[int]:
         """The ports of all jobs but this one."""
-        found: set[int] = set()
-        for cache in self._jobs.values():
-            for document in cache.items():
-                if document["metadata"].get("uid") != uid:
-                    found |= _stored_ports(document)
-        for other, ports in self._planned.items():
-            found |= ports if other != uid else frozenset()
-        return frozenset(found)
+        documents = [document for cache in self._jobs.values() for document in cache.items()]
+        stored = [_stored_ports(one) for one in documents if one["metadata"].get("uid") != uid]
+        planned = [ports for other, ports in self._planned.items() if other != uid]
+        return frozenset[int]().union(*stored, *planned)
 
     def note(self, uid: str, ledger: Ledger) -> None:
         """Remember the ports that a pass has decided."""

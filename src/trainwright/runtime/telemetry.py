@@ -7,7 +7,7 @@ only when metrics are requested. No metric has the name of a job as a label.
 
 import re
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
@@ -76,7 +76,7 @@ class Telemetry:
         self.writes: Counter[tuple[str, str, str]] = Counter()
         #: By verb, resource and HTTP code, and by verb and resource.
         self.api_calls: Counter[tuple[str, str, str]] = Counter()
-        self.api_seconds: dict[tuple[str, str], Histogram] = {}
+        self.api_seconds: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
         #: By resource.
         self.lists: Counter[str] = Counter()
         self.watch_events: Counter[str] = Counter()
@@ -93,10 +93,7 @@ class Telemetry:
     def called(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """Count a request to the API server. The code is 0 if there was no answer."""
         self.api_calls[verb, resource, str(code) if code else "none"] += 1
-        histogram = self.api_seconds.get((verb, resource))
-        if histogram is None:
-            histogram = self.api_seconds[verb, resource] = Histogram()
-        histogram.observe(seconds)
+        self.api_seconds[verb, resource].observe(seconds)
 
     def expose(self) -> str:
         """All metrics in the Prometheus text format."""
