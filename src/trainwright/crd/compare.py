@@ -42,19 +42,15 @@ def losses(wanted: Body, installed: Body, path: str = "") -> Iterator[PrunedFiel
     """The fields of an object with the schema `wanted` that a server with the schema `installed` would not keep."""
     if path and (refused := _refusal(wanted, installed)):
         yield PrunedField(path, refused)
-    yield from _property_losses(wanted, installed, path)
+    known = installed.get("properties") or {}
+    for name, inner in (wanted.get("properties") or {}).items():
+        yield from _field_losses(inner, known.get(name, _additional(installed)), f"{path}.{name}".lstrip("."))
     if isinstance(inner := wanted.get("additionalProperties"), dict):
         yield from _field_losses(inner, _additional(installed), f"{path}.*")
     elif wanted.get(_PRESERVES) and not installed.get(_PRESERVES) and _additional(installed) is not True:
         yield PrunedField(f"{path}.*")
     if isinstance(inner := wanted.get("items"), dict):
         yield from _field_losses(inner, installed.get("items", installed.get(_PRESERVES)), f"{path}[]")
-
-
-def _property_losses(wanted: Body, installed: Body, path: str) -> Iterator[PrunedField]:
-    known = installed.get("properties") or {}
-    for name, inner in (wanted.get("properties") or {}).items():
-        yield from _field_losses(inner, known.get(name, _additional(installed)), f"{path}.{name}".lstrip("."))
 
 
 def _field_losses(wanted: Body, installed: object, path: str) -> Iterator[PrunedField]:
@@ -104,12 +100,8 @@ def ledger_losses(kind: Kind, definition: Body) -> dict[str, tuple[PrunedField, 
 
 def unusable(kind: Kind, definition: Body) -> str:
     """Why the operator cannot work with a CRD, and the command that corrects it; empty if it can."""
-    name, command = (
-        f"{kind.plural}.{kind.group}",
-        f"trainwright crds {kind.singular} | kubectl apply --server-side -f -",
-    )
-    install = f"install ours with `{command}`"
-    version: Body = next((one for one in definition["spec"]["versions"] if one["name"] == kind.version), {})
+    name, version = f"{kind.plural}.{kind.group}", _version(definition, kind.version)
+    install = f"install ours with `trainwright crds {kind.singular} | kubectl apply --server-side -f -`"
     if not version.get("served"):
         return f"{name} belongs to another operator: it does not serve {kind.version}; {install}"
     if _at(schema_of(definition, kind.version), _LEDGER) is None:
@@ -135,9 +127,12 @@ def schema_of(definition: Body, version: str) -> Body:
     """The schema of one version of a CRD. A CRD with `preserveUnknownFields` keeps every field."""
     if definition["spec"].get("preserveUnknownFields"):
         return {_PRESERVES: True}
-    found: Body = next((one for one in definition["spec"]["versions"] if one["name"] == version), {})
-    schema: Body = (found.get("schema") or {}).get("openAPIV3Schema") or {}
+    schema: Body = (_version(definition, version).get("schema") or {}).get("openAPIV3Schema") or {}
     return schema
+
+
+def _version(definition: Body, name: str) -> Body:
+    return next((one for one in definition["spec"]["versions"] if one["name"] == name), {})
 
 
 def _at(schema: Body, path: tuple[str, ...]) -> object:
@@ -199,15 +194,11 @@ def installed(kind: Kind, definition: Body) -> InstalledCrd:
 
 
 def _origin(wanted: Body, definition: Body) -> CrdOrigin:
-    if all(_same(one, definition) for one in wanted["spec"]["versions"]):
+    versions = [(one, _version(definition, one["name"])) for one in wanted["spec"]["versions"]]
+    if all(found.get(name) == part for version, found in versions for name, part in version.items()):
         return CrdOrigin.CURRENT
     ours = any(_has_ledger(definition, one["name"]) for one in definition["spec"]["versions"])
     return CrdOrigin.OURS if ours else CrdOrigin.OTHER
-
-
-def _same(version: Body, definition: Body) -> bool:
-    found: Body = next((one for one in definition["spec"]["versions"] if one["name"] == version["name"]), {})
-    return all(found.get(name) == part for name, part in version.items())
 
 
 def _has_ledger(definition: Body, version: str) -> bool:

@@ -50,7 +50,7 @@ def rights(kinds: Sequence[Kind], namespace: str, watch: str, subject: Body, lea
         # A cluster may have several such operators. Each needs its own names, or an install would replace another's.
         cluster = _role("ClusterRole", f"{NAME}-{namespace}", "", _cluster_rules(kinds))
         roles = [cluster, _role("Role", NAME, watch, _namespaced_rules(kinds)), lease]
-    return *roles, *(_binding(role, subject) for role in roles)
+    return *roles, *(binding(role["metadata"], subject, role["kind"], role["metadata"]["name"]) for role in roles)
 
 
 def people(kinds: Sequence[Kind], suffix: str = "") -> tuple[Body, Body]:
@@ -117,14 +117,14 @@ def _role(kind: str, name: str, namespace: str, rules: list[Body]) -> Body:
     return {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": metadata, "rules": rules}
 
 
-def _binding(role: Body, subject: Body) -> Body:
-    """The binding of a role, with the same name and namespace."""
+def binding(metadata: Body, subject: Body, role_kind: str, role: str) -> Body:
+    """The binding of a role, in a namespace if the metadata have one."""
     return {
         "apiVersion": f"{RBAC}/v1",
-        "kind": f"{role['kind']}Binding",
-        "metadata": dict(role["metadata"]),
+        "kind": "RoleBinding" if "namespace" in metadata else "ClusterRoleBinding",
+        "metadata": dict(metadata),
         "subjects": [subject],
-        "roleRef": {"apiGroup": RBAC, "kind": role["kind"], "name": role["metadata"]["name"]},
+        "roleRef": {"apiGroup": RBAC, "kind": role_kind, "name": role},
     }
 
 

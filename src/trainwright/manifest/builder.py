@@ -51,13 +51,8 @@ def decoded(file: str, data: bytes) -> str:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise MalformedError(
-            file, f"not UTF-8 text (byte 0x{data[error.start]:02x}); is this a manifest?", line
-        ) from None
-    return _checked(file, text)
-
-
-def _checked(file: str, text: str) -> str:
+        what = f"not UTF-8 text (byte 0x{data[error.start]:02x}); is this a manifest?"
+        raise MalformedError(file, what, line) from None
     if (found := _UNPRINTABLE.search(text)) is not None:
         line = text.count("\n", 0, found.start()) + 1
         column = found.start() - text.rfind("\n", 0, found.start())
@@ -181,13 +176,11 @@ class Builder:
             self.fail(event.start_mark, str(error))
         if key in marks:
             both = f"on lines {marks[key][0]} and {_line(event)}"
-            self._repeat(event.start_mark, f"key {key[:60]!r} is given twice, {both}")
+            what = f"key {key[:60]!r} is given twice, {both}"
+            if len(self.repeated) == _MAX_REPEATED:
+                self.fail(event.start_mark, what)
+            self.repeated.append((event.start_mark, what))
         return key
-
-    def _repeat(self, mark: Any, what: str) -> None:
-        if len(self.repeated) == _MAX_REPEATED:
-            self.fail(mark, what)
-        self.repeated.append((mark, what))
 
     def _sources(self, node: Node, event: Event) -> list[Node]:
         """The mappings from which `<<` takes keys. If several have a key, the first one wins."""

@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from trainwright.kinds.scalars import Count, Seconds, ShortText, Spec, Timestamp, doc
+from trainwright.kinds.scalars import Condition, Count, Manifest, Seconds, ShortText, Spec, Timestamp, doc
 from trainwright.model.ledger import Ledger
-from trainwright.model.meta import ObjectMeta
 
 #: How many conditions are kept: the newest ones.
 MAX_CONDITIONS = 20
@@ -91,13 +90,9 @@ class AITrainingJobSpec(Spec, frozen=True):
     suspend: Annotated[bool, doc("While true, no pod runs; finished pods run again afterwards.")] = False
 
 
-class TrainingJobCondition(Spec, frozen=True):
+class TrainingJobCondition(Condition, frozen=True):
     """One phase in the history of the job. The last one is the current phase."""
 
-    type: Annotated[str, Meta(max_length=64)]
-    status: Annotated[str, Meta(max_length=16)]
-    reason: Annotated[str, Meta(max_length=256)] = ""
-    message: Annotated[str, Meta(max_length=8192)] = ""
     last_probe_time: Timestamp | UnsetType = UNSET
     last_transition_time: Timestamp | UnsetType = UNSET
 
@@ -130,11 +125,5 @@ class AITrainingJobStatus(Struct, frozen=True, rename="camel"):
     trainwright: Ledger = Ledger()
 
 
-class AITrainingJob(Struct, frozen=True, rename="camel"):
+class AITrainingJob(Manifest[AITrainingJobSpec, AITrainingJobStatus], frozen=True):
     """The whole object."""
-
-    metadata: ObjectMeta
-    spec: AITrainingJobSpec
-    api_version: str = "elasticdeeplearning.ai/v1"
-    kind: str = "AITrainingJob"
-    status: AITrainingJobStatus | None = None

@@ -4,6 +4,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from trainwright.kinds import gangs
@@ -61,10 +62,11 @@ class GenericDialect(Struct, frozen=True):
         """The user's ports; the selector has only the original's labels."""
         names = {"genericjob": job.key.name, "genericjob-replica": replica.name}
         ports = self.spec.service.ports if self.spec.service is not None else ()
-        spec: Body = {"selector": names}
-        if ports:
-            spec["ports"] = [_port(port) for port in ports]
-        return {"metadata": {"labels": names}, "spec": spec}
+        exposed = [
+            {key: text for key, text in msgspec.to_builtins(port, order="sorted").items() if text != ""}
+            for port in ports
+        ]
+        return {"metadata": {"labels": names}, "spec": {"selector": names} | ({"ports": exposed} if exposed else {})}
 
     def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - pods do not matter
         """The pod group of an unfinished job that asks for the T9k scheduler, if the cluster has it."""
@@ -127,15 +129,3 @@ def _filled(container: Body, values: ReplicaVariables) -> Body:
             entry | {"value": fill(entry["value"], values)} if entry.get("value") else entry for entry in env
         ]
     return container | changed if changed else container
-
-
-def _port(port: Any) -> Body:
-    given: Body = {
-        "name": port.name,
-        "port": port.port,
-        "protocol": port.protocol,
-        "appProtocol": port.app_protocol,
-        "targetPort": port.target_port,
-        "nodePort": port.node_port,
-    }
-    return {key: value for key, value in given.items() if isinstance(value, int | str) and value != ""}

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """GenericJob's policies in the internal model: finish rules, restart policies, pause and clean-up."""
 
-from collections.abc import Mapping
-
 import msgspec
 
-from trainwright.kinds.genericjob.wire import FinishRule, GenericJobSpec, Rank, RestartPolicy
+from trainwright.kinds.genericjob.wire import FinishRule, GenericJobSpec, RestartPolicy
 from trainwright.model.cause import CauseKind
 from trainwright.model.job import CleanPods, CleanUp, Lifecycle, Restart, RestartScope, Role
 from trainwright.model.meta import PREFIX, ObjectMeta
@@ -34,11 +32,14 @@ def failure(spec: GenericJobSpec) -> Rule:
 
 
 def _any_of(rules: tuple[FinishRule, ...], result: Result) -> Rule:
-    """One rule is enough; within a rule, all the replicas that it names. Messages print a rule as compact JSON."""
+    """One rule is enough; within a rule, all the replicas that it names. Messages print a rule as compact JSON.
+
+    Users write a rank as `0` or `"0"`.
+    """
     return AnyOf(
         tuple(
             AllOf(
-                tuple(Atom(name, tuple(sorted({number(r) for r in ranks})), result) for name, ranks in rule.items()),
+                tuple(Atom(name, tuple(sorted({int(rank) for rank in ranks})), result) for name, ranks in rule.items()),
                 msgspec.json.encode(rule).decode(),
             )
             for rule in rules
@@ -46,22 +47,14 @@ def _any_of(rules: tuple[FinishRule, ...], result: Result) -> Rule:
     )
 
 
-def number(rank: Rank) -> int:
-    """A rank as a number; users write `0` or `"0"`."""
-    return int(rank)
-
-
 def roles(spec: GenericJobSpec, meta: ObjectMeta) -> tuple[Role, ...]:
     """The replica types, in document order."""
-    scope, service = _restart_scope(meta.annotations), spec.service is not None
+    together = (meta.annotations or {}).get(RESTART_SCOPE) == "Job"
+    scope, service = RestartScope.JOB if together else RestartScope.POD, spec.service is not None
     return tuple(
         Role(one.type, one.replicas, one.template, _restart(one.restart_policy, scope), service=service)
         for one in spec.replica_specs
     )
-
-
-def _restart_scope(annotations: Mapping[str, str] | None) -> RestartScope:
-    return RestartScope.JOB if (annotations or {}).get(RESTART_SCOPE) == "Job" else RestartScope.POD
 
 
 def _restart(policy: RestartPolicy, scope: RestartScope) -> Restart:

@@ -7,11 +7,10 @@ plain dict.
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Meta, UnsetType, field
 
-from trainwright.kinds.scalars import MAX_REPLICAS, Spec
+from trainwright.kinds.scalars import MAX_REPLICAS, Manifest, Spec
 from trainwright.model.ledger import Ledger
-from trainwright.model.meta import ObjectMeta
 
 Policy = Annotated[
     Literal["Always", "OnFailure", "Never"],
@@ -220,11 +219,5 @@ class GenericJobStatus(Spec, frozen=True):
     trainwright: Ledger = Ledger()
 
 
-class GenericJob(Struct, frozen=True, rename="camel"):
+class GenericJob(Manifest[GenericJobSpec, GenericJobStatus], frozen=True):
     """The whole object."""
-
-    metadata: ObjectMeta
-    spec: GenericJobSpec
-    api_version: str = "batch.tensorstack.dev/v1beta1"
-    kind: str = "GenericJob"
-    status: GenericJobStatus | None = None

@@ -7,12 +7,11 @@ misspelt values exist, and must run.
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
-from trainwright.kinds.scalars import Count, Seconds, ShortText, Spec, Timestamp, doc
+from trainwright.kinds.scalars import Condition, Count, Manifest, Seconds, ShortText, Spec, Timestamp, doc
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger
-from trainwright.model.meta import ObjectMeta
 
 #: How many pods of a role the status lists.
 MAX_REFS = 256
@@ -94,13 +93,9 @@ class PaddleJobSpec(Spec, frozen=True):
     run_policy: RunPolicy | None = None
 
 
-class JobCondition(Spec, frozen=True):
+class JobCondition(Condition, frozen=True):
     """One condition; the original has none."""
 
-    type: Annotated[str, Meta(max_length=64)]
-    status: Annotated[str, Meta(max_length=16)]
-    reason: Annotated[str, Meta(max_length=256)] = ""
-    message: Annotated[str, Meta(max_length=8192)] = ""
     last_transition_time: Timestamp | UnsetType = UNSET
 
 
@@ -142,14 +137,8 @@ class PaddleJobStatus(Spec, frozen=True):
     trainwright: Ledger = Ledger()
 
 
-class PaddleJob(Struct, frozen=True, rename="camel"):
+class PaddleJob(Manifest[PaddleJobSpec, PaddleJobStatus], frozen=True):
     """The whole object."""
-
-    metadata: ObjectMeta
-    spec: PaddleJobSpec
-    api_version: str = "batch.paddlepaddle.org/v1"
-    kind: str = "PaddleJob"
-    status: PaddleJobStatus | None = None
 
 
 # -- roles and modes -------------------------------------------------------------------------------------------------

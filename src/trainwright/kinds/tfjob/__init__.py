@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from trainwright.kinds import gangs
-from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of, stored_ledger
+from trainwright.kinds.base import Column, Kind, ended_elsewhere, translated
 from trainwright.kinds.tfjob import policies
 from trainwright.kinds.tfjob.checks import CEL_RULES, check, check_edit, scale, suspend
 from trainwright.kinds.tfjob.conditions import event
@@ -17,7 +17,6 @@ from trainwright.kinds.tfjob.wire import (
     DEFAULT_CLEAN_UP,
     DEFAULT_RESTART,
     VERSIONS,
-    ReplicaSpec,
     RunPolicy,
     TFJob,
     TFJobSpec,
@@ -38,12 +37,10 @@ def default(job: TFJob) -> TFJob:
     """Fill in the fields that the user left out; fields in their old place move to `runPolicy`."""
     spec = job.spec
     restart = DEFAULT_RESTART[defaults_version(spec)]
-    replicas = {key: _replica(one, restart) for key, one in spec.tf_replica_specs.items()}
+    replicas = {
+        key: replace(one, restart_policy=one.restart_policy or restart) for key, one in spec.tf_replica_specs.items()
+    }
     return replace(job, spec=replace(spec, tf_replica_specs=replicas, run_policy=_run_policy(spec)))
-
-
-def _replica(spec: ReplicaSpec, restart_policy: str) -> ReplicaSpec:
-    return spec if spec.restart_policy else replace(spec, restart_policy=restart_policy)
 
 
 def _run_policy(spec: TFJobSpec) -> RunPolicy:
@@ -64,25 +61,9 @@ def _first(new: T | UnsetType, old: T | UnsetType) -> T | UnsetType:
 
 def translate(job: TFJob) -> Job:
     """The job in the internal model."""
-    spec, meta = job.spec, job.metadata
-    dialect = TFDialect(spec, meta)
-    return Job(
-        key=key_of(meta),
-        uid=meta.uid,
-        kind=TFJOB.singular,
-        owner=owner_of(TFJOB, meta),
-        generation=meta.generation,
-        roles=policies.roles(spec, meta),
-        success=policies.success(spec),
-        failure=policies.failure(spec),
-        dialect=dialect,
-        lifecycle=policies.lifecycle(spec, meta),
-        gang=dialect.gang,
-        ledger=stored_ledger(TFJOB, job.status, meta),
-        deleting=meta.deletion_timestamp is not None,
-        unmanaged=spec.run_policy is not None and _is_other(spec.run_policy.managed_by),
-        remarks=_remarks(spec),
-    )
+    spec, dialect = job.spec, TFDialect(job.spec, job.metadata)
+    unmanaged = spec.run_policy is not None and _is_other(spec.run_policy.managed_by)
+    return translated(TFJOB, job, policies, dialect, gang=dialect.gang, unmanaged=unmanaged, remarks=_remarks(spec))
 
 
 def _remarks(spec: TFJobSpec) -> tuple[tuple[str, str], ...]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from trainwright.kinds.rendering import FALSE, TRUE
 from trainwright.kinds.tfjob.dialect import CONTROLLER
 from trainwright.kinds.tfjob.policies import RETRYABLE
 from trainwright.kinds.tfjob.wire import WORKER, JobCondition, TFJobStatus, chief_of
@@ -35,7 +36,6 @@ from trainwright.model.rule import Result
 from trainwright.model.units import Time, rfc3339
 
 Conditions = tuple[JobCondition, ...]
-TRUE, FALSE = "True", "False"
 #: The reason of the condition and event for an invalid job.
 INVALID = "TFJobFailedValidation"
 _FINAL = ("Failed", "Succeeded")
@@ -50,16 +50,16 @@ def conditions(old: TFJobStatus, job: Job, status: Status, now: Time) -> Conditi
     known, ledger = old.conditions or (), status.ledger
     updated = _ConditionList(known, now)
     if not any(one.type == "Created" for one in known):
-        updated.put("Created", created_text(job))
+        updated.put("Created", _text(job, "Created"))
     if ledger.outcome is not None:
         _end(updated, ledger.outcome, job, status)
     elif ledger.phase is Phase.SUSPENDED:
         if updated.holds("Running"):
-            updated.put("Running", suspended_text(job), FALSE, "TFJobSuspended")
-        updated.put("Suspended", suspended_text(job))
+            updated.put("Running", _text(job, "Suspended"), FALSE, "TFJobSuspended")
+        updated.put("Suspended", _text(job, "Suspended"))
     else:
         if updated.holds("Suspended"):
-            updated.put("Suspended", resumed_text(job), FALSE, "TFJobResumed")
+            updated.put("Suspended", _text(job, "Resumed"), FALSE, "TFJobResumed")
         _run(updated, old.trainwright, job, status)
     return updated.list
 
@@ -101,13 +101,13 @@ def holds(conditions: Iterable[JobCondition], kind: str) -> bool:
 
 def _run(conditions: _ConditionList, before: Ledger, job: Job, status: Status) -> None:
     """Restarting while a failed pod exists or waits for its replacement; then Running once a leading replica runs."""
-    restarted = restarted_type(before, status.ledger)
+    restarted = _restarted_type(before, status.ledger)
     if restarted:
-        conditions.put("Restarting", restarting_text(job, restarted))
+        conditions.put("Restarting", _restarting_text(job, restarted))
     waiting = any(role_ledger.holds for role_ledger in status.ledger.roles)
     failing = waiting or any(failed_count(role) for role in status.roles)
     if not (restarted or (failing and conditions.holds("Restarting"))) and _leader_runs(job, status):
-        conditions.put("Running", running_text(job))
+        conditions.put("Running", _text(job, "Running"))
 
 
 def _leader_runs(job: Job, status: Status) -> bool:
@@ -120,10 +120,10 @@ def _end(conditions: _ConditionList, outcome: Outcome, job: Job, status: Status)
     if outcome.reason is Reason.EXTERNAL:
         return  # the other controller that ended the job has written its conditions
     if outcome.result is Result.SUCCEEDED:
-        conditions.put("Succeeded", succeeded_text(job))
+        conditions.put("Succeeded", _text(job, "Succeeded"))
     else:
         invalid = outcome.reason is Reason.INVALID
-        conditions.put("Failed", failed_text(job, status, outcome), reason=INVALID if invalid else "")
+        conditions.put("Failed", _failed_text(job, status, outcome), reason=INVALID if invalid else "")
 
 
 def failed_count(role: RoleState) -> int:
@@ -135,7 +135,7 @@ def failed_count(role: RoleState) -> int:
     )
 
 
-def restarted_type(before: Ledger, after: Ledger) -> str:
+def _restarted_type(before: Ledger, after: Ledger) -> str:
     """The first type of which a failed pod is replaced in this pass; empty if there is none."""
     known = {role_ledger.name: role_ledger.restarts for role_ledger in before.roles}
     for role_ledger in after.roles:
@@ -149,37 +149,25 @@ def restarted_type(before: Ledger, after: Ledger) -> str:
 # -- texts and events ------------------------------------------------------------------------------------------------
 
 
-def created_text(job: Job) -> str:
-    """The message of Created."""
-    return f"TFJob {job.key.name} is created."
+#: By condition or event; some texts of the original name the namespace of the job, others do not.
+_TEXTS = {
+    "Created": "TFJob {0.name} is created.",
+    "Running": "TFJob {0} is running.",
+    "Suspended": "TFJob {0.name} is suspended.",
+    "Resumed": "TFJob {0.name} is resumed.",
+    "Succeeded": "TFJob {0} successfully completed.",
+}
 
 
-def running_text(job: Job) -> str:
-    """The message of Running."""
-    return f"TFJob {job.key} is running."
+def _text(job: Job, what: str) -> str:
+    return _TEXTS[what].format(job.key)
 
 
-def restarting_text(job: Job, role: str) -> str:
-    """The message of Restarting."""
+def _restarting_text(job: Job, role: str) -> str:
     return f"job {job.key.name} is restarting because {role} replica(s) failed."
 
 
-def suspended_text(job: Job) -> str:
-    """The message of Suspended."""
-    return f"TFJob {job.key.name} is suspended."
-
-
-def resumed_text(job: Job) -> str:
-    """The message of Suspended after the job was resumed."""
-    return f"TFJob {job.key.name} is resumed."
-
-
-def succeeded_text(job: Job) -> str:
-    """The message of Succeeded."""
-    return f"TFJob {job.key} successfully completed."
-
-
-def failed_text(job: Job, status: Status, outcome: Outcome) -> str:
+def _failed_text(job: Job, status: Status, outcome: Outcome) -> str:
     """The message of Failed: why the job failed."""
     name = job.key.name
     match outcome.reason:
@@ -210,17 +198,13 @@ def event(job: Job, status: Status, event: JobEvent) -> Emit:
     emit = default_emit(event, CONTROLLER)
     match event:
         case JobStep(moment):
-            message = {
-                EventReason.RUNNING: running_text,
-                EventReason.SUSPENDED: suspended_text,
-                EventReason.RESUMED: resumed_text,
-            }[moment](job)
+            message = _text(job, moment)
         case Restarting():
-            role = restarted_type(job.ledger, status.ledger)
+            role = _restarted_type(job.ledger, status.ledger)
             # Without a role nothing has failed: a user deleted a pod, or a pod had completed.
-            message = restarting_text(job, role) if role else emit.message
+            message = _restarting_text(job, role) if role else emit.message
         case JobEnded(outcome):
-            message = failed_text(job, status, outcome) if event.warning else succeeded_text(job)
+            message = _failed_text(job, status, outcome) if event.warning else _text(job, "Succeeded")
             if outcome.reason is Reason.INVALID:
                 return replace(emit, message=message, reason=INVALID)
         case ChildEvent():

@@ -99,7 +99,7 @@ class TFDialect(Struct, frozen=True):
 
     def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:
         """The roles that `TF_CONFIG` lists, each with its port."""
-        return environment.endpoints(job)
+        return {name: (port,) for name, _, port in environment.sizes_of(job)}
 
     def _request(self, job: Job) -> gangs.GangRequest:
         policy = self.scheduling or SchedulingPolicy()
