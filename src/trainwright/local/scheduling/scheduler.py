@@ -18,6 +18,7 @@ from trainwright.local.cluster import LocalCluster
 from trainwright.local.scheduling.affinity import ready_condition
 from trainwright.local.scheduling.cache import Leased, PodInfo, SchedulerCache, finished
 from trainwright.local.scheduling.placement import Placements, place
+from trainwright.local.storage.metadata import key_of
 from trainwright.model.job import Body
 from trainwright.model.meta import DEVICES, Key
 from trainwright.model.units import rfc3339
@@ -182,9 +183,8 @@ class Scheduler:
 
     def _uses_devices(self, pod: Body) -> bool:
         """Whether a pod may use its devices: it exists and has not ended."""
-        meta = pod["metadata"]
-        cached = self.cache.cached(Key(meta.get("namespace", ""), meta["name"]))
-        return cached is not None and cached.info.uid == meta["uid"] and not finished(cached.body)
+        cached = self.cache.cached(key_of(pod))
+        return cached is not None and cached.info.uid == pod["metadata"]["uid"] and not finished(cached.body)
 
     async def _maintain_leases(self, devices: DevicePool) -> None:
         """Return leases that are not needed any longer, and start a pass when other runs have returned theirs."""
