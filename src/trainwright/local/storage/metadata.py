@@ -49,7 +49,8 @@ def same(old: Any, new: Any) -> bool:
     return True
 
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+EXPECTED_NAME = "expected lower-case letters, digits, `-` and `.`, with a letter or digit at both ends, at most 253"
 #: Only the store writes these fields. It ignores a client's value, or refuses one that contradicts a fixed value.
 _SERVER_FIELDS = ("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "selfLink", "uid")
 _ASSIGNED_FIELDS = (*_SERVER_FIELDS, "generation", "resourceVersion")
@@ -93,15 +94,14 @@ def _name(metadata: Body) -> str:
     name = metadata.get("name")
     if not name and metadata.get("generateName"):
         name = f"{metadata['generateName']}{uid()[-10:]}"
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        expected = "expected lower-case letters, digits, `-` and `.`, with a letter or digit at both ends"
-        raise InvalidError(f"metadata.name: {name!r}; {expected}, at most 253")
+    if not isinstance(name, str) or not OBJECT_NAME.fullmatch(name):
+        raise InvalidError(f"metadata.name: {name!r}; {EXPECTED_NAME}")
     return name
 
 
 def _check_namespace(resource: Resource, metadata: Body) -> None:
     namespace = metadata.get("namespace")
-    if resource.namespaced and (not isinstance(namespace, str) or not _NAME.fullmatch(namespace)):
+    if resource.namespaced and (not isinstance(namespace, str) or not OBJECT_NAME.fullmatch(namespace)):
         raise InvalidError(
             f"metadata.namespace: {namespace!r}; expected the name of a namespace: {resource.id} have one"
         )
