@@ -113,17 +113,5 @@ class UntrustedError(UnavailableError):
 
 
 #: By reason, to decode the error responses of an API server.
-API_ERRORS = {
-    kind.reason: kind
-    for kind in (
-        ApiError,
-        NotFoundError,
-        AlreadyExistsError,
-        ConflictError,
-        GoneError,
-        InvalidError,
-        ForbiddenError,
-        TooManyRequestsError,
-        UnavailableError,
-    )
-}
+API_ERRORS: dict[str, type[ApiError]] = {kind.reason: kind for kind in ApiError.__subclasses__()}
+API_ERRORS[ApiError.reason] = ApiError

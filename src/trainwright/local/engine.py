@@ -91,7 +91,7 @@ class Engine:
         site_for = (lambda _job: site) if site.names_resolve else partial(addresses.with_reservations, site)
         self._controller = Controller(self.cluster, self._clock, site_for, settings, registry=registry)
         self._controller_task = self._start_task(self._controller.run())
-        self._start_task(Scheduler(self.cluster, self.store.bind, self._clock, self._nodes.devices).run())
+        self._start_task(Scheduler(self.cluster, self._clock, self._nodes.devices).run())
         self._start_task(ForeignProcessWatch(self._nodes.devices, self._settings.notify).run())
         if self._settings.revive is None:
             self._start_task(self._watch_nodes())

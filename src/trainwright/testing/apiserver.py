@@ -107,8 +107,7 @@ class ApiServer:
     def page(self, resource: Resource) -> ListPage:
         """All objects of a resource that the operator's informers select."""
         mine = [child for (kind, _), child in self.truth.items() if kind == resource.kind and _has_api(child, resource)]
-        found = [child for child in mine if selected(child)]
-        return ListPage(tuple(found), str(self.version))
+        return ListPage(tuple(filter(selected, mine)), str(self.version))
 
     def watch(
         self, resource: Resource, scope: Selection = EVERYTHING, *, since: str

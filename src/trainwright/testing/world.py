@@ -44,7 +44,7 @@ from trainwright.runtime.ports import Resource, WatchEvent, WatchEventType, grou
 from trainwright.runtime.settings import ControllerSettings
 from trainwright.runtime.telemetry import Telemetry
 from trainwright.testing import factories
-from trainwright.testing.apiserver import GRACE, Address, ApiServer, Child, DiedError, Note, selected
+from trainwright.testing.apiserver import GRACE, Address, ApiServer, Child, DiedError, selected
 
 #: Seconds after which a refused create is tried again.
 REFUSED = 30
@@ -75,6 +75,7 @@ class World:
         self.plans: list[Plan] = []
         self.server = ApiServer(self.now, lambda: self.job)
         self.server.finalized, self.server.removed = self._finalized, self._removed
+        self.truth, self.notes, self.writes = self.server.truth, self.server.notes, self.server.writes
         self._start_operator()
 
     def _start_operator(self) -> None:
@@ -91,21 +92,6 @@ class World:
     def now(self) -> datetime:
         """The current time: the world is the `Clock` of its operator."""
         return self.clock
-
-    @property
-    def truth(self) -> dict[Address, Child]:
-        """The objects of the API server."""
-        return self.server.truth
-
-    @property
-    def notes(self) -> list[Note]:
-        """The watch events that are not delivered yet, in order."""
-        return self.server.notes
-
-    @property
-    def writes(self) -> list[str]:
-        """All writes of the operator."""
-        return self.server.writes
 
     @property
     def refusals(self) -> dict[Address, Refusal]:
@@ -282,7 +268,7 @@ class World:
 
     def _data(self, name: str) -> dict[str, str] | None:
         child = self.truth.get(("ConfigMap", name))
-        return None if child is None else self.server.bodies_of.get(_uid(child), {}).get("data", {})
+        return None if child is None else self.server.bodies_of.get(child.metadata.uid, {}).get("data", {})
 
     def exit(self, name: str, code: int = 0) -> None:
         """The container of a pod ends."""
@@ -378,10 +364,6 @@ class World:
             if plan.empty and plan.wake is not None:
                 self.clock = max(self.clock, plan.wake)
         raise AssertionError(f"the operator still acts after {rounds} rounds: {self.plans[-3:]}")
-
-
-def _uid(child: Child) -> str:
-    return child.metadata.uid
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

@@ -33,7 +33,7 @@ async def scheduling(*nodes: dict[str, Any], history: int = 8192) -> AsyncIterat
     store = Store(LoopClock(), history=history)
     for one in nodes:
         store.create(NODES, one)
-    async with running(Scheduler(LocalCluster(store), store.bind, LoopClock())):
+    async with running(Scheduler(LocalCluster(store), LoopClock())):
         yield store
 
 
@@ -109,7 +109,7 @@ async def test_pods_that_are_there_before_the_scheduler_are_counted_and_placed()
     store.create(NODES, node())
     store.create(PODS, pod("old", cpu=2, spec={"nodeName": "node-0"}))
     store.create(PODS, pod("new", cpu=1))
-    async with running(Scheduler(LocalCluster(store), store.bind, LoopClock())):
+    async with running(Scheduler(LocalCluster(store), LoopClock())):
         await asyncio.sleep(1)
         assert where(store, "new") == [""]
         store.delete(PODS, Key("default", "old"), grace=0)
@@ -212,15 +212,17 @@ async def test_a_node_that_is_removed_takes_no_more_pods() -> None:
         assert scheduled(store, "a")["message"] == "can never fit: node-1: cpu: needs 2, this node has 1"
 
 
-async def test_a_pod_that_somebody_else_binds_first_stays_where_it_is() -> None:
+async def test_a_pod_that_somebody_else_binds_first_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(LoopClock())
+    bind = store.bind
     store.create(NODES, node())
 
     def late(key: Key, node: str, *, uid: str = "", annotations: Any = None) -> dict[str, Any]:
-        store.bind(key, "elsewhere")
-        return store.bind(key, node, uid=uid)
+        bind(key, "elsewhere")
+        return bind(key, node, uid=uid)
 
-    async with running(Scheduler(LocalCluster(store), late, LoopClock())):
+    monkeypatch.setattr(store, "bind", late)
+    async with running(Scheduler(LocalCluster(store), LoopClock())):
         store.create(PODS, pod("a", cpu=2))
         await asyncio.sleep(1)
         assert where(store, "a") == ["elsewhere"]

@@ -121,60 +121,6 @@ def test_what_is_missing_is_named_with_its_place() -> None:
         store().get(NODES, Key("", "n"))
 
 
-# -- PUT ---------------------------------------------------------------------------------------------------------------
-
-
-def put(items: Store, **changes: Any) -> dict[str, Any]:
-    before = items.get(JOB, key("a"))
-    metadata = {**before["metadata"], **changes.pop("metadata", {})}
-    return items.replace(JOB, key("a"), {**before, **changes, "metadata": metadata})
-
-
-@pytest.fixture
-def items() -> Store:
-    """One job with a status."""
-    made = store()
-    made.create(JOB, {**body("a", JOB, labels={"x": "y"}, finalizers=["example.com/f"]), "spec": {"a": 1, "b": 2}})
-    made.patch(JOB, key("a"), {"status": {"phase": "Running"}}, status=True)
-    return made
-
-
-def test_a_put_replaces_what_is_wanted_and_not_the_status(items: Store) -> None:
-    after = put(items, spec={"a": 1}, status={"phase": "Failed"}, metadata={"labels": {"z": "y"}})
-    assert (after["spec"], after["status"]) == ({"a": 1}, {"phase": "Running"})
-    assert after["metadata"]["labels"] == {"z": "y"}
-    assert after["metadata"]["generation"] == 2
-
-
-def test_a_put_removes_what_it_does_not_name(items: Store) -> None:
-    before = items.get(JOB, key("a"))["metadata"]
-    after = items.replace(JOB, key("a"), {"metadata": {"name": "a"}})
-    kept = {name: before[name] for name in ("name", "namespace", "uid", "creationTimestamp")}
-    assert after["metadata"] == {**kept, "generation": 2, "resourceVersion": items.version}
-    assert "spec" not in after
-
-
-def test_a_put_that_changes_nothing_is_none(items: Store) -> None:
-    before = items.get(JOB, key("a"))
-    assert put(items) is before
-    assert items.replace(JOB, key("a"), {**before, "spec": {"a": 1, "b": 2}}) is before
-
-
-def test_a_put_of_the_status_replaces_it_alone(items: Store) -> None:
-    spec = items.get(JOB, key("a"))["spec"]
-    after = items.replace(JOB, key("a"), {"spec": {}, "status": {"reason": "r"}}, status=True)
-    assert (after["spec"], after["status"]) == (spec, {"reason": "r"})
-
-
-def test_a_put_is_refused_if_it_means_another_object_or_version(items: Store) -> None:
-    with pytest.raises(ConflictError, match="another object of that name"):
-        put(items, metadata={"uid": "other"})
-    with pytest.raises(ConflictError, match="has been modified"):
-        put(items, metadata={"resourceVersion": "2"})
-    with pytest.raises(InvalidError, match=r"metadata\.name: 'b'; it is 'a' and cannot change"):
-        put(items, metadata={"name": "b"})
-
-
 # -- binding -----------------------------------------------------------------------------------------------------------
 
 
@@ -227,10 +173,9 @@ def test_hooks_complete_new_objects_and_changes_but_not_a_status() -> None:
     patched = items.patch(JOB, key("a"), {"spec": {"x": 1}})
     items.patch(JOB, key("a"), {"status": {"x": 1}}, status=True)
     items.patch(JOB, key("a"), {"spec": {"x": 1}})
-    put = items.replace(JOB, key("a"), {"spec": {"x": 2}})
-    assert [made["spec"], patched["spec"], put["spec"]] == [{"seen": 1}, {"x": 1, "seen": 2}, {"x": 2, "seen": 3}]
+    assert [made["spec"], patched["spec"]] == [{"seen": 1}, {"x": 1, "seen": 2}]
     uid = made["metadata"]["uid"]
-    assert asked == [(True, uid), (False, uid), (False, uid)]
+    assert asked == [(True, uid), (False, uid)]
 
 
 def test_a_hook_that_refuses_leaves_everything_as_it_was() -> None:

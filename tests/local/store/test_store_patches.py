@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.local.storage.metadata import merge, same, settle
+from trainwright.local.storage.metadata import merge, same
 
 SCALARS = st.none() | st.booleans() | st.integers(0, 2) | st.floats(0, 2) | st.sampled_from(["", "x"])
 KEYS = st.sampled_from("abc")
@@ -74,11 +74,3 @@ def test_merges_that_are_easily_wrong(target: dict[str, Any], patch: dict[str, A
 def test_the_same_is_the_same_json(one: Any, other: Any) -> None:
     assert same(one, other) == (text(one) == text(other))
     assert same(one, deepcopy(one))
-
-
-@given(BODIES, BODIES)
-def test_a_replacement_keeps_the_parts_that_are_equal(before: dict[str, Any], after: dict[str, Any]) -> None:
-    settled = settle(before, after)
-    assert text(settled) == text(after)
-    assert all(settled[name] is before[name] for name in before if name in after and same(before[name], after[name]))
-    assert (settled is before) == same(before, after)

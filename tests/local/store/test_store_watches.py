@@ -190,18 +190,6 @@ def test_a_watch_that_concerns_nothing_gives_bookmarks_to_go_on_from() -> None:
     assert [change.what for change in drained(resumed)] == [WatchEventType.ADDED]
 
 
-def test_a_bookmark_can_be_asked_for() -> None:
-    items = store()
-    watch = items.watch(SECRETS, Selection(labels="x"), items.version)
-    assert watch.bookmark().version == "1"
-    items.create(SECRETS, body("a"))
-    assert watch.bookmark().version == "1"
-    watch.take()
-    assert watch.bookmark().version == items.version
-    future = items.watch(SECRETS, Selection(), "100")
-    assert future.bookmark().version == "100"
-
-
 def test_large_news_come_in_batches() -> None:
     items = store()
     items.create(SECRETS, body("a"))
@@ -241,7 +229,7 @@ def test_an_object_is_decoded_once_for_all() -> None:
     watches = [items.watch(PODS, scope, items.version) for scope in (Selection(), Selection(namespace=SPACE))]
     made = items.create(PODS, pod("a"))
     seen = [watch.take()[0].item for watch in watches]
-    seen += [items.page(PODS).items[0], items.view(PODS, key("a"), made)]
+    seen += [items.page(PODS).items[0], items.view(PODS, made)]
     assert all(item is seen[0] for item in seen)
     assert items.watch(PODS.whole()).take()[0].item is made
 
@@ -250,9 +238,9 @@ def test_an_older_version_is_not_taken_for_the_newest() -> None:
     items = store()
     made = items.create(PODS, pod("a"))
     items.patch(PODS, key("a"), {"status": {"phase": "Running"}}, status=True)
-    assert items.view(PODS, key("a"), made).status.phase == "Pending"
+    assert items.view(PODS, made).status.phase == "Pending"
     items.delete(PODS, key("a"))
-    assert items.view(PODS, key("a"), made).metadata.name == "a"
+    assert items.view(PODS, made).metadata.name == "a"
 
 
 def test_a_version_is_a_number() -> None:

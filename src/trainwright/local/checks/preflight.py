@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from trainwright.kinds.base import load
 from trainwright.kinds.gangs import T9K_QUEUE_LABEL
 from trainwright.kinds.registry import find
-from trainwright.kinds.scalars import item, under
+from trainwright.kinds.scalars import under
 from trainwright.kinds.template import templates
 from trainwright.local.checks import mounts
-from trainwright.local.checks.mounts import KnownObjects, environment_problems
+from trainwright.local.checks.mounts import KnownObjects, containers, environment_problems
 from trainwright.local.scheduling.affinity import refusal, terms
 from trainwright.local.scheduling.cache import NodeInfo, node_info
 from trainwright.local.scheduling.reasons import Requests, never_fits, shortage
@@ -72,9 +72,8 @@ def check(
         return ()
     job, node_infos = loaded.job, [node_info(node) for node in nodes]
     all_pods = tuple(_role_pods(job, document))
-    objects = tuple(objects)
     known = KnownObjects(objects, job.key.namespace, frozenset(role.gate for role in job.roles if role.gate))
-    found = [*_name_conflict(job, objects), *check_queues(document), *_capacity_problems(job, all_pods, node_infos)]
+    found = [*_name_conflict(job, known), *check_queues(document), *_capacity_problems(job, all_pods, node_infos)]
     for pods in all_pods:
         found += _container_problems(job, pods, known, frozenset(variables))
         found += mounts.check(pods.spec, pods.path, known, sandboxed=runtime == "sandbox")
@@ -83,15 +82,11 @@ def check(
     return tuple(dict.fromkeys(found))
 
 
-def _name_conflict(job: Job, objects: Iterable[Body]) -> Iterator[Problem]:
+def _name_conflict(job: Job, known: KnownObjects) -> Iterator[Problem]:
     """Report a ConfigMap with the name of the one that the job creates: pods would wait for ever for their own."""
-    gates = [role.gate for role in job.roles if role.gate]
-    for body in objects:
-        meta = body.get("metadata") or {}
-        same_namespace = (meta.get("namespace") or job.key.namespace) == job.key.namespace
-        if body.get("kind") == "ConfigMap" and same_namespace and meta.get("name") in gates:
-            message = f"the job creates a ConfigMap {job.key.name!r}, but the files have one, too: rename one of them"
-            yield Problem("metadata.name", message)
+    if known.conflicts:
+        message = f"the job creates a ConfigMap {job.key.name!r}, but the files have one, too: rename one of them"
+        yield Problem("metadata.name", message)
 
 
 def _role_pods(job: Job, document: Body) -> Iterator[RolePods]:
@@ -105,14 +100,8 @@ def _role_pods(job: Job, document: Body) -> Iterator[RolePods]:
         yield RolePods(role, f"{path}.spec", spec)
 
 
-def _containers_of(pods: RolePods) -> Iterator[tuple[str, Body]]:
-    for group in ("initContainers", "containers"):
-        for index, container in enumerate(pods.spec.get(group) or ()):
-            yield item(f"{pods.path}.{group}", index), container
-
-
 def _container_problems(job: Job, pods: RolePods, known: KnownObjects, variables: frozenset[str]) -> Iterator[Problem]:
-    for path, container in _containers_of(pods):
+    for path, container in containers(pods.spec, pods.path):
         if not container.get("command"):
             message = "missing; the image is not used here, so its entrypoint is not known: name the program to run"
             # A suspended job may get a command before it is resumed.
@@ -148,7 +137,7 @@ def _hint(requests: Requests, reason: str) -> str:
 
 def _requests_path(pods: RolePods) -> str:
     """The path of the requests, if only one container has some; else the path of the containers."""
-    paths = [path for path, container in _containers_of(pods) if container.get("resources")]
+    paths = [path for path, container in containers(pods.spec, pods.path) if container.get("resources")]
     return f"{paths[0]}.resources" if len(paths) == 1 else f"{pods.path}.containers"
 
 
@@ -174,13 +163,12 @@ def _capacity_problems(job: Job, all_pods: Sequence[RolePods], node_infos: Seque
 
 def _ignored_fields(pods: RolePods) -> Iterator[Problem]:
     """Warn about fields that have no effect here."""
-    for path, container in _containers_of(pods):
+    for path, container in containers(pods.spec, pods.path):
         for probe_name in _PROBES:
             probe = container.get(probe_name) or {}
             if probe and not probe.get("exec"):
-                yield Problem(
-                    f"{path}.{probe_name}", "only exec probes are run here; this one counts as passed", warning=True
-                )
+                message = "only exec probes are run here; this one counts as passed"
+                yield Problem(f"{path}.{probe_name}", message, warning=True)
         if (container.get("securityContext") or {}).get("runAsUser") is not None:
             yield Problem(f"{path}.securityContext.runAsUser", _RUN_AS_MESSAGE, warning=True)
     if (pods.spec.get("securityContext") or {}).get("runAsUser") is not None:

@@ -42,12 +42,10 @@ class FreeRoom:
         """The nodes that accept a pod with these terms, whether or not it fits."""
         names = self._accepting_nodes.get(terms)
         if names is None:
-            names = () if terms.unsupported else tuple(self._find_accepting(terms))
+            nodes = {} if terms.unsupported else self.nodes
+            names = tuple(name for name, node in nodes.items() if not refusal(terms, node.traits))
             self._accepting_nodes[terms] = names
         return names
-
-    def _find_accepting(self, terms: NodeTerms) -> Iterable[str]:
-        return (name for name, node in self.nodes.items() if not refusal(terms, node.traits))
 
     def choose(self, pod: PodInfo, *, pack: bool = False) -> str:
         """The node where the pod fits with the largest free share, or the smallest one with `pack`; empty: none."""
@@ -156,7 +154,7 @@ def _together(head: str, waiting: Sequence[PodInfo], room: FreeRoom) -> str:
     if never:
         return NEVER + head + never
     accepting = {name for pod in waiting for name in room.accepting(pod.terms)}
-    free = _positive(room.free[name] for name in sorted(accepting))
+    free = total({one: max(0, amount) for one, amount in room.free[name].items()} for name in sorted(accepting))
     parts = (
         f"{resource}: needs {needed(resource, n)} together, {free_of(resource, free.get(resource, 0), has[resource])}"
         f"{_holders(resource, sorted(accepting), room)}"
@@ -176,10 +174,6 @@ def shortage(requests: Requests, has: Mapping[str, int]) -> str:
         f"{one}: needs {needed(one, amount)} together, all nodes have {present(one, has.get(one, 0))}"
         for one, amount in _missing(requests, has)
     )
-
-
-def _positive(many: Iterable[Amounts]) -> Amounts:
-    return total({name: max(0, amount) for name, amount in one.items()} for one in many)
 
 
 def _missing(requests: Requests, has: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -139,8 +139,7 @@ class RemoteCluster:
     async def _connected(self) -> "_AsyncConnection":
         async with self._opening:
             if self._connection is None or self._connection.lost:
-                self._connection = connection = await _AsyncConnection.open(self._path)
-                await connection.say_hello()
+                self._connection = await _AsyncConnection.open(self._path)
             return self._connection
 
 
@@ -168,12 +167,18 @@ class _AsyncConnection:
 
     @classmethod
     async def open(cls, path: Path) -> Self:
-        """Connect. Raises UnavailableError if no engine listens."""
+        """Connect and exchange versions. UnavailableError: no engine listens; EngineError: it has another version."""
         try:
             reader, writer = await asyncio.open_unix_connection(sock=connect(path))
         except OSError as error:
             raise UnavailableError(f"no engine answers at {path}: {error.strerror or error}") from None
-        return cls(path, reader, writer)
+        connection = cls(path, reader, writer)
+        try:
+            check_hello(await connection._exchange(HELLO_ID, HELLO, hello(ENGINE_PROTOCOL)), path)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
 
     async def close(self) -> None:
         """Close the connection."""
@@ -181,15 +186,6 @@ class _AsyncConnection:
         await asyncio.gather(self._reading, return_exceptions=True)
         with suppress(OSError):
             await self._writer.wait_closed()
-
-    async def say_hello(self) -> None:
-        """Exchange versions with the engine. Raises EngineError, and then the connection is closed."""
-        try:
-            check_hello(await self._exchange(HELLO_ID, HELLO, hello(ENGINE_PROTOCOL)), self._path)
-        except BaseException:
-            self._reading.cancel()
-            self._set_lost()
-            raise
 
     async def ask(self, verb: str, request: Mapping[str, Any]) -> Any:
         """Send a request and return its result."""

@@ -103,13 +103,6 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 # -- requests; each also has an `id` and a `verb` ---------------------------------------------------------------------
 
 
-class HelloRequest(TypedDict):
-    """`hello`: the version of the client."""
-
-    protocol: int
-    version: str
-
-
 class ScopeRequest(TypedDict):
     """Selects objects of a resource."""
 

@@ -49,14 +49,8 @@ def same(old: Any, new: Any) -> bool:
     return True
 
 
-def settle(before: Body, after: Body) -> Body:
-    """The new body, with equal top-level parts taken from the old body, or the old body if all parts are equal."""
-    kept = {key: before[key] if key in before and same(before[key], value) else value for key, value in after.items()}
-    shared = before.keys() == kept.keys() and all(kept[key] is value for key, value in before.items())
-    return before if shared else kept
-
-
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+EXPECTED_NAME = "expected lower-case letters, digits, `-` and `.`, with a letter or digit at both ends, at most 253"
 #: Only the store writes these fields. It ignores a client's value, or refuses one that contradicts a fixed value.
 _SERVER_FIELDS = ("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "selfLink", "uid")
 _ASSIGNED_FIELDS = (*_SERVER_FIELDS, "generation", "resourceVersion")
@@ -100,15 +94,14 @@ def _name(metadata: Body) -> str:
     name = metadata.get("name")
     if not name and metadata.get("generateName"):
         name = f"{metadata['generateName']}{uid()[-10:]}"
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        expected = "expected lower-case letters, digits, `-` and `.`, with a letter or digit at both ends"
-        raise InvalidError(f"metadata.name: {name!r}; {expected}, at most 253")
+    if not isinstance(name, str) or not OBJECT_NAME.fullmatch(name):
+        raise InvalidError(f"metadata.name: {name!r}; {EXPECTED_NAME}")
     return name
 
 
 def _check_namespace(resource: Resource, metadata: Body) -> None:
     namespace = metadata.get("namespace")
-    if resource.namespaced and (not isinstance(namespace, str) or not _NAME.fullmatch(namespace)):
+    if resource.namespaced and (not isinstance(namespace, str) or not OBJECT_NAME.fullmatch(namespace)):
         raise InvalidError(
             f"metadata.namespace: {namespace!r}; expected the name of a namespace: {resource.id} have one"
         )
@@ -165,14 +158,6 @@ def check_finalizers(before: Body, after: Body) -> None:
     added = [one for one in after.get("finalizers") or () if one not in have]
     if added and "deletionTimestamp" in before:
         raise InvalidError(f"metadata.finalizers: {added}; none can be added while the object is being deleted")
-
-
-def replaced(before: Body, part: Body) -> Body:
-    """The body of a PUT, completed with the fields that only the store writes."""
-    have = before["metadata"]
-    metadata = {**part.get("metadata", {}), **{name: have[name] for name in _FIXED_FIELDS if name in have}}
-    status = {"status": before["status"]} if "status" in before else {}
-    return {"apiVersion": before["apiVersion"], "kind": before["kind"], **part, "metadata": metadata, **status}
 
 
 def check_version(what: str, have: Body, uid: str, version: str) -> None:

@@ -22,7 +22,7 @@ from trainwright.local.storage.collector import (
     waits_for_dependents,
 )
 from trainwright.local.storage.history import HistoryEntry, StoredObject, Watch, WriteLog, parse
-from trainwright.local.storage.metadata import merge, readable, settle
+from trainwright.local.storage.metadata import merge, readable
 from trainwright.local.storage.selectors import compiled
 from trainwright.model.job import Body
 from trainwright.model.meta import Key, Wire
@@ -134,13 +134,10 @@ class Tables:
             last = {**record.body, "metadata": {**record.body["metadata"], "resourceVersion": str(version)}}
             self._remove(table, key, record, StoredObject(last, version, str(version)))
         elif metadata is not record.body["metadata"]:
-            self._mark_deleted(table, key, record, dict(metadata))
+            if waits_for_dependents(metadata):
+                self._collector.queue_blocking_dependents(metadata["uid"])
+            self.put(table, key, record, record.body, dict(metadata))
         self._collector.run()
-
-    def _mark_deleted(self, table: Table, key: Key, before: StoredObject, metadata: Body) -> None:
-        if waits_for_dependents(metadata):
-            self._collector.queue_blocking_dependents(metadata["uid"])
-        self.put(table, key, before, before.body, metadata)
 
     def _change(self, table: Table, key: Key, before: StoredObject, after: StoredObject) -> None:
         table.objects[key] = after
@@ -156,10 +153,10 @@ class Tables:
 
     # -- used by the garbage collector --------------------------------------------------------------------------------
 
-    def find(self, ref: ObjectRef) -> Body | None:
-        """The object, or None."""
+    def metadata(self, ref: ObjectRef) -> Body:
+        """The metadata of an object; empty if it does not exist."""
         record = self._tables[ref.resource].objects.get(ref.key)
-        return record.body if record is not None else None
+        return record.body["metadata"] if record is not None else {}
 
     def set_metadata(self, ref: ObjectRef, metadata: Body) -> None:
         """Replace the metadata of an object."""
@@ -212,9 +209,11 @@ class Store:
             raise UnavailableError(message, retry_after=1)
         return ListPage(tuple([record.decoded(resource) for record in self._select(resource, scope)]), self.version)
 
-    def view(self, resource: Resource, key: Key, body: Body) -> Any:
+    def view(self, resource: Resource, body: Body) -> Any:
         """The object decoded to the type of the resource; a stored object is decoded once for all callers."""
-        record = self._tables.of(resource).objects.get(key)
+        if resource.type is dict:
+            return body
+        record = self._tables.of(resource).objects.get(rules.key_of(body))
         return record.decoded(resource) if record is not None and record.body is body else resource.decode(body)
 
     def watch(self, resource: Resource, scope: Selection = EVERYTHING, since: str = "") -> Watch:
@@ -257,19 +256,6 @@ class Store:
             return self._update(table, key, before, merge(before.body, part))
         part = rules.writable(table.resource, before.body, body)
         return self._update_spec(table, key, before, merge(before.body, part))
-
-    def replace(
-        self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
-    ) -> Body:
-        """Replace a whole object except its status, or its status alone."""
-        expected_uid = uid or (body.get("metadata") or {}).get("uid") or ""
-        table, before = self._expect(resource, key, body, expected_uid, version)
-        body = table.conversion(body)
-        if status:
-            after = {**before.body, "status": body.get("status", {})}
-            return self._update(table, key, before, settle(before.body, after))
-        after = rules.replaced(before.body, rules.writable(table.resource, before.body, body))
-        return self._update_spec(table, key, before, settle(before.body, after))
 
     def bind(
         self,
