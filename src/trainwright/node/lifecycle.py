@@ -14,12 +14,11 @@ import signal
 from functools import partial
 from pathlib import Path
 
-from trainwright.errors import ApiError, ConflictError, EngineError, ForbiddenError, NotFoundError, UnavailableError
+from trainwright.errors import ApiError, ConflictError, EngineError, NotFoundError, UnavailableError
 from trainwright.model.job import Body
 from trainwright.model.meta import ADDRESS, Key
 from trainwright.model.units import quantity
 from trainwright.node import environment, logs, sources, volumes
-from trainwright.node.context import RETRIABLE_ERRORS
 from trainwright.node.link import ContainerEnd, SupervisorLost, SupervisorRefused
 from trainwright.node.pod import DEFAULT_MESSAGE_PATH, ContainerRecord, PodState, loop_time
 from trainwright.node.sources import CONFIG_ERROR, CREATE_ERROR, ContainerConfigError
@@ -272,7 +271,7 @@ async def stop_container(pod: PodState, container: ContainerRecord, deadline: fl
     container.kill_at(deadline, link)
     if loop_time() < deadline:
         link.signal({"container": container.id, "signal": _stop_signal(container.body)})
-    await container.wait_ended()
+    await container.ended.wait()
 
 
 async def run_hook(pod: PodState, container: ContainerRecord, hook: Body, path: str, timeout: float) -> str:
@@ -326,27 +325,19 @@ def forget_ends(pod: PodState, *containers: ContainerRecord) -> None:
 
 async def delete_object(pod: PodState) -> None:
     """Delete the pod object without a grace period, since none of its containers runs any more."""
-    context, settings, delays = pod.context, pod.context.settings, pod.context.settings.delays
-    wait = delays.api_retry
-    if context.reports.closing and not settings.kubelet:
+    context = pod.context
+    if context.reports.closing and not context.settings.kubelet:
         return  # the embedded engine ends, and its objects end with it
-    while not pod.report.gone:
-        try:
+
+    async def delete() -> None:
+        with contextlib.suppress(NotFoundError, ConflictError):
             await context.cluster.delete(PODS.whole(), pod.key, uid=pod.uid, grace=0)
-        except (NotFoundError, ConflictError):
-            return
-        except RETRIABLE_ERRORS as error:
-            if isinstance(error, ForbiddenError):
-                context.notices.send_once(f"pod {pod.key}: the API server forbids its deletion, retrying: {error}")
-            if context.reports.closing:
-                return
-            await asyncio.sleep(error.retry_after or wait)
-            wait = min(2 * wait, delays.max_api_retry)
-        except ApiError as error:
-            context.notices.send_once(f"pod {pod.key}: it cannot be deleted: {error}")
-            return
-        else:
-            return
+
+    try:
+        if not pod.report.gone:
+            await context.reports.retry(delete, f"pod {pod.key}: the API server forbids its deletion")
+    except ApiError as error:
+        context.notices.send_once(f"pod {pod.key}: it cannot be deleted: {error}")
 
 
 async def remove_files(pod: PodState) -> None:

@@ -7,6 +7,7 @@ The scheduler of the embedded engine chooses and leases the devices of a pod whe
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -50,7 +51,7 @@ class NodeDevices:
         self.by_resource = {resource: found for resource, found in devices.items() if found.ids}
         self._node, self._pool = node, pool
         self._held: dict[str, Granted] = {}
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._freed = asyncio.Event()
 
     def take(self, uid: str, pod: Body) -> Granted | None:
         """Take the devices of a pod, or return those that it has already; None if some of them are not free."""
@@ -107,19 +108,13 @@ class NodeDevices:
             pool.release(uid, loop.time())
             loop.call_later(pool.linger, lambda: pool.expire(loop.time()))
         if self._held.pop(uid, None):
-            for future in self._waiters:
-                if not future.done():
-                    future.set_result(None)
-            self._waiters.clear()
+            self._freed.set()
+            self._freed.clear()
 
     async def wait_freed(self, seconds: float) -> None:
         """Wait until a pod returns devices, at most `seconds`."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(future)
-        try:
-            await asyncio.wait({future}, timeout=seconds)
-        finally:
-            self._waiters.discard(future)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._freed.wait(), seconds)
 
     def variables(self, spec: Body, index: int, held: Granted, *, init: bool) -> dict[str, str]:
         """The variables that name the devices of a container; empty for none, since a missing one would mean all."""
