@@ -28,7 +28,7 @@ from trainwright.node.supervisor import tree
 from trainwright.node.supervisor.launch import Process
 from trainwright.node.volumes import SUPPORTED
 from trainwright.node.watchdog import Watchdog, described, fence, unkillable
-from trainwright.node.watches import ConfigMapWaiter, ResourceFollower
+from trainwright.node.watches import ConfigMapWaiter, ResourceFollower, end_tasks, object_key
 from trainwright.node.worker import PodWorker
 from trainwright.runtime.ports import PODS, Clock, Cluster, ListPage, Selection, WatchEventType
 
@@ -107,9 +107,7 @@ class Agent:
         """
         context = self.context
         context.reports.closing = True
-        for task in [*self._tasks]:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
         if context.settings.orphans == "end":
             await self._stop_pods(grace)
         if self._removing:
@@ -119,9 +117,7 @@ class Agent:
         if context.hosts is not None:
             await context.hosts.close()
         await context.link.close()
-        for task in self._watchdog_tasks:
-            task.cancel()
-        await asyncio.gather(*self._watchdog_tasks, return_exceptions=True)
+        await end_tasks(*self._watchdog_tasks)
 
     async def leave(self, grace: float | None, *, remove: bool) -> None:
         """Set the node to not ready with the reason, so that it gets no new pods, and stop; then remove its object."""
@@ -183,7 +179,7 @@ class Agent:
         if worker is not None:
             worker.update(pod)
             return
-        key = Key(pod["metadata"].get("namespace", ""), pod["metadata"]["name"])
+        key = object_key(pod)
         try:
             refusal = self._refusal(pod) if self.context.settings.kubelet else None
             self._workers[uid] = PodWorker(pod, self.context, self._removing.get(key), refusal)
@@ -198,12 +194,10 @@ class Agent:
 
     def _remove(self, uid: str) -> None:
         worker = self._workers.pop(uid, None)
-        task = worker.object_gone() if worker is not None else None
-        if worker is None or task is None:
-            return
-        key = worker.pod.key
-        self._removing[key] = task
-        task.add_done_callback(lambda done: self._removing.get(key) is done and self._removing.pop(key))
+        if worker is not None and (task := worker.object_gone()) is not None:
+            key = worker.pod.key
+            self._removing[key] = task
+            task.add_done_callback(lambda done: self._removing.get(key) is done and self._removing.pop(key))
 
     def _supervisor_lost(self) -> None:
         """Kill what the supervisor left running, and fail all pods and the node."""

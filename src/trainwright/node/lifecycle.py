@@ -311,7 +311,7 @@ def release_resources(pod: PodState) -> None:
     if pod.assigned_address and context.addresses is not None:
         context.addresses.put(pod.assigned_address)
         if context.hosts is not None:
-            context.hosts.address_released(pod.uid)
+            context.hosts.assigned.pop(pod.uid, None)
     if pod.token_refresh is not None:
         pod.token_refresh.cancel()
 

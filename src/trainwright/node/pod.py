@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from trainwright.model.cause import SIGNALS
 from trainwright.model.child import BACKING_OFF
 from trainwright.model.job import Body
-from trainwright.model.meta import ADDRESS, CONTAINER_SCHEME, JOB_UID, Key
+from trainwright.model.meta import ADDRESS, CONTAINER_SCHEME, JOB_UID
 from trainwright.model.units import parse_time, rfc3339
 from trainwright.node import environment
 from trainwright.node.context import AgentContext, StatusReport
@@ -26,6 +26,7 @@ from trainwright.node.devices.pool import Granted
 from trainwright.node.link import ContainerEnd, SupervisorLink
 from trainwright.node.logs import UID_PREFIX_LENGTH
 from trainwright.node.status import CREATING, INITIALIZING, ContainerView, PodFailure, StatusFacts, compose
+from trainwright.node.watches import object_key
 
 DEFAULT_MESSAGE_PATH = "/dev/termination-log"
 #: A termination message has at most this many bytes from its file, or this many bytes and lines of the log.
@@ -148,7 +149,7 @@ class PodState:
         self.body = body
         self.context = context
         self.uid: str = meta["uid"]
-        self.key = Key(meta.get("namespace", ""), meta["name"])
+        self.key = object_key(body)
         inits = spec.get("initContainers") or ()
         self.inits = _records(inits, CREATING, init=True)
         self.mains = _records(spec["containers"], INITIALIZING if inits else CREATING, init=False)
