@@ -130,7 +130,7 @@ class Agent:
             try:
                 await self.node.remove()
             except ForbiddenError as error:  # Kubernetes forbids it: a node could remove its taints in this way
-                name = self.node.name
+                name = self.context.settings.node
                 self.context.notices.send(
                     f"the agent may not delete the Node {name}; `kubectl delete node {name}` deletes it: {error}"
                 )
@@ -152,7 +152,7 @@ class Agent:
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.context.notices.send_once(f"the agent of {self.node.name} has failed: {error!r}")
+            self.context.notices.send_once(f"the agent of {self.context.settings.node} has failed: {error!r}")
             self.on_failed()
 
     def _pods_listed(self, page: ListPage) -> None:
@@ -202,7 +202,7 @@ class Agent:
     def _supervisor_lost(self) -> None:
         """Kill what the supervisor left running, and fail all pods and the node."""
         loss = self.context.link.loss
-        self.context.notices.send_once(f"node {self.node.name} can no longer run pods: {loss}")
+        self.context.notices.send_once(f"node {self.context.settings.node} can no longer run pods: {loss}")
         running = {one.id for worker in self._workers.values() for one in worker.pod.containers if one.live}
         for _ in range(_MAX_KILL_ROUNDS if running else 0):
             if not tree.kill_marked(running):
@@ -224,7 +224,7 @@ class Agent:
 
     async def _fence_silent_supervisor(self, watchdog: Watchdog) -> None:
         """Kill a supervisor that does not answer any more, with its pods. The link then calls `_supervisor_lost`."""
-        link, send, name = self.context.link, self.context.notices.send, self.node.name
+        link, send, name = self.context.link, self.context.notices.send, self.context.settings.node
         supervisor = f"the supervisor (process {watchdog.pid})"
         silence = await watchdog.run(lambda seen: send(f"{name}: {supervisor} {described(seen)}"))
         if not link.alive:
@@ -238,7 +238,7 @@ class Agent:
             await self.node.fail(reason, message)
 
     async def _send_heartbeats(self, interval: float) -> None:
-        send, name, is_failing = self.context.notices.send, self.node.name, False
+        send, name, is_failing = self.context.notices.send, self.context.settings.node, False
         while self.context.link.alive:
             await asyncio.sleep(interval)
             try:

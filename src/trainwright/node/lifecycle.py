@@ -13,6 +13,7 @@ import shutil
 import signal
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from trainwright.errors import ApiError, ConflictError, EngineError, NotFoundError, UnavailableError
 from trainwright.model.job import Body
@@ -65,7 +66,10 @@ async def start_container(pod: PodState, container: ContainerRecord) -> None:
             await _wait_before_retry(pod, container, CONFIG_ERROR, problem)
         except (EngineError, OSError, ApiError) as problem:
             await _wait_before_retry(pod, container, CREATE_ERROR, problem)
-    _send_start(pod, container, request)
+    # Do not wait for the answer, so that it is also handled if the worker is cancelled meanwhile.
+    container.set_starting(request["container"], context.clock.now())
+    context.link.on_ended[container.id] = partial(pod.container_ended, container)
+    context.link.start(request).add_done_callback(partial(_start_answered, pod, container))
 
 
 async def _open_pod(pod: PodState) -> None:
@@ -93,8 +97,10 @@ async def _open_request(pod: PodState) -> OpenPod:
     context, settings = pod.context, pod.context.settings
     if context.addresses is not None and pod.has_own_network and not pod.assigned_address:
         pod.assigned_address = context.addresses.take()
+    network: Literal["own", "host"] = "own" if pod.has_own_network else "host"
+    request: OpenPod = {"pod": pod.uid, "host": pod.hostname, "address": pod.address, "network": network}
     if not settings.sandboxed:
-        return {"pod": pod.uid, "host": pod.hostname, "address": pod.address, "network": "host"}
+        return request
     annotations = pod.body["metadata"].get("annotations") or {}
     if pod.has_own_network and context.addresses is None and ADDRESS not in annotations:
         raise ContainerConfigError(
@@ -102,10 +108,7 @@ async def _open_request(pod: PodState) -> OpenPod:
         )
     pod.has_folder = True
     return {
-        "pod": pod.uid,
-        "host": pod.hostname,
-        "address": pod.address,
-        "network": "own" if pod.has_own_network else "host",
+        **request,
         "hosts": await context.hosts.file_for(pod.body, pod.assigned_address) if context.hosts is not None else None,
         "tmp": f"{pod.folder}/tmp",  # noqa: S108 - the pod's own
         "shm": volumes.shared_memory_size(pod.body),
@@ -216,24 +219,13 @@ def _volume_input(pod: PodState, found: sources.Sources) -> volumes.VolumeInput:
 
 
 def _limits(body: Body) -> Limits:
-    limits = (body.get("resources") or {}).get("limits")
-    if not limits:
-        return {}
-    memory, cpu = quantity(limits.get("memory")), quantity(limits.get("cpu"))
+    limits = (body.get("resources") or {}).get("limits") or {}
     found: Limits = {}
-    if memory:
+    if memory := quantity(limits.get("memory")):
         found["memory"] = int(memory)
-    if cpu:
+    if cpu := quantity(limits.get("cpu")):
         found["cpu"] = float(cpu)
     return found
-
-
-def _send_start(pod: PodState, container: ContainerRecord, request: StartContainer) -> None:
-    """Send the request without waiting, so that the answer is also handled if the worker is cancelled meanwhile."""
-    link = pod.context.link
-    container.set_starting(request["container"], pod.context.clock.now())
-    link.follow(container.id, partial(pod.container_ended, container))
-    link.start(request).add_done_callback(partial(_start_answered, pod, container))
 
 
 def _start_answered(pod: PodState, container: ContainerRecord, answer: asyncio.Future[Started]) -> None:
@@ -241,19 +233,13 @@ def _start_answered(pod: PodState, container: ContainerRecord, answer: asyncio.F
     if isinstance(refusal, SupervisorLost):
         return  # the agent tells all its workers that the supervisor is lost
     if isinstance(refusal, SupervisorRefused):
-        pod.context.link.unfollow(container.id)
+        pod.context.link.on_ended.pop(container.id, None)
         code = refusal.code or _START_ERROR_CODE
         reason = "ContainerCannotRun" if code in _CANNOT_RUN_CODES else "StartError"
         end = ContainerEnd(code=code, at=pod.context.clock.now().timestamp())
         container.set_terminated(end, reason, str(refusal))
     container.set_start_answered()
     pod.mark_changed()
-
-
-async def stop_containers(pod: PodState) -> None:
-    """Stop all containers. Those that still run at `pod.kill_time` are killed."""
-    deadline = pod.kill_time if pod.kill_time is not None else loop_time()
-    await asyncio.gather(*(stop_container(pod, one, deadline) for one in pod.containers if one.live))
 
 
 async def stop_container(pod: PodState, container: ContainerRecord, deadline: float) -> None:
@@ -270,7 +256,9 @@ async def stop_container(pod: PodState, container: ContainerRecord, deadline: fl
         deadline = min(deadline, max(pod.kill_time, loop_time() + (min_grace if hook else 0)))
     container.kill_at(deadline, link)
     if loop_time() < deadline:
-        link.signal({"container": container.id, "signal": _stop_signal(container.body)})
+        name = str((container.body.get("lifecycle") or {}).get("stopSignal"))
+        number = signal.Signals.__members__.get(name, signal.SIGTERM)
+        link.signal({"container": container.id, "signal": int(number)})
     await container.ended.wait()
 
 
@@ -290,11 +278,6 @@ async def run_hook(pod: PodState, container: ContainerRecord, hook: Body, path: 
         case _:
             pod.context.notices.send_once(_HOOK_NOT_SUPPORTED.format(path), f"hooks of {pod.job}")
     return ""
-
-
-def _stop_signal(body: Body) -> int:
-    name = (body.get("lifecycle") or {}).get("stopSignal")
-    return int(signal.Signals.__members__.get(str(name), signal.SIGTERM))
 
 
 def release_resources(pod: PodState) -> None:

@@ -114,7 +114,8 @@ class NodeCapacity(Struct, frozen=True):
 def machine(devices: Mapping[str, DeviceSet]) -> NodeCapacity:
     """The part of this machine that this process may use. `devices` are those that the user declares."""
     limits = cgroup_limits()
-    cpu = _cpus() * 1000
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cpu = cpus * 1000
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return NodeCapacity(min(cpu, limits.cpu or cpu), min(memory, limits.memory or memory), inventory(devices))
 
@@ -125,17 +126,8 @@ def share(whole: NodeCapacity, nodes: int) -> tuple[NodeCapacity, ...]:
         raise UsageError(f"expected at least one node, found {nodes}")
     if whole.cpu < nodes:
         raise UsageError(f"{nodes} nodes are too many for this machine, which has only {whole.cpu}m CPU")
-    return tuple(
-        NodeCapacity(whole.cpu // nodes, whole.memory // nodes, _device_share(whole.devices, index, nodes))
+    shares = [
+        {name: replace(found, ids=found.ids[index::nodes]) for name, found in whole.devices.items()}
         for index in range(nodes)
-    )
-
-
-def _device_share(devices: Mapping[str, DeviceSet], index: int, nodes: int) -> dict[str, DeviceSet]:
-    """The devices of one of the nodes: every n-th one."""
-    return {name: replace(found, ids=found.ids[index::nodes]) for name, found in devices.items()}
-
-
-def _cpus() -> int:
-    """The CPUs that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    ]
+    return tuple(NodeCapacity(whole.cpu // nodes, whole.memory // nodes, devices) for devices in shares)

@@ -42,6 +42,7 @@ _CONTAINER_UNKNOWN = "The container could not be located when the node agent was
 _AGENT_RESTARTED = PodFailure(
     "NodeLost", "The node agent was restarted, and the processes of this pod ended with the agent before it"
 )
+_OWN_CONDITIONS = ("Initialized", "ContainersReady", "Ready")
 _DEFAULT_GRACE_SECONDS = 30.0
 _MAX_HOSTNAME_LENGTH = 63
 
@@ -246,7 +247,9 @@ class PodState:
         address = self.address if self.assigned_address or not self.has_own_network or not settings.kubelet else ""
         policy, start, host = self.restart_policy, rfc3339(self.start_time), settings.address
         facts = StatusFacts(policy, start, address, host, failure, self.stopped, settings.kubelet)
-        conditions = [*((self.body.get("status") or {}).get("conditions") or ()), *_own_conditions(self.report.stored)]
+        # The watch may not have delivered the conditions that this agent wrote last.
+        written = [one for one in (self.report.stored or {}).get("conditions", ()) if one["type"] in _OWN_CONDITIONS]
+        conditions = [*((self.body.get("status") or {}).get("conditions") or ()), *written]
         now = rfc3339(self.context.clock.now())
         return compose(facts, [one.view for one in self.inits], [one.view for one in self.mains], conditions, now)
 
@@ -288,14 +291,6 @@ def _records(bodies: Sequence[Body], state: Body, *, init: bool) -> list[Contain
 def loop_time() -> float:
     """The time of the event loop's clock, in seconds."""
     return asyncio.get_running_loop().time()
-
-
-def _own_conditions(stored: Body | None) -> list[Body]:
-    """The conditions that this agent wrote last: the watch may not have delivered them yet."""
-    if stored is None:
-        return []
-    types = ("Initialized", "ContainersReady", "Ready")
-    return [condition for condition in stored["conditions"] if condition["type"] in types]
 
 
 def _linux_signal_number(number: int) -> int:

@@ -198,7 +198,9 @@ class PodWorker:
             self._run_task.cancel()
             await asyncio.wait({self._run_task})
         if not self.pod.ended:
-            await lifecycle.stop_containers(self.pod)
+            deadline = self.pod.kill_time or 0.0  # without one, no container runs any more
+            running = [one for one in self.pod.containers if one.live]
+            await asyncio.gather(*(lifecycle.stop_container(self.pod, one, deadline) for one in running))
             self.pod.stopped = True
             await self._finish()
         elif self._deleting:  # the run task may have been cancelled while it wrote the last status
