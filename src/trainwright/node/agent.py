@@ -73,7 +73,7 @@ class Agent:
         #: These watch the supervisor. They run until the link is closed, since `stop` waits for answers of it.
         self._watchdog_tasks: tuple[asyncio.Task[None], ...] = ()
         self._stale_files_removed = False
-        #: Called when a task of the agent has ended with an unexpected error.
+        #: Called when the agent can run no more pods: its supervisor is lost, or one of its tasks has failed.
         self.on_failed: Callable[[], None] = lambda: None
         link.on_notice = notices.send_once
         link.on_lost = self._supervisor_lost
@@ -108,10 +108,10 @@ class Agent:
         context = self.context
         context.reports.closing = True
         await end_tasks(*self._tasks)
-        if context.settings.orphans == "end":
-            await self._stop_pods(grace)
-        if self._removing:
-            await asyncio.wait(self._removing.values())
+        workers = self._workers.values() if context.settings.orphans == "end" else ()
+        tasks = [*(worker.agent_stopping(grace) for worker in workers), *self._removing.values()]
+        if ending := [task for task in tasks if task is not None]:
+            await asyncio.wait(ending)
         await context.config_maps.close()
         await context.reports.close()
         if context.hosts is not None:
@@ -123,7 +123,7 @@ class Agent:
         """Set the node to not ready with the reason, so that it gets no new pods, and stop; then remove its object."""
         link = self.context.link
         cause = ("AgentStopped", "the node agent was stopped") if link.alive else ("SupervisorLost", link.loss)
-        failing = asyncio.get_running_loop().create_task(self._fail_node(*cause))
+        failing = asyncio.get_running_loop().create_task(self.node.fail(*cause))
         await self.stop(grace)
         await failing
         if remove:
@@ -138,11 +138,6 @@ class Agent:
     def worker(self, key: Key) -> PodWorker | None:
         """The worker of the pod of that name."""
         return next((one for one in self._workers.values() if one.pod.key == key), None)
-
-    async def _stop_pods(self, grace: float | None) -> None:
-        stopping = {task for worker in self._workers.values() if (task := worker.agent_stopping(grace)) is not None}
-        if stopping:
-            await asyncio.wait(stopping)
 
     def _spawn(self, coroutine: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -179,18 +174,15 @@ class Agent:
         if worker is not None:
             worker.update(pod)
             return
-        key = object_key(pod)
+        key, settings, refusal = object_key(pod), self.context.settings, None
         try:
-            refusal = self._refusal(pod) if self.context.settings.kubelet else None
+            is_admitted = (pod.get("status") or {}).get("startTime")  # by an earlier agent
+            if settings.kubelet and not is_admitted:
+                others = [worker.pod.body for worker in self._workers.values() if not worker.pod.ended]
+                refusal = admission_refusal(pod, others, settings)
             self._workers[uid] = PodWorker(pod, self.context, self._removing.get(key), refusal)
         except (LookupError, TypeError, AttributeError) as error:  # an API server would have refused such a pod
             self.context.notices.send_once(f"pod {key} cannot be run, since its object is malformed: {error!r}")
-
-    def _refusal(self, pod: Body) -> PodFailure | None:
-        if (pod.get("status") or {}).get("startTime"):
-            return None  # an earlier agent has admitted it
-        others = [worker.pod.body for worker in self._workers.values() if not worker.pod.ended]
-        return admission_refusal(pod, others, self.context.settings)
 
     def _remove(self, uid: str) -> None:
         worker = self._workers.pop(uid, None)
@@ -209,7 +201,8 @@ class Agent:
                 break
         for worker in self._workers.values():
             worker.supervisor_lost(loss)
-        self._spawn(self._fail_node("SupervisorLost", loss))
+        self._spawn(self.node.fail("SupervisorLost", loss))
+        self.on_failed()
 
     async def _ping_supervisor(self, watchdog: Watchdog) -> None:
         while True:
@@ -232,10 +225,6 @@ class Agent:
         link.loss = f"{supervisor} {described(silence)}; it and its pods were killed"
         with contextlib.closing(Process(watchdog.pid)) as process:
             await fence(process, link.folder, lambda left: send(unkillable(name, left)))
-
-    async def _fail_node(self, reason: str, message: str) -> None:
-        with contextlib.suppress(ApiError):
-            await self.node.fail(reason, message)
 
     async def _send_heartbeats(self, interval: float) -> None:
         send, name, is_failing = self.context.notices.send, self.context.settings.node, False

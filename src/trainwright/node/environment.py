@@ -63,7 +63,12 @@ def resource_field(ref: Body, pod: Body, container: Body, facts: PodFacts, path:
         message = f"{resource!r} is not known; expected {', '.join(_RESOURCE_EXAMPLES)}"
         raise ContainerConfigError(f"{path}.resource", message, nearest(resource, _RESOURCE_EXAMPLES))
     if ref.get("containerName"):
-        container = _container(pod, str(ref["containerName"]), path)
+        other, spec = str(ref["containerName"]), pod["spec"]
+        known = {one["name"]: one for one in (*(spec.get("initContainers") or ()), *spec["containers"])}
+        if other not in known:
+            message = f"there is no container {other!r}; the pod has {', '.join(known)}"
+            raise ContainerConfigError(f"{path}.containerName", message, nearest(other, known))
+        container = known[other]
     resources = container.get("resources") or {}
     asked = resources.get("limits") or {}
     if part == "requests":  # a missing request is the limit, as an API server sets it
@@ -73,16 +78,6 @@ def resource_field(ref: Body, pod: Body, container: Body, facts: PodFacts, path:
         amount = quantity(facts.allocatable.get(name, 0))
     divisor = quantity(ref.get("divisor") or 1) or Decimal(1)
     return str(((amount or Decimal(0)) / divisor).to_integral_value(ROUND_CEILING))
-
-
-def _container(pod: Body, name: str, path: str) -> Body:
-    spec = pod["spec"]
-    known = {one["name"]: one for one in (*(spec.get("initContainers") or ()), *spec["containers"])}
-    if name not in known:
-        message = f"there is no container {name!r}; the pod has {', '.join(known)}"
-        raise ContainerConfigError(f"{path}.containerName", message, nearest(name, known))
-    body: Body = known[name]
-    return body
 
 
 _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")

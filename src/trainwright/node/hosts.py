@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from trainwright.errors import ApiError, ForbiddenError
+from trainwright.errors import ApiError
 from trainwright.model.job import Body
 from trainwright.model.meta import ADDRESS, Key
 from trainwright.node.settings import AgentSettings
@@ -128,9 +128,7 @@ def _index(pods: list[PodHost], keys: set[str]) -> dict[tuple[str, str, str], li
 def _selected(service: ServiceSelection, index: dict[tuple[str, str, str], list[PodHost]]) -> list[PodHost]:
     """The pods of a service: search those with the rarest label only, so that the cost stays linear."""
     found = [index.get((service.namespace, key, value), []) for key, value in service.labels]
-    if not found:
-        return []
-    fewest = min(found, key=len)
+    fewest = min(found, key=len, default=[])
     wanted = set(service.labels)
     return [pod for pod in fewest if wanted.issubset(pod.labels) and (pod.ready or service.includes_unready)]
 
@@ -151,7 +149,6 @@ class HostsFiles:
         self._cluster = cluster
         self._folder = folder
         self._settings = settings
-        self._delays = settings.delays
         self._notify = notify
         #: The addresses that this agent has assigned, by pod UID: known before they are in the pod's status.
         self.assigned: dict[str, str] = {}
@@ -176,23 +173,20 @@ class HostsFiles:
         self._folder.mkdir(parents=True, exist_ok=True)
         kubelet = self._settings.kubelet
         scope = Selection(fields=f"spec.nodeName={self._settings.node}") if kubelet else EVERYTHING
-        pods = ResourceFollower(self._cluster, PODS.whole(), scope, self._delays)
-        services = ResourceFollower(self._cluster, SERVICES.whole(), EVERYTHING, self._delays)
+        pods = ResourceFollower(self._cluster, PODS.whole(), scope, self._settings.delays)
+        services = ResourceFollower(self._cluster, SERVICES.whole(), EVERYTHING, self._settings.delays)
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(pods.run(self._pods_listed, self._pod_changed)),
             loop.create_task(services.run(self._services_listed, self._service_changed)),
         ]
         if kubelet:
-            slices = ResourceFollower(self._cluster, _ENDPOINT_SLICES, EVERYTHING, self._delays)
-            slices.on_forbidden = self._slices_forbidden
+            slices = ResourceFollower(self._cluster, _ENDPOINT_SLICES, EVERYTHING, self._settings.delays)
+            slices.on_forbidden = lambda error: self._notify(
+                f"pods of this node cannot resolve the names of pods on other nodes: {error};"
+                " `trainwright manifests --nodes` prints the missing permission"
+            )
             self._tasks.append(loop.create_task(slices.run(self._slices_listed, self._slice_changed)))
-
-    def _slices_forbidden(self, error: ForbiddenError) -> None:
-        self._notify(
-            f"pods of this node cannot resolve the names of pods on other nodes: {error};"
-            " `trainwright manifests --nodes` prints the missing permission"
-        )
 
     async def close(self) -> None:
         """Stop watching; the files stay as they are."""
@@ -245,14 +239,15 @@ class HostsFiles:
                 rewrite(self._folder / namespace, text)
                 self._texts[namespace] = text
         self._written = changes
-        self._next_write_at = loop.time() + max(self._delays.debounce, _MAX_BUSY_DIVISOR * (loop.time() - begun))
+        pause = max(self._settings.delays.debounce, _MAX_BUSY_DIVISOR * (loop.time() - begun))
+        self._next_write_at = loop.time() + pause
 
     async def _list_services(self) -> None:
         """List the services: their watch may be late, or may have no event for the version that is needed."""
         try:
             self._services_listed(await self._cluster.list(SERVICES.whole()))
         except ApiError as error:
-            await asyncio.sleep(error.retry_after or self._delays.api_retry)
+            await asyncio.sleep(error.retry_after or self._settings.delays.api_retry)
 
     def _pods_listed(self, page: ListPage) -> None:
         self._pods = {}

@@ -36,7 +36,10 @@ def cgroup_limits(root: Path = Path("/")) -> CgroupLimits:
 
 def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
     """The folders of this process's group and of the groups above it, in every hierarchy with this controller."""
-    paths = dict(_cgroup_paths(root))
+    paths: dict[str, str] = {}  # version 2 has one path for all controllers, with an empty name
+    for line in _lines(root / "proc/self/cgroup"):
+        _, names, path = line.split(":", 2)
+        paths |= dict.fromkeys(names.split(","), path)
     for point, base, filesystem, options in _cgroup_mounts(root):
         is_v1 = filesystem == "cgroup" and controller in options
         name = controller if is_v1 else "" if filesystem == "cgroup2" else None
@@ -47,13 +50,6 @@ def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
         parts = inside.split("/") if inside and ".." not in inside else []
         top = root / point.lstrip("/")
         yield from (top.joinpath(*parts[:depth]) for depth in range(len(parts) + 1))
-
-
-def _cgroup_paths(root: Path) -> Iterator[tuple[str, str]]:
-    """Pairs of controller and path; version 2 has one path for all controllers, with an empty name."""
-    for line in _lines(root / "proc/self/cgroup"):
-        _, names, path = line.split(":", 2)
-        yield from ((name, path) for name in names.split(","))
 
 
 def _cgroup_mounts(root: Path) -> Iterator[tuple[str, str, str, list[str]]]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainwright import __version__
-from trainwright.errors import AlreadyExistsError, NotFoundError
+from trainwright.errors import AlreadyExistsError, ApiError, NotFoundError
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.units import rfc3339
@@ -87,9 +87,10 @@ class AgentNode:
                 await self.fail(*state[1:])
 
     async def fail(self, reason: str, message: str) -> None:
-        """Set the node to not ready."""
+        """Set the node to not ready, if the API server can be reached."""
         self._set_state("False", reason, message)
-        await self._write_status({})
+        with suppress(ApiError):
+            await self._write_status({})
 
     async def remove(self) -> None:
         """Delete the Node; Kubernetes deletes its lease."""

@@ -295,10 +295,7 @@ def loop_time() -> float:
 
 def _linux_signal_number(number: int) -> int:
     """Translate a signal number of this platform to Linux, since readers of a status know only those."""
-    try:
-        name = signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return number
+    name = next((one.name for one in signal.Signals if one == number), "")  # empty: a real-time signal
     return next((known for known, one in SIGNALS.items() if one == name), number)
 
 

@@ -20,9 +20,7 @@ from trainwright.node.devices.pool import DevicePool, DeviceRequest, Granted, le
 
 def device_count(container: Body, resource: str) -> int:
     """The number of devices of a container: its limit, which is also its request."""
-    resources = container.get("resources")
-    if not resources:
-        return 0
+    resources = container.get("resources") or {}
     limit = (resources.get("limits") or {}).get(resource) or (resources.get("requests") or {}).get(resource)
     return int(quantity(limit) or 0) if limit else 0
 
@@ -118,11 +116,13 @@ class NodeDevices:
 
     def variables(self, spec: Body, index: int, held: Granted, *, init: bool) -> dict[str, str]:
         """The variables that name the devices of a container; empty for none, since a missing one would mean all."""
-        return {
-            name: ",".join(container_devices(spec, index, held, resource, init=init))
-            for resource, found in self.by_resource.items()
-            for name in found.variables
-        }
+        containers = spec["initContainers"] if init else spec["containers"]
+        variables: dict[str, str] = {}
+        for resource, found in self.by_resource.items():
+            before = 0 if init else sum(device_count(container, resource) for container in containers[:index])
+            own = held.get(resource, ())[before : before + device_count(containers[index], resource)]
+            variables |= dict.fromkeys(found.variables, ",".join(own))
+        return variables
 
 
 def _scheduled_devices(pod: Body) -> Granted:
@@ -132,10 +132,3 @@ def _scheduled_devices(pod: Body) -> Granted:
         return msgspec.json.decode(text, type=Granted) if text else {}
     except msgspec.DecodeError:
         return {}
-
-
-def container_devices(spec: Body, index: int, held: Granted, resource: str, *, init: bool) -> tuple[str, ...]:
-    """The part of a pod's devices that one container gets."""
-    containers = spec["initContainers"] if init else spec["containers"]
-    before = 0 if init else sum(device_count(container, resource) for container in containers[:index])
-    return held.get(resource, ())[before : before + device_count(containers[index], resource)]

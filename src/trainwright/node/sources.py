@@ -86,10 +86,7 @@ def token_seconds(source: Source) -> float:
 
 def in_projected_volumes(pod: Body) -> set[Source]:
     """All that the pod's projected volumes refer to."""
-    found: set[Source] = set()
-    for volume in pod["spec"].get("volumes") or ():
-        found |= {*_projected((volume.get("projected") or {}).get("sources") or [])}
-    return found
+    return {source for volume in pod["spec"].get("volumes") or () for source in _projected(volume)}
 
 
 def _in_environment(container: Body) -> Iterator[Source]:
@@ -105,11 +102,11 @@ def _in_volumes(pod: Body, container: Body) -> Iterator[Source]:
     for volume in (pod["spec"].get("volumes") or ()) if mounted else ():
         if volume.get("name") in mounted:
             yield from _references(volume, IN_VOLUME)
-            yield from _projected((volume.get("projected") or {}).get("sources") or [])
+            yield from _projected(volume)
 
 
-def _projected(parts: list[Body]) -> Iterator[Source]:
-    for part in parts:
+def _projected(volume: Body) -> Iterator[Source]:
+    for part in (volume.get("projected") or {}).get("sources") or ():
         yield from _references(part, IN_PROJECTED)
         if "serviceAccountToken" in part:
             yield token_source(part["serviceAccountToken"])

@@ -81,8 +81,13 @@ class ConfigMapWaiter:
         if not known:
             await asyncio.sleep(seconds)
             return
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
         with self._watching(known):
-            await self._wait_changed(known, seconds)
+            await asyncio.sleep(_REREAD_DELAY_SECONDS if self._has_newer(known) else 0)
+            while not self._has_newer(known) and loop.time() < end:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), end - loop.time())
 
     @contextmanager
     def _watching(self, known: Mapping[Key, int]) -> Iterator[None]:
@@ -114,14 +119,6 @@ class ConfigMapWaiter:
             watch.cancel()
             self._versions.pop(key, None)
             del self._waiting_containers[key]
-
-    async def _wait_changed(self, known: Mapping[Key, int], seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        await asyncio.sleep(_REREAD_DELAY_SECONDS if self._has_newer(known) else 0)
-        while not self._has_newer(known) and loop.time() < end:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), end - loop.time())
 
     async def close(self) -> None:
         """End all watches."""

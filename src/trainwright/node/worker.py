@@ -89,9 +89,7 @@ class PodWorker:
                 task.cancel()
         self.pod.opened = False
         ends = read_ends(self.pod.context.link.folder)
-        for container in self.pod.containers:
-            if not container.live:
-                continue
+        for container in (one for one in self.pod.containers if one.live):
             if container.id in ends:
                 self.pod.container_ended(container, ends[container.id])
             else:
