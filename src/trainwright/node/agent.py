@@ -28,7 +28,7 @@ from trainwright.node.supervisor import tree
 from trainwright.node.supervisor.launch import Process
 from trainwright.node.volumes import SUPPORTED
 from trainwright.node.watchdog import Watchdog, described, fence, unkillable
-from trainwright.node.watches import ConfigMapWaiter, ResourceFollower
+from trainwright.node.watches import ConfigMapWaiter, ResourceFollower, end_tasks, object_key
 from trainwright.node.worker import PodWorker
 from trainwright.runtime.ports import PODS, Clock, Cluster, ListPage, Selection, WatchEventType
 
@@ -73,7 +73,7 @@ class Agent:
         #: These watch the supervisor. They run until the link is closed, since `stop` waits for answers of it.
         self._watchdog_tasks: tuple[asyncio.Task[None], ...] = ()
         self._stale_files_removed = False
-        #: Called when a task of the agent has ended with an unexpected error.
+        #: Called when the agent can run no more pods: its supervisor is lost, or one of its tasks has failed.
         self.on_failed: Callable[[], None] = lambda: None
         link.on_notice = notices.send_once
         link.on_lost = self._supervisor_lost
@@ -107,34 +107,30 @@ class Agent:
         """
         context = self.context
         context.reports.closing = True
-        for task in [*self._tasks]:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if context.settings.orphans == "end":
-            await self._stop_pods(grace)
-        if self._removing:
-            await asyncio.wait(self._removing.values())
+        await end_tasks(*self._tasks)
+        workers = self._workers.values() if context.settings.orphans == "end" else ()
+        tasks = [*(worker.agent_stopping(grace) for worker in workers), *self._removing.values()]
+        if ending := [task for task in tasks if task is not None]:
+            await asyncio.wait(ending)
         await context.config_maps.close()
         await context.reports.close()
         if context.hosts is not None:
             await context.hosts.close()
         await context.link.close()
-        for task in self._watchdog_tasks:
-            task.cancel()
-        await asyncio.gather(*self._watchdog_tasks, return_exceptions=True)
+        await end_tasks(*self._watchdog_tasks)
 
     async def leave(self, grace: float | None, *, remove: bool) -> None:
         """Set the node to not ready with the reason, so that it gets no new pods, and stop; then remove its object."""
         link = self.context.link
         cause = ("AgentStopped", "the node agent was stopped") if link.alive else ("SupervisorLost", link.loss)
-        failing = asyncio.get_running_loop().create_task(self._fail_node(*cause))
+        failing = asyncio.get_running_loop().create_task(self.node.fail(*cause))
         await self.stop(grace)
         await failing
         if remove:
             try:
                 await self.node.remove()
             except ForbiddenError as error:  # Kubernetes forbids it: a node could remove its taints in this way
-                name = self.node.name
+                name = self.context.settings.node
                 self.context.notices.send(
                     f"the agent may not delete the Node {name}; `kubectl delete node {name}` deletes it: {error}"
                 )
@@ -142,11 +138,6 @@ class Agent:
     def worker(self, key: Key) -> PodWorker | None:
         """The worker of the pod of that name."""
         return next((one for one in self._workers.values() if one.pod.key == key), None)
-
-    async def _stop_pods(self, grace: float | None) -> None:
-        stopping = {task for worker in self._workers.values() if (task := worker.agent_stopping(grace)) is not None}
-        if stopping:
-            await asyncio.wait(stopping)
 
     def _spawn(self, coroutine: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -156,7 +147,7 @@ class Agent:
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.context.notices.send_once(f"the agent of {self.node.name} has failed: {error!r}")
+            self.context.notices.send_once(f"the agent of {self.context.settings.node} has failed: {error!r}")
             self.on_failed()
 
     def _pods_listed(self, page: ListPage) -> None:
@@ -183,39 +174,35 @@ class Agent:
         if worker is not None:
             worker.update(pod)
             return
-        key = Key(pod["metadata"].get("namespace", ""), pod["metadata"]["name"])
+        key, settings, refusal = object_key(pod), self.context.settings, None
         try:
-            refusal = self._refusal(pod) if self.context.settings.kubelet else None
+            is_admitted = (pod.get("status") or {}).get("startTime")  # by an earlier agent
+            if settings.kubelet and not is_admitted:
+                others = [worker.pod.body for worker in self._workers.values() if not worker.pod.ended]
+                refusal = admission_refusal(pod, others, settings)
             self._workers[uid] = PodWorker(pod, self.context, self._removing.get(key), refusal)
         except (LookupError, TypeError, AttributeError) as error:  # an API server would have refused such a pod
             self.context.notices.send_once(f"pod {key} cannot be run, since its object is malformed: {error!r}")
 
-    def _refusal(self, pod: Body) -> PodFailure | None:
-        if (pod.get("status") or {}).get("startTime"):
-            return None  # an earlier agent has admitted it
-        others = [worker.pod.body for worker in self._workers.values() if not worker.pod.ended]
-        return admission_refusal(pod, others, self.context.settings)
-
     def _remove(self, uid: str) -> None:
         worker = self._workers.pop(uid, None)
-        task = worker.object_gone() if worker is not None else None
-        if worker is None or task is None:
-            return
-        key = worker.pod.key
-        self._removing[key] = task
-        task.add_done_callback(lambda done: self._removing.get(key) is done and self._removing.pop(key))
+        if worker is not None and (task := worker.object_gone()) is not None:
+            key = worker.pod.key
+            self._removing[key] = task
+            task.add_done_callback(lambda done: self._removing.get(key) is done and self._removing.pop(key))
 
     def _supervisor_lost(self) -> None:
         """Kill what the supervisor left running, and fail all pods and the node."""
         loss = self.context.link.loss
-        self.context.notices.send_once(f"node {self.node.name} can no longer run pods: {loss}")
+        self.context.notices.send_once(f"node {self.context.settings.node} can no longer run pods: {loss}")
         running = {one.id for worker in self._workers.values() for one in worker.pod.containers if one.live}
         for _ in range(_MAX_KILL_ROUNDS if running else 0):
             if not tree.kill_marked(running):
                 break
         for worker in self._workers.values():
             worker.supervisor_lost(loss)
-        self._spawn(self._fail_node("SupervisorLost", loss))
+        self._spawn(self.node.fail("SupervisorLost", loss))
+        self.on_failed()
 
     async def _ping_supervisor(self, watchdog: Watchdog) -> None:
         while True:
@@ -230,7 +217,7 @@ class Agent:
 
     async def _fence_silent_supervisor(self, watchdog: Watchdog) -> None:
         """Kill a supervisor that does not answer any more, with its pods. The link then calls `_supervisor_lost`."""
-        link, send, name = self.context.link, self.context.notices.send, self.node.name
+        link, send, name = self.context.link, self.context.notices.send, self.context.settings.node
         supervisor = f"the supervisor (process {watchdog.pid})"
         silence = await watchdog.run(lambda seen: send(f"{name}: {supervisor} {described(seen)}"))
         if not link.alive:
@@ -239,12 +226,8 @@ class Agent:
         with contextlib.closing(Process(watchdog.pid)) as process:
             await fence(process, link.folder, lambda left: send(unkillable(name, left)))
 
-    async def _fail_node(self, reason: str, message: str) -> None:
-        with contextlib.suppress(ApiError):
-            await self.node.fail(reason, message)
-
     async def _send_heartbeats(self, interval: float) -> None:
-        send, name, is_failing = self.context.notices.send, self.node.name, False
+        send, name, is_failing = self.context.notices.send, self.context.settings.node, False
         while self.context.link.alive:
             await asyncio.sleep(interval)
             try:

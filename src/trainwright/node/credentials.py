@@ -89,7 +89,7 @@ class NodeIdentity:
     """The identity of one node. Its files are below the agent's folder."""
 
     def __init__(self, folder: Path, node: str, clock: Clock) -> None:
-        self.node = node
+        self.node, self.user = node, user_of(node)
         #: Later starts use it without --bootstrap-kubeconfig. People may use it with `kubectl --kubeconfig`.
         self.kubeconfig = folder / "kubeconfig"
         self._folder = folder / "pki"
@@ -97,11 +97,6 @@ class NodeIdentity:
         self._key, self._request = self._folder / "pending.key", self._folder / "pending.csr"
         self._clock = clock
         self._renewal_part = _RENEWAL_PART + _RENEWAL_JITTER * random()  # noqa: S311 - jitter, not a secret
-
-    @property
-    def user(self) -> str:
-        """The user name in the certificate."""
-        return user_of(self.node)
 
     def stored(self) -> Validity | None:
         """The validity of the certificate from an earlier start; None if there is no usable one."""
@@ -157,7 +152,8 @@ class NodeIdentity:
         self._folder.chmod(0o700)
         if not (self._key.exists() and self._request.exists()):
             key, request = self._key.with_suffix(".key.new"), self._request.with_suffix(".csr.new")
-            signing_request(key, request, self.node)
+            _openssl(["req", "-new", *_NEW_KEY, *_subject(self.node), "-keyout", str(key), "-out", str(request)])
+            key.chmod(0o600)
             key.replace(self._key)
             request.replace(self._request)
         return self._request.read_bytes()
@@ -310,25 +306,22 @@ def _authority(access: Access) -> bytes:
 def _write(path: Path, data: bytes) -> None:
     """Write a file that only its owner can read, and flush it to the disk."""
     path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, data)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0) as file:
+        file.write(data)
+        os.fsync(file)
 
 
 # -- certificates and keys ---------------------------------------------------------------------------------------------
 
 
-def subject(node: str) -> str:
-    """The certificate subject of a node in Kubernetes, in the notation of openssl."""
-    return f"/O=system:nodes/CN={user_of(node)}"
-
-
 def user_of(node: str) -> str:
     """The user name of a node."""
     return f"system:node:{node}"
+
+
+def _subject(node: str) -> tuple[str, str]:
+    return "-subj", f"/O=system:nodes/CN={user_of(node)}"
 
 
 def self_signed(folder: Path, node: str, address: str) -> tuple[Path, Path] | None:
@@ -337,7 +330,7 @@ def self_signed(folder: Path, node: str, address: str) -> tuple[Path, Path] | No
         return None
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     certificate, key = folder / "kubelet.crt", folder / "kubelet.key"
-    arguments = ["req", "-x509", *_NEW_KEY, "-days", _SELF_SIGNED_DAYS, "-subj", subject(node)]
+    arguments = ["req", "-x509", *_NEW_KEY, "-days", _SELF_SIGNED_DAYS, *_subject(node)]
     arguments += ["-addext", f"subjectAltName=DNS:{node},IP:{address}", "-keyout", str(key), "-out", str(certificate)]
     try:
         _openssl(arguments)
@@ -345,12 +338,6 @@ def self_signed(folder: Path, node: str, address: str) -> tuple[Path, Path] | No
         raise UsageError(f"openssl could not make a certificate for the log server: {error}") from None
     key.chmod(0o600)
     return certificate, key
-
-
-def signing_request(key: Path, request: Path, node: str) -> None:
-    """Make a key and a request for a client certificate of this node. Raises EngineError."""
-    _openssl(["req", "-new", *_NEW_KEY, "-subj", subject(node), "-keyout", str(key), "-out", str(request)])
-    key.chmod(0o600)
 
 
 def validity(certificate: Path) -> Validity:

@@ -8,6 +8,7 @@ import asyncio
 import os
 import re
 import shutil
+import sys
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -68,15 +69,13 @@ class LogLines:
 
 async def read(path: str, part: LogPart, live: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
     """The part of the log at that path; `live` says whether its container still runs. Raises FileNotFoundError."""
-    left = part.limit
+    left = sys.maxsize if part.limit is None else part.limit
     async for chunk in _chunks(path, part, live):
-        shown = chunk if left is None else chunk[:left]
-        if shown:
+        if shown := chunk[:left]:
             yield shown
-        if left is not None:
-            left -= len(shown)
-            if left <= 0:
-                return
+        left -= len(shown)
+        if left <= 0:
+            return
 
 
 async def _chunks(path: str, part: LogPart, live: Callable[[], bool]) -> AsyncGenerator[bytes, None]:

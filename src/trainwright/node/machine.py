@@ -36,7 +36,10 @@ def cgroup_limits(root: Path = Path("/")) -> CgroupLimits:
 
 def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
     """The folders of this process's group and of the groups above it, in every hierarchy with this controller."""
-    paths = dict(_cgroup_paths(root))
+    paths: dict[str, str] = {}  # version 2 has one path for all controllers, with an empty name
+    for line in _lines(root / "proc/self/cgroup"):
+        _, names, path = line.split(":", 2)
+        paths |= dict.fromkeys(names.split(","), path)
     for point, base, filesystem, options in _cgroup_mounts(root):
         is_v1 = filesystem == "cgroup" and controller in options
         name = controller if is_v1 else "" if filesystem == "cgroup2" else None
@@ -47,13 +50,6 @@ def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
         parts = inside.split("/") if inside and ".." not in inside else []
         top = root / point.lstrip("/")
         yield from (top.joinpath(*parts[:depth]) for depth in range(len(parts) + 1))
-
-
-def _cgroup_paths(root: Path) -> Iterator[tuple[str, str]]:
-    """Pairs of controller and path; version 2 has one path for all controllers, with an empty name."""
-    for line in _lines(root / "proc/self/cgroup"):
-        _, names, path = line.split(":", 2)
-        yield from ((name, path) for name in names.split(","))
 
 
 def _cgroup_mounts(root: Path) -> Iterator[tuple[str, str, str, list[str]]]:
@@ -114,7 +110,8 @@ class NodeCapacity(Struct, frozen=True):
 def machine(devices: Mapping[str, DeviceSet]) -> NodeCapacity:
     """The part of this machine that this process may use. `devices` are those that the user declares."""
     limits = cgroup_limits()
-    cpu = _cpus() * 1000
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cpu = cpus * 1000
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return NodeCapacity(min(cpu, limits.cpu or cpu), min(memory, limits.memory or memory), inventory(devices))
 
@@ -125,17 +122,8 @@ def share(whole: NodeCapacity, nodes: int) -> tuple[NodeCapacity, ...]:
         raise UsageError(f"expected at least one node, found {nodes}")
     if whole.cpu < nodes:
         raise UsageError(f"{nodes} nodes are too many for this machine, which has only {whole.cpu}m CPU")
-    return tuple(
-        NodeCapacity(whole.cpu // nodes, whole.memory // nodes, _device_share(whole.devices, index, nodes))
+    shares = [
+        {name: replace(found, ids=found.ids[index::nodes]) for name, found in whole.devices.items()}
         for index in range(nodes)
-    )
-
-
-def _device_share(devices: Mapping[str, DeviceSet], index: int, nodes: int) -> dict[str, DeviceSet]:
-    """The devices of one of the nodes: every n-th one."""
-    return {name: replace(found, ids=found.ids[index::nodes]) for name, found in devices.items()}
-
-
-def _cpus() -> int:
-    """The CPUs that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    ]
+    return tuple(NodeCapacity(whole.cpu // nodes, whole.memory // nodes, devices) for devices in shares)

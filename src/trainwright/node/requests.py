@@ -15,7 +15,6 @@ from trainwright.model.units import quantity
 Amounts = dict[str, int]
 #: The resource of which every pod takes one: nodes limit their number of pods.
 PODS = "pods"
-_ONE_POD = 1000
 _SIZE_UNITS = ((1024**4, "Ti"), (1024**3, "Gi"), (1024**2, "Mi"), (1024, "Ki"))
 
 
@@ -39,8 +38,8 @@ def asks(spec: Body) -> Amounts:
     if spec.get("resources"):
         peak |= requested(spec["resources"])
     if spec.get("overhead"):
-        peak = _sum(peak, _read(spec["overhead"]))
-    peak[PODS] = _ONE_POD
+        peak = _sum(peak, amounts(spec["overhead"]))
+    peak[PODS] = 1000
     return peak
 
 
@@ -48,13 +47,12 @@ def requested(resources: Any) -> Amounts:
     """The requests of one container; a limit replaces a missing request."""
     if not resources:
         return {}
-    limits, requests = resources.get("limits"), resources.get("requests")
-    return (_read(limits) if limits else {}) | (_read(requests) if requests else {})
+    return amounts(resources.get("limits")) | amounts(resources.get("requests"))
 
 
 def amounts(quantities: Mapping[str, object] | None) -> Amounts:
     """The amounts of these quantities."""
-    return _read(quantities or {})
+    return {name: thousandths(given) for name, given in quantities.items()} if quantities else {}
 
 
 def total(many: Iterable[Mapping[str, int]]) -> Amounts:
@@ -63,10 +61,6 @@ def total(many: Iterable[Mapping[str, int]]) -> Amounts:
     for one in many:
         found = _sum(found, one)
     return found
-
-
-def _read(quantities: Mapping[str, object]) -> Amounts:
-    return {name: thousandths(given) for name, given in quantities.items()}
 
 
 @lru_cache(maxsize=512, typed=True)

@@ -92,13 +92,11 @@ def judge(before: Silence, look: Look, limits: SilenceLimits) -> Silence:
             pass
         case _:
             seconds += counted
-    liveness = _liveness(seconds, stopped, blocked, limits.hung if before.has_answered else limits.start, limits)
-    return Silence(seconds, stopped, blocked, before.has_answered, liveness)
-
-
-def _liveness(seconds: float, stopped: float, blocked: float, hung: float, limits: SilenceLimits) -> Liveness:
+    hung, liveness = limits.hung if before.has_answered else limits.start, Liveness.ALIVE
     if stopped >= limits.stopped:
-        return Liveness.STOPPED
-    if seconds >= hung:
-        return Liveness.HUNG
-    return Liveness.BLOCKED if blocked >= hung else Liveness.ALIVE
+        liveness = Liveness.STOPPED
+    elif seconds >= hung:
+        liveness = Liveness.HUNG
+    elif blocked >= hung:
+        liveness = Liveness.BLOCKED
+    return Silence(seconds, stopped, blocked, before.has_answered, liveness)

@@ -14,7 +14,6 @@ from trainwright.model.job import Body
 
 CREATING: Body = {"waiting": {"reason": "ContainerCreating"}}
 INITIALIZING: Body = {"waiting": {"reason": "PodInitializing"}}
-_OWN_TYPES = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
 
 
 class ContainerView(Struct):
@@ -109,17 +108,14 @@ def compose(
         status["hostIP"], status["hostIPs"] = facts.host, [{"ip": facts.host}]
     if facts.failure is not None:
         status["reason"], status["message"] = facts.failure.reason, facts.failure.message
-    conditions = _conditions(status["phase"], inits, mains, known, now)
-    status["conditions"] = _writable(conditions, known) if facts.own_only else conditions
+    initialized, ready = _initialized_reason(status["phase"], inits), _ready_reason(status["phase"], mains)
+    own = {"PodScheduled": ("", ""), "Initialized": initialized, "ContainersReady": ready, "Ready": ready}
+    before = {condition["type"]: condition for condition in known}
+    if facts.own_only and "PodScheduled" in before:
+        del own["PodScheduled"]  # the scheduler has set it
+    others = [] if facts.own_only else [condition for kind, condition in before.items() if kind not in own]
+    status["conditions"] = others + [_condition(kind, *own[kind], before.get(kind) or {}, now) for kind in own]
     return status
-
-
-def _writable(conditions: list[Body], known: Iterable[Body]) -> list[Body]:
-    """The agent's own conditions, without PodScheduled if the scheduler has set it."""
-    scheduled = any(one["type"] == "PodScheduled" for one in known)
-    return [
-        one for one in conditions if one["type"] in _OWN_TYPES and not (scheduled and one["type"] == "PodScheduled")
-    ]
 
 
 def _container_status(one: ContainerView) -> dict[str, Any]:
@@ -138,32 +134,16 @@ def _container_status(one: ContainerView) -> dict[str, Any]:
     return found
 
 
-def _conditions(
-    phase: str, inits: Sequence[ContainerView], mains: Sequence[ContainerView], known: Iterable[Body], now: str
-) -> list[Body]:
-    """The conditions of other controllers, then the agent's own ones.
-
-    A condition with a reason is False, except Initialized of a pod that has succeeded.
-    """
-    before = {condition["type"]: condition for condition in known}
-    found = [condition for kind, condition in before.items() if kind not in _OWN_TYPES]
-    wanted = (
-        ("PodScheduled", "", ""),
-        ("Initialized", *_initialized_reason(phase, inits)),
-        *_ready_reasons(phase, mains),
-    )
-    for kind, reason, message in wanted:
-        complete = phase == "Succeeded" and kind == "Initialized"
-        value = "False" if reason and not complete else "True"
-        old = before.get(kind)
-        since = old.get("lastTransitionTime", now) if old is not None and old.get("status") == value else now
-        condition = {"type": kind, "status": value, "lastTransitionTime": since}
-        if reason:
-            condition["reason"] = reason
-        if message:
-            condition["message"] = message
-        found.append(condition)
-    return found
+def _condition(kind: str, reason: str, message: str, before: Body, now: str) -> Body:
+    """One condition: with a reason it is False, except Initialized of a pod that has succeeded."""
+    value = "False" if reason and (kind, reason) != ("Initialized", "PodCompleted") else "True"
+    since = before.get("lastTransitionTime", now) if before.get("status") == value else now
+    condition = {"type": kind, "status": value, "lastTransitionTime": since}
+    if reason:
+        condition["reason"] = reason
+    if message:
+        condition["message"] = message
+    return condition
 
 
 def _initialized_reason(phase: str, inits: Sequence[ContainerView]) -> tuple[str, str]:
@@ -173,12 +153,8 @@ def _initialized_reason(phase: str, inits: Sequence[ContainerView]) -> tuple[str
     return ("ContainersNotInitialized", f"containers with incomplete status: [{' '.join(left)}]") if left else ("", "")
 
 
-def _ready_reasons(phase: str, mains: Sequence[ContainerView]) -> tuple[tuple[str, str, str], ...]:
+def _ready_reason(phase: str, mains: Sequence[ContainerView]) -> tuple[str, str]:
     if phase in ("Succeeded", "Failed"):
-        reason = "PodCompleted" if phase == "Succeeded" else "PodFailed"
-        return ("ContainersReady", reason, ""), ("Ready", reason, "")
+        return ("PodCompleted" if phase == "Succeeded" else "PodFailed"), ""
     left = [one.name for one in mains if not one.ready]
-    if not left:
-        return ("ContainersReady", "", ""), ("Ready", "", "")
-    text = f"containers with unready status: [{' '.join(left)}]"
-    return ("ContainersReady", "ContainersNotReady", text), ("Ready", "ContainersNotReady", text)
+    return ("ContainersNotReady", f"containers with unready status: [{' '.join(left)}]") if left else ("", "")

@@ -24,7 +24,7 @@ from trainwright.node.sources import (
     SECRET,
     ContainerConfigError,
     Sources,
-    missing_object,
+    referenced,
     token_source,
 )
 from trainwright.node.supervisor.protocol import Mount
@@ -64,11 +64,6 @@ class VolumeInput(Struct, frozen=True):
     sources: Sources
     facts: PodFacts
 
-    @property
-    def namespace(self) -> str:
-        """The namespace of the pod, its Secrets, its ConfigMaps and its claims."""
-        return str(self.pod["metadata"].get("namespace", ""))
-
 
 def mounts(subject: VolumeInput, container: Body, path: str, variables: Mapping[str, str]) -> list[Mount]:
     """All mounts of a container. Creates folders and files. Raises ContainerConfigError, or OSError from the disk."""
@@ -80,7 +75,10 @@ def mounts(subject: VolumeInput, container: Body, path: str, variables: Mapping[
     for index, wanted in enumerate(container.get("volumeMounts") or ()):
         mount_path = f"{path}.volumeMounts[{index}]"
         if wanted.get("name") not in volumes:
-            raise _unknown_volume(f"{mount_path}.name", str(wanted.get("name")), list(volumes))
+            listed = f"the pod has {', '.join(volumes)}" if volumes else "the pod has no volumes"
+            name = str(wanted.get("name"))
+            message = f"there is no volume {name!r}; {listed}"
+            raise ContainerConfigError(f"{mount_path}.name", message, nearest(name, list(volumes)))
         made = _mount(subject, wanted, mount_path, volumes[wanted["name"]], variables)
         found += [made] if made is not None else []
     return found
@@ -132,7 +130,9 @@ def _mount(
     """One mount; None if the container sees the files without it."""
     target = target_of(wanted)
     volume_path, body = volume
-    sub_path = _sub_path(wanted, path, variables)
+    field = "subPathExpr" if wanted.get("subPathExpr") else "subPath"
+    text = str(wanted.get(field) or "")
+    sub_path = _inner_path(expand(text, variables) if field == "subPathExpr" else text, f"{path}.{field}")
     if not subject.sandboxed:
         _check_without_mount(target, path, volume_path, body, sub_path)
         return None
@@ -148,12 +148,6 @@ def _mount(
     if in_memory:
         mount["tmpfs"] = _size_limit(body["emptyDir"])
     return mount
-
-
-def _sub_path(wanted: Body, path: str, variables: Mapping[str, str]) -> str:
-    if wanted.get("subPathExpr"):
-        return _inner_path(expand(str(wanted["subPathExpr"]), variables), f"{path}.subPathExpr")
-    return _inner_path(str(wanted.get("subPath") or ""), f"{path}.subPath")
 
 
 def _check_without_mount(target: str, path: str, volume_path: str, body: Body, sub_path: str) -> None:
@@ -180,14 +174,11 @@ def _volume_folder(subject: VolumeInput, path: str, volume: Body) -> tuple[str, 
         case {"hostPath": host}:
             return _check_host_path(host, f"{path}.hostPath"), False
         case {"configMap": source}:
-            data = _object(subject, CONFIG_MAP, source, "name", f"{path}.configMap")
-            files = _selected_files(_config_map_data(data), source, f"{path}.configMap")
+            files = _object_files(subject, CONFIG_MAP, source, "name", f"{path}.configMap")
         case {"secret": source}:
-            data = _object(subject, SECRET, source, "secretName", f"{path}.secret")
-            files = _selected_files(_secret_data(data), source, f"{path}.secret")
+            files = _object_files(subject, SECRET, source, "secretName", f"{path}.secret")
         case {"persistentVolumeClaim": claim}:
-            data = _object(subject, CLAIM, claim, "claimName", f"{path}.persistentVolumeClaim")
-            return _claim_folder(subject, claim, data, f"{path}.persistentVolumeClaim"), bool(claim.get("readOnly"))
+            return _claim_folder(subject, claim, f"{path}.persistentVolumeClaim"), bool(claim.get("readOnly"))
         case {"projected": source}:
             files = _projected_files(subject, source, f"{path}.projected")
         case {"downwardAPI": source}:
@@ -199,8 +190,9 @@ def _volume_folder(subject: VolumeInput, path: str, volume: Body) -> tuple[str, 
     return folder, True
 
 
-def _claim_folder(subject: VolumeInput, claim: Body, data: Body, path: str) -> str:
+def _claim_folder(subject: VolumeInput, claim: Body, path: str) -> str:
     """The folder of a claim: on a cluster that of the bound PersistentVolume, else a folder of its own."""
+    data = referenced(subject.sources, CLAIM, claim, path, subject.pod, name_field="claimName") or {}
     if "volume" not in data:
         folder = f"{subject.claims}/{claim['claimName']}"
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -214,23 +206,9 @@ def _claim_folder(subject: VolumeInput, claim: Body, data: Body, path: str) -> s
     raise ContainerConfigError(f"{path}.claimName", message)
 
 
-def _object(subject: VolumeInput, kind: str, source: Body, name_field: str, path: str) -> Body:
-    """The object that a volume refers to; empty if it is optional and does not exist."""
-    name = str(source.get(name_field, ""))
-    found = subject.sources.get((kind, name))
-    if found is None and not source.get("optional"):
-        raise missing_object(f"{path}.{name_field}", kind, name, subject.namespace)
-    return found or {}
-
-
 def _size_limit(empty_dir: Body) -> int:
     """The size limit in bytes; 0: no limit."""
     return int(quantity(empty_dir.get("sizeLimit") or 0) or 0)
-
-
-def _unknown_volume(path: str, name: str, known: list[str]) -> ContainerConfigError:
-    listed = f"the pod has {', '.join(known)}" if known else "the pod has no volumes"
-    return ContainerConfigError(path, f"there is no volume {name!r}; {listed}", nearest(name, known))
 
 
 def _projected_files(subject: VolumeInput, source: Body, path: str) -> Files:
@@ -240,27 +218,22 @@ def _projected_files(subject: VolumeInput, source: Body, path: str) -> Files:
         where = f"{path}.sources[{index}]"
         match part:
             case {"serviceAccountToken": wanted}:
-                files |= _token_file(subject, wanted, mode, f"{where}.serviceAccountToken")
+                # Without service accounts (`trainwright run`) there is no file; the preflight check says so.
+                if body := subject.sources.get(token_source(wanted)):
+                    name = _inner_path(str(wanted.get("path", "")), f"{where}.serviceAccountToken.path")
+                    files[name] = str(body["token"]).encode(), mode
             case {"configMap": wanted}:
-                data = _config_map_data(_object(subject, CONFIG_MAP, wanted, "name", f"{where}.configMap"))
-                files |= _selected_files(data, {"defaultMode": mode, **wanted}, f"{where}.configMap")
+                wanted = {"defaultMode": mode, **wanted}
+                files |= _object_files(subject, CONFIG_MAP, wanted, "name", f"{where}.configMap")
             case {"secret": wanted}:
-                data = _secret_data(_object(subject, SECRET, wanted, "name", f"{where}.secret"))
-                files |= _selected_files(data, {"defaultMode": mode, **wanted}, f"{where}.secret")
+                wanted = {"defaultMode": mode, **wanted}
+                files |= _object_files(subject, SECRET, wanted, "name", f"{where}.secret")
             case {"downwardAPI": wanted}:
                 files |= downward_files(subject.pod, wanted, subject.facts, mode, f"{where}.downwardAPI")
             case _:
                 expected = ", ".join(PROJECTED_SOURCES)
                 raise ContainerConfigError(where, f"{', '.join(part)}: not supported here; expected one of {expected}")
     return files
-
-
-def _token_file(subject: VolumeInput, wanted: Body, mode: int, path: str) -> Files:
-    """The file of a token; none without service accounts (`trainwright run`, where the preflight check says so)."""
-    body = subject.sources.get(token_source(wanted))
-    if body is None:
-        return {}
-    return {_inner_path(str(wanted.get("path", "")), f"{path}.path"): (str(body["token"]).encode(), mode)}
 
 
 def downward_files(pod: Body, source: Body, facts: PodFacts, mode: int, path: str) -> Files:
@@ -289,17 +262,14 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _config_map_data(body: Body) -> dict[str, bytes]:
-    found = {key: str(value).encode() for key, value in (body.get("data") or {}).items()}
-    return found | {key: b64decode(value) for key, value in (body.get("binaryData") or {}).items()}
-
-
-def _secret_data(body: Body) -> dict[str, bytes]:
-    return {key: b64decode(value) for key, value in (body.get("data") or {}).items()}
-
-
-def _selected_files(data: dict[str, bytes], source: Body, path: str) -> Files:
-    """A file for each key, or for each of `items` if the source has any."""
+def _object_files(subject: VolumeInput, kind: str, source: Body, name_field: str, path: str) -> Files:
+    """A file for each key of a ConfigMap or Secret, or for each of `items` if the source has any."""
+    body = referenced(subject.sources, kind, source, path, subject.pod, name_field=name_field) or {}
+    texts, encoded = body.get("data") or {}, body.get("binaryData") or {}
+    if kind == SECRET:
+        texts, encoded = {}, texts
+    data = {key: str(value).encode() for key, value in texts.items()}
+    data |= {key: b64decode(value) for key, value in encoded.items()}
     default_mode = int(source.get("defaultMode") or _DEFAULT_FILE_MODE)
     items = source.get("items")
     if not items:

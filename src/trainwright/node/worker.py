@@ -19,7 +19,6 @@ from trainwright.node.status import PodFailure
 
 _PROBE_NOT_SUPPORTED = "{}: only exec probes are run on this node; others count as passed"
 _PROBE_DEFAULT_SECONDS = {"initialDelaySeconds": 0, "periodSeconds": 10, "timeoutSeconds": 1}
-_DEFAULT_FAILURE_THRESHOLD = 3
 _DEADLINE_EXCEEDED = PodFailure("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
 _AGENT_STOPPED = PodFailure("Terminated", "Pod was terminated since its node agent was stopped")
 _SUPERVISOR_LOST = "SupervisorLost"
@@ -90,9 +89,7 @@ class PodWorker:
                 task.cancel()
         self.pod.opened = False
         ends = read_ends(self.pod.context.link.folder)
-        for container in self.pod.containers:
-            if not container.live:
-                continue
+        for container in (one for one in self.pod.containers if one.live):
             if container.id in ends:
                 self.pod.container_ended(container, ends[container.id])
             else:
@@ -162,11 +159,11 @@ class PodWorker:
     async def _wait_ended(self, container: ContainerRecord) -> None:
         """Wait until a container has ended; run its hooks and probes meanwhile."""
         if not container.has_hooks_or_probes:
-            await container.wait_ended()
+            await container.ended.wait()
             return
         probing = self._loop.create_task(_run_hook_and_probes(self.pod, container))
         try:
-            await container.wait_ended()
+            await container.ended.wait()
         finally:
             probing.cancel()
 
@@ -199,7 +196,9 @@ class PodWorker:
             self._run_task.cancel()
             await asyncio.wait({self._run_task})
         if not self.pod.ended:
-            await lifecycle.stop_containers(self.pod)
+            deadline = self.pod.kill_time or 0.0  # without one, no container runs any more
+            running = [one for one in self.pod.containers if one.live]
+            await asyncio.gather(*(lifecycle.stop_container(self.pod, one, deadline) for one in running))
             self.pod.stopped = True
             await self._finish()
         elif self._deleting:  # the run task may have been cancelled while it wrote the last status
@@ -226,8 +225,7 @@ class PodWorker:
 
 async def _run_hook_and_probes(pod: PodState, container: ContainerRecord) -> None:
     """Run the postStart hook, then the startup probe, then the readiness and liveness probes at the same time."""
-    if container.start_answered is not None:
-        await container.start_answered
+    await container.start_answered.wait()
     if not container.live:
         return
     hook = (container.body.get("lifecycle") or {}).get("postStart")
@@ -237,12 +235,12 @@ async def _run_hook_and_probes(pod: PodState, container: ContainerRecord) -> Non
         if problem:
             await _stop_container(pod, container, f"its postStart hook failed: {problem}", pod.grace_seconds)
             return
-    if not await _startup(pod, container):
+    if not await _probe(pod, container, "startupProbe"):
         return
     container.view.started = True
     container.view.ready = _exec_probe(pod, container, "readinessProbe") is None
     pod.mark_changed()
-    await asyncio.gather(_readiness(pod, container), _liveness(pod, container))
+    await asyncio.gather(_probe(pod, container, "readinessProbe"), _probe(pod, container, "livenessProbe"))
 
 
 def _exec_probe(pod: PodState, container: ContainerRecord, field: str) -> Body | None:
@@ -255,54 +253,35 @@ def _exec_probe(pod: PodState, container: ContainerRecord, field: str) -> Body |
     return probe or None
 
 
-async def _startup(pod: PodState, container: ContainerRecord) -> bool:
-    """Run the startup probe until it passes. False: it failed too often, and the container was stopped."""
-    probe = _exec_probe(pod, container, "startupProbe")
+async def _probe(pod: PodState, container: ContainerRecord, field: str) -> bool:
+    """Run a probe regularly, and act after enough equal results in a row. False: the container has ended.
+
+    The readiness probe sets whether the container is ready. The others stop a container that fails; the startup probe
+    ends when it has passed.
+    """
+    probe = _exec_probe(pod, container, field)
     if probe is None:
         return True
     await asyncio.sleep(_seconds(probe, "initialDelaySeconds"))
-    failures = 0
-    while problem := await _run_probe(pod, container, probe):
-        failures += 1
-        if failures >= _failure_threshold(probe):
-            await _stop_container(pod, container, f"its startup probe failed: {problem}", _grace_seconds(pod, probe))
-            return False
-        await asyncio.sleep(_seconds(probe, "periodSeconds"))
-    return True
-
-
-async def _readiness(pod: PodState, container: ContainerRecord) -> None:
-    """Set whether the container is ready after enough equal results of its readiness probe in a row."""
-    probe = _exec_probe(pod, container, "readinessProbe")
-    if probe is None:
-        return
-    await asyncio.sleep(_seconds(probe, "initialDelaySeconds"))
-    thresholds = {True: probe.get("successThreshold") or 1, False: _failure_threshold(probe)}
+    thresholds = {True: probe.get("successThreshold") or 1, False: probe.get("failureThreshold") or 3}
     last_passed, in_a_row = container.view.ready, 0
     while container.live:
-        passed = not await _run_probe(pod, container, probe)
+        problem = await _run_probe(pod, container, probe)
+        passed = not problem
         in_a_row = in_a_row + 1 if passed == last_passed else 1
         last_passed = passed
-        if in_a_row >= thresholds[passed] and container.live and container.view.ready != passed:
-            container.view.ready = passed
-            pod.mark_changed()
+        if in_a_row >= thresholds[passed] and container.live:
+            if field == "readinessProbe" and container.view.ready != passed:
+                container.view.ready = passed
+                pod.mark_changed()
+            elif field != "readinessProbe" and not passed:
+                message = f"its {field.removesuffix('Probe')} probe failed: {problem}"
+                grace = probe.get("terminationGracePeriodSeconds")
+                await _stop_container(pod, container, message, pod.grace_seconds if grace is None else float(grace))
+            elif field == "startupProbe":
+                return True
         await asyncio.sleep(_seconds(probe, "periodSeconds"))
-
-
-async def _liveness(pod: PodState, container: ContainerRecord) -> None:
-    """Stop the container when its liveness probe has failed too often in a row."""
-    probe = _exec_probe(pod, container, "livenessProbe")
-    if probe is None:
-        return
-    await asyncio.sleep(_seconds(probe, "initialDelaySeconds"))
-    failures = 0
-    while container.live:
-        problem = await _run_probe(pod, container, probe)
-        failures = failures + 1 if problem else 0
-        if failures >= _failure_threshold(probe):
-            await _stop_container(pod, container, f"its liveness probe failed: {problem}", _grace_seconds(pod, probe))
-            return
-        await asyncio.sleep(_seconds(probe, "periodSeconds"))
+    return False
 
 
 async def _run_probe(pod: PodState, container: ContainerRecord, probe: Body) -> str:
@@ -320,15 +299,6 @@ async def _run_probe(pod: PodState, container: ContainerRecord, probe: Body) -> 
 async def _stop_container(pod: PodState, container: ContainerRecord, message: str, grace: float) -> None:
     container.stop_message = message
     await lifecycle.stop_container(pod, container, loop_time() + grace)
-
-
-def _grace_seconds(pod: PodState, probe: Body) -> float:
-    seconds = probe.get("terminationGracePeriodSeconds")
-    return pod.grace_seconds if seconds is None else float(seconds)
-
-
-def _failure_threshold(probe: Body) -> int:
-    return int(probe.get("failureThreshold") or _DEFAULT_FAILURE_THRESHOLD)
 
 
 def _seconds(probe: Body, field: str) -> float:

@@ -502,7 +502,7 @@ async def test_hundreds_of_short_pods_leave_nothing_behind(node: Place) -> None:
         node.delete(f"pod-{index}")
     await settle(lambda: not node.agent._workers)
     link = node.agent.context.link
-    assert not link._ends
+    assert not link.on_ended
     await settle(lambda: not link._pending)
     await link.ping()  # requests are carried out in order: everything was forgotten before this answer
     assert journal.read(str(link.folder / "journal")) == {}
