@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainwright.node.supervisor import kernel
-from trainwright.node.supervisor.launch import NOT_POSSIBLE, StartRefused
+from trainwright.node.supervisor.launch import StartRefused
 
 if TYPE_CHECKING:
     from trainwright.node.supervisor import protocol
@@ -127,7 +127,7 @@ def mount_all(plan: list[ContainerMount], overlay: MountOverlay) -> None:
     try:
         overlay.prepare_root(one.target for one in plan)
     except OSError as error:
-        raise StartRefused(NOT_POSSIBLE, f"cannot make a root folder with all mount points: {error}.") from None
+        raise StartRefused(f"cannot make a root folder with all mount points: {error}.") from None
     sources: list[int | None] = []
     try:
         sources += map(_open_source, plan)
@@ -175,7 +175,7 @@ def _mount_memory(target: str, size: int) -> None:
 def _refusal(one: ContainerMount, error: OSError) -> StartRefused:
     what = f'"{one.source}"' if one.source and one.memory is None else "memory"
     where = f' ("{error.filename}")' if error.filename not in {None, one.target, one.source} else ""
-    return StartRefused(NOT_POSSIBLE, f'cannot mount {what} at "{one.target}": {error.strerror or error}{where}.')
+    return StartRefused(f'cannot mount {what} at "{one.target}": {error.strerror or error}{where}.')
 
 
 class FolderEntry(NamedTuple):

@@ -31,18 +31,11 @@ class ProcessEnd(NamedTuple):
     signal: int
 
 
-class NoChildren(Exception):  # noqa: N818 - a state, not a defect
-    """This process has no children."""
-
-
 def ended_child() -> ProcessEnd | None:
-    """A child that has ended and is not reaped; None while all children run. Raises NoChildren."""
-    try:
-        if not _WAITID:
-            return _reap_any()
-        info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        raise NoChildren from None
+    """A child that has ended and is not reaped; None while all run. Raises ChildProcessError if there is no child."""
+    if not _WAITID:
+        return _reap_any()
+    info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if info is None:
         return None
     if info.si_code == os.CLD_EXITED:
