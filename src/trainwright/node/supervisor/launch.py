@@ -197,15 +197,6 @@ def _obstacle(argv: list[str], env: dict[str, str], cwd: str | None) -> StartRef
     return _search_obstacle(argv[0], os.get_exec_path(env))
 
 
-def refused_paths(refused: StartRefused, env: dict[str, str], cwd: str) -> list[str]:
-    """The paths that a refusal names, and the paths in PATH at which a program that it names could be."""
-    named = str(refused).split('"')[1::2]
-    found = [os.path.join(cwd, name) for name in named if "/" in name]
-    if refused.code == NOT_FOUND and not found:
-        found = [os.path.join(cwd, folder, name) for name in named for folder in os.get_exec_path(env)]
-    return found
-
-
 def _search_obstacle(name: str, folders: list[str]) -> StartRefused | None:
     """Like execvp: None if any folder has an executable file, else the problem of the first file found."""
     found = None

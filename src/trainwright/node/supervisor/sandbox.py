@@ -13,7 +13,7 @@ import signal
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainwright.node.supervisor import init, kernel, mounts
-from trainwright.node.supervisor.launch import MARKER, Descriptors, Process, StartRefused, launch, refused_paths
+from trainwright.node.supervisor.launch import MARKER, NOT_FOUND, Descriptors, Process, StartRefused, launch
 from trainwright.node.supervisor.mounts import MountOverlay
 from trainwright.node.supervisor.network import SPARE, Network
 from trainwright.node.supervisor.outside import OutsideConnection, resolver
@@ -133,8 +133,9 @@ class SandboxRuntime:
         kernel.sethostname(pod.request["host"][:_MAX_HOST_NAME])
         if "net" in pod.namespaces:
             self._network.attach(pod.namespaces["net"], pod.request["address"])
-            if not self._root:
-                _open_low_ports()
+            if not self._root:  # let pods listen on ports below 1024 of their own address, as other engines do
+                with contextlib.suppress(OSError), open(_LOW_PORTS, "w", encoding="ascii") as file:
+                    file.write("0")
 
     def spawn(self, start: StartContainer, fds: Descriptors) -> Process:
         """Start a container's main process, as the second process of its PID namespace."""
@@ -147,7 +148,7 @@ class SandboxRuntime:
         try:
             return kernel.in_thread(lambda: self._spawn(pod, container, start, fds))
         except StartRefused as refused:
-            raise _explained(refused, pod, refused_paths(refused, container.env, container.cwd)) from None
+            raise _explained(refused, pod, container.env, container.cwd) from None
         except OSError as error:
             raise StartRefused(f"no sandbox for the container: {error}.") from None
 
@@ -182,7 +183,7 @@ class SandboxRuntime:
         try:
             return kernel.in_thread(enter)
         except StartRefused as refused:
-            raise _explained(refused, self._pods[found.pod], refused_paths(refused, env, cwd)) from None
+            raise _explained(refused, self._pods[found.pod], env, cwd) from None
         except OSError as error:
             raise StartRefused(f'the container "{container}" cannot be entered: {error}.') from None
 
@@ -247,8 +248,12 @@ def _check(plan: list[mounts.ContainerMount]) -> None:
             raise StartRefused(f'cannot mount anything at "{one.target}": {why}.')
 
 
-def _explained(refused: StartRefused, pod: SandboxPod, paths: list[str]) -> StartRefused:
-    """Add an explanation if one of these paths exists on the host and the pod's private /tmp hides it."""
+def _explained(refused: StartRefused, pod: SandboxPod, env: dict[str, str], cwd: str) -> StartRefused:
+    """Add an explanation if a path that a refusal names exists on the host and the pod's private /tmp hides it."""
+    named = str(refused).split('"')[1::2]
+    paths = [os.path.join(cwd, name) for name in named if "/" in name]
+    if refused.code == NOT_FOUND and not paths:  # the paths in PATH at which the program could be
+        paths = [os.path.join(cwd, folder, name) for name in named for folder in os.get_exec_path(env)]
     keep = [f"{os.path.normpath(path)}/" for path in pod.request.get("keep") or ()]
     private = bool(pod.request.get("tmp")) and _TMP not in keep
     hidden = [path for path in map(os.path.normpath, paths) if path.startswith(_TMP)]
@@ -263,9 +268,3 @@ def _overlay(pod: SandboxPod, container: SandboxContainer, name: str) -> MountOv
     tmp, keep = pod.request.get("tmp"), pod.request.get("keep") or ()
     root = os.path.join(os.path.dirname(tmp), f"root-{name.replace('/', '_')}") if tmp else None
     return MountOverlay(root, container.cwd if container.cwd in keep else None)
-
-
-def _open_low_ports() -> None:
-    """Let an unprivileged pod listen on ports below 1024 of its own address, as other container engines do."""
-    with contextlib.suppress(OSError), open(_LOW_PORTS, "w", encoding="ascii") as file:
-        file.write("0")
