@@ -141,7 +141,7 @@ class ExecClient:
         fds = self._lines.fds
         if len(fds) != 3:
             raise StartRefused(f"expected three descriptors (stdin, stdout, stderr), found {len(fds)}.")
-        self._exec = self._execs.enter(message, Descriptors(fds[0], fds[1], fds[2], tty=bool(message.get("tty"))))
+        self._exec = self._execs.enter(message, Descriptors(*fds, tty=bool(message.get("tty"))))
         self._exec.finish = self._finished
         self._lines.close_fds()
         self._send({"ok": True, "pid": self._exec.process.pid})
