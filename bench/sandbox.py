@@ -23,7 +23,7 @@ QUICK = "--quick" in sys.argv
 TIMES, RUNS, MANY = (50, 2, 100) if QUICK else (200, 5, 1000)
 TRUE, SLEEP = ["/bin/true"], ["/bin/sleep", "1000"]
 NULL = os.open(os.devnull, os.O_RDWR)
-STDIO = (NULL, NULL, NULL)
+STDIO = launch.Descriptors(NULL, NULL, NULL)
 
 
 def reap() -> None:
@@ -43,7 +43,7 @@ def begin(sandbox: SandboxRuntime, number: int, argv: list[str]) -> int:
     address = f"10.200.{number // 250}.{number % 250 + 2}"
     sandbox.open({"pod": name, "host": f"pod-{name}", "address": address, "network": "own"})
     return sandbox.spawn(
-        {"pod": name, "container": name, "argv": argv, "env": {}, "cwd": "/", "log": os.devnull}, STDIO, (), ()
+        {"pod": name, "container": name, "argv": argv, "env": {}, "cwd": "/", "log": os.devnull}, STDIO
     ).pid
 
 

@@ -14,6 +14,7 @@ import pytest
 from supervised import Supervised, supervised
 
 from patience import PATIENCE
+from trainwright.node.supervisor.launch import join_cgroups
 from trainwright.node.supervisor.loop import Loop, Timer
 from trainwright.node.supervisor.resource_limits import INTERVAL, Cgroups, MemoryWatch
 
@@ -113,7 +114,7 @@ def test_version_2_makes_a_group_beside_our_own(tmp_path: Path) -> None:
     limits = {"memory.max": "1073741824", "memory.swap.max": "0", "memory.oom.group": "1", "cpu.max": "150000 100000"}
     assert written == {**limits, "cgroup.procs": ""}
     assert not stale.parent.exists()
-    group.add(42)
+    join_cgroups(42, group.entries)
     group.kill()
     assert [(base / "1" / name).read_text() for name in ("cgroup.procs", "cgroup.kill")] == ["42", "1"]
     group.close()

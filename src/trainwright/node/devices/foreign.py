@@ -7,19 +7,17 @@ A lease excludes other runs from a device, but not a program that a user started
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 from msgspec import Struct
 
 from trainwright.node.devices.inventory import GPU, driver_table, listed_gpus
 from trainwright.node.devices.leases import LeaseFolder
 from trainwright.node.devices.pool import DevicePool
+from trainwright.node.supervisor import tree
 
 _QUERY = ("--query-compute-apps=gpu_uuid,pid,process_name", "--format=csv,noheader")
 #: Seconds between two checks of the GPUs that this run holds.
 PERIOD = 60.0
-#: Bounds the search for ancestors, in case /proc changes meanwhile.
-_MAX_ANCESTORS = 1000
 
 
 class ForeignProcess(Struct, frozen=True):
@@ -55,13 +53,9 @@ def foreign(environment: Mapping[str, str], devices: Iterable[str], folder: Leas
 def _ancestry(pid: int) -> set[int]:
     """A process and all its ancestors, as far as /proc shows them."""
     found: set[int] = set()
-    while pid > 0 and pid not in found and len(found) < _MAX_ANCESTORS:
+    while pid > 0 and pid not in found:
         found.add(pid)
-        try:
-            text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-            pid = int(text.rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            break
+        pid = tree.parent_of(pid)
     return found
 
 

@@ -31,7 +31,6 @@ FOLDER_VARIABLE = "TRAINWRIGHT_LEASES"
 #: a user's files there at logout (RemoveIPC), even if another user has locked them.
 _SHARED_FOLDERS = ("/run/lock", "/tmp")  # noqa: S108 - opened with O_NOFOLLOW and checked
 _PREFIX = "trainwright+"
-_MUTEX = f"{_PREFIX}mutex"
 #: Every description has this length in bytes, so that one write replaces the old one completely.
 _DESCRIPTION_SIZE = 1024
 _MAX_FIELD_CHARACTERS = 100
@@ -61,7 +60,15 @@ class LeaseHolder(Struct, frozen=True, kw_only=True):
     @property
     def alive(self) -> bool:
         """Whether the process that took the lease still runs, as far as this process can see."""
-        return self.pid > 0 and _running(self.pid)
+        if self.pid <= 0:
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except (PermissionError, OverflowError):
+            pass
+        return True
 
 
 class HeldDevice(Struct, frozen=True):
@@ -112,7 +119,11 @@ class LeaseFolder:
     def held(self) -> list[HeldDevice]:
         """Every leased device of this machine, of all users."""
         found = []
-        for name in sorted(self._names(), key=_natural):
+        try:
+            names = [path.name for path in self.path.glob(f"{_PREFIX}*+*")]
+        except OSError as error:
+            raise EngineError(f"the device leases cannot be read: {_explained(self.path, error)}") from None
+        for name in sorted(names, key=_natural):
             resource, _, device = name.removeprefix(_PREFIX).partition("+")
             holder = self._holder(self.path / name)
             if holder is not None:
@@ -125,28 +136,32 @@ class LeaseFolder:
 
         It only prevents two runs from taking half of the devices that each needs; the locks of the devices decide.
         """
-        fd = self._locked(self.path / _MUTEX)
+        fd = self._locked(self.path / f"{_PREFIX}mutex")
         try:
             yield fd is not None
         finally:
             if fd is not None:
                 os.close(fd)
 
-    def _names(self) -> list[str]:
-        try:
-            return [path.name for path in self.path.glob(f"{_PREFIX}*+*")]
-        except OSError as error:
-            raise EngineError(f"the device leases cannot be read: {_explained(self.path, error)}") from None
-
     def _file(self, resource: str, device: str) -> Path:
         return self.path / f"{_PREFIX}{quote(resource, safe='')}+{quote(device, safe='')}"
 
     def _locked(self, path: Path) -> int | None:
-        """Lock the file with that name; if it was removed meanwhile, try again with the new file."""
+        """Lock the file with that name, and create it if it is missing; if it was removed meanwhile, try again."""
         while True:
-            fd = self._opened(path)
-            if fd is None:
+            try:
+                fd = os.open(path, _OPEN)
+            except FileNotFoundError:
+                self._make(path)
+                continue
+            except PermissionError:  # the owner of the file does not allow us to open it
                 return None
+            except OSError as error:
+                raise EngineError(f"devices cannot be leased: {_explained(path, error)}") from None
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                os.close(fd)
+                what = f"{path} is not a regular file; its owner or root can remove it"
+                raise EngineError(f"devices cannot be leased: {what}")
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.fstat(fd), path.lstat()):
@@ -157,21 +172,6 @@ class LeaseFolder:
             except FileNotFoundError:
                 pass
             os.close(fd)
-
-    def _opened(self, path: Path) -> int | None:
-        """Open the file, and create it if it is missing; None if its owner does not allow us to open it."""
-        try:
-            return _checked(path, os.open(path, _OPEN))
-        except FileNotFoundError:
-            self._make(path)
-        except PermissionError:
-            return None
-        except OSError as error:
-            raise EngineError(f"devices cannot be leased: {_explained(path, error)}") from None
-        try:
-            return _checked(path, os.open(path, _OPEN))
-        except OSError as error:
-            raise EngineError(f"devices cannot be leased: {_explained(path, error)}") from None
 
     def _make(self, path: Path) -> None:
         """Create the file with its final mode, by a hard link: with O_CREAT it would have the umask's mode at first.
@@ -233,13 +233,6 @@ def user_name(uid: int) -> str:
         return f"uid {uid}"
 
 
-def _checked(path: Path, fd: int) -> int:
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
-    os.close(fd)
-    raise EngineError(f"devices cannot be leased: {path} is not a regular file; its owner or root can remove it")
-
-
 def _described(data: bytes) -> LeaseHolder:
     """Decode a description, which any user may have written: shorten its texts, and check the user of the process.
 
@@ -273,16 +266,6 @@ def _file_owner(path: Path) -> LeaseHolder | None:
     except OSError:
         return None
     return LeaseHolder(user=user_name(uid), uid=uid)
-
-
-def _running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        pass
-    return True
 
 
 def _natural(name: str) -> tuple[str, int, str]:

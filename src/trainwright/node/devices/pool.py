@@ -12,7 +12,6 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Literal
 
 from msgspec import Struct
 
@@ -62,12 +61,14 @@ class LeaseChannel:
     def hold(self, lease: DeviceLease) -> None:
         """Let the supervisor hold a lease too. A supervisor that has died needs no lease."""
         with suppress(OSError):
-            socket.send_fds(self._ours, [_message("hold", lease)], [lease.fd])
+            message: LeaseMessage = {"do": "hold", "device": lease_name(lease.resource, lease.device)}
+            socket.send_fds(self._ours, [encode(message)], [lease.fd])
 
     def drop(self, lease: DeviceLease) -> None:
         """Let the supervisor release a lease."""
         with suppress(OSError):
-            self._ours.sendall(_message("drop", lease))
+            message: LeaseMessage = {"do": "drop", "device": lease_name(lease.resource, lease.device)}
+            self._ours.sendall(encode(message))
 
     def close(self) -> None:
         """Disconnect. The supervisor keeps its leases until it ends."""
@@ -148,15 +149,20 @@ class DevicePool:
         with ExitStack() as undo:
             fresh: list[DeviceLease] = []
             for request in requests:
-                granted = self._choose(request, taken, fresh, undo)
-                if granted is None:
+                found = self._choose(request, taken, fresh, undo)
+                if found is None:
                     self._pods |= before
                     return None
-                chosen[request.uid] = granted
+                chosen[request.uid] = found
             undo.pop_all()
         self._leases.update({(lease.resource, lease.device): lease for lease in fresh})
         for request in requests:
-            self._assign(request, chosen[request.uid])
+            granted = chosen[request.uid]
+            self._pods[request.uid] = request, granted
+            self._former[request.replica] = granted
+            for device in _devices(granted):
+                self._due.pop(device, None)
+                self._hand_over(request, self._leases[device])
         if fresh:
             self.leased()
         return chosen
@@ -197,15 +203,8 @@ class DevicePool:
     def _used(self) -> set[Device]:
         return {device for _, granted in self._pods.values() for device in _devices(granted)}
 
-    def _assign(self, request: DeviceRequest, granted: Granted) -> None:
-        """Record the devices of a pod, send the locks to the supervisor, and describe the holder."""
-        self._pods[request.uid] = request, granted
-        self._former[request.replica] = granted
-        for device in _devices(granted):
-            self._due.pop(device, None)
-            self._hand_over(request, self._leases[device])
-
     def _hand_over(self, request: DeviceRequest, lease: DeviceLease) -> None:
+        """Describe the holder, and send the lock to the supervisor."""
         meta = request.pod["metadata"]
         owner = next((one["name"] for one in meta.get("ownerReferences") or () if one.get("controller")), "")
         job = f"{meta.get('namespace', '')}/{owner}" if owner else ""
@@ -224,7 +223,11 @@ class DevicePool:
         """End leases that no pod has used for `linger` seconds."""
         due = [device for device, when in self._due.items() if when <= now]
         for device in due:
-            self._give_back(device)
+            del self._due[device]
+            lease, channel = self._leases.pop(device), self._channels.get(self._node_of[device])
+            if channel is not None:
+                channel.drop(lease)
+            lease.close()
         if due:  # other runs may take these devices, so replicas lose their preference for them
             self._former = {
                 name: had for name, had in self._former.items() if not self._leases.keys().isdisjoint(_devices(had))
@@ -233,24 +236,14 @@ class DevicePool:
     def keep(self, holds: Callable[[Body], bool], now: float) -> None:
         """Release the devices of pods that have ended, and lease again those that were lost with their node."""
         for uid, (request, granted) in [*self._pods.items()]:
-            if holds(request.pod):
-                self._renew(request, granted)
-            else:
+            if not holds(request.pod):
                 self.release(uid, now)
+                continue
+            for device in _devices(granted):
+                if device not in self._leases and (lease := self.folder.take(*device)) is not None:
+                    self._leases[device] = lease
+                    self._hand_over(request, lease)
         self.expire(now)
-
-    def _give_back(self, device: Device) -> None:
-        del self._due[device]
-        lease, channel = self._leases.pop(device), self._channels.get(self._node_of[device])
-        if channel is not None:
-            channel.drop(lease)
-        lease.close()
-
-    def _renew(self, request: DeviceRequest, granted: Granted) -> None:
-        for device in _devices(granted):
-            if device not in self._leases and (lease := self.folder.take(*device)) is not None:
-                self._leases[device] = lease
-                self._hand_over(request, lease)
 
     @property
     def active(self) -> bool:
@@ -306,11 +299,6 @@ def _devices(granted: Granted) -> list[Device]:
 
 def _order(device: str) -> tuple[int, str]:
     return int(device) if device.isdecimal() else -1, device
-
-
-def _message(what: Literal["hold", "drop"], lease: DeviceLease) -> bytes:
-    message: LeaseMessage = {"do": what, "device": lease_name(lease.resource, lease.device)}
-    return encode(message)
 
 
 def lease_name(resource: str, device: str) -> str:

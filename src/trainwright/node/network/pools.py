@@ -17,7 +17,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import Protocol
 
 from trainwright.errors import EngineError
 
@@ -32,22 +31,6 @@ _MIN_PORTS = 1000
 _ALL_SUBNETS = IPv4Network("10.128.0.0/9")
 _SUBNET_PREFIX = 16
 _ROUTES = Path("/proc/net/route")
-
-
-class AddressPool(Protocol):
-    """A pool of addresses."""
-
-    def take(self) -> str:
-        """Take a free address."""
-        ...
-
-    def claim(self, host: str) -> None:
-        """Mark an address as taken, for example after a restart of the engine."""
-        ...
-
-    def put(self, host: str) -> None:
-        """Return it to the pool."""
-        ...
 
 
 class SubnetPool:
@@ -74,7 +57,7 @@ class SubnetPool:
         )
 
     def claim(self, host: str) -> None:
-        """Mark it as taken."""
+        """Mark it as taken, for example after a restart of the engine."""
         self._taken.add(_number(host))
 
     def put(self, host: str) -> None:
@@ -83,19 +66,19 @@ class SubnetPool:
 
 
 class SingleAddress:
-    """One address for all pods, for platforms without a loopback range."""
-
-    def __init__(self, host: str = LOOPBACK) -> None:
-        self._host = host
+    """127.0.0.1 for all pods, for platforms without a loopback range."""
 
     def take(self) -> str:
         """Return the only address."""
-        return self._host
+        return LOOPBACK
 
     def claim(self, host: str) -> None:
         """Do nothing: all pods share the address."""
 
     put = claim
+
+
+AddressPool = SubnetPool | SingleAddress
 
 
 def loopback(network: str) -> AddressPool:

@@ -178,7 +178,7 @@ class Control:
             if answer is not None:
                 reply(answer)
         except StartRefused as refused:
-            reply({"error": refused.text, "code": refused.code})
+            reply({"error": str(refused), "code": refused.code})
         except KeyError as error:
             reply({"error": f"the request lacks the field {error}.", "code": NOT_POSSIBLE})
         except Exception as error:  # a failed request must not affect other requests
@@ -188,5 +188,5 @@ class Control:
         verb = request.get("do")
         if not isinstance(verb, str) or verb not in self.handlers:
             known = ", ".join(self.handlers)
-            raise StartRefused(NOT_POSSIBLE, f"expected `do` to be one of {known}; found {verb!r}.")
+            raise StartRefused(f"expected `do` to be one of {known}; found {verb!r}.")
         return self.handlers[verb]

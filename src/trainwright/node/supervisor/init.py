@@ -105,7 +105,7 @@ class Lifeline:
             answer = file.read()
         if len(answer) != 8:
             end(init)
-            raise StartRefused(128, "the init process of the container was killed.")
+            raise StartRefused("the init process of the container was killed.")
         return init, -struct.unpack("=q", answer)[0]
 
     def _spawn(self, stdout: int) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from trainwright.jsonlines import END, decode, encode
 from trainwright.node.supervisor.control import LineSocket
-from trainwright.node.supervisor.launch import NOT_POSSIBLE, StartRefused
+from trainwright.node.supervisor.launch import StartRefused
 from trainwright.node.supervisor.loop import Loop
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class LeaseDescriptors:
         self._receive()  # the engine sends a lease before the request that needs it
         missing = [device for device in devices if device not in self._held]
         if missing:
-            raise StartRefused(NOT_POSSIBLE, f"the supervisor did not receive the lease of {', '.join(missing)}.")
+            raise StartRefused(f"the supervisor did not receive the lease of {', '.join(missing)}.")
         return tuple(self._held[device] for device in devices)
 
     def _receive(self) -> None:

@@ -29,8 +29,7 @@ _CAP_AMBIENT, _RAISE, _CLEAR = 47, 2, 4
 _CAPABILITY_VERSION = 0x20080522
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_mount = _libc.mount
-_mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+_libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
 
 
 def unshare(flags: int) -> None:
@@ -47,7 +46,7 @@ def mount(source: str, target: str, kind: str | None = None, flags: int = 0, opt
     """Mount, bind or remount."""
     data = None if options is None else os.fsencode(options)
     name = None if kind is None else kind.encode()
-    _checked(_mount(os.fsencode(source), os.fsencode(target), name, flags, data), target)
+    _checked(_libc.mount(os.fsencode(source), os.fsencode(target), name, flags, data), target)
 
 
 def unmount(target: str) -> None:

@@ -67,10 +67,7 @@ class ContainerLog:
 
     def _write_piece(self, data: bytes) -> bytes:
         """Write as much as the current file takes, and return the rest."""
-        room = self._size - self._written
-        if room <= 0:
-            self._rotate()
-            return data
+        room = max(0, self._size - self._written)
         piece = data if len(data) <= room else data[: data.rfind(b"\n", 0, room) + 1]
         if not piece and self._written:
             self._rotate()
@@ -123,7 +120,7 @@ class OutputPipe:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._consume: Callable[[bytes], None] | None = None
+        self._consume: Callable[[bytes], None]
         self._read_end, self.write_end = os.pipe()
 
     def open(self, consume: Callable[[bytes], None]) -> None:
@@ -136,10 +133,7 @@ class OutputPipe:
     def drain(self) -> None:
         """Read the bytes that are in the pipe now and close it, even if a process still has it open."""
         total = 0
-        while self._read_end >= 0 and total < _MAX_PIPE_BYTES:
-            count = self._read_chunk()
-            if not count:
-                break
+        while self._read_end >= 0 and total < _MAX_PIPE_BYTES and (count := self._read_chunk()):
             total += count
         self.close()
 
@@ -147,8 +141,7 @@ class OutputPipe:
         """Close both ends. Safe to call twice."""
         self._close_write_end()
         if self._read_end >= 0:
-            if self._consume is not None:
-                self._loop.unwatch(self._read_end)
+            self._loop.unwatch(self._read_end)
             os.close(self._read_end)
             self._read_end = -1
 
@@ -157,9 +150,9 @@ class OutputPipe:
             data = os.read(self._read_end, _CHUNK_BYTES)
         except (BlockingIOError, InterruptedError):
             return 0
-        if data and self._consume is not None:
+        if data:
             self._consume(data)
-        if not data:
+        else:
             self.close()
         return len(data)
 

@@ -16,7 +16,6 @@ LOOPBACK, ETH0, UPLINK = 1, 2, 2
 GATEWAY_MAC = bytes.fromhex("027477000001")
 # Offsets of addresses that no pod gets: some programs take .0 and .255 for network and broadcast addresses.
 _GATEWAY, _HOST, SPARE = 1, 255, 256
-_UPLINK_NAME = "uplink"
 _MAX_GENERATION = 0x3FFF
 _MAX_TRIES = 16
 
@@ -42,7 +41,7 @@ class Network:
 
     def _join(self, net: int) -> tuple[int, netlink.Netlink]:
         kernel.setns(net, kernel.NEWNET)
-        self.connected = has_default_route()
+        self.connected = bool(routed_links())
         return net, netlink.Netlink()
 
     def at(self, offset: int) -> bytes:
@@ -57,19 +56,15 @@ class Network:
         # of the gateway's ICMP errors, and resolvers would wait for a timeout.
         target = (bytes(4), 0) if self.connected else self.range
         self._add_link(net, value, mac)
-        inside = netlink.Netlink()
-        try:
-            inside.send(
-                [
-                    netlink.up(LOOPBACK),
-                    netlink.up(ETH0),
-                    netlink.address(ETH0, value, self.range[1]),
-                    netlink.neighbour(ETH0, self.gateway, GATEWAY_MAC),
-                    netlink.route(target, ETH0, self.gateway),
-                ]
-            )
-        finally:
-            inside.close()
+        netlink.send_once(
+            [
+                netlink.up(LOOPBACK),
+                netlink.up(ETH0),
+                netlink.address(ETH0, value, self.range[1]),
+                netlink.neighbour(ETH0, self.gateway, GATEWAY_MAC),
+                netlink.route(target, ETH0, self.gateway),
+            ]
+        )
 
     def _add_link(self, net: int, value: bytes, mac: bytes) -> None:
         """Create the pod's link. The index has a generation: the kernel may still be removing an earlier pod's link."""
@@ -87,11 +82,7 @@ class Network:
 
     def uplink(self, name: str, mac: bytes) -> None:
         """Create the link to the caller's network namespace, where it has this name and MAC."""
-        there = netlink.Netlink()
-        try:
-            there.send([netlink.veth(name, 0, mac, (_UPLINK_NAME, UPLINK, GATEWAY_MAC, self.net))])
-        finally:
-            there.close()
+        netlink.send_once([netlink.veth(name, 0, mac, ("uplink", UPLINK, GATEWAY_MAC, self.net))])
         routes = [netlink.neighbour(UPLINK, self.host, mac), netlink.route((self.host, 32), UPLINK)]
         self.links.send([netlink.up(UPLINK), netlink.forwarding(UPLINK), *routes])
 
@@ -101,7 +92,8 @@ class Network:
         os.close(self.net)
 
 
-def has_default_route() -> bool:
-    """Whether the network namespace of this thread has a default route."""
+def routed_links() -> list[str]:
+    """The links with routes in the network namespace of this thread; none if it has no default route."""
     with open("/proc/thread-self/net/route", encoding="ascii") as file:
-        return any(line.split()[1] == "00000000" for line in file)
+        routes = [line.split() for line in file][1:]
+    return sorted({route[0] for route in routes}) if any(route[1] == "00000000" for route in routes) else []

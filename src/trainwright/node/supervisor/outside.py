@@ -16,11 +16,11 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 
 from trainwright.node.supervisor import kernel, netlink
 from trainwright.node.supervisor.masquerade import Masquerade, Nft, installed, remove_stale_rules
-from trainwright.node.supervisor.network import GATEWAY_MAC, UPLINK, Network, has_default_route
+from trainwright.node.supervisor.network import GATEWAY_MAC, UPLINK, Network, routed_links
 
 _TUN = "/dev/net/tun"
 _PROXY_DELAY = "/proc/sys/net/ipv4/neigh/uplink/proxy_delay"
@@ -38,8 +38,6 @@ _COMMANDS = {
 }
 _SCRIPT = 'read -r pid net || exit; "$0"{} & read -r end; kill "$!"'
 _HOST_MAC = bytes.fromhex("027477000002")
-_ANYWHERE = (bytes(4), 0)
-_NOTICE = "pods cannot reach the outside network: {}"
 _RECORDS = "/run/trainwright"
 _MAX_TRIES = 3
 _RESOLVER, _REAL_RESOLVER = "/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"
@@ -85,7 +83,7 @@ class UsermodeNetwork:
 
 def _is_served(network: Network) -> bool:
     kernel.setns(network.net, kernel.NEWNET)
-    return has_default_route()
+    return bool(routed_links())
 
 
 def _configure(network: Network, *, masquerade: bool) -> None:
@@ -108,38 +106,35 @@ class OutsideConnection:
         self._usermode: UsermodeNetwork | None = None
         self._masquerade: Masquerade | None = None
         if wanted and not root:
-            self._try(self._start_helper)
+            with self._noticing():
+                self._usermode = UsermodeNetwork()
 
     def connect(self, network: Network) -> None:
         """Connect the network, if wanted and possible. Sets `network.connected`, or adds to `notices`."""
-        if self._wanted and self.root:
-            self._try(lambda: self._connect_as_root(network))
-        elif self._usermode is not None:
-            self._try(lambda: self._connect_as_user(network))
+        with self._noticing():
+            if self._wanted and self.root:
+                self._connect_as_root(network)
+            elif self._usermode is not None:
+                self._usermode.connect(network)
+            else:
+                return
+            network.connected = True
 
-    def _try(self, step: Callable[[], None]) -> None:
+    @contextlib.contextmanager
+    def _noticing(self) -> Iterator[None]:
         try:
-            step()
+            yield
         except OSError as error:
-            self.notices.append(_NOTICE.format(error.strerror or error))
-
-    def _start_helper(self) -> None:
-        self._usermode = UsermodeNetwork()
-
-    def _connect_as_user(self, network: Network) -> None:
-        assert self._usermode is not None  # noqa: S101 - only called with one
-        self._usermode.connect(network)
-        network.connected = True
+            self.notices.append(f"pods cannot reach the outside network: {error.strerror or error}")
 
     def _connect_as_root(self, network: Network) -> None:
-        routed = _routed_links()
+        routed = routed_links()
         _link_host(network)
         if not routed:
             raise OSError(None, "this machine has no default route")
         self._masquerade = Masquerade(network.subnet)
         _enable_forwarding([name for name in routed if not _forwards(name)])
-        network.links.send([netlink.route(_ANYWHERE, UPLINK, network.host)])
-        network.connected = True
+        network.links.send([netlink.route((bytes(4), 0), UPLINK, network.host)])
 
     def close(self) -> None:
         """Restore the settings of the host."""
@@ -166,20 +161,16 @@ def _link_host(network: Network) -> None:
     """Create a link between the host and the gateway of the pods."""
     name = f"tw{os.getpid()}"
     network.uplink(name, _HOST_MAC)
-    host = netlink.Netlink()
-    try:
-        index = socket.if_nametoindex(name)
-        host.send(
-            [
-                netlink.up(index),
-                netlink.forwarding(index),
-                netlink.address(index, network.host, 32),
-                netlink.neighbour(index, network.gateway, GATEWAY_MAC),
-                netlink.route(network.range, index, network.gateway),
-            ]
-        )
-    finally:
-        host.close()
+    index = socket.if_nametoindex(name)
+    netlink.send_once(
+        [
+            netlink.up(index),
+            netlink.forwarding(index),
+            netlink.address(index, network.host, 32),
+            netlink.neighbour(index, network.gateway, GATEWAY_MAC),
+            netlink.route(network.range, index, network.gateway),
+        ]
+    )
 
 
 def tidy() -> None:
@@ -218,19 +209,9 @@ def _record_path() -> str:
 
 
 def _set_forwarding(names: list[str], *, on: bool) -> None:
-    host = netlink.Netlink()
     for name in names:
         with contextlib.suppress(OSError):  # the link no longer exists
-            host.send([netlink.forwarding(socket.if_nametoindex(name), on=on)])
-    host.close()
-
-
-def _routed_links() -> list[str]:
-    """The links of the host that have routes; none if it has no default route."""
-    with open("/proc/self/net/route", encoding="ascii") as file:
-        routes = [line.split() for line in file][1:]
-    names = {route[0] for route in routes}
-    return sorted(names) if any(route[1] == "00000000" for route in routes) else []
+            netlink.send_once([netlink.forwarding(socket.if_nametoindex(name), on=on)])
 
 
 def _forwards(name: str) -> bool:

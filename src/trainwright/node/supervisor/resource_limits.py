@@ -27,6 +27,8 @@ _MIN_CPU_QUOTA = 1_000  # microseconds of CPU time in a period; the kernel refus
 CONTROLLERS = ("memory", "cpu")
 _PREFIX = "trainwright-"
 _OOM_FILES = ("memory.events", "memory.oom_control")
+# A kernel without swap accounting lacks some of these.
+_OPTIONAL_FILES = ("memory.memsw.limit_in_bytes", "memory.swap.max", "memory.oom.group")
 
 #: A line of mountinfo: root, mount point, type, options of the file system.
 CgroupMount = tuple[str, str, str, list[str]]
@@ -41,17 +43,13 @@ _ROLLUP = "smaps_rollup", (b"Pss_Anon", b"Pss_Shmem", b"SwapPss")
 
 
 class ContainerCgroup:
-    """The cgroup of one container: in version 1 one folder for each controller, in version 2 one folder."""
+    """The cgroup of one container: in version 1 one folder for each controller, in version 2 one; none if unlimited."""
 
     def __init__(self, folders: list[str]) -> None:
         self.folders = folders
-        self.entries = tuple(_open(f"{one}/cgroup.procs") for one in folders)
-
-    def add(self, pid: int) -> None:
-        """Add a running process. Its later children are in the cgroup too."""
-        for entry in self.entries:
-            with contextlib.suppress(OSError):
-                os.write(entry, str(pid).encode())
+        # O_CREAT is for tests: the kernel does not allow new files in a cgroup.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        self.entries = tuple(os.open(f"{one}/cgroup.procs", flags, 0o600) for one in folders)
 
     def oom(self) -> bool:
         """Whether the kernel has killed a process in the cgroup at its memory limit."""
@@ -98,18 +96,19 @@ class Cgroups:
             for folder in folders:
                 os.mkdir(folder)
                 made.append(folder)
-            self._limit(limits)
+            for name in wanted:
+                self._limit(name, limits)
             return ContainerCgroup(folders)
         except OSError:
             self._leftover += made
             self.remove_leftovers()
             raise
 
-    def remove(self, group: ContainerCgroup) -> None:
-        """Remove a cgroup; if a process in it has not ended yet, a later `remove_leftovers` does."""
+    def remove(self, group: ContainerCgroup) -> bool:
+        """Remove a cgroup. True: `remove_leftovers` must try again, because a process in a cgroup has not ended yet."""
         group.close()
         self._leftover += group.folders
-        self.remove_leftovers()
+        return self.remove_leftovers()
 
     def remove_leftovers(self) -> bool:
         """Remove cgroups that could not be removed before. True: some still cannot be removed."""
@@ -155,13 +154,21 @@ class Cgroups:
             _write(f"{self._base(next(iter(self._parents)))}/cgroup.subtree_control", controllers)
         self._ready = True
 
-    def _limit(self, limits: Limits) -> None:
-        memory, cpu = limits.get("memory"), limits.get("cpu")
-        if memory and "memory" in self._parents:
-            _limit_memory(f"{self._base('memory')}/{self._count}", int(memory), self.version)
-        if cpu and "cpu" in self._parents:
-            quota = max(_MIN_CPU_QUOTA, int(float(cpu) * _CPU_PERIOD))
-            _limit_cpu(f"{self._base('cpu')}/{self._count}", quota, self.version)
+    def _limit(self, controller: str, limits: Limits) -> None:
+        memory = int(limits.get("memory") or 0)
+        quota = max(_MIN_CPU_QUOTA, int(float(limits.get("cpu") or 0) * _CPU_PERIOD))
+        files: dict[tuple[str, str], dict[str, int | str]] = {
+            ("v1", "memory"): {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory},
+            ("v2", "memory"): {"memory.max": memory, "memory.swap.max": 0, "memory.oom.group": 1},
+            ("v1", "cpu"): {"cpu.cfs_period_us": _CPU_PERIOD, "cpu.cfs_quota_us": quota},
+            ("v2", "cpu"): {"cpu.max": f"{quota} {_CPU_PERIOD}"},
+        }
+        for name, value in files[self.version, controller].items():
+            try:
+                _write(f"{self._base(controller)}/{self._count}/{name}", str(value))
+            except OSError:
+                if name not in _OPTIONAL_FILES:
+                    raise
 
 
 def remedy() -> str:
@@ -171,22 +178,6 @@ def remedy() -> str:
     if os.path.isdir("/run/systemd/system"):
         return "; start it with `systemd-run --user --scope -p Delegate=yes trainwright …`"
     return "; root may, and so may a user who owns the cgroup that trainwright was started in"
-
-
-def _limit_memory(folder: str, size: int, version: str) -> None:
-    _write(f"{folder}/{'memory.max' if version == 'v2' else 'memory.limit_in_bytes'}", str(size))
-    extras = {"memory.swap.max": "0", "memory.oom.group": "1"} if version == "v2" else {}
-    for name, value in (extras or {"memory.memsw.limit_in_bytes": str(size)}).items():
-        with contextlib.suppress(OSError):  # a kernel without swap accounting
-            _write(f"{folder}/{name}", value)
-
-
-def _limit_cpu(folder: str, quota: int, version: str) -> None:
-    if version == "v2":
-        _write(f"{folder}/cpu.max", f"{quota} {_CPU_PERIOD}")
-        return
-    _write(f"{folder}/cpu.cfs_period_us", str(_CPU_PERIOD))
-    _write(f"{folder}/cpu.cfs_quota_us", str(quota))
 
 
 def _mounts(text: str) -> list[CgroupMount]:
@@ -242,25 +233,13 @@ def _remove(folder: str) -> bool:
     return True
 
 
-def _open(path: str) -> int:
-    """Open a file to write. O_CREAT is for tests: the kernel does not allow new files in a cgroup."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
 def _write(path: str, text: str) -> None:
-    file = _open(path)
-    try:
-        os.write(file, text.encode())
-    finally:
-        os.close(file)
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
 
 
 def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError:
-        return ""
+    return tree.read(path).decode()
 
 
 class MemoryWatch:

@@ -17,7 +17,7 @@ from trainwright.node.supervisor.launch import MARKER, Process
 _WAITID = hasattr(os, "waitid") and hasattr(os, "WNOWAIT")
 _MARK = f"\0{MARKER}=".encode()
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_FLAGS, _UTIME, _STIME, _THREADS = 6, 11, 12, 17  # indexes of fields in `_stat`
+_FLAGS, _UTIME, _STIME, _THREADS, _START_TIME = 6, 11, 12, 17, 19  # indexes of fields in `_stat`
 _PF_EXITING = 4
 #: The states that `activity` returns for a process that has ended.
 ENDED = ("", "Z", "X")
@@ -31,18 +31,11 @@ class ProcessEnd(NamedTuple):
     signal: int
 
 
-class NoChildren(Exception):  # noqa: N818 - a state, not a defect
-    """This process has no children."""
-
-
 def ended_child() -> ProcessEnd | None:
-    """A child that has ended and is not reaped; None while all children run. Raises NoChildren."""
-    try:
-        if not _WAITID:
-            return _reap_any()
-        info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        raise NoChildren from None
+    """A child that has ended and is not reaped; None while all run. Raises ChildProcessError if there is no child."""
+    if not _WAITID:
+        return _reap_any()
+    info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if info is None:
         return None
     if info.si_code == os.CLD_EXITED:
@@ -156,7 +149,7 @@ def kill_marked(containers: Container[str]) -> list[int]:
     for pid in _all_pids():
         if pid == os.getpid() or container(pid) not in containers:
             continue
-        one = held(pid, _parent(pid))
+        one = held(pid, parent_of(pid))
         if one is not None and container(pid) in containers:  # check again: the pid cannot be reused now
             one.send(signal.SIGKILL)
             killed.append(pid)
@@ -182,7 +175,7 @@ def held(pid: int, parent: int) -> Process | None:
         one = Process(pid)
     except OSError:
         return None
-    if _parent(pid) == parent:
+    if parent_of(pid) == parent:
         return one
     one.close()
     return None
@@ -197,9 +190,16 @@ def _children(pid: int) -> list[int]:
     return [child for thread in threads for child in _numbers(f"/proc/{pid}/task/{thread}/children")]
 
 
-def _parent(pid: int) -> int:
+def parent_of(pid: int) -> int:
+    """The parent of a process; 0 if there is none, or no such process."""
     fields = _stat(pid)
-    return int(fields[1]) if len(fields) > 1 else 0
+    return int(fields[1]) if fields else 0
+
+
+def start_time(pid: int) -> str | None:
+    """The start time of a process, in the clock ticks of the kernel; None if there is no such process."""
+    fields = _stat(pid)
+    return fields[_START_TIME].decode() if fields else None
 
 
 def _running(pid: int) -> bool:
@@ -209,7 +209,7 @@ def _running(pid: int) -> bool:
     namespace is empty. A process of which only the main thread has ended can still run.
     """
     fields = _stat(pid)
-    if len(fields) <= _THREADS:
+    if not fields:
         return False
     exiting = fields[0] in (b"Z", b"X") or int(fields[_FLAGS]) & _PF_EXITING
     return not exiting or int(fields[_THREADS]) > 1
@@ -221,7 +221,7 @@ def activity(pid: int) -> tuple[str, float]:
     The letter is empty if the process does not exist, or on a system without /proc.
     """
     fields = _stat(pid)
-    if len(fields) <= _STIME:
+    if not fields:
         return "", 0.0
     return fields[0].decode(), (int(fields[_UTIME]) + int(fields[_STIME])) / os.sysconf("SC_CLK_TCK")
 
