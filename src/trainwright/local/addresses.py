@@ -79,8 +79,7 @@ class Addresses:
 
     def _reserve(self, meta: Body, pool: AddressPool | None) -> str:
         """Reserve an address for the controller of the pod, or for the pod itself if it has none."""
-        if self._watch_pending:
-            self._release_deleted()
+        self._release_deleted()
         owners = [one for one in meta.get("ownerReferences") or () if one.get("controller")]
         owner = owners[0] if owners else {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
         # An earlier pod with this name may have an address of the other pool, if its job was edited.
@@ -94,8 +93,7 @@ class Addresses:
 
     def reserve(self, job: Job, endpoints: tuple[Endpoints, ...]) -> Reserved:
         """The host and the ports of each of these replicas. NotFoundError: the job does not exist any longer."""
-        if self._watch_pending:
-            self._release_deleted()
+        self._release_deleted()
         requested, known = self._reserved.get(job.uid, ((), None))
         if known is not None and requested == endpoints:
             return known
@@ -174,17 +172,16 @@ class Addresses:
                 self._store.patch(ADDRESSES, reservations.key, {"spec": spec})
             return
         reservations.stored = True
-        meta = {
-            "name": reservations.key.name,
-            "namespace": reservations.key.namespace,
-            "ownerReferences": [reservations.owner],
-        }
+        key, owners = reservations.key, [reservations.owner]
+        meta = {"name": key.name, "namespace": key.namespace, "ownerReferences": owners}
         self._store.create(ADDRESSES, {"metadata": meta, "spec": spec})
 
     # -- releasing ------------------------------------------------------------------------------------------------
 
     def _release_deleted(self) -> None:
-        """Release the reservations of deleted owners."""
+        """Release the reservations of deleted owners, if the watch has news."""
+        if not self._watch_pending:
+            return
         try:
             while changes := self._watch.take():
                 for change in changes:
@@ -222,11 +219,8 @@ class Addresses:
         """Load the reservations that an earlier engine has stored."""
         meta, spec = body["metadata"], body.get("spec") or {}
         reservations = OwnerReservations(Key(meta["namespace"], meta["name"]), _owner_of(body))
-        reservations.stored, reservations.hosts, reservations.ports = (
-            True,
-            dict(spec.get("hosts") or {}),
-            dict(spec.get("ports") or {}),
-        )
+        reservations.stored = True
+        reservations.hosts, reservations.ports = dict(spec.get("hosts") or {}), dict(spec.get("ports") or {})
         self._owners[reservations.owner["uid"]] = reservations
         for name, host in reservations.hosts.items():
             self._hosts[reservations.key.namespace, name] = host, reservations.owner["uid"]

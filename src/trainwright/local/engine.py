@@ -59,23 +59,16 @@ class Engine:
         self._nodes = NodePool(self.cluster, self._clock, settings)
         self._contexts = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
+        #: `sandbox` or `process`, and the reason for the choice; `start` sets both.
+        self.runtime, self.choice = settings.runtime, ""
         #: Set when a part of the engine has failed. A caller that waits for a job must wait for this, too.
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    @property
-    def runtime(self) -> str:
-        """`sandbox` or `process`."""
-        return self._nodes.runtime
-
-    @property
-    def choice(self) -> str:
-        """The reason for that runtime, as a sentence."""
-        return self._nodes.choice
 
     async def start(self) -> None:
         """Start all parts and return when all nodes are ready. Raises EngineError."""
         admission.install(self.store)
         await self._nodes.prepare()
+        self.runtime, self.choice = self._nodes.runtime, self._nodes.choice
         pool, host_network_pool = self._address_pools()
         addresses = Addresses(self.store, pool, PortPool(ranges(), start=os.getpid()), host_network_pool)
         addresses.install()
@@ -132,7 +125,7 @@ class Engine:
             devices=_DEVICES,
             sizing=_SIZING,
             elastic_server=self._settings.elastic_server,
-            names_resolve=self._nodes.runtime == "sandbox",
+            names_resolve=self.runtime == "sandbox",
             host_ports=_host_ports(),
         )
 
