@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from trainwright import __version__
-from trainwright.cli.documents import check_namespace
+from trainwright.cli.flags import check_namespace
 from trainwright.crd.install import InstallOptions, manifests
 from trainwright.crd.schema import crds
 from trainwright.errors import UsageError

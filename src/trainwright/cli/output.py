@@ -2,13 +2,15 @@
 """Output for people and programs: problems of documents as lines or JSON, and tables as `kubectl get` prints them."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec import Struct
 
-from trainwright.manifest import Document
 from trainwright.model.problem import Problem
+
+if TYPE_CHECKING:
+    from trainwright.manifest import Document  # imports the YAML parser, which tables do not need
 
 State = Literal["valid", "invalid", "skipped"]
 
@@ -26,7 +28,7 @@ class LocatedProblem(Struct, frozen=True, rename="camel", omit_defaults=True):
         return str(Problem(self.path, self.message, self.nearest)) if self.path else self.message
 
 
-def remarks(document: Document, problems: Iterable[Problem], *, strict: bool = False) -> tuple[LocatedProblem, ...]:
+def remarks(document: "Document", problems: Iterable[Problem], *, strict: bool = False) -> tuple[LocatedProblem, ...]:
     """Problems with their lines, in the order of the lines. With `strict` a warning becomes an error."""
     found = [
         LocatedProblem(

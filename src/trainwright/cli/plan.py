@@ -17,7 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.cli import output, policy_text
-from trainwright.cli.documents import check_namespace, documents, placed, subject_of
+from trainwright.cli.documents import documents, placed, subject_of
+from trainwright.cli.flags import check_namespace
 from trainwright.cli.output import Finding, State
 from trainwright.cli.policy_text import ETCD_OPTION, needs_etcd
 from trainwright.cli.steps import Step, StepsOfJob

@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from trainwright.cli.devices import declared, device_options
-from trainwright.cli.documents import check_namespace
-from trainwright.cli.flags import Duration, Servers
+from trainwright.cli.flags import Duration, Servers, check_namespace
 from trainwright.cli.record import RUN, RunInfo, RunRecord, as_yaml
 from trainwright.cli.run import environment, from_command
 from trainwright.cli.run.changes import FieldEdit, parse
