@@ -240,6 +240,15 @@ def switch(*names: str, default: bool = False, **more: Any) -> Decorator:
 
 duration_option = partial(click.option, type=Duration(), metavar="TIME", show_default=True)
 text_option = partial(click.option, default="")
+repeated_option = partial(click.option, multiple=True)
+
+
+def choice_option(*names: str, choices: tuple[str, ...], **more: Any) -> Decorator:
+    """A decorator for an option that takes one of these words; the first one is the default."""
+    return click.option(*names, type=click.Choice(choices), default=choices[0], show_default=True, **more)
+
+
+output_option = partial(choice_option, "-o", "--output", "form")
 
 
 def kubeconfig_options(function: Callable[..., Any]) -> Callable[..., Any]:

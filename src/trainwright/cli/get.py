@@ -15,13 +15,12 @@ from msgspec import Struct
 
 from trainwright.cli.condition import condition
 from trainwright.cli.devices import show_leases
-from trainwright.cli.flags import age
+from trainwright.cli.flags import age, output_option
 from trainwright.cli.live_job import namespaced, reach
-from trainwright.cli.output import columns
+from trainwright.cli.output import as_json, as_yaml, columns
 from trainwright.cli.record import (
     PodCount,
     RecordedPod,
-    as_yaml,
     count_restarts,
     read_events,
     read_job,
@@ -63,13 +62,8 @@ class ListedJob(Struct, frozen=True):
 @namespaced
 @click.option("-a", "--all", "include_ended", is_flag=True, help="List also jobs whose last run has ended.")
 @click.option("--all-users", is_flag=True, help="Show which user and run leases which device of this machine.")
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(["table", "wide", "json", "yaml", "name"]),
-    default="table",
-    show_default=True,
+@output_option(
+    choices=("table", "wide", "json", "yaml", "name"),
     help="Print a table, a table with more columns, the objects, or only their names.",
 )
 def command(names: tuple[str, ...], namespace: str, include_ended: bool, all_users: bool, form: Form) -> None:
@@ -120,9 +114,7 @@ def _objects(found: list[ListedJob], form: Form, *, alone: bool) -> str:
     if form == "name":
         return "".join(f"{_kind_name(one)}/{one.run.key.name}\n" for one in found)
     whole: Body = bodies[0] if alone else {"apiVersion": "v1", "kind": "List", "items": bodies}
-    if form == "yaml":
-        return as_yaml([whole])
-    return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
+    return as_yaml([whole]) if form == "yaml" else as_json(whole)
 
 
 def _kind_name(one: ListedJob) -> str:

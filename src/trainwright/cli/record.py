@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from trainwright.cli.output import as_yaml
 from trainwright.cli.show.news import JobVerdict
 from trainwright.core import attempts
 from trainwright.model.job import Body
@@ -126,15 +127,6 @@ class RunRecord:
             self.trouble = self.trouble or f"{path} could not be written: {error.strerror or error}"
 
 
-def as_yaml(bodies: Iterable[Body]) -> str:
-    """Objects as YAML documents."""
-    import yaml  # noqa: PLC0415 - its import takes a third of the start-up time of a command
-
-    dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    text: str = yaml.dump_all(bodies, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
-    return text
-
-
 def read_pods(folder: Path) -> list[RecordedPod]:
     """The pods of a run, oldest first. A line that a full disk has cut off is ignored."""
     found = []
@@ -160,7 +152,7 @@ def read_job(folder: Path, key: Key) -> Body:
 
 
 def _body(path: Path, key: Key) -> Body | None:
-    import yaml  # noqa: PLC0415 - as above
+    import yaml  # noqa: PLC0415 - its import takes a third of the start-up time of a command
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     with suppress(OSError, yaml.YAMLError), path.open("rb") as file:

@@ -52,7 +52,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     resync: float = 15.0
     etcd_server: str = ""
-    output: Literal["auto", "live", "lines", "json"] = "auto"
+    form: Literal["auto", "live", "lines", "json"] = "auto"
     logs: bool = True
 
 
@@ -180,10 +180,10 @@ def _missing_etcd(intake: RunInput, options: RunOptions) -> list[str]:
 
 
 def _view(writer: BackgroundWriter, options: RunOptions, start: RunStart, runtime: Callable[[], str]) -> RunView:
-    if options.output == "json":
+    if options.form == "json":
         return JsonView(writer, start.clock.now, with_logs=options.logs)
     terminal = os.isatty(_STDOUT) and os.environ.get("TERM") != "dumb"
-    if options.output == "live" or (options.output == "auto" and terminal):
+    if options.form == "live" or (options.form == "auto" and terminal):
         from trainwright.cli.show.live import LiveView, TableInput  # noqa: PLC0415 - imports rich, which only this view needs
 
         def table_input() -> TableInput:

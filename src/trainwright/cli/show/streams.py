@@ -17,6 +17,7 @@ from trainwright.cli.show.writer import BackgroundWriter, WriterView
 from trainwright.model.child import BACKING_OFF
 from trainwright.model.event import EventReason
 from trainwright.model.ledger import Phase
+from trainwright.model.meta import Key
 from trainwright.model.units import Time
 
 #: Phases of a replica in which its line contains the number of restarts.
@@ -102,7 +103,12 @@ class JsonView(WriterView):
     def logs(self, lines: list[Line]) -> None:
         """Write an object for each line."""
         if self._with_logs:
-            self._write([_log(*line) for line in lines])
+            self._write(
+                [
+                    _about("log", source.job, replica=source.replica, container=source.container, text=text)
+                    for source, text in lines
+                ]
+            )
 
     def notice(self, text: str) -> None:
         """Write `{"type": "notice", "text": …}`."""
@@ -124,47 +130,15 @@ class JsonView(WriterView):
 def _body(item: News) -> dict[str, Any]:
     match item:
         case JobNews():
-            return {
-                "type": "job",
-                "namespace": item.key.namespace,
-                "job": item.key.name,
-                "kind": item.kind,
-                "phase": item.phase,
-                "replicas": item.total,
-                "counts": dict(item.counts),
-                "restarts": item.restarts,
-            }
+            counts = dict(item.counts)
+            rest = {"kind": item.kind, "phase": item.phase, "replicas": item.total, "counts": counts}
+            return _about("job", item.key, **rest, restarts=item.restarts)
         case ReplicaNews():
-            return {
-                "type": "replica",
-                "namespace": item.job.namespace,
-                "job": item.job.name,
-                "replica": item.name,
-                "phase": item.phase,
-                "pod": item.pod,
-                "attempt": item.attempt,
-                "node": item.node,
-                "restarts": item.restarts,
-                "reason": item.reason,
-            }
+            fields = ("phase", "pod", "attempt", "node", "restarts", "reason")
+            return _about("replica", item.job, replica=item.name, **{name: getattr(item, name) for name in fields})
         case EventNews():
-            return {
-                "type": "event",
-                "namespace": item.job.namespace,
-                "job": item.job.name,
-                "about": item.about,
-                "reason": item.reason,
-                "message": item.message,
-                "warning": item.warning,
-            }
+            return _about("event", **msgspec.structs.asdict(item))
 
 
-def _log(source: Any, text: str) -> dict[str, Any]:
-    return {
-        "type": "log",
-        "namespace": source.job.namespace,
-        "job": source.job.name,
-        "replica": source.replica,
-        "container": source.container,
-        "text": text,
-    }
+def _about(type_: str, job: Key, **rest: Any) -> dict[str, Any]:
+    return {"type": type_, "namespace": job.namespace, "job": job.name, **rest}
