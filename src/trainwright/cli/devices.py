@@ -6,7 +6,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +200,8 @@ def show_leases(form: str) -> None:
 
 def _text(held: list[HeldDevice], form: str) -> str:
     if form in ("table", "wide"):
-        return "".join(f"{line}\n" for line in _table(held))
+        now = WallClock().now()
+        return "".join(f"{line}\n" for line in columns([_HEAD, *(_row(one, now) for one in held)]))
     if form == "name":
         return "".join(f"{one.resource}/{one.device}\n" for one in held)
     whole: Body = {"kind": "DeviceLeaseList", "items": [_item(one) for one in held]}
@@ -219,11 +220,6 @@ def _item(one: HeldDevice) -> Body:
         **msgspec.to_builtins(one.holder),
         "state": _state(one),
     }
-
-
-def _table(held: list[HeldDevice]) -> Iterator[str]:
-    now = WallClock().now()
-    yield from columns(_HEAD, [_row(one, now) for one in held])
 
 
 def _row(one: HeldDevice, now: Time) -> list[str]:

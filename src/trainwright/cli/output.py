@@ -117,10 +117,9 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}{'s' * (number != 1)}"
 
 
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def columns(rows: Sequence[Sequence[str]], gap: str = "   ") -> Iterator[str]:
     """The lines of a table. The last column is not padded."""
-    all_rows = [head, *rows]
-    widths = [max(len(row[column]) for row in all_rows) for column in range(len(head) - 1)]
-    for row in all_rows:
-        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=True)]
-        yield "   ".join([*cells, row[-1]]).rstrip()
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
+        yield gap.join([*cells, row[-1]]).rstrip()

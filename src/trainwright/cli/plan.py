@@ -185,7 +185,7 @@ def as_text(preview: Preview) -> str:
     parts = [
         click.style(name, bold=True) + f"  ({preview.file})",
         *_section(_title(preview), object_lines(preview.objects)),
-        *_section("Rules", _columns([list(pair) for pair in preview.rules.items()])),
+        *_section("Rules", output.columns(list(preview.rules.items()), "  ")),
         *_section("Steps", _steps(preview.steps)),
         *(_section("If it fails instead", _steps(preview.if_it_fails)) if preview.if_it_fails else ()),
         *(f"  {note}" for note in preview.notes),
@@ -204,7 +204,7 @@ def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def _steps(steps: list[Step]) -> Iterator[str]:
-    yield from _columns([[step.event, f"→ {step.phase}", _reaction(step)] for step in steps])
+    return output.columns([[step.event, f"→ {step.phase}", _reaction(step)] for step in steps], "  ")
 
 
 def _reaction(step: Step) -> str:
@@ -214,13 +214,6 @@ def _reaction(step: Step) -> str:
         if names
     ]
     return ": ".join(part for part in (step.because, ", ".join(changes)) if part)
-
-
-def _columns(rows: list[list[str]]) -> Iterator[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    for row in rows:
-        cells = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
-        yield "  ".join([*cells, row[-1]]).rstrip()
 
 
 def count(kinds: Iterable[str]) -> str:

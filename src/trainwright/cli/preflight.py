@@ -67,7 +67,7 @@ def _lines(found: "Survey") -> Iterator[str]:
     yield f"Cluster {found.server}"
     yield ""
     head = ("KIND", "JOBS", "UNFINISHED", "RUNNING", "DEFINITION")
-    yield from columns(head, [(one.kind, *_counted(one.jobs), worded(one.definition)) for one in found.kinds])
+    yield from columns([head, *((one.kind, *_counted(one.jobs), worded(one.definition)) for one in found.kinds)])
     for one in found.kinds:
         if one.jobs is not None and one.jobs.unfinished:
             managers = ", ".join(f"{number} of {name}" for name, number in one.jobs.unfinished_by.items())

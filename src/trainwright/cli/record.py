@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +25,8 @@ from trainwright.core import attempts
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger, RoleLedger
 from trainwright.model.meta import Key
+
+Item = TypeVar("Item")
 
 STATUS = "status.yaml"
 EVENTS = "events.jsonl"
@@ -129,12 +131,7 @@ class RunRecord:
 
 def read_pods(folder: Path) -> list[RecordedPod]:
     """The pods of a run, oldest first. A line that a full disk has cut off is ignored."""
-    found = []
-    with suppress(OSError):
-        for line in (folder / REPLICAS).read_bytes().splitlines():
-            with suppress(msgspec.DecodeError):
-                found.append(msgspec.json.decode(line, type=RecordedPod))
-    return found
+    return _read_lines(folder / REPLICAS, RecordedPod)
 
 
 def read_run_info(folder: Path) -> RunInfo | None:
@@ -165,11 +162,15 @@ def _body(path: Path, key: Key) -> Body | None:
 
 def read_events(folder: Path) -> list[Body]:
     """The events of a run, oldest first. A line that is cut off is ignored."""
-    found: list[Body] = []
+    return _read_lines(folder / EVENTS, dict)
+
+
+def _read_lines(path: Path, type_: type[Item]) -> list[Item]:
+    found: list[Item] = []
     with suppress(OSError):
-        for line in (folder / EVENTS).read_bytes().splitlines():
+        for line in path.read_bytes().splitlines():
             with suppress(msgspec.DecodeError):
-                found.append(msgspec.json.decode(line))
+                found.append(msgspec.json.decode(line, type=type_))
     return found
 
 

@@ -207,7 +207,8 @@ def _free_port() -> int:
 
 
 def _run(intake: RunInput, given: dict[str, Any]) -> int:
-    from trainwright.cli.run.drive import RunOptions, RunStart, drive  # noqa: PLC0415 - imports the engine, which is slow
+    from trainwright.cli.run.drive import drive  # noqa: PLC0415 - imports the engine, which is slow
+    from trainwright.cli.run.session import RunOptions, RunStart  # noqa: PLC0415 - likewise
 
     began, clock = time.monotonic(), WallClock()
     now = clock.now()

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from trainwright.cli.flags import spell
-from trainwright.cli.show.news import EventNews, Frame, JobNews, JobVerdict, Line, News, ReplicaNews
+from trainwright.cli.show.news import EventNews, JobNews, JobVerdict, Line, News, ReplicaNews
 from trainwright.cli.show.text import line as clean
 from trainwright.cli.show.text import summary
 from trainwright.cli.show.writer import BackgroundWriter, WriterView
@@ -28,9 +28,8 @@ class LinesView(WriterView):
     """Plain lines."""
 
     def __init__(self, writer: BackgroundWriter, elapsed: Callable[[], float], *, with_logs: bool = True) -> None:
-        super().__init__(writer)
+        super().__init__(writer, with_logs=with_logs)
         self._elapsed = elapsed
-        self._with_logs = with_logs
 
     def news(self, items: list[News]) -> None:
         """Write a line for each visible change."""
@@ -45,9 +44,6 @@ class LinesView(WriterView):
     def notice(self, text: str) -> None:
         """Write a notice."""
         self._writer.write(f"{spell(self._elapsed()):>6}  notice: {clean(text)}\n")
-
-    def tick(self, frame: Frame) -> None:
-        """Do nothing: written lines do not change."""
 
     def end(self, verdicts: list[JobVerdict], folder: str) -> None:
         """Write the summary."""
@@ -92,9 +88,8 @@ class JsonView(WriterView):
     """One JSON object per line. Log texts are not cleaned: JSON escapes control characters."""
 
     def __init__(self, writer: BackgroundWriter, now: Callable[[], Time], *, with_logs: bool = True) -> None:
-        super().__init__(writer)
+        super().__init__(writer, with_logs=with_logs)
         self._now = now
-        self._with_logs = with_logs
 
     def news(self, items: list[News]) -> None:
         """Write an object for each change."""
@@ -113,9 +108,6 @@ class JsonView(WriterView):
     def notice(self, text: str) -> None:
         """Write `{"type": "notice", "text": …}`."""
         self._write([{"type": "notice", "text": text}])
-
-    def tick(self, frame: Frame) -> None:
-        """Do nothing: written objects do not change."""
 
     def end(self, verdicts: list[JobVerdict], folder: str) -> None:
         """Write an object for each job."""
