@@ -14,7 +14,7 @@ from typing import Any
 from run_objects import role
 
 from patience import PATIENCE
-from trainwright.cli.record import as_yaml
+from trainwright.cli.output import as_yaml
 from trainwright.model.job import Body
 
 SCRIPT = str(Path(sys.executable).with_name("trainwright"))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from run_objects import job, role
 
-from trainwright.cli.record import as_yaml
+from trainwright.cli.output import as_yaml
 from trainwright.cli.run.changes import parse
 from trainwright.cli.run.intake import InputRefused, RunInput, take
 from trainwright.errors import UsageError

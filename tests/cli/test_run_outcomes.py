@@ -13,7 +13,7 @@ from run_command import SCRIPT, Place, demo, processes, worker
 from run_objects import role, template
 
 from patience import PATIENCE
-from trainwright.cli.record import as_yaml
+from trainwright.cli.output import as_yaml
 from trainwright.model.job import Body
 
 

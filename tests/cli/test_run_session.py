@@ -13,7 +13,7 @@ from trainwright.cli.record import RunInfo, RunRecord, read_pods, read_run_info
 from trainwright.cli.run.follow import RunFollower, last_lines
 from trainwright.cli.run.intake import JobToRun, RunInput
 from trainwright.cli.run.model import RunModel
-from trainwright.cli.run.session import RunConfig, RunSession
+from trainwright.cli.run.session import RunConfig, RunOptions, RunSession, RunStart
 from trainwright.cli.show.news import Frame, JobVerdict, Line, News, ReplicaNews
 from trainwright.errors import EngineError
 from trainwright.kinds.base import load
@@ -85,10 +85,8 @@ class Stage:
             intake=RunInput((task(body),), ()),
             record=RunRecord(folder),
             view=self.view,
-            clock=WallClock(),
-            info=RunInfo(("default/demo",), 1, "2026-11-15T20:00:00Z"),
-            began=time.monotonic(),
-            **more,
+            start=RunStart(time.monotonic(), WallClock(), RunInfo(("default/demo",), 1, "2026-11-15T20:00:00Z")),
+            options=RunOptions(**more),
         )
         self.session = RunSession(self.engine, order)
 

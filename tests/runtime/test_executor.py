@@ -27,8 +27,8 @@ from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import INDEX, JOB_UID, KIND, ROLE
 from trainwright.model.plan import Create, Delete, Patch, Plan, Status
+from trainwright.runtime.cache import ClusterCache
 from trainwright.runtime.executor import Executor
-from trainwright.runtime.informer import ClusterCache
 from trainwright.runtime.job_state import JobState
 from trainwright.runtime.ports import PODS, SERVICES, ListPage, groups_of
 from trainwright.runtime.settings import ControllerSettings
@@ -46,7 +46,7 @@ class Stand:
         self.wire = Wire(LocalCluster(self.store))
         self.telemetry = Telemetry()
         settings = ControllerSettings(**knobs)
-        self.view = ClusterCache(self.wire, LoopClock(), settings, self.telemetry)
+        self.view = ClusterCache(LoopClock(), settings)
         self.executor = Executor(self.wire, self.view, settings, self.telemetry)
         self.document = self.store.create(JOB, manifest())
         self.job: Job = load(GENERICJOB, self.document).job

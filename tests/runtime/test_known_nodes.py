@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from trainwright.core.nodes import not_ready_since
 from trainwright.model.child import Node, NodeSpec, NodeStatus, ObjectCondition
 from trainwright.model.meta import Key, Meta
-from trainwright.runtime.cache import Cache
-from trainwright.runtime.informer import _MAX_REMOVED_NODES, NodeIndex
+from trainwright.runtime.cache import _MAX_REMOVED_NODES, Cache, NodeIndex
 from trainwright.runtime.ports import NODES, ListPage, WatchEvent, WatchEventType
 from trainwright.testing.factories import NOW, later
 

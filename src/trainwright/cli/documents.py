@@ -4,7 +4,6 @@
 A document without a known kind gets problems that say what was expected.
 """
 
-import re
 import sys
 from pathlib import Path
 
@@ -57,7 +56,6 @@ def _reason(error: OSError) -> str:
             return f"cannot be read: {error.strerror or error}"
 
 
-_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 #: Objects of Kubernetes that users keep in the same file as their job.
 _KUBERNETES_KINDS = {
     "v1": "ConfigMap Endpoints LimitRange Namespace PersistentVolume PersistentVolumeClaim Pod ResourceQuota Secret "
@@ -170,12 +168,6 @@ def _printable(value: object, otherwise: str) -> str:
     """The value if it is a name that can be printed in one line."""
     fit = isinstance(value, str) and value and value.isprintable() and len(value) <= 253
     return str(value) if fit else otherwise
-
-
-def check_namespace(namespace: str) -> None:
-    """Raise UsageError if the value of `--namespace` is not a valid namespace."""
-    if namespace and not _NAMESPACE.fullmatch(namespace):
-        raise UsageError(f"{namespace!r} is not a valid namespace: use lower-case letters, digits and dashes")
 
 
 def placed(document: Document, namespace: str) -> Body:

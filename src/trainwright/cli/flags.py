@@ -6,7 +6,6 @@ without a change. The option file is YAML with one key per option, `lease-durati
 become the defaults of the command, so environment variables and the command line override them.
 """
 
-import logging
 import re
 from collections.abc import Callable
 from functools import partial
@@ -205,13 +204,8 @@ class ZapLevel(click.ParamType[int]):
     """A level of zap, the log library of operators in Go: a word, or a number. Higher numbers log more."""
 
     name = "level"
-    _LEVELS: ClassVar = {
-        "debug": logging.DEBUG,
-        "info": logging.INFO,
-        "warn": logging.WARNING,
-        "error": logging.ERROR,
-        "panic": logging.CRITICAL,
-    }
+    #: The numbers of Python's `logging`. Most commands do not need that module, and its import takes 3 ms.
+    _LEVELS: ClassVar = {"debug": 10, "info": 20, "warn": 30, "error": 40, "panic": 50}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the level of Python's `logging`. All numbers of zap from 1 on are debug levels."""
@@ -219,10 +213,19 @@ class ZapLevel(click.ParamType[int]):
             return value
         word = str(value).strip().lower()
         if word.isdecimal() and int(word) > 0:
-            return logging.DEBUG
+            return self._LEVELS["debug"]
         if word not in self._LEVELS:
             self.fail(f"{value!r} is not a level; write {', '.join(self._LEVELS)} or a number from 1 on", param, ctx)
         return self._LEVELS[word]
+
+
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def check_namespace(namespace: str) -> None:
+    """Raise UsageError if the value of `--namespace` is not a valid namespace."""
+    if namespace and not _NAMESPACE.fullmatch(namespace):
+        raise UsageError(f"{namespace!r} is not a valid namespace: use lower-case letters, digits and dashes")
 
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -237,6 +240,15 @@ def switch(*names: str, default: bool = False, **more: Any) -> Decorator:
 
 duration_option = partial(click.option, type=Duration(), metavar="TIME", show_default=True)
 text_option = partial(click.option, default="")
+repeated_option = partial(click.option, multiple=True)
+
+
+def choice_option(*names: str, choices: tuple[str, ...], **more: Any) -> Decorator:
+    """A decorator for an option that takes one of these words; the first one is the default."""
+    return click.option(*names, type=click.Choice(choices), default=choices[0], show_default=True, **more)
+
+
+output_option = partial(choice_option, "-o", "--output", "form")
 
 
 def kubeconfig_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import click
-import msgspec
 
 from trainwright import __version__
-from trainwright.cli.documents import check_namespace
+from trainwright.cli.flags import check_namespace, output_option
+from trainwright.cli.output import as_json, as_yaml
 from trainwright.crd.install import InstallOptions, manifests
 from trainwright.crd.schema import crds
 from trainwright.errors import UsageError
@@ -20,20 +20,13 @@ from trainwright.model.problem import nearest
 _IMAGE = f"trainwright:{__version__}"
 #: The first line of the YAML output.
 _HEADER = "# Run `trainwright preflight` first: it shows what this would replace on your cluster.\n"
-_OUTPUT = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["yaml", "json"]),
-    default="yaml",
-    show_default=True,
-    help="Print YAML documents, or one JSON List.",
-)
+_OUTPUT = output_option(choices=("yaml", "json"), help="Print YAML documents, or one JSON List.")
 
 
 @click.command("crds")
 @click.argument("kind", nargs=-1)
 @_OUTPUT
-def crds_command(kind: tuple[str, ...], output: Literal["yaml", "json"]) -> None:
+def crds_command(kind: tuple[str, ...], form: Literal["yaml", "json"]) -> None:
     """Print the CustomResourceDefinitions of all kinds, or of each KIND (GenericJob, genericjobs, gj).
 
     `trainwright preflight` shows what they would replace on a cluster.
@@ -42,8 +35,7 @@ def crds_command(kind: tuple[str, ...], output: Literal["yaml", "json"]) -> None
     Example:
       trainwright crds | kubectl apply --server-side -f -
     """
-    bodies = crds(kinds_named(kind))
-    click.echo(_as_json(bodies) if output == "json" else _HEADER + _as_yaml(bodies), nl=False)
+    _print(crds(kinds_named(kind)), form)
 
 
 def kinds_named(words: Iterable[str]) -> tuple[Kind, ...]:
@@ -67,22 +59,9 @@ def _spellings(kind: Kind) -> tuple[str, ...]:
     return kind.name, kind.plural, f"{kind.plural}.{kind.group}", *kind.short_names
 
 
-def _as_json(bodies: tuple[Body, ...]) -> str:
+def _print(bodies: tuple[Body, ...], form: Literal["yaml", "json"]) -> None:
     whole = {"apiVersion": "v1", "kind": "List", "items": bodies}
-    return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
-
-
-def _as_yaml(bodies: tuple[Body, ...]) -> str:
-    """YAML documents without aliases: shared parts are repeated."""
-    import yaml  # noqa: PLC0415 - a third of a command's start-up time
-
-    class DumperWithoutAliases(yaml.SafeDumper):
-        """kubectl accepts aliases, but people find them hard to read."""
-
-        def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - for all data
-            return True
-
-    return yaml.dump_all(bodies, Dumper=DumperWithoutAliases, sort_keys=False, allow_unicode=True, width=120)
+    click.echo(as_json(whole) if form == "json" else _HEADER + as_yaml(bodies), nl=False)
 
 
 @click.command("manifests")
@@ -108,7 +87,7 @@ def _as_yaml(bodies: tuple[Body, ...]) -> str:
     help="Also print what `trainwright node` needs: an account that requests certificates, and rights for nodes.",
 )
 @_OUTPUT
-def manifests_command(watch: str | None, kinds: str, output: Literal["yaml", "json"], **given: Any) -> None:
+def manifests_command(watch: str | None, kinds: str, form: Literal["yaml", "json"], **given: Any) -> None:
     """Print the CRDs, namespace, RBAC rules, Deployment, metrics Service and disruption budget of the operator.
 
     Run `trainwright preflight` first: it shows what an install would replace on your cluster.
@@ -127,8 +106,7 @@ def manifests_command(watch: str | None, kinds: str, output: Literal["yaml", "js
         _check_namespace("--watch-namespace", watch)
     _check_image(given["image"])
     wanted = kinds_named(word.strip() for word in kinds.split(",") if word.strip())
-    bodies = manifests(InstallOptions(watch=watch or "", kinds=wanted, **given))
-    click.echo(_as_json(bodies) if output == "json" else _HEADER + _as_yaml(bodies), nl=False)
+    _print(manifests(InstallOptions(watch=watch or "", kinds=wanted, **given)), form)
 
 
 def _check_namespace(option: str, namespace: str) -> None:

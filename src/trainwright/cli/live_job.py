@@ -3,21 +3,19 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
 
-import click
 from msgspec import Struct
 
+from trainwright.cli.flags import text_option
 from trainwright.cli.record import read_run_info
 from trainwright.cli.runs import Run, find
-from trainwright.errors import EngineError, NotFoundError, UnavailableError, UsageError
+from trainwright.errors import EngineError, InvalidError, NotFoundError, UnavailableError, UsageError
 from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
 from trainwright.local.sockets.blocking import BlockingClient
 from trainwright.model.job import Body
 from trainwright.model.meta import ATTEMPT, JOB_UID, SPARE
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 _POLL_SECONDS = 0.05
 #: An engine answers within milliseconds. An engine that takes longer is stopped (Ctrl-Z) or cannot work.
 _ANSWER_TIMEOUT_SECONDS = 5.0
@@ -55,15 +53,20 @@ class LiveJob(Struct, frozen=True):
         )
         return [pod for pod in found if pod["metadata"]["labels"].get(ATTEMPT) != SPARE]
 
-    def patch(self, change: Body) -> Body:
-        """Merge-patch the job."""
-        return self.client.patch(self.resource, self.key, change)
+    def patch(self, change: Body) -> None:
+        """Merge-patch the job. Raises UsageError if the job would be invalid."""
+        try:
+            self.client.patch(self.resource, self.key, change)
+        except InvalidError as error:
+            raise UsageError(str(error)) from None
 
 
-def namespaced(command: Command) -> Command:
-    """Add the option `--namespace`."""
-    text = "The namespace of the job; needed if the same name exists in several namespaces."
-    return click.option("-n", "--namespace", metavar="NS", default="", help=text)(command)
+namespaced = text_option(
+    "-n",
+    "--namespace",
+    metavar="NS",
+    help="The namespace of the job; needed if the same name exists in several namespaces.",
+)
 
 
 def resource_of(kind: Kind) -> str:

@@ -29,8 +29,6 @@ from trainwright.cli.tail import Tail
 from trainwright.errors import UsageError
 from trainwright.model.problem import nearest
 
-_INDEX = re.compile(r"(.*)-(\d+)")
-
 
 class LogSelection(Struct, frozen=True):
     """Which logs the user wants. No replicas: those of all replicas; no container: those of all containers."""
@@ -72,18 +70,13 @@ def chosen(folder: Path, wanted: LogSelection) -> list[RecordedPod]:
         and (not words or one.replica.lower() in words or one.pod in words)
         and (not wanted.container or wanted.container in one.containers)
     ]
-    order = {one: place for place, one in enumerate(dict.fromkeys(_role(pod) for pod in found))}
-    return sorted(found, key=lambda one: (order[_role(one)], _index(one), one.attempt))
+    roles = list(dict.fromkeys(one.replica.rpartition("-")[0] for one in found))
 
+    def place(one: RecordedPod) -> tuple[int, int, int]:
+        role, _, index = one.replica.rpartition("-")
+        return roles.index(role), int(index), one.attempt
 
-def _role(pod: RecordedPod) -> str:
-    match = _INDEX.fullmatch(pod.replica)
-    return match[1] if match is not None else pod.replica
-
-
-def _index(pod: RecordedPod) -> int:
-    match = _INDEX.fullmatch(pod.replica)
-    return int(match[2]) if match is not None else 0
+    return sorted(found, key=place)
 
 
 def files(folder: Path, found: Iterable[RecordedPod], container: str = "") -> list[LogFile]:

@@ -4,6 +4,7 @@
 This module imports little, and imports a command only when the user runs it, so that `trainwright --help` is fast.
 """
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -57,7 +58,10 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, name = _IN_SHARED_MODULE.get(cmd_name, (cmd_name, "command"))
+        gc.disable()  # A collection during the import finds nothing to free, and takes 5 % of the time of a command.
         command: click.Command = getattr(import_module(f"trainwright.cli.{module}"), name)
+        gc.freeze()
+        gc.enable()
         return command
 
     def resolve_command(

@@ -26,7 +26,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.cli.devices import declared, device_options
-from trainwright.cli.flags import Duration, duration_option, kubeconfig_options, text_option
+from trainwright.cli.flags import choice_option, duration_option, kubeconfig_options, repeated_option, text_option
 from trainwright.cli.state import home
 from trainwright.errors import EngineError, ForbiddenError, UsageError
 from trainwright.kube.config import Access, ConnectionOptions, load
@@ -78,23 +78,17 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
     default="15m",
     help="Give up if that certificate is not approved and issued within TIME. 0 waits for ever.",
 )
-@click.option(
+@choice_option(
     "--runtime",
-    type=click.Choice(["auto", "sandbox", "process"]),
-    default="auto",
-    show_default=True,
+    choices=("auto", "sandbox", "process"),
     help="Run pods with their own network, processes and mounts (sandbox, Linux only), or as plain processes. "
     "auto takes sandbox if it works here.",
 )
 @click.option("--cpus", type=click.FloatRange(0.001), metavar="N", help="Offer N CPUs to pods.  [default: all]")
 @text_option("--memory", metavar="SIZE", help="Offer SIZE to pods, such as 8Gi.  [default: all]")
 @device_options
-@click.option(
-    "--label", "labels", metavar="KEY=VALUE", multiple=True, help="Label the node. Repeat it for more labels."
-)
-@click.option(
-    "--taint", "taints", metavar="KEY=VALUE:EFFECT", multiple=True, help="Taint a new node. Repeat it for more taints."
-)
+@repeated_option("--label", "labels", metavar="KEY=VALUE", help="Label the node. Repeat it for more labels.")
+@repeated_option("--taint", "taints", metavar="KEY=VALUE:EFFECT", help="Taint a new node. Repeat it for more taints.")
 @text_option("--address", metavar="IP", help="The address of this machine.  [default: that of its outgoing traffic]")
 @click.option(
     "--port",
@@ -126,12 +120,7 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
     help="Share one pod network with the agents that use the same NAME.  [default: one per cluster]",
 )
 @duration_option("--heartbeat", default="10s", help="Renew the node's lease every TIME.")
-@click.option(
-    "--grace",
-    type=Duration(),
-    metavar="TIME",
-    help="Give pods TIME to end when the agent stops.  [default: their own grace period]",
-)
+@duration_option("--grace", help="Give pods TIME to end when the agent stops.  [default: their own grace period]")
 @click.option("--remove", is_flag=True, help="Delete the Node at the end. The user of a node itself may not do that.")
 @click.option("--v", "verbosity", type=click.IntRange(0, 10), default=0, help="Log every detail from 4 on.")
 def command(**given: Any) -> int:

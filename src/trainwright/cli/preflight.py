@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 import click
 import msgspec
 
-from trainwright.cli.flags import kubeconfig_options
+from trainwright.cli.flags import kubeconfig_options, output_option
 from trainwright.cli.install import kinds_named
-from trainwright.cli.output import columns
+from trainwright.cli.output import as_json, columns
 from trainwright.crd.compare import worded
 
 if TYPE_CHECKING:
@@ -23,15 +23,8 @@ _DECISION_NEEDED = 1
 @click.command("preflight")
 @kubeconfig_options
 @click.option("--kinds", metavar="KIND,…", default="", help="Check these kinds only.  [default: all]")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Print a report for people, or one JSON object.",
-)
-def command(kubeconfig: str, context: str, kinds: str, output: Literal["text", "json"]) -> int:
+@output_option(choices=("text", "json"), help="Print a report for people, or one JSON object.")
+def command(kubeconfig: str, context: str, kinds: str, form: Literal["text", "json"]) -> int:
     """Show what an install of the operator would change on a cluster. Run it before you apply anything.
 
     It shows the CRDs that an install would replace and their owners, other operators for the same kinds, and the jobs
@@ -47,10 +40,10 @@ def command(kubeconfig: str, context: str, kinds: str, output: Literal["text", "
       0  no problem was found     1  you must decide something first
       2  wrong usage, or no cluster is known     3  no answer from the cluster
     """
-    return asyncio.run(_run(kubeconfig, context, kinds, output))
+    return asyncio.run(_run(kubeconfig, context, kinds, form))
 
 
-async def _run(kubeconfig: str, context: str, kinds: str, output: str) -> int:
+async def _run(kubeconfig: str, context: str, kinds: str, form: str) -> int:
     from trainwright.kube.cluster import connected  # noqa: PLC0415 - aiohttp takes longer than `--help`
     from trainwright.kube.config import ConnectionOptions, load  # noqa: PLC0415 - likewise
     from trainwright.kube.http import RequestPolicy  # noqa: PLC0415 - likewise
@@ -61,9 +54,9 @@ async def _run(kubeconfig: str, context: str, kinds: str, output: str) -> int:
     access = load(ConnectionOptions(kubeconfig=kubeconfig, context=context))
     async with connected(access, RequestPolicy(timeout=15.0, retry_seconds=5.0)) as cluster:
         found = await survey(cluster, access.server, access.namespace, wanted, WallClock().now())
-    if output == "json":
+    if form == "json":
         whole = msgspec.to_builtins(found) | {"decisions": list(found.decisions)}
-        click.echo(msgspec.json.format(msgspec.json.encode(whole), indent=2).decode())
+        click.echo(as_json(whole), nl=False)
     else:
         click.echo("\n".join(_lines(found)))
     return _DECISION_NEEDED if found.decisions else 0
@@ -74,7 +67,7 @@ def _lines(found: "Survey") -> Iterator[str]:
     yield f"Cluster {found.server}"
     yield ""
     head = ("KIND", "JOBS", "UNFINISHED", "RUNNING", "DEFINITION")
-    yield from columns(head, [(one.kind, *_counted(one.jobs), worded(one.definition)) for one in found.kinds])
+    yield from columns([head, *((one.kind, *_counted(one.jobs), worded(one.definition)) for one in found.kinds)])
     for one in found.kinds:
         if one.jobs is not None and one.jobs.unfinished:
             managers = ", ".join(f"{number} of {name}" for name, number in one.jobs.unfinished_by.items())

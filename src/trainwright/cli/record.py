@@ -14,16 +14,19 @@ import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from trainwright.cli.output import as_yaml
 from trainwright.cli.show.news import JobVerdict
 from trainwright.core import attempts
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger, RoleLedger
 from trainwright.model.meta import Key
+
+Item = TypeVar("Item")
 
 STATUS = "status.yaml"
 EVENTS = "events.jsonl"
@@ -126,23 +129,9 @@ class RunRecord:
             self.trouble = self.trouble or f"{path} could not be written: {error.strerror or error}"
 
 
-def as_yaml(bodies: Iterable[Body]) -> str:
-    """Objects as YAML documents."""
-    import yaml  # noqa: PLC0415 - its import takes a third of the start-up time of a command
-
-    dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    text: str = yaml.dump_all(bodies, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
-    return text
-
-
 def read_pods(folder: Path) -> list[RecordedPod]:
     """The pods of a run, oldest first. A line that a full disk has cut off is ignored."""
-    found = []
-    with suppress(OSError):
-        for line in (folder / REPLICAS).read_bytes().splitlines():
-            with suppress(msgspec.DecodeError):
-                found.append(msgspec.json.decode(line, type=RecordedPod))
-    return found
+    return _read_lines(folder / REPLICAS, RecordedPod)
 
 
 def read_run_info(folder: Path) -> RunInfo | None:
@@ -160,7 +149,7 @@ def read_job(folder: Path, key: Key) -> Body:
 
 
 def _body(path: Path, key: Key) -> Body | None:
-    import yaml  # noqa: PLC0415 - as above
+    import yaml  # noqa: PLC0415 - its import takes a third of the start-up time of a command
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     with suppress(OSError, yaml.YAMLError), path.open("rb") as file:
@@ -173,11 +162,15 @@ def _body(path: Path, key: Key) -> Body | None:
 
 def read_events(folder: Path) -> list[Body]:
     """The events of a run, oldest first. A line that is cut off is ignored."""
-    found: list[Body] = []
+    return _read_lines(folder / EVENTS, dict)
+
+
+def _read_lines(path: Path, type_: type[Item]) -> list[Item]:
+    found: list[Item] = []
     with suppress(OSError):
-        for line in (folder / EVENTS).read_bytes().splitlines():
+        for line in path.read_bytes().splitlines():
             with suppress(msgspec.DecodeError):
-                found.append(msgspec.json.decode(line))
+                found.append(msgspec.json.decode(line, type=type_))
     return found
 
 

@@ -59,12 +59,6 @@ def latest(state: Path, key: Key) -> Run | None:
     return Run(key, found, live=False) if found is not None else None
 
 
-def live(state: Path) -> tuple[Run, ...]:
-    """Every live run, one per job."""
-    found = (latest(state, key) for key in jobs(state))
-    return tuple(run for run in found if run is not None and run.live)
-
-
 def find(word: str, namespace: str = "") -> Run:
     """The live or last run of the job NAME or NAMESPACE/NAME. Raises UsageError with the nearest names."""
     state = home()

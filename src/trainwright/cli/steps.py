@@ -10,12 +10,11 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from trainwright.cli import policy_text
 from trainwright.cli.policy_text import Ranks
 from trainwright.kinds.base import Kind
-from trainwright.model.child import ContainerState, ContainerStatus, PodStatus, Terminated
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Outcome
 from trainwright.model.plan import Plan
@@ -91,15 +90,12 @@ class StepsOfJob:
 
     def end(self, who: Ranks, code: int) -> None:
         """The running ones of these replicas exit with this code. If they are restarted, their back-off passes."""
-        end = Terminated(code, reason="Error" if code else "Completed", finished_at=self.world.clock)
-        ended = (ContainerStatus(self.world.main, state=ContainerState(terminated=end)),)
-        status = PodStatus("Failed" if code else "Succeeded", container_statuses=ended)
         who = {role: alive for role, ranks in who.items() if (alive := tuple(filter(self._running(role), ranks)))}
         names = [self.world.job.key.replica_name(role, index) for role, ranks in who.items() for index in ranks]
         if not names:
             return
         for name in names:
-            self.world.change(name, **asdict(status))
+            self.world.exit(name, code)
         self._record(f"{policy_text.replicas(who)} exit{'s' * (len(names) == 1)} with {code}")
         holds = [hold.until for book in self.world.job.ledger.roles for hold in book.holds]
         if self.outcome is None and holds:

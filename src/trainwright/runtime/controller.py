@@ -19,8 +19,9 @@ from trainwright.model.job import Body, Job
 from trainwright.model.meta import Key
 from trainwright.model.plan import Plan
 from trainwright.model.site import Site
+from trainwright.runtime.cache import ClusterCache, JobKey
 from trainwright.runtime.executor import Executor
-from trainwright.runtime.informer import ClusterCache, JobKey
+from trainwright.runtime.informer import informers
 from trainwright.runtime.job_metrics import JobMetrics
 from trainwright.runtime.job_state import STUCK_TOPIC, ElasticSizePublisher, HostPortIndex, JobState
 from trainwright.runtime.orphans import OrphanCollector
@@ -57,6 +58,7 @@ class Controller:
         #: True once all resources have been listed and the workers have started.
         self.synced = False
         self._ending = False
+        self._cluster = cluster
         self._tasks: list[asyncio.Task[None]] = []
         self._job_metrics = JobMetrics(self.telemetry)
         self._settings = settings or ControllerSettings()
@@ -68,7 +70,7 @@ class Controller:
         # Jobs already being tracked are served before new ones.
         self._queue: Queue[JobKey] = Queue(self.telemetry, is_low_priority=lambda job_key: job_key not in self._states)
         self._uids: dict[str, JobKey] = {}
-        self._cache = ClusterCache(cluster, clock, self._settings, self.telemetry)
+        self._cache = ClusterCache(clock, self._settings)
         self._host_ports = HostPortIndex(self._cache.jobs)
         self._executor = Executor(cluster, self._cache, self._settings, self.telemetry)
         self._elastic_sizes = ElasticSizePublisher(registry, self._settings)
@@ -78,10 +80,10 @@ class Controller:
 
     async def run(self) -> None:
         """Reconcile jobs until cancelled. The first pass begins after all resources have been listed."""
-        informers = self._cache.informers(self._queue.add, self._requeue_owners)
+        running = informers(self._cluster, self._cache, self.telemetry, self._queue.add, self._requeue_owners)
         async with asyncio.TaskGroup() as group:
-            self._tasks = [group.create_task(informer.run()) for informer in informers]
-            for informer in informers:
+            self._tasks = [group.create_task(informer.run()) for informer in running]
+            for informer in running:
                 await informer.synced.wait()
             self._tasks += [group.create_task(self._work()) for _ in range(self._settings.workers)]
             self._tasks.append(group.create_task(self._recorder.run()))

@@ -6,7 +6,6 @@ steps: the first child, then the first of each other kind and role, then the res
 usually refuses the similar ones too, and these steps keep the number of refused requests small.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -27,8 +26,7 @@ from trainwright.model.event import ChildEvent, EventReason, Notice
 from trainwright.model.job import Body, Job
 from trainwright.model.meta import JOB_UID, KIND, PREFIX, ROLE, Key, Meta
 from trainwright.model.plan import Create, Delete, Patch, Plan
-from trainwright.runtime.cache import Cache
-from trainwright.runtime.informer import ClusterCache
+from trainwright.runtime.cache import Cache, ClusterCache
 from trainwright.runtime.job_state import ChildGroup, ChildKey, JobState
 from trainwright.runtime.ports import Cluster, Resource
 from trainwright.runtime.settings import ControllerSettings
@@ -254,6 +252,8 @@ class Executor:
         if workers <= 1:
             await work()
             return
+        import asyncio  # noqa: PLC0415 - takes 24 ms, and the executor of `trainwright plan` has one worker
+
         results = await asyncio.gather(*[work() for _ in range(workers)], return_exceptions=True)
         for error in results:
             if error is not None:

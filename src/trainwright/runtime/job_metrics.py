@@ -14,7 +14,7 @@ from trainwright.core.observe import FINAL_PHASES, TRANSITIONS
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger, Phase
 from trainwright.model.units import parse_time
-from trainwright.runtime.informer import JobKey
+from trainwright.runtime.cache import JobKey
 from trainwright.runtime.telemetry import LONG, Histogram, LogMessage, Occupancy, Telemetry
 
 _LOG = logging.getLogger(__name__)

@@ -36,9 +36,8 @@ from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ATTEMPT, SPARE
 from trainwright.model.plan import Plan, Write
 from trainwright.model.site import Site
-from trainwright.runtime.cache import Cache
+from trainwright.runtime.cache import Cache, ClusterCache
 from trainwright.runtime.executor import Executor
-from trainwright.runtime.informer import ClusterCache
 from trainwright.runtime.job_state import JobState
 from trainwright.runtime.ports import Resource, WatchEvent, WatchEventType, groups_of
 from trainwright.runtime.settings import ControllerSettings
@@ -81,7 +80,7 @@ class World:
     def _start_operator(self) -> None:
         """Start an operator with empty caches."""
         telemetry = Telemetry()
-        self._cluster_cache = ClusterCache(self.server, self, _SETTINGS, telemetry)
+        self._cluster_cache = ClusterCache(self, _SETTINGS)
         owner = self.job.owner
         group, _, version = owner.api_version.rpartition("/")
         kind = Resource(group, version, f"{owner.kind.lower()}s", owner.kind)

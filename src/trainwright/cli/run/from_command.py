@@ -17,7 +17,7 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from trainwright.cli.record import as_yaml
+from trainwright.cli.output import as_yaml
 from trainwright.errors import UsageError
 from trainwright.kinds.genericjob.policies import RESTART_SCOPE
 from trainwright.manifest import Document, read

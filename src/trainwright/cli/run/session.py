@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from trainwright.local.engine import Engine
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.units import rfc3339
+from trainwright.node.devices.inventory import DeviceSet
 from trainwright.runtime.ports import CLAIMS, CONFIG_MAPS, EVENTS, PODS, SECRETS, Clock, jobs_of
 
 _SIGNALS = {signal.SIGINT: RunEnd.INTERRUPTED, signal.SIGTERM: RunEnd.TERMINATED, signal.SIGHUP: RunEnd.HUNG_UP}
@@ -95,19 +96,40 @@ _END_REASONS = {
 }
 
 
-class RunConfig(Struct, frozen=True, kw_only=True):
+class RunOptions(Struct, frozen=True, kw_only=True):
+    """The values of the options of `trainwright run`."""
+
+    runtime: str = "auto"
+    timeout: float | None = None
+    grace: float | None = None
+    keep: bool = False
+    nodes: int = 1
+    node_grace: float = 10.0
+    revive: float | None = None
+    devices: dict[str, DeviceSet] = {}
+    env: dict[str, str] = {}
+    resync: float = 15.0
+    etcd_server: str = ""
+    form: Literal["auto", "live", "lines", "json"] = "auto"
+    logs: bool = True
+
+
+class RunStart(Struct, frozen=True):
+    """The start of a run: `began` is a time of `time.monotonic`."""
+
+    began: float
+    clock: Clock
+    info: RunInfo
+
+
+class RunConfig(Struct, frozen=True):
     """Everything that a session needs."""
 
     intake: RunInput
     record: RunRecord
     view: RunView
-    clock: Clock
-    info: RunInfo
-    #: The start as a time of `time.monotonic`.
-    began: float
-    timeout: float | None = None
-    grace: float | None = None
-    keep: bool = False
+    start: RunStart
+    options: RunOptions
 
 
 class RunSession:
@@ -166,14 +188,14 @@ class RunSession:
         self._spawn(watch(cluster, PODS.whole(), self._pods), watch(cluster, EVENTS.whole(), follow.events))
         self._spawn(self._poll())
         self._engine.broken.add_done_callback(self._task_ended)
-        self._config.record.write_info(replace(self._config.info, runtime=self._engine.runtime))
+        self._config.record.write_info(replace(self._config.start.info, runtime=self._engine.runtime))
         self._config.record.write_manifest([task.body for task in self._config.intake.tasks])
         for body in self._config.intake.beside:
             await cluster.create(_RESOURCES[body["kind"]].whole(), body)
         for task in self._config.intake.tasks:
             self._jobs([(await cluster.create(jobs_of(task.kind), task.body), False)])
-        if self._config.timeout is not None:
-            asyncio.get_running_loop().call_later(self._config.timeout, self._end_signals.end, RunEnd.TIMED_OUT)
+        if self._config.options.timeout is not None:
+            asyncio.get_running_loop().call_later(self._config.options.timeout, self._end_signals.end, RunEnd.TIMED_OUT)
 
     def _jobs(self, changes: Changes) -> None:
         self._follower.jobs(changes)
@@ -283,8 +305,8 @@ class RunSession:
     @property
     def _end_timeout(self) -> float:
         """Seconds that replicas have to end before they are killed: `--grace`, or the longest grace period of a pod."""
-        if self._config.grace is not None:
-            return self._config.grace
+        if self._config.options.grace is not None:
+            return self._config.options.grace
         pods = [role.template.get("spec") or {} for task in self._config.intake.tasks for role in task.loaded.job.roles]
         given = [pod.get("terminationGracePeriodSeconds") for pod in pods]
         return (
@@ -311,7 +333,7 @@ class RunSession:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._follower.drain()
         if self._end_signals.reason is not RunEnd.BROKEN:
-            self._config.record.remove_working_files(keep_pods=self._config.keep)
+            self._config.record.remove_working_files(keep_pods=self._config.options.keep)
 
     # -- report ------------------------------------------------------------------------------------------------------
 
@@ -351,5 +373,5 @@ class RunSession:
         return replace(find_verdict(self._model.row(key), context), terminated=tuple(self._terminated.get(key, ())))
 
     def _final_info(self, verdicts: list[JobVerdict]) -> RunInfo:
-        ended = rfc3339(self._config.clock.now())
-        return replace(self._config.info, runtime=self._engine.runtime, ended=ended, endings=tuple(verdicts))
+        ended = rfc3339(self._config.start.clock.now())
+        return replace(self._config.start.info, runtime=self._engine.runtime, ended=ended, endings=tuple(verdicts))

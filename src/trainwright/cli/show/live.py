@@ -22,7 +22,7 @@ from trainwright.cli.show.news import OVER, EventNews, Frame, JobNews, JobVerdic
 from trainwright.cli.show.streams import news_line, progress
 from trainwright.cli.show.text import coloured, prefix, summary
 from trainwright.cli.show.text import line as clean
-from trainwright.cli.show.writer import BackgroundWriter
+from trainwright.cli.show.writer import BackgroundWriter, WriterView
 from trainwright.model.child import BACKING_OFF
 from trainwright.model.units import Time, parse_time
 
@@ -128,16 +128,15 @@ _DRAW_INTERVAL_SECONDS = 0.125
 _MAX_PENDING_LINES = 2000
 
 
-class LiveView:
+class LiveView(WriterView):
     """Scrolling logs above a table."""
 
     def __init__(
         self, writer: BackgroundWriter, fd: int, table_input: Callable[[], TableInput], *, with_logs: bool = True
     ) -> None:
-        self._writer = writer
+        super().__init__(writer, with_logs=with_logs)
         self._fd = fd
         self._table_input = table_input
-        self._with_logs = with_logs
         self._painter = TablePainter()
         self._pending: list[str] = []
         self._shown: list[str] = []
@@ -186,10 +185,6 @@ class LiveView:
         text = "\n".join(summary(verdicts, folder))
         self._writer.write(self._erase(self._size()[0]) + _joined(self._pending) + text + "\n")
         self._pending, self._shown = [], []
-
-    def close(self, timeout: float) -> bool:
-        """Write the rest of the output. Return whether everything is written."""
-        return self._writer.close(timeout)
 
     def _paint(self, frame: Frame, given: TableInput) -> None:
         width, height = self._size()

@@ -122,15 +122,12 @@ class Frame(Protocol):
 
     def jobs(self) -> tuple[JobNews, ...]:
         """All jobs in the order of the input."""
-        ...
 
     def pick(self, most: int) -> tuple[ReplicaNews, ...]:
         """At most `most` replicas, in their order: failed ones are preferred, then those that have not ended."""
-        ...
 
     def count(self) -> int:
         """The number of all replicas."""
-        ...
 
 
 class RunView(Protocol):
@@ -139,33 +136,25 @@ class RunView(Protocol):
     @property
     def busy(self) -> bool:
         """Whether much output waits for the reader, so that the caller should delay logs."""
-        ...
 
     @property
     def gone(self) -> bool:
         """Whether the reader has closed the pipe."""
-        ...
 
     def news(self, items: list[News]) -> None:
         """Show changes."""
-        ...
 
     def logs(self, lines: list[Line]) -> None:
         """Show log lines."""
-        ...
 
     def notice(self, text: str) -> None:
         """Show a message of the run itself."""
-        ...
 
     def tick(self, frame: Frame) -> None:
         """Draw the current state, if the view does this. It is called regularly."""
-        ...
 
     def end(self, verdicts: list[JobVerdict], folder: str) -> None:
         """Show the verdicts at the end of the run."""
-        ...
 
     def close(self, timeout: float) -> bool:
         """Wait at most `timeout` seconds until all output is written. Return whether it is. May be called again."""
-        ...

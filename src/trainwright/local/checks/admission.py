@@ -10,17 +10,19 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainwright.errors import InvalidError
 from trainwright.kinds.base import Kind, Loaded, load, stored
 from trainwright.kinds.registry import KINDS
 from trainwright.kinds.scalars import under
 from trainwright.local.storage.metadata import EXPECTED_NAME, OBJECT_NAME
-from trainwright.local.storage.store import Hook, Store
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, shown
 from trainwright.runtime.ports import CONFIG_MAPS, PODS, SECRETS, SERVICES, jobs_of
+
+if TYPE_CHECKING:
+    from trainwright.local.storage.store import Hook, Store
 
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
@@ -74,7 +76,7 @@ _HOST_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _POD_DEFAULTS: tuple[tuple[str, Any], ...] = (("restartPolicy", "Always"), ("terminationGracePeriodSeconds", 30))
 
 
-def install(store: Store) -> None:
+def install(store: "Store") -> None:
     """Register all hooks and conversions."""
     for kind in KINDS:
         store.convert(jobs_of(kind), partial(stored, kind))
@@ -95,7 +97,7 @@ def _raise_problems(body: Body, problems: Iterator[Problem] | tuple[Problem, ...
 # -- jobs -------------------------------------------------------------------------------------------------------------
 
 
-def job_hook(kind: Kind) -> Hook:
+def job_hook(kind: Kind) -> "Hook":
     """The hook of one kind: it removes nulls and refuses invalid jobs."""
 
     def admit(before: Body | None, body: Body) -> Body:

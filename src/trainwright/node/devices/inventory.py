@@ -7,7 +7,6 @@ NVIDIA's driver lists its GPUs. For other resources the user gives the number, a
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -69,6 +68,8 @@ def driver_table(environment: Mapping[str, str], query: Sequence[str]) -> list[l
     program = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if program is None:
         return []
+    import subprocess  # noqa: PLC0415 - takes 3 ms, and only a machine with the driver needs it
+
     try:
         answer = subprocess.run(  # noqa: S603 - the driver's own program from PATH, with fixed arguments
             [Path(program), *query], capture_output=True, text=True, timeout=_DRIVER_TIMEOUT_SECONDS, check=True

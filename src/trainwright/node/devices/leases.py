@@ -12,7 +12,6 @@ No file is ever removed: a process could hold a lock on a removed file while ano
 import fcntl
 import os
 import pwd
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -178,7 +177,7 @@ class LeaseFolder:
 
         Later opens are without O_CREAT, because fs.protected_regular forbids O_CREAT on another user's file.
         """
-        draft = self.path / f".{path.name}-{secrets.token_hex(8)}"
+        draft = self.path / f".{path.name}-{os.urandom(8).hex()}"
         try:
             fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE_ALL_USERS)
             try:
