@@ -20,11 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_stage import EXAMPLES, Live, Stage, until
-
-sys.path.append(str(Path(__file__).parents[1] / "cluster"))
 from cluster_binaries import MissingError, find
 from cluster_process import Process
+from e2e_stage import EXAMPLES, Live, Stage, until
 
 pytest_plugins = ["e2e_fixtures"]
 pytestmark = pytest.mark.paddle

@@ -26,7 +26,15 @@ from trainwright.model.meta import Key
 from trainwright.runtime import purity
 from trainwright.runtime.controller import Controller
 
-MISSION = ["--v", "4", "--thread-num", "1000", "--logtostderr", "--leader-elect=true", "--enable-creating-failed=true"]
+DOCUMENTED_FLAGS = [
+    "--v",
+    "4",
+    "--thread-num",
+    "1000",
+    "--logtostderr",
+    "--leader-elect=true",
+    "--enable-creating-failed=true",
+]
 QUICK = ["--lease-duration", "40", "--renew-deadline", "3", "--retry-period", "0.2"]
 
 OPENSSL = shutil.which("openssl")
@@ -96,7 +104,7 @@ async def until(condition: Callable[[], Awaitable[bool] | bool], what: str, pati
 
 
 async def test_the_start_line_of_the_originals_works(tmp_path: Path) -> None:
-    async with api() as server, operator(tmp_path, server.address, *MISSION) as one:
+    async with api() as server, operator(tmp_path, server.address, *DOCUMENTED_FLAGS) as one:
         server.submit("train", 2)
         await until(lambda: server.phase("train") == "Succeeded", "the job succeeds")
         told = (await one.get("/metrics"))[1]

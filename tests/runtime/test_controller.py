@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The controller on the real store, with a kubelet of a few lines: what it writes, in which order, and what it tells.
 
-When it looks, and for how long it remembers, is in `test_looks`; kills and stale watches are in `test_kills`.
+Timers and memory are in `test_controller_timers`; kills and stale watches are in `test_controller_kills`.
 """
 
 import asyncio

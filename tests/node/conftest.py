@@ -6,13 +6,22 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from agents import Place, place
+from kube_server import Server
+from node_agent import Place, place
 
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Place]:
     async with place(tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    """An API server that gives the answers of the test."""
+    one = await Server().start()
+    yield one
+    await one.stop()
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import NODE, settings, settle
+from node_agent import NODE, settings, settle
 
 from trainwright.errors import ForbiddenError
 from trainwright.local.cluster import LocalCluster

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import Place, container, end, place, settle, waiting
+from node_agent import Place, container, end, place, settle, waiting
 
 from trainwright.errors import EngineError
 from trainwright.model.meta import Key

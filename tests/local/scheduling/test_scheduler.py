@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from places import node, pod
+from scheduler_objects import node, pod
 
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.scheduling.scheduler import Scheduler, mark_node_lost

@@ -5,7 +5,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from agents import Place, container, end, settle, state
+from node_agent import Place, container, end, settle, state
 
 
 def probe(script: str, **more: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import NODE, PACE, Place, container, end, manifest, place, settings, settle, waiting
 from msgspec.structs import replace
+from node_agent import NODE, PACE, Place, container, end, manifest, place, settings, settle, waiting
 
 from trainwright.errors import ApiError, ForbiddenError, UnavailableError
 from trainwright.local.cluster import LocalCluster

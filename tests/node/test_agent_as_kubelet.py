@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import NODE, Place, container, end, manifest, place, settings, settle, waiting
+from node_agent import NODE, Place, container, end, manifest, place, settings, settle, waiting
 
 from trainwright.errors import NotFoundError
 from trainwright.local.cluster import LocalCluster

@@ -3,15 +3,11 @@
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "supervisor"))  # for `supervised`
-
 from sandboxed import NOBODY, Sandboxed, unavailable
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from places import node, pod
+from scheduler_objects import node, pod
 
 from trainwright.local.scheduling.cache import SchedulerCache, pod_info
 from trainwright.model.meta import Key

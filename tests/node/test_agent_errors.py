@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import NODE, PACE, container, end, manifest, place, settings, settle
+from node_agent import NODE, PACE, container, end, manifest, place, settings, settle
 
 from trainwright.errors import ConflictError, EngineError, GoneError, UnavailableError
 from trainwright.local.cluster import LocalCluster

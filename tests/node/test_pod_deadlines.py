@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from agents import WHOLE, manifest, settings
+from node_agent import WHOLE, manifest, settings
 
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from agents import NODE, alive, container, end, manifest, settings, settle
+from node_agent import NODE, alive, container, end, manifest, settings, settle
 
 from patience import PATIENCE
 from trainwright.errors import NotFoundError

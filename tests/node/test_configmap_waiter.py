@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from agents import PACE, container, place, waiting
 from msgspec.structs import replace
+from node_agent import PACE, container, place, waiting
 
 from trainwright.errors import ForbiddenError
 from trainwright.local.cluster import LocalCluster

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine and a world outside of it, both in namespaces: `python world.py COMMAND…` runs the command on the machine.
+"""A machine and the network outside of it, both in namespaces: `python outside_network.py COMMAND…` runs COMMAND there.
 
 The world is 203.0.113.1, behind the machine's router 192.0.2.1; on port 80 it tells who asks. It ends with the pipe
 whose descriptor is in WORLD_END.

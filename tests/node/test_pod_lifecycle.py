@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from agents import PACE, Place, alive, container, end, manifest, place, settle, state, waiting
 from msgspec.structs import replace
+from node_agent import PACE, Place, alive, container, end, manifest, place, settle, state, waiting
 
 from patience import PATIENCE
 from trainwright.model.meta import Key

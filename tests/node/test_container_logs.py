@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from agents import settle
+from node_agent import settle
 
 from patience import PATIENCE
 from trainwright.node.logs import LogLines, read

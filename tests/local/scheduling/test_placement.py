@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from places import node, pod
+from scheduler_objects import node, pod
 
 from trainwright.local.scheduling.cache import GroupInfo, NodeUsage, PodInfo, node_info, pod_info
 from trainwright.local.scheduling.placement import Placements, place

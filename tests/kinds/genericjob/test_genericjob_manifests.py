@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every manifest of the mission document, every published one, and our own examples load and come to run."""
+"""Every manifest of the manuals, every published one, and our own examples load and come to run."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from trainwright.model.meta import ADOPT
 from trainwright.testing.factories import UID
 
 HERE = Path(__file__).parent
-MISSION = sorted(path for path in (HERE / "mission").glob("*.yaml") if not path.stem.startswith("status-"))
+MANUALS = sorted(path for path in (HERE / "manuals").glob("*.yaml") if not path.stem.startswith("status-"))
 EXAMPLES = sorted((HERE.parents[2] / "examples" / "genericjob").glob("*.yaml"))
 
 
@@ -28,8 +28,8 @@ def read(path: Path) -> Body:
     return job
 
 
-def test_all_of_the_mission_is_here() -> None:
-    assert sorted(path.stem for path in MISSION) == [
+def test_all_manifests_of_the_manuals_are_here() -> None:
+    assert sorted(path.stem for path in MANUALS) == [
         "basic",
         "cleanup-all",
         "cleanup-none",
@@ -56,7 +56,7 @@ def test_all_of_the_mission_is_here() -> None:
     ]
 
 
-@pytest.mark.parametrize("path", MISSION, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", MANUALS, ids=lambda path: path.stem)
 def test_a_published_manifest_loads(path: Path) -> None:
     problems = load(GENERICJOB, read(path)).problems
 
@@ -87,20 +87,20 @@ def test_an_example_says_in_two_lines_what_it_shows(path: Path) -> None:
     assert all(":" in image and not image.endswith(":latest") for image in images)
 
 
-@pytest.mark.parametrize("path", MISSION + EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize("path", MANUALS + EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_it_comes_to_run(path: Path) -> None:
     document = read(path)
     document["metadata"] |= {"uid": UID, "generation": 1}
     driver = Driver(document, gangs=GANGS).running()
 
-    paused = "pause" in path.stem and path in MISSION
+    paused = "pause" in path.stem and path in MANUALS
     assert driver.status["phase"] == ("Paused" if paused else "Running")
     wanted = [] if paused else [f"{role.name}-{i}" for role in driver.job.roles for i in range(role.replicas)]
     assert driver.names() == sorted(f"{document['metadata']['name']}-{name}" for name in wanted)
 
 
 def status(name: str) -> Any:
-    return yaml.safe_load((HERE / "mission" / f"status-{name}.yaml").read_text())
+    return yaml.safe_load((HERE / "manuals" / f"status-{name}.yaml").read_text())
 
 
 def with_status(body: Body) -> Body:

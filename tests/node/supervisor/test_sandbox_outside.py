@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(bool(unavailable("root")), reason="a world of ou
 Make = Callable[..., Sandboxed]
 Spaces = tuple[int, int]
 
-_WORLD = [sys.executable, str(Path(__file__).parent / "world.py")]
+_WORLD = [sys.executable, str(Path(__file__).parent / "outside_network.py")]
 _TIDY = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from trainwright.node.supervisor.outside import tidy; tidy()"
 _FORWARDING = "/proc/sys/net/ipv4/conf/eth0/forwarding"
 
