@@ -105,11 +105,15 @@ def agent_of(stage: Stage, node: str) -> int:
 def test_it_becomes_smaller_when_a_node_is_lost_and_larger_when_it_returns(
     sandbox: Stage, tmp_path: Path, record_property: Tell
 ) -> None:
-    """Two nodes with two GPUs each, one for each trainer: 4, 2 and 4 again."""
-    training = Training(tmp_path / "training", steps=300, pace=0.2)
+    """Two nodes with two GPUs each, one for each trainer: 4, 2 and 4 again.
+
+    The node returns when its pods are lost (5 s). It then gets none of this job for 10 s, so two trainers stay without
+    a place for the 3 s after which a role becomes smaller.
+    """
+    training = Training(tmp_path / "training", steps=150, pace=0.4)
     body = training.manifest(pod={"resources": {"limits": {"nvidia.com/gpu": 1}}})
-    run = started(sandbox, "--nodes", "2", "--gpus", "4", "--revive", "11s", body)
-    fault = training.until(15)
+    run = started(sandbox, "--nodes", "2", "--gpus", "4", "--revive", "6s", body)
+    fault = training.until(3)
     os.kill(agent_of(sandbox, "node-1"), signal.SIGKILL)
     until(lambda: training.worlds == [4, 2], f"two go on: {run.said}")
     training.until(training.step + 10)

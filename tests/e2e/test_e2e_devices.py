@@ -256,7 +256,7 @@ for device in os.environ["CUDA_VISIBLE_DEVICES"].split(","):
         os.write(os.open("{witness}/twice", os.O_WRONLY | os.O_APPEND), f"{device} {os.getuid()}\\n".encode())
     held.append(file)
 os.write(os.open("{witness}/given", os.O_WRONLY | os.O_APPEND), f"{os.getuid()} {len(held)}\\n".encode())
-time.sleep(random.uniform(0.1, 1.0))
+time.sleep(random.uniform(0.1, 0.6))
 """
 
 
@@ -372,7 +372,7 @@ def test_two_users_and_kill_9_at_random_never_get_one_device_twice(
     deadline = time.monotonic() + MOST_SECONDS
     while time.monotonic() < deadline and (users.killed.total() < KILLS or len(users.given) < PODS):
         users.keep_running()
-        time.sleep(users.chance.uniform(0.1, 0.6))
+        time.sleep(users.chance.uniform(0.05, 0.3))
         if users.chance.random() < 0.5:
             users.kill_one()
     users.end()
