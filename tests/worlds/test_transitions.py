@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of moves is the machine: each move in it can be seen, and (in `test_worlds`) no other one is."""
+"""The table of transitions is complete: each of them occurs here, and no other one occurs in `test_worlds`."""
 
 from collections.abc import Callable
 
