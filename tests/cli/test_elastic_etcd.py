@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from run_command import Place, demo
+from run_command import CommandRunner, demo
 
 from trainwright.cli.main import run
 from trainwright.model.job import Body
@@ -46,9 +46,9 @@ def test_plan_says_which_jobs_need_an_etcd(
 
 
 def test_run_warns_once_where_no_etcd_is_given(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    runner = CommandRunner(tmp_path)
     text = f"notice: replicas of demo find each other through an etcd server; give one with {OPTION}"
 
-    assert place.run(paddle()).stdout.count(text) == 1
-    assert text not in place.run(paddle(), args=("--etcd-server", "127.0.0.1:9")).stdout
-    assert text not in place.run(paddle(), args=("--env", "PADDLE_MASTER=etcd://here:2379")).stdout
+    assert runner.run(paddle()).stdout.count(text) == 1
+    assert text not in runner.run(paddle(), args=("--etcd-server", "127.0.0.1:9")).stdout
+    assert text not in runner.run(paddle(), args=("--env", "PADDLE_MASTER=etcd://here:2379")).stdout

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from kube_server import Server
-from node_agent import Place, place
+from node_agent import AgentRig, agent_rig
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Place]:
-    async with place(tmp_path) as made:
+async def node(tmp_path: Path) -> AsyncIterator[AgentRig]:
+    async with agent_rig(tmp_path) as made:
         yield made
 
 

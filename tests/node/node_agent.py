@@ -61,7 +61,7 @@ def manifest(*containers: Body, name: str = "pod", **spec: Any) -> Body:
     }
 
 
-class Place:
+class AgentRig:
     """A node, and what one asks of it."""
 
     def __init__(self, store: Store, agent: Agent, notices: list[str]) -> None:
@@ -133,9 +133,9 @@ def waiting(status: Body, index: int = 0) -> Body:
 
 
 @asynccontextmanager
-async def place(
+async def agent_rig(
     folder: Path, cluster: Callable[[Store], Cluster] = LocalCluster, tokens: Tokens | None = None, **more: Any
-) -> AsyncIterator[Place]:
+) -> AsyncIterator[AgentRig]:
     """A node, and nothing left of it afterwards."""
     notices: list[str] = []
     store = Store(WallClock())
@@ -150,7 +150,7 @@ async def place(
     agent = Agent(cluster(store), link, WallClock(), given, notices.append, tokens, leases=leases)
     try:
         await agent.start()
-        yield Place(store, agent, notices)
+        yield AgentRig(store, agent, notices)
     finally:
         await agent.stop()
         if leases is not None:

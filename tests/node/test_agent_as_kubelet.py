@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_agent import NODE, Place, container, end, manifest, place, settings, settle, waiting
+from node_agent import NODE, AgentRig, agent_rig, container, end, manifest, settings, settle, waiting
 
 from trainwright.errors import NotFoundError
 from trainwright.local.cluster import LocalCluster
@@ -24,7 +24,7 @@ MOUNTING = {"name": "i", "volumeMounts": [{"name": "w", "mountPath": "/w"}]}
 
 async def test_the_node_has_what_a_kubelet_says_and_a_lease(tmp_path: Path) -> None:
     taint = {"key": "a", "effect": "NoSchedule"}
-    async with place(tmp_path, kubelet=True, heartbeat=0.02, port=10250, taints=(taint,)) as node:
+    async with agent_rig(tmp_path, kubelet=True, heartbeat=0.02, port=10250, taints=(taint,)) as node:
         found = node.store.get(NODES.whole(), Key("", NODE))
         lease = node.store.get(LEASES.whole(), LEASE)
         await settle(lambda: renewed(node) != lease["spec"]["renewTime"])
@@ -37,17 +37,17 @@ async def test_the_node_has_what_a_kubelet_says_and_a_lease(tmp_path: Path) -> N
     assert (lease["spec"]["holderIdentity"], lease["spec"]["leaseDurationSeconds"]) == (NODE, 40)
 
 
-def renewed(node: Place) -> str:
+def renewed(node: AgentRig) -> str:
     return str(node.store.get(LEASES.whole(), LEASE)["spec"]["renewTime"])
 
 
 async def test_a_node_whose_lease_is_gone_is_made_anew(tmp_path: Path) -> None:
-    async with place(tmp_path, kubelet=True, heartbeat=0.02) as node:
+    async with agent_rig(tmp_path, kubelet=True, heartbeat=0.02) as node:
         node.store.delete(NODES.whole(), Key("", NODE))
         await settle(lambda: ready(node) == "True")
 
 
-def ready(node: Place) -> str:
+def ready(node: AgentRig) -> str:
     try:
         found = node.store.get(NODES.whole(), Key("", NODE))
     except NotFoundError:
@@ -56,7 +56,7 @@ def ready(node: Place) -> str:
 
 
 async def test_an_agent_that_leaves_says_so_and_why_its_pods_ended(tmp_path: Path) -> None:
-    async with place(tmp_path, kubelet=True) as node:
+    async with agent_rig(tmp_path, kubelet=True) as node:
         node.run(container("trap 'echo saved; exit 0' TERM; echo began; while :; do sleep 0.02; done"))
         await node.phase("Running")
         await settle(lambda: "began" in node.log())
@@ -69,7 +69,7 @@ async def test_an_agent_that_leaves_says_so_and_why_its_pods_ended(tmp_path: Pat
 
 
 async def test_an_agent_that_ends_since_its_supervisor_did_says_that(tmp_path: Path) -> None:
-    async with place(tmp_path, kubelet=True) as node:
+    async with agent_rig(tmp_path, kubelet=True) as node:
         os.kill(node.agent.context.link.process.pid, signal.SIGKILL)
         await settle(lambda: not node.agent.context.link.alive)
         await node.agent.leave(0, remove=False)
@@ -78,7 +78,7 @@ async def test_an_agent_that_ends_since_its_supervisor_did_says_that(tmp_path: P
 
 
 async def test_an_agent_may_take_its_node_along(tmp_path: Path) -> None:
-    async with place(tmp_path, kubelet=True) as node:
+    async with agent_rig(tmp_path, kubelet=True) as node:
         await node.agent.leave(0, remove=True)
         assert ready(node) == ""
 
@@ -90,7 +90,7 @@ async def test_what_ran_before_has_failed_where_it_may_not_run_again(tmp_path: P
         store.create(PODS.whole(), manifest(name=name, restartPolicy=policy))
         status = {"phase": "Running", "startTime": "2026-11-15T12:00:00Z", "containerStatuses": [running]}
         store.patch(PODS.whole(), Key("space", name), {"status": status}, status=True)
-    async with place(tmp_path, lambda _: LocalCluster(store), kubelet=True) as node:
+    async with agent_rig(tmp_path, lambda _: LocalCluster(store), kubelet=True) as node:
         node.store = store
         never, again = await node.phase("Failed", "never"), await node.phase("Succeeded", "again")
 
@@ -99,7 +99,7 @@ async def test_what_ran_before_has_failed_where_it_may_not_run_again(tmp_path: P
 
 
 async def test_pods_beyond_what_the_node_has_are_refused_and_the_others_run(tmp_path: Path) -> None:
-    async with place(tmp_path, kubelet=True) as node:
+    async with agent_rig(tmp_path, kubelet=True) as node:
         for name in ("first", "second"):
             node.run(container("exec sleep 60", resources={"requests": {"cpu": "3"}}), name=name)
         await node.phase("Running", "first")
@@ -114,7 +114,7 @@ async def test_pods_beyond_what_the_node_has_are_refused_and_the_others_run(tmp_
 
 
 async def test_only_conditions_of_our_own_are_written(tmp_path: Path) -> None:
-    async with place(tmp_path, kubelet=True) as node:
+    async with agent_rig(tmp_path, kubelet=True) as node:
         body = node.run(container("exec sleep 60"))
         await node.phase("Running")
         worker = node.agent.worker(Key("space", "pod"))
@@ -132,7 +132,7 @@ async def test_logs_go_with_their_pod_and_those_of_pods_that_went_before(tmp_pat
     old.parent.mkdir(parents=True)
     gone.mkdir(parents=True)
     old.write_text("words\n")
-    async with place(tmp_path, kubelet=True) as node:
+    async with agent_rig(tmp_path, kubelet=True) as node:
         node.run(container("echo words"))
         await node.phase("Succeeded")
         assert node.log().endswith("Z words\n")
@@ -206,7 +206,7 @@ async def test_agents_of_one_machine_do_not_give_one_device_twice(tmp_path: Path
     both, one = {"limits": {GPU: 2}}, {"limits": {GPU: 1}}
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-    async with place(tmp_path / "a", **offer) as first, place(tmp_path / "b", **offer) as second:
+    async with agent_rig(tmp_path / "a", **offer) as first, agent_rig(tmp_path / "b", **offer) as second:
         go = tmp_path / "go"
         first.run(container(f"until [ -e {go} ]; do sleep 0.02; done", resources=one))
         await first.phase("Running")

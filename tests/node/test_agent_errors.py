@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_agent import NODE, PACE, container, end, manifest, place, settings, settle
+from node_agent import NODE, PACE, agent_rig, container, end, manifest, settings, settle
 
 from trainwright.errors import ConflictError, EngineError, GoneError, UnavailableError
 from trainwright.local.cluster import LocalCluster
@@ -74,13 +74,13 @@ class Troubled(LocalCluster):
 
 
 async def test_a_status_is_written_however_often_nobody_answers(tmp_path: Path) -> None:
-    async with place(tmp_path, partial(Troubled, failures=3)) as node:
+    async with agent_rig(tmp_path, partial(Troubled, failures=3)) as node:
         node.run(container("exit 3"))
         assert end(await node.phase("Failed"))["exitCode"] == 3
 
 
 async def test_a_deleted_pod_goes_however_often_nobody_answers(tmp_path: Path) -> None:
-    async with place(tmp_path, Troubled) as node:
+    async with agent_rig(tmp_path, Troubled) as node:
         cluster = node.agent.context.cluster
         assert isinstance(cluster, Troubled)
         node.run(container("exec sleep 60"))
@@ -92,7 +92,7 @@ async def test_a_deleted_pod_goes_however_often_nobody_answers(tmp_path: Path) -
 
 @pytest.mark.parametrize("forgets", [True, False], ids=["410", "no answer"])
 async def test_what_a_broken_watch_missed_is_found_by_a_new_list(tmp_path: Path, *, forgets: bool) -> None:
-    async with place(tmp_path, Troubled) as node:
+    async with agent_rig(tmp_path, Troubled) as node:
         cluster = node.agent.context.cluster
         assert isinstance(cluster, Troubled)
         cluster.forgets, cluster.failures = forgets, 2
@@ -224,7 +224,7 @@ async def test_a_supervisor_of_another_version_is_told_apart(tmp_path: Path, mon
 
 
 async def test_a_full_disk_is_an_error_that_is_told_and_tried_again(tmp_path: Path) -> None:
-    async with place(tmp_path) as node:
+    async with agent_rig(tmp_path) as node:
         (tmp_path / "blocked").write_text("a file where a folder should be")
         volume = {"name": "v", "hostPath": {"path": f"{tmp_path}/blocked/x", "type": "DirectoryOrCreate"}}
         mount = {"name": "v", "mountPath": f"{tmp_path}/blocked/x"}
@@ -238,7 +238,7 @@ async def test_a_full_disk_is_an_error_that_is_told_and_tried_again(tmp_path: Pa
 
 
 async def test_pods_of_other_nodes_are_left_alone(tmp_path: Path) -> None:
-    async with place(tmp_path) as node:
+    async with agent_rig(tmp_path) as node:
         body = manifest(name="theirs")
         body["spec"]["nodeName"] = f"not-{NODE}"
         node.create(PODS, body)

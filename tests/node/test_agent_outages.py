@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from node_agent import NODE, PACE, Place, container, end, manifest, place, settings, settle, waiting
+from node_agent import NODE, PACE, AgentRig, agent_rig, container, end, manifest, settings, settle, waiting
 
 from trainwright.errors import ApiError, ForbiddenError, UnavailableError
 from trainwright.local.cluster import LocalCluster
@@ -51,7 +51,7 @@ class Cut(LocalCluster):
         return await super().delete(resource, key, **more)
 
 
-def cluster_of(node: Place) -> Cut:
+def cluster_of(node: AgentRig) -> Cut:
     cluster = node.agent.context.cluster
     assert isinstance(cluster, Cut)
     return cluster
@@ -63,7 +63,7 @@ def ready(store: Store) -> str:
 
 
 async def test_a_node_that_was_found_dead_is_ready_with_its_next_sign_of_life(tmp_path: Path) -> None:
-    async with place(tmp_path, Cut, kubelet=True, heartbeat=0.1) as node:
+    async with agent_rig(tmp_path, Cut, kubelet=True, heartbeat=0.1) as node:
         cluster = cluster_of(node)
         cluster.error = AWAY
         await settle(lambda: any("heartbeats of node node-0 do not reach" in text for text in node.notices))
@@ -77,7 +77,7 @@ async def test_a_node_that_was_found_dead_is_ready_with_its_next_sign_of_life(tm
 
 
 async def test_a_status_that_was_forbidden_is_told_once_it_is_allowed(tmp_path: Path) -> None:
-    async with place(tmp_path, Cut) as node:
+    async with agent_rig(tmp_path, Cut) as node:
         node.run(container("sleep 0.2; exit 3"))
         await node.phase("Running")
         cluster_of(node).error = FORBIDDEN
@@ -88,7 +88,7 @@ async def test_a_status_that_was_forbidden_is_told_once_it_is_allowed(tmp_path: 
 
 
 async def test_a_pod_that_may_not_be_removed_goes_once_it_may(tmp_path: Path) -> None:
-    async with place(tmp_path, Cut) as node:
+    async with agent_rig(tmp_path, Cut) as node:
         node.run(container("exec sleep 60"))
         await node.phase("Running")
         cluster_of(node).error = FORBIDDEN
@@ -99,7 +99,7 @@ async def test_a_pod_that_may_not_be_removed_goes_once_it_may(tmp_path: Path) ->
 
 
 async def test_a_container_is_restarted_with_what_it_had_while_nobody_answers(tmp_path: Path) -> None:
-    async with place(tmp_path, Cut) as node:
+    async with agent_rig(tmp_path, Cut) as node:
         node.create(SECRETS, {"metadata": {"name": "s", "namespace": "space"}, "data": {"word": "c2VzYW1l"}})
         word = {"name": "WORD", "valueFrom": {"secretKeyRef": {"name": "s", "key": "word"}}}
         node.run(container("echo $WORD; sleep 0.2; exit 1", env=[word]), restartPolicy="OnFailure")
@@ -118,7 +118,7 @@ async def test_a_token_that_could_not_be_renewed_is_asked_for_again_soon(tmp_pat
         raise AWAY
 
     source = {"serviceAccountToken": {"path": "token"}}
-    async with place(tmp_path, tokens=tokens, kubelet=True, delays=replace(PACE, token_refresh_share=0.1)) as node:
+    async with agent_rig(tmp_path, tokens=tokens, kubelet=True, delays=replace(PACE, token_refresh_share=0.1)) as node:
         node.run(container("exec sleep 60"), volumes=[{"name": "t", "projected": {"sources": [source]}}])
         await node.phase("Running")
         worker = node.agent.worker(Key("space", "pod"))
@@ -130,7 +130,7 @@ async def test_a_token_that_could_not_be_renewed_is_asked_for_again_soon(tmp_pat
 
 async def test_a_restart_that_was_waited_for_is_counted_by_the_next_agent(tmp_path: Path) -> None:
     store = Store(WallClock())
-    async with place(
+    async with agent_rig(
         tmp_path, lambda _: LocalCluster(store), kubelet=True, delays=replace(PACE, restart_backoff=60)
     ) as node:
         node.store = store
@@ -140,7 +140,7 @@ async def test_a_restart_that_was_waited_for_is_counted_by_the_next_agent(tmp_pa
         node.agent.context.reports._cluster = Cut(store, AWAY)  # it is killed, and tells no more
     assert told["containerStatuses"][0]["restartCount"] == 1
     store.patch(PODS.whole(), Key("space", "pod"), {"status": told}, status=True)
-    async with place(
+    async with agent_rig(
         tmp_path, lambda _: LocalCluster(store), kubelet=True, delays=replace(PACE, restart_backoff=60)
     ) as node:
         node.store = store
@@ -150,7 +150,7 @@ async def test_a_restart_that_was_waited_for_is_counted_by_the_next_agent(tmp_pa
 
 async def _second(store: Store, folder: Path) -> dict[str, Any]:
     """How the pod has ended, as the next agent tells it."""
-    async with place(folder, lambda _: LocalCluster(store), kubelet=True) as node:
+    async with agent_rig(folder, lambda _: LocalCluster(store), kubelet=True) as node:
         node.store = store
         return await node.ended()
 
@@ -191,7 +191,7 @@ async def test_what_ends_with_its_agent_did_not_end_by_itself(tmp_path: Path) ->
 
 
 async def test_an_agent_that_ends_waits_for_what_is_just_being_told(tmp_path: Path) -> None:
-    async with place(tmp_path, Cut, kubelet=True) as node:
+    async with agent_rig(tmp_path, Cut, kubelet=True) as node:
         node.run(container("sleep 0.2"))
         await node.phase("Running")
         cluster_of(node).slow = 0.3
@@ -203,7 +203,7 @@ async def test_an_agent_that_ends_waits_for_what_is_just_being_told(tmp_path: Pa
 
 
 async def test_a_pod_that_is_deleted_as_it_ends_has_its_end_told(tmp_path: Path) -> None:
-    async with place(tmp_path, Cut, kubelet=True) as node:
+    async with agent_rig(tmp_path, Cut, kubelet=True) as node:
         body = manifest(container("sleep 0.2"))
         node.create(PODS, {**body, "metadata": {**body["metadata"], "finalizers": ["ours/counts"]}})
         await node.phase("Running")
@@ -225,7 +225,7 @@ async def test_others_cannot_look_into_the_pods_of_a_node(tmp_path: Path) -> Non
 
 async def test_an_agent_with_a_defect_does_not_pass_for_a_node(tmp_path: Path) -> None:
     (tmp_path / "logs" / "old" / "folder").mkdir(parents=True)  # not ours, and no defect
-    async with place(tmp_path, partial(Cut), kubelet=True) as node:
+    async with agent_rig(tmp_path, partial(Cut), kubelet=True) as node:
         failed = asyncio.Event()
         node.agent.on_failed = failed.set
         node.run()

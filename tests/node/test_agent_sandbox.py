@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_agent import Place, container, end, place, settle, waiting
+from node_agent import AgentRig, agent_rig, container, end, settle, waiting
 
 from trainwright.errors import EngineError
 from trainwright.model.meta import Key
@@ -19,9 +19,9 @@ NETWORK = f"10.{240 + NUMBER % 10}"
 
 
 @pytest.fixture
-async def box(tmp_path: Path) -> AsyncIterator[Place]:
+async def box(tmp_path: Path) -> AsyncIterator[AgentRig]:
     network = {"subnet": f"{NETWORK}.0.0/16", "holder": None}
-    made = place(tmp_path, runtime="sandbox", network=network, outside=False, visible=(str(tmp_path),))
+    made = agent_rig(tmp_path, runtime="sandbox", network=network, outside=False, visible=(str(tmp_path),))
     try:
         node = await made.__aenter__()
     except EngineError as error:
@@ -30,7 +30,7 @@ async def box(tmp_path: Path) -> AsyncIterator[Place]:
     await made.__aexit__(None, None, None)
 
 
-def run(box: Place, name: str, last: int, *containers: dict[str, Any], net: str = NETWORK, **spec: Any) -> None:
+def run(box: AgentRig, name: str, last: int, *containers: dict[str, Any], net: str = NETWORK, **spec: Any) -> None:
     meta = {"name": name, "namespace": "space", "labels": {"name": name}}
     meta["annotations"] = {"trainwright.dev/address": f"{net}.1.{last}"}
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta}
@@ -39,7 +39,7 @@ def run(box: Place, name: str, last: int, *containers: dict[str, Any], net: str 
     )
 
 
-async def test_a_pod_has_its_own_address_and_name_and_finds_others_in_all_four_forms(box: Place) -> None:
+async def test_a_pod_has_its_own_address_and_name_and_finds_others_in_all_four_forms(box: AgentRig) -> None:
     selector = {"spec": {"selector": {"name": "peer"}}}
     box.create(SERVICES, {"metadata": {"name": "front", "namespace": "space"}, **selector})
     run(box, "peer", 2, container("exec sleep 60"))
@@ -58,7 +58,7 @@ async def test_a_pod_has_its_own_address_and_name_and_finds_others_in_all_four_f
     assert status["podIP"] == f"{NETWORK}.1.3"
 
 
-async def test_names_that_come_later_are_seen_in_a_running_pod(box: Place) -> None:
+async def test_names_that_come_later_are_seen_in_a_running_pod(box: AgentRig) -> None:
     run(box, "pod", 3, container("until getent ahostsv4 late; do sleep 0.02; done"))
     await box.phase("Running")
     run(box, "late", 4, container())
@@ -66,7 +66,7 @@ async def test_names_that_come_later_are_seen_in_a_running_pod(box: Place) -> No
     assert box.log().split()[0] == f"{NETWORK}.1.4"
 
 
-async def test_volumes_are_at_their_mount_paths(box: Place, tmp_path: Path) -> None:
+async def test_volumes_are_at_their_mount_paths(box: AgentRig, tmp_path: Path) -> None:
     meta = {"namespace": "space"}
     box.create(CONFIG_MAPS, {"metadata": {**meta, "name": "config"}, "data": {"a.txt": "configured"}})
     box.create(SECRETS, {"metadata": {**meta, "name": "secret"}, "data": {"key": "c2VjcmV0"}})
@@ -98,7 +98,7 @@ async def test_volumes_are_at_their_mount_paths(box: Place, tmp_path: Path) -> N
     assert (tmp_path / "host/x").read_text() == "out\n"
 
 
-async def test_last_words_are_the_message_of_the_end(box: Place) -> None:
+async def test_last_words_are_the_message_of_the_end(box: AgentRig) -> None:
     run(box, "pod", 3, container("echo so it goes > /dev/termination-log; exit 3"))
     assert end(await box.phase("Failed"))["message"] == "so it goes\n"
     own = container("echo elsewhere > /tmp/words; exit 0", terminationMessagePath="/tmp/words")  # noqa: S108 - the pod's
@@ -106,7 +106,7 @@ async def test_last_words_are_the_message_of_the_end(box: Place) -> None:
     assert end(await box.phase("Succeeded", "own"))["message"] == "elsewhere\n"
 
 
-async def test_a_private_tmp_and_the_pods_files_go_with_the_pod(box: Place) -> None:
+async def test_a_private_tmp_and_the_pods_files_go_with_the_pod(box: AgentRig) -> None:
     run(box, "pod", 3, container("touch /tmp/mine"))
     await box.phase("Succeeded")
     uid = box.pod()["metadata"]["uid"]
@@ -117,7 +117,7 @@ async def test_a_private_tmp_and_the_pods_files_go_with_the_pod(box: Place) -> N
     await settle(lambda: not folder.exists())
 
 
-async def test_nothing_is_held_of_a_pod_that_has_ended(box: Place) -> None:
+async def test_nothing_is_held_of_a_pod_that_has_ended(box: AgentRig) -> None:
     supervisor = Path(f"/proc/{box.agent.context.link.process.pid}/fd")
 
     def spaces() -> int:
@@ -131,7 +131,7 @@ async def test_nothing_is_held_of_a_pod_that_has_ended(box: Place) -> None:
     await settle(lambda: spaces() == before - 1)
 
 
-async def test_host_network_is_the_machines_own(box: Place) -> None:
+async def test_host_network_is_the_machines_own(box: AgentRig) -> None:
     shown = str(Path("/proc/self/ns/net").readlink())
     run(box, "pod", 3, container("readlink /proc/self/ns/net"), net="127.9", hostNetwork=True)
     status = await box.phase("Succeeded")
@@ -139,7 +139,7 @@ async def test_host_network_is_the_machines_own(box: Place) -> None:
     assert status["podIP"] == "127.9.1.3"
 
 
-async def test_a_pod_without_an_address_says_so(box: Place) -> None:
+async def test_a_pod_without_an_address_says_so(box: AgentRig) -> None:
     run(box, "pod", 3, container())
     await box.phase("Succeeded")
     box.create(
@@ -153,7 +153,7 @@ async def test_a_pod_without_an_address_says_so(box: Place) -> None:
     assert "no address was reserved" in waiting(status)["message"]
 
 
-async def test_a_new_pod_of_the_same_name_has_the_address_of_the_old_one(box: Place) -> None:
+async def test_a_new_pod_of_the_same_name_has_the_address_of_the_old_one(box: AgentRig) -> None:
     for _ in range(3):
         run(box, "pod", 3, container("trap '' TERM; echo up; while :; do sleep 0.05; done"))
         await box.phase("Running")
@@ -174,7 +174,7 @@ async def test_an_agent_that_gives_addresses_gives_each_pod_one_and_takes_it_bac
     read = container(
         "cat /t/token; echo; hostname -i; sleep 1; cat /t/token", volumeMounts=[{"name": "t", "mountPath": "/t"}]
     )
-    made = place(
+    made = agent_rig(
         tmp_path,
         tokens=tokens,
         runtime="sandbox",

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 from msgspec.structs import replace
-from node_agent import PACE, container, place, waiting
+from node_agent import PACE, agent_rig, container, waiting
 
 from trainwright.errors import ForbiddenError
 from trainwright.local.cluster import LocalCluster
@@ -29,7 +29,7 @@ def peers(data: dict[str, str], labels: dict[str, str] | None = None) -> Body:
 
 
 async def test_a_pod_waits_with_its_address_known_and_starts_as_soon_as_the_map_is_there(tmp_path: Path) -> None:
-    async with place(tmp_path, delays=SLOW) as node:
+    async with agent_rig(tmp_path, delays=SLOW) as node:
         for name in ("one", "two"):
             node.run(container("echo $PEERS", **NEEDS), name=name)
         status = await node.until(lambda status: waiting(status).get("reason") == "CreateContainerConfigError", "one")
@@ -47,7 +47,7 @@ async def test_a_pod_waits_with_its_address_known_and_starts_as_soon_as_the_map_
 
 async def test_a_map_without_the_key_that_is_needed_is_waited_for_too(tmp_path: Path) -> None:
     key = {"name": "WORLD", "valueFrom": {"configMapKeyRef": {"name": "peers", "key": "now"}}}
-    async with place(tmp_path, delays=SLOW) as node:
+    async with agent_rig(tmp_path, delays=SLOW) as node:
         node.create(CONFIG_MAPS, peers({"before": "x"}))
         node.run(container("echo $WORLD", env=[key]))
         await node.until(lambda status: "has no key 'now'" in waiting(status).get("message", ""))
@@ -58,7 +58,7 @@ async def test_a_map_without_the_key_that_is_needed_is_waited_for_too(tmp_path: 
 
 
 async def test_a_map_that_goes_and_comes_is_read_as_it_is_then(tmp_path: Path) -> None:
-    async with place(tmp_path, delays=SLOW) as node:
+    async with agent_rig(tmp_path, delays=SLOW) as node:
         node.create(CONFIG_MAPS, peers({"PEERS": "old"}))
         node.run(container("echo $PEERS", **NEEDS), name="before")
         await node.phase("Succeeded", "before")
@@ -72,7 +72,7 @@ async def test_a_map_that_goes_and_comes_is_read_as_it_is_then(tmp_path: Path) -
 
 
 async def test_one_of_somebody_else_is_looked_for_again_and_again(tmp_path: Path) -> None:
-    async with place(tmp_path) as node:
+    async with agent_rig(tmp_path) as node:
         node.run(container("echo $PEERS", **NEEDS))
         await node.until(lambda status: waiting(status).get("reason") == "CreateContainerConfigError")
         node.create(CONFIG_MAPS, peers({"PEERS": "theirs"}, labels={}))
@@ -94,7 +94,7 @@ class Closed(LocalCluster):
 
 
 async def test_where_the_watch_is_not_allowed_it_is_asked_for_once_and_pods_look_by_themselves(tmp_path: Path) -> None:
-    async with place(tmp_path, cluster=Closed) as node:
+    async with agent_rig(tmp_path, cluster=Closed) as node:
         node.run(container("echo $PEERS", **NEEDS))
         await node.until(lambda status: waiting(status).get("reason") == "CreateContainerConfigError")
         await asyncio.sleep(0.5)
@@ -107,7 +107,7 @@ async def test_where_the_watch_is_not_allowed_it_is_asked_for_once_and_pods_look
 @pytest.mark.parametrize("more", [{}, NEEDS])
 async def test_a_pod_that_is_deleted_while_it_waits_goes(tmp_path: Path, more: dict[str, Any]) -> None:
     secret = [*more.get("envFrom", ()), {"secretRef": {"name": "none"}}]
-    async with place(tmp_path, delays=SLOW) as node:
+    async with agent_rig(tmp_path, delays=SLOW) as node:
         node.run(container("exit 0", envFrom=secret))
         await node.until(lambda status: waiting(status).get("reason") == "CreateContainerConfigError")
         node.delete(grace=0)
@@ -128,7 +128,7 @@ class ByName(LocalCluster):
 
 
 async def test_on_a_cluster_each_map_is_watched_by_its_name(tmp_path: Path) -> None:
-    async with place(tmp_path, cluster=ByName, delays=SLOW, kubelet=True) as node:
+    async with agent_rig(tmp_path, cluster=ByName, delays=SLOW, kubelet=True) as node:
         for name in ("one", "two"):
             node.run(container("echo $PEERS", **NEEDS), name=name)
             await node.until(lambda status: waiting(status).get("reason") == "CreateContainerConfigError", name)

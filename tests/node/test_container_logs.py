@@ -70,7 +70,7 @@ async def test_a_log_that_is_not_there_is_missed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [1, 7, 31, 1000])
 def test_lines_are_the_same_in_whatever_pieces_they_come(size: int) -> None:
     lines, data = LogLines(LogPart()), WHOLE.encode()
-    out = [lines.feed(data[place : place + size]) for place in range(0, len(data), size)]
+    out = [lines.feed(data[agent_rig : agent_rig + size]) for agent_rig in range(0, len(data), size)]
 
     assert b"".join(out) + lines.end() == b"one\ntwo\nthree\nfour\n"
 

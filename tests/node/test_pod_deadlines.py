@@ -50,10 +50,10 @@ def accompany(pod: Body, store: Store, clock: Clock, folder: Path) -> PodWorker:
     cluster = LocalCluster(store)
     reports, awaited = StatusWriter(cluster, given.delays, print), ConfigMapWaiter(cluster, given.delays)
     nothing = cast("SupervisorLink", None)
-    means = AgentContext(
+    context = AgentContext(
         cluster, nothing, clock, given, reports, NodeDevices(given.devices), OnceNotices(print), awaited
     )
-    return PodWorker(pod, means, before=asyncio.create_task(asyncio.sleep(100 * ALLOWED)))
+    return PodWorker(pod, context, before=asyncio.create_task(asyncio.sleep(100 * ALLOWED)))
 
 
 def reason(store: Store) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from node_agent import PACE, Place, alive, container, end, manifest, place, settle, state, waiting
+from node_agent import PACE, AgentRig, agent_rig, alive, container, end, manifest, settle, state, waiting
 
 from patience import PATIENCE
 from trainwright.model.meta import Key
@@ -18,7 +18,7 @@ from trainwright.node.worker import PodWorker
 from trainwright.runtime.ports import NODES, PODS, SECRETS
 
 
-async def test_a_pod_that_ends_well_has_succeeded_and_says_everything_a_kubelet_would(node: Place) -> None:
+async def test_a_pod_that_ends_well_has_succeeded_and_says_everything_a_kubelet_would(node: AgentRig) -> None:
     node.run(container("echo hello; echo trouble >&2"))
 
     status = await node.phase("Succeeded")
@@ -40,7 +40,7 @@ async def test_a_pod_that_ends_well_has_succeeded_and_says_everything_a_kubelet_
     assert node.notices == ["image is not used by the process runtime: commands run with this machine's programs"]
 
 
-async def test_a_pod_that_starts_and_ends_in_no_time_is_one_write(node: Place) -> None:
+async def test_a_pod_that_starts_and_ends_in_no_time_is_one_write(node: AgentRig) -> None:
     await asyncio.sleep(0.05)
     before = int(node.store.version)
     node.run({"name": "main", "command": ["true"]})
@@ -59,13 +59,13 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("script", "code", "signalled", "reason"), ENDS.values(), ids=ENDS.keys())
-async def test_a_container_that_ends_badly(node: Place, script: str, code: int, signalled: int, reason: str) -> None:
+async def test_a_container_that_ends_badly(node: AgentRig, script: str, code: int, signalled: int, reason: str) -> None:
     node.run(container(script))
     status = await node.phase("Failed")
     assert (end(status)["exitCode"], end(status).get("signal", 0), end(status)["reason"]) == (code, signalled, reason)
 
 
-async def test_programs_that_cannot_be_run_have_ended_with_the_reason(node: Place, tmp_path: Path) -> None:
+async def test_programs_that_cannot_be_run_have_ended_with_the_reason(node: AgentRig, tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("no program")
     node.run({"name": "main", "command": ["no-such-program"]}, name="missing")
     node.run({"name": "main", "command": [f"{tmp_path}/notes"]}, name="plain")
@@ -81,7 +81,7 @@ async def test_programs_that_cannot_be_run_have_ended_with_the_reason(node: Plac
     assert "/nowhere/at/all" in homeless["message"]
 
 
-async def test_init_containers_run_one_after_the_other_before_the_rest(node: Place, tmp_path: Path) -> None:
+async def test_init_containers_run_one_after_the_other_before_the_rest(node: AgentRig, tmp_path: Path) -> None:
     def note(word: str) -> str:
         return f"echo {word} >> {tmp_path}/order; sleep 0.05"
 
@@ -94,7 +94,7 @@ async def test_init_containers_run_one_after_the_other_before_the_rest(node: Pla
     assert [one["state"]["terminated"]["exitCode"] for one in status["initContainerStatuses"]] == [0, 0]
 
 
-async def test_a_failed_init_container_fails_a_pod_that_is_not_restarted(node: Place) -> None:
+async def test_a_failed_init_container_fails_a_pod_that_is_not_restarted(node: AgentRig) -> None:
     node.run(container("exit 0"), initContainers=[container("exit 4", "first"), container("exit 0", "second")])
     status = await node.phase("Failed")
     assert status["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 4
@@ -102,14 +102,14 @@ async def test_a_failed_init_container_fails_a_pod_that_is_not_restarted(node: P
     assert waiting(status)["reason"] == "PodInitializing"
 
 
-async def test_a_failed_init_container_is_tried_again_where_the_policy_says_so(node: Place, tmp_path: Path) -> None:
+async def test_a_failed_init_container_is_tried_again_where_the_policy_says_so(node: AgentRig, tmp_path: Path) -> None:
     script = f"test -e {tmp_path}/tried || {{ touch {tmp_path}/tried; exit 1; }}"
     node.run(container("exit 0"), initContainers=[container(script, "first")], restartPolicy="OnFailure")
     status = await node.phase("Succeeded")
     assert status["initContainerStatuses"][0]["restartCount"] == 1
 
 
-async def test_several_containers_run_together_and_all_must_end(node: Place) -> None:
+async def test_several_containers_run_together_and_all_must_end(node: AgentRig) -> None:
     node.run(container("exit 1", "one"), container("sleep 0.2", "two"))
     await node.until(lambda status: "containerStatuses" in status and "terminated" in state(status))
     assert node.status()["phase"] == "Running"
@@ -117,7 +117,7 @@ async def test_several_containers_run_together_and_all_must_end(node: Place) -> 
     assert [end(status, 0)["exitCode"], end(status, 1)["exitCode"]] == [1, 0]
 
 
-async def test_on_failure_restarts_at_once_then_backs_off_and_counts(node: Place, tmp_path: Path) -> None:
+async def test_on_failure_restarts_at_once_then_backs_off_and_counts(node: AgentRig, tmp_path: Path) -> None:
     node.run(container(f"echo x >> {tmp_path}/runs; test $(wc -l < {tmp_path}/runs) -ge 3"), restartPolicy="OnFailure")
 
     crashed = await node.until(lambda status: waiting(status).get("reason") == "CrashLoopBackOff")
@@ -132,7 +132,7 @@ async def test_on_failure_restarts_at_once_then_backs_off_and_counts(node: Place
     assert node.log(restart=2) == ""
 
 
-async def test_always_restarts_even_what_ended_well(node: Place) -> None:
+async def test_always_restarts_even_what_ended_well(node: AgentRig) -> None:
     node.run(container("exit 0"), restartPolicy="Always")
     status = await node.until(lambda status: "containerStatuses" in status and restarts(status) >= 2)
     assert status["phase"] == "Running"
@@ -143,14 +143,14 @@ def restarts(status: dict) -> int:  # type: ignore[type-arg]
 
 
 async def test_a_calm_time_makes_the_back_off_short_again(tmp_path: Path) -> None:
-    async with place(
+    async with agent_rig(
         tmp_path, delays=replace(PACE, restart_backoff=60.0, max_restart_backoff=60.0, backoff_reset=0.05)
     ) as node:
         node.run(container("sleep 0.1; exit 1"), restartPolicy="OnFailure")
         await node.until(lambda status: "containerStatuses" in status and restarts(status) >= 3)
 
 
-async def test_kill_minus_nine_from_outside_is_seen_as_one_and_answered(node: Place) -> None:
+async def test_kill_minus_nine_from_outside_is_seen_as_one_and_answered(node: AgentRig) -> None:
     node.run(container("echo $$; exec sleep 60"), restartPolicy="OnFailure")
     await node.phase("Running")
     await settle(lambda: node.log().strip())
@@ -159,14 +159,14 @@ async def test_kill_minus_nine_from_outside_is_seen_as_one_and_answered(node: Pl
     assert status["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 137
 
 
-async def test_what_the_main_process_leaves_behind_ends_with_it(node: Place, tmp_path: Path) -> None:
+async def test_what_the_main_process_leaves_behind_ends_with_it(node: AgentRig, tmp_path: Path) -> None:
     node.run(container(f"sleep 60 & echo $! > {tmp_path}/child"))
     await node.phase("Succeeded")
     child = int((tmp_path / "child").read_text())
     await settle(lambda: not alive(child))
 
 
-async def test_a_deleted_pod_ends_by_sigterm_and_is_gone(node: Place) -> None:
+async def test_a_deleted_pod_ends_by_sigterm_and_is_gone(node: AgentRig) -> None:
     node.run(container("trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.02; done"))
     await node.phase("Running")
     await settle(node.log)
@@ -178,7 +178,7 @@ async def test_a_deleted_pod_ends_by_sigterm_and_is_gone(node: Place) -> None:
     assert log.read_text() == "up\nbye\n"
 
 
-async def test_the_last_status_of_a_deleted_pod_is_stored_before_it_goes(node: Place) -> None:
+async def test_the_last_status_of_a_deleted_pod_is_stored_before_it_goes(node: AgentRig) -> None:
     node.run(container("exec sleep 60"), restartPolicy="Always")
     node.store.patch(PODS.whole(), Key("space", "pod"), {"metadata": {"finalizers": ["example.com/wait"]}})
     await node.phase("Running")
@@ -188,7 +188,7 @@ async def test_the_last_status_of_a_deleted_pod_is_stored_before_it_goes(node: P
 
 
 async def test_what_ignores_sigterm_is_killed_with_its_whole_tree_after_the_grace_period(
-    node: Place, tmp_path: Path
+    node: AgentRig, tmp_path: Path
 ) -> None:
     node.run(container(f"trap '' TERM; sleep 60 & echo $! > {tmp_path}/child; wait; wait"))
     await node.phase("Running")
@@ -201,7 +201,7 @@ async def test_what_ignores_sigterm_is_killed_with_its_whole_tree_after_the_grac
     await settle(lambda: not alive(child))
 
 
-async def test_a_shorter_grace_period_overtakes_a_longer_one(node: Place) -> None:
+async def test_a_shorter_grace_period_overtakes_a_longer_one(node: AgentRig) -> None:
     node.run(container("trap '' TERM; while :; do sleep 0.05; done"))
     await node.phase("Running")
     node.delete(grace=60)
@@ -212,7 +212,7 @@ async def test_a_shorter_grace_period_overtakes_a_longer_one(node: Place) -> Non
     assert asyncio.get_running_loop().time() - before < 30
 
 
-async def test_an_object_that_vanishes_takes_its_processes_along_at_once(node: Place) -> None:
+async def test_an_object_that_vanishes_takes_its_processes_along_at_once(node: AgentRig) -> None:
     node.run(container("trap '' TERM; echo $$; while :; do sleep 0.05; done"))
     await node.phase("Running")
     await settle(lambda: node.log().strip())
@@ -221,7 +221,7 @@ async def test_an_object_that_vanishes_takes_its_processes_along_at_once(node: P
     await settle(lambda: not alive(pid))
 
 
-async def test_a_new_pod_of_the_same_name_waits_until_the_old_one_has_ended(node: Place, tmp_path: Path) -> None:
+async def test_a_new_pod_of_the_same_name_waits_until_the_old_one_has_ended(node: AgentRig, tmp_path: Path) -> None:
     script = f"mkdir {tmp_path}/lock || exit 9; trap '' TERM; sleep 0.3; exec sleep 60"
     node.run(container(script))
     await node.phase("Running")
@@ -233,7 +233,7 @@ async def test_a_new_pod_of_the_same_name_waits_until_the_old_one_has_ended(node
     await settle((tmp_path / "lock").exists)
 
 
-async def test_a_pod_begins_only_when_nothing_is_left_of_the_one_before(node: Place) -> None:
+async def test_a_pod_begins_only_when_nothing_is_left_of_the_one_before(node: AgentRig) -> None:
     left = asyncio.Event()
     before = asyncio.create_task(wait_for(left))
     body = manifest(name="apart")
@@ -250,7 +250,7 @@ async def wait_for(event: asyncio.Event) -> None:
     await event.wait()
 
 
-async def test_pre_stop_runs_before_sigterm_and_within_the_grace_period(node: Place, tmp_path: Path) -> None:
+async def test_pre_stop_runs_before_sigterm_and_within_the_grace_period(node: AgentRig, tmp_path: Path) -> None:
     hook = {"preStop": {"exec": {"command": ["/bin/sh", "-c", f"echo hook >> {tmp_path}/order"]}}}
     trap = f"trap 'echo term >> {tmp_path}/order; exit 0' TERM; while :; do sleep 0.02; done"
     node.run(container(trap, lifecycle=hook))
@@ -261,7 +261,7 @@ async def test_pre_stop_runs_before_sigterm_and_within_the_grace_period(node: Pl
     assert (tmp_path / "order").read_text().split() == ["hook", "term"]
 
 
-async def test_a_pre_stop_that_takes_too_long_is_cut_off(node: Place, tmp_path: Path) -> None:
+async def test_a_pre_stop_that_takes_too_long_is_cut_off(node: AgentRig, tmp_path: Path) -> None:
     hook = {"preStop": {"exec": {"command": ["sleep", "60"]}}}
     trap = f"trap 'echo term >> {tmp_path}/order; exit 0' TERM; while :; do sleep 0.02; done"
     node.run(container(trap, lifecycle=hook))
@@ -272,7 +272,7 @@ async def test_a_pre_stop_that_takes_too_long_is_cut_off(node: Place, tmp_path: 
     assert (tmp_path / "order").read_text().split() == ["term"]
 
 
-async def test_a_pod_past_its_deadline_has_failed(node: Place) -> None:
+async def test_a_pod_past_its_deadline_has_failed(node: AgentRig) -> None:
     script = "trap 'sleep 0.2; exit 7' TERM; while :; do sleep 0.02; done"
     node.run(container(script), activeDeadlineSeconds=0.2, terminationGracePeriodSeconds=5)
     await node.phase("Running")
@@ -281,7 +281,7 @@ async def test_a_pod_past_its_deadline_has_failed(node: Place) -> None:
     assert end(status)["exitCode"] == 7
 
 
-async def test_a_finished_pod_that_is_deleted_goes_at_once(node: Place) -> None:
+async def test_a_finished_pod_that_is_deleted_goes_at_once(node: AgentRig) -> None:
     node.run()
     await node.phase("Succeeded")
     node.delete()
@@ -289,7 +289,7 @@ async def test_a_finished_pod_that_is_deleted_goes_at_once(node: Place) -> None:
     await settle(lambda: not node.agent._workers)
 
 
-async def test_a_pod_that_cannot_be_configured_waits_says_why_and_runs_once_it_can(node: Place) -> None:
+async def test_a_pod_that_cannot_be_configured_waits_says_why_and_runs_once_it_can(node: AgentRig) -> None:
     node.create(SECRETS, {"metadata": {"name": "tokens", "namespace": "space"}, "data": {"key": "aGk="}})
     env = [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "token", "key": "key"}}}]
     node.run(container("echo $TOKEN", env=env))
@@ -306,7 +306,7 @@ async def test_a_pod_that_cannot_be_configured_waits_says_why_and_runs_once_it_c
     assert node.log() == "secret\n"
 
 
-async def test_a_pod_that_cannot_be_configured_can_be_deleted(node: Place) -> None:
+async def test_a_pod_that_cannot_be_configured_can_be_deleted(node: AgentRig) -> None:
     node.run({"name": "main", "image": "some/image"})
     status = await node.until(lambda status: waiting(status).get("reason") == "CreateContainerConfigError")
     assert waiting(status)["message"].startswith("spec.containers[0].command: missing; the image is not used")
@@ -314,21 +314,21 @@ async def test_a_pod_that_cannot_be_configured_can_be_deleted(node: Place) -> No
     await node.gone()
 
 
-async def test_native_sidecars_are_refused_with_a_sentence(node: Place) -> None:
+async def test_native_sidecars_are_refused_with_a_sentence(node: AgentRig) -> None:
     node.run(container(), initContainers=[container("sleep 60", "side", restartPolicy="Always")])
     status = await node.until(lambda status: status.get("initContainerStatuses"))
     message = status["initContainerStatuses"][0]["state"]["waiting"]["message"]
     assert message.startswith("spec.initContainers[0].restartPolicy: Always is not supported")
 
 
-async def test_what_is_mounted_nowhere_is_refused_in_the_process_runtime(node: Place) -> None:
+async def test_what_is_mounted_nowhere_is_refused_in_the_process_runtime(node: AgentRig) -> None:
     mounts = [{"name": "data", "mountPath": "/data"}]
     node.run(container("exit 0", volumeMounts=mounts), volumes=[{"name": "data", "emptyDir": {}}])
     status = await node.until(lambda status: waiting(status).get("reason") == "CreateContainerConfigError")
     assert "--runtime sandbox" in waiting(status)["message"]
 
 
-async def test_a_port_that_is_taken_is_explained(node: Place) -> None:
+async def test_a_port_that_is_taken_is_explained(node: AgentRig) -> None:
     node.run(container("echo 'OSError: [Errno 98] Address already in use' >&2; exit 1"))
     status = await node.phase("Failed")
     assert end(status)["message"] == (
@@ -337,14 +337,14 @@ async def test_a_port_that_is_taken_is_explained(node: Place) -> None:
     )
 
 
-async def test_the_end_of_the_log_is_the_message_where_the_pod_asks_for_it(node: Place) -> None:
+async def test_the_end_of_the_log_is_the_message_where_the_pod_asks_for_it(node: AgentRig) -> None:
     node.run(container("echo one; echo two; exit 1", terminationMessagePolicy="FallbackToLogsOnError"), name="asks")
     node.run(container("echo one; exit 1"), name="silent")
     assert end(await node.phase("Failed", "asks"))["message"] == "one\ntwo"
     assert "message" not in end(await node.phase("Failed", "silent"))
 
 
-async def test_a_container_that_takes_too_much_memory_is_said_to_be_killed_for_it(node: Place) -> None:
+async def test_a_container_that_takes_too_much_memory_is_said_to_be_killed_for_it(node: AgentRig) -> None:
     hold = "import time; x = bytearray(100 << 20); x[::4096] = b'y' * len(x[::4096]); time.sleep(300)"
     node.run(container(f'exec python3 -c "{hold}"', resources=limit("24Mi")))
     status = await node.phase("Failed")
@@ -355,7 +355,7 @@ def limit(memory: str) -> dict[str, dict[str, str]]:
     return {"limits": {"memory": memory, "cpu": "1"}}
 
 
-async def test_fields_that_have_no_effect_are_named_once(node: Place) -> None:
+async def test_fields_that_have_no_effect_are_named_once(node: AgentRig) -> None:
     for index in range(2):
         node.run(name=f"pod-{index}", securityContext={"runAsUser": 1}, hostAliases=[{"ip": "1.2.3.4"}])
     await node.phase("Succeeded", "pod-1")
@@ -363,7 +363,7 @@ async def test_fields_that_have_no_effect_are_named_once(node: Place) -> None:
     assert told[0] == "spec.hostAliases, spec.securityContext: ignored on this node"
 
 
-async def test_a_pod_that_cannot_be_read_stops_nothing(node: Place) -> None:
+async def test_a_pod_that_cannot_be_read_stops_nothing(node: AgentRig) -> None:
     broken = manifest(name="broken")
     del broken["spec"]["containers"]
     node.create(PODS, broken)
@@ -375,7 +375,7 @@ async def test_a_pod_that_cannot_be_read_stops_nothing(node: Place) -> None:
 async def test_gpus_are_handed_out_and_given_back(tmp_path: Path) -> None:
     show = "echo $CUDA_VISIBLE_DEVICES/$NVIDIA_VISIBLE_DEVICES"
     one = {"limits": {"nvidia.com/gpu": 1}}
-    async with place(tmp_path, devices={GPU: DeviceSet(("0", "1", "2"), KNOWN_VARIABLES[GPU])}) as node:
+    async with agent_rig(tmp_path, devices={GPU: DeviceSet(("0", "1", "2"), KNOWN_VARIABLES[GPU])}) as node:
         node.run(container(f"{show}; sleep 0.2", resources=one), container(show, "other", resources=one), name="two")
         await node.phase("Running", "two")
         node.run(container(show, resources=one), name="one")
@@ -389,7 +389,7 @@ async def test_gpus_are_handed_out_and_given_back(tmp_path: Path) -> None:
         assert node.log("all") == "0,1,2/0,1,2\n"
 
 
-async def test_the_node_is_registered_with_what_it_offers(node: Place) -> None:
+async def test_the_node_is_registered_with_what_it_offers(node: AgentRig) -> None:
     found = node.store.get(NODES.whole(), Key("", "node-0"))
     assert found["metadata"]["labels"]["kubernetes.io/hostname"] == "node-0"
     assert found["status"]["allocatable"] == {"cpu": "4", "memory": "8Gi", "pods": "110"}
@@ -397,7 +397,7 @@ async def test_the_node_is_registered_with_what_it_offers(node: Place) -> None:
 
 
 async def test_heartbeats_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
-    async with place(tmp_path, heartbeat=0.05) as node:
+    async with agent_rig(tmp_path, heartbeat=0.05) as node:
 
         def beat() -> str:
             status = node.store.get(NODES.whole(), Key("", "node-0"))["status"]
@@ -407,7 +407,7 @@ async def test_heartbeats_are_written_where_they_are_asked_for(tmp_path: Path) -
         await settle(lambda: beat() > first)
 
 
-async def test_a_dead_supervisor_fails_its_pods_and_its_node(node: Place) -> None:
+async def test_a_dead_supervisor_fails_its_pods_and_its_node(node: AgentRig) -> None:
     node.run(container("echo $$; exec sleep 60"), restartPolicy="Always")
     await node.phase("Running")
     await settle(lambda: node.log().strip())
@@ -425,7 +425,7 @@ async def test_a_dead_supervisor_fails_its_pods_and_its_node(node: Place) -> Non
 async def test_a_stopped_supervisor_is_killed_with_its_pods(tmp_path: Path) -> None:
     """Also a process that has left its session and forgotten whose it is; and only then the pod has failed."""
     stray = "echo $$; exec env -u TRAINWRIGHT_CONTAINER setsid sh -c 'echo $$; sleep 60; true'"
-    async with place(tmp_path, node_grace=0.5) as node:
+    async with agent_rig(tmp_path, node_grace=0.5) as node:
         node.run(container(f"{stray} & exec sleep 60"), restartPolicy="Always")
         await settle(lambda: "pod" in [path.name for path in (tmp_path / "logs").glob("*")] and len(words(node)) == 2)
         pids = [int(word) for word in words(node)]
@@ -439,12 +439,12 @@ async def test_a_stopped_supervisor_is_killed_with_its_pods(tmp_path: Path) -> N
         assert status["message"].endswith("it and its pods were killed")
 
 
-def words(node: Place) -> list[str]:
+def words(node: AgentRig) -> list[str]:
     return node.log().split()
 
 
 async def test_a_supervisor_that_goes_on_in_time_keeps_its_pods(tmp_path: Path) -> None:
-    async with place(tmp_path, node_grace=30.0) as node:
+    async with agent_rig(tmp_path, node_grace=30.0) as node:
         node.run(container("echo $$; exec sleep 60"))
         await node.phase("Running")
         supervisor = node.agent.context.link.process.pid
@@ -458,7 +458,7 @@ async def test_a_supervisor_that_goes_on_in_time_keeps_its_pods(tmp_path: Path) 
 
 @pytest.mark.parametrize("kubelet", [False, True])
 async def test_an_agent_whose_supervisor_is_stopped_can_end(tmp_path: Path, *, kubelet: bool) -> None:
-    async with place(tmp_path, node_grace=0.5, kubelet=kubelet) as node:
+    async with agent_rig(tmp_path, node_grace=0.5, kubelet=kubelet) as node:
         node.run(container("echo $$; exec sleep 60"))
         await node.phase("Running")
         await settle(lambda: node.log().strip())
@@ -470,7 +470,7 @@ async def test_an_agent_whose_supervisor_is_stopped_can_end(tmp_path: Path, *, k
 
 async def test_what_another_agent_left_running_is_lost_and_restarted_by_its_policy(tmp_path: Path) -> None:
     running = {"name": "main", "restartCount": 2, "state": {"running": {"startedAt": "2026-11-15T12:00:00Z"}}}
-    async with place(tmp_path) as node:
+    async with agent_rig(tmp_path) as node:
         for name, policy in (("again", "OnFailure"), ("never", "Never")):
             body = manifest(name=name, restartPolicy=policy)
             body["spec"]["nodeName"] = "elsewhere"
@@ -484,7 +484,7 @@ async def test_what_another_agent_left_running_is_lost_and_restarted_by_its_poli
 
 
 async def test_the_agent_ends_its_pods_with_itself(tmp_path: Path) -> None:
-    async with place(tmp_path) as node:
+    async with agent_rig(tmp_path) as node:
         node.run(container("echo $$; exec sleep 60"))
         await node.phase("Running")
         await settle(lambda: node.log().strip())
@@ -494,7 +494,7 @@ async def test_the_agent_ends_its_pods_with_itself(tmp_path: Path) -> None:
         assert end(node.status())["exitCode"] == 143
 
 
-async def test_hundreds_of_short_pods_leave_nothing_behind(node: Place) -> None:
+async def test_hundreds_of_short_pods_leave_nothing_behind(node: AgentRig) -> None:
     for index in range(200):
         node.run({"name": "main", "command": ["true"]}, name=f"pod-{index}")
     for index in range(200):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from runtime_rig import JOB, VIRTUAL, WRITES, Call, Run, Stage, Wire, at_work, key
+from runtime_rig import JOB, VIRTUAL, WRITES, Call, ControllerRig, RecordingCluster, Run, at_work, key
 
 from trainwright.errors import UnavailableError
 from trainwright.local.cluster import LocalCluster
@@ -29,36 +29,36 @@ def eventful(pod: Body) -> Run:
     return Run(lasts=4.0 + int(name[-1]), code=1 if name.endswith("-1") and attempt == "0" else 0)
 
 
-def submitted() -> Stage:
+def submitted() -> ControllerRig:
     """Three workers with services; it succeeds when two have, and the third is cleaned up then."""
-    stage = Stage(eventful)
-    body = stage.submit(replicas=3, limit=2, cleans="Unfinished", service=True)
-    stage.store.patch(JOB, key(), {"spec": body["spec"] | {"successRules": [{"worker": [0, 1]}]}})
-    return stage
+    rig = ControllerRig(eventful)
+    body = rig.submit(replicas=3, limit=2, cleans="Unfinished", service=True)
+    rig.store.patch(JOB, key(), {"spec": body["spec"] | {"successRules": [{"worker": [0, 1]}]}})
+    return rig
 
 
-def settled(stage: Stage) -> bool:
-    return stage.phase() == "Succeeded" and len(stage.pods()) == 2
+def settled(rig: ControllerRig) -> bool:
+    return rig.phase() == "Succeeded" and len(rig.pods()) == 2
 
 
-def state(stage: Stage) -> dict[str, Any]:
+def state(rig: ControllerRig) -> dict[str, Any]:
     """Everything that must not depend on who looked after the job, and when."""
-    status = stage.status()
+    status = rig.status()
     (role,) = status["trainwright"]["roles"]
-    labels = {one["metadata"]["name"]: one["metadata"]["labels"][ATTEMPT] for one in stage.store.list(PODS)[0]}
+    labels = {one["metadata"]["name"]: one["metadata"]["labels"][ATTEMPT] for one in rig.store.list(PODS)[0]}
     return {
         "phase": status["phase"],
         "outcome": status["trainwright"]["outcome"] | {"at": "", "message": ""},
         "restarts": role["restarts"],
         "retries": role["retries"],
-        "pods": stage.pods(),
+        "pods": rig.pods(),
         "attempts": labels,
-        "services": [one["metadata"]["name"] for one in stage.store.list(SERVICES)[0]],
-        "ever": Counter(name for name, _ in stage.kubelet.born),
+        "services": [one["metadata"]["name"] for one in rig.store.list(SERVICES)[0]],
+        "ever": Counter(name for name, _ in rig.kubelet.born),
     }
 
 
-def dies_after(wire: Wire, writes: int) -> asyncio.Event:
+def dies_after(wire: RecordingCluster, writes: int) -> asyncio.Event:
     """From then on nothing goes over this wire any more, neither request nor answer; set once it is so."""
     dead, done = asyncio.Event(), 0
 
@@ -81,26 +81,26 @@ def dies_after(wire: Wire, writes: int) -> asyncio.Event:
 
 async def undisturbed() -> tuple[dict[str, Any], int, Counter[str]]:
     """How the job ends, after how many writes, with which events."""
-    stage = submitted()
-    async with stage.running():
-        await stage.until(lambda: settled(stage))
+    rig = submitted()
+    async with rig.running():
+        await rig.until(lambda: settled(rig))
         await asyncio.sleep(20)
-    return state(stage), len(stage.wire.made()), Counter(stage.events())
+    return state(rig), len(rig.wire.made()), Counter(rig.events())
 
 
-async def lives(stage: Stage, *writes: int, pause: float = 0.0) -> None:
+async def lives(rig: ControllerRig, *writes: int, pause: float = 0.0) -> None:
     """One controller after the other, each killed after so many writes; the last one is left alone."""
-    async with at_work(stage.kubelet.run()):
+    async with at_work(rig.kubelet.run()):
         for many in writes:
-            stage.wire = Wire(LocalCluster(stage.store))
-            dead = dies_after(stage.wire, many)
-            async with at_work(stage.made().run()):
-                await stage.until(lambda dead=dead: dead.is_set() or settled(stage))  # type: ignore[misc]
+            rig.wire = RecordingCluster(LocalCluster(rig.store))
+            dead = dies_after(rig.wire, many)
+            async with at_work(rig.made().run()):
+                await rig.until(lambda dead=dead: dead.is_set() or settled(rig))  # type: ignore[misc]
                 await asyncio.sleep(0.1)
             await asyncio.sleep(pause)
-        stage.wire = Wire(LocalCluster(stage.store))
-        async with at_work(stage.made().run()):
-            await stage.until(lambda: settled(stage))
+        rig.wire = RecordingCluster(LocalCluster(rig.store))
+        async with at_work(rig.made().run()):
+            await rig.until(lambda: settled(rig))
             await asyncio.sleep(20)
 
 
@@ -117,49 +117,49 @@ async def test_the_story_is_as_told_here() -> None:
 async def test_killed_between_any_two_writes_the_job_ends_alike(pause: float) -> None:
     expected, writes, events = await undisturbed()
     for many in range(writes + 1):
-        stage = submitted()
-        await lives(stage, many, pause=pause)
-        assert state(stage) == expected, f"killed after {many} writes"
-        assert not Counter(stage.events()) - events, f"killed after {many} writes: events doubled"
+        rig = submitted()
+        await lives(rig, many, pause=pause)
+        assert state(rig) == expected, f"killed after {many} writes"
+        assert not Counter(rig.events()) - events, f"killed after {many} writes: events doubled"
 
 
 @pytest.mark.parametrize("each", [1, 2, 3])
 async def test_killed_again_and_again_the_job_ends_alike(each: int) -> None:
     expected, writes, _ = await undisturbed()
-    stage = submitted()
-    await lives(stage, *[each] * (2 * writes))
-    assert state(stage) == expected
+    rig = submitted()
+    await lives(rig, *[each] * (2 * writes))
+    assert state(rig) == expected
 
 
 @pytest.mark.parametrize("lag", [0.01, 0.3, 3.0, 30.0])
 async def test_watches_that_lag_delay_the_job_and_repeat_nothing(lag: float) -> None:
     expected, _, events = await undisturbed()
-    stage = submitted()
-    stage.wire.lag = lag
-    async with stage.running():
-        await stage.until(lambda: settled(stage), 1000)
+    rig = submitted()
+    rig.wire.lag = lag
+    async with rig.running():
+        await rig.until(lambda: settled(rig), 1000)
         await asyncio.sleep(200)
-    assert state(stage) == expected
-    assert not Counter(stage.events()) - events
-    creates = [call for call in stage.wire.made("create") if " pods " in call]
+    assert state(rig) == expected
+    assert not Counter(rig.events()) - events
+    creates = [call for call in rig.wire.made("create") if " pods " in call]
     assert len(creates) == expected["ever"].total()
 
 
 async def test_killed_with_watches_that_lag_the_job_ends_alike() -> None:
     expected, writes, _ = await undisturbed()
     for many in range(1, writes, 3):
-        stage = submitted()
-        async with at_work(stage.kubelet.run()):
-            stage.wire.lag = 2.0
-            dead = dies_after(stage.wire, many)
-            async with at_work(stage.controller.run()):
-                await stage.until(dead.is_set)
-            stage.wire = Wire(LocalCluster(stage.store))
-            stage.wire.lag = 2.0
-            async with at_work(stage.made().run()):
-                await stage.until(lambda stage=stage: settled(stage), 300)  # type: ignore[misc]
+        rig = submitted()
+        async with at_work(rig.kubelet.run()):
+            rig.wire.lag = 2.0
+            dead = dies_after(rig.wire, many)
+            async with at_work(rig.controller.run()):
+                await rig.until(dead.is_set)
+            rig.wire = RecordingCluster(LocalCluster(rig.store))
+            rig.wire.lag = 2.0
+            async with at_work(rig.made().run()):
+                await rig.until(lambda rig=rig: settled(rig), 300)  # type: ignore[misc]
                 await asyncio.sleep(60)
-        assert state(stage) == expected, f"killed after {many} writes"
+        assert state(rig) == expected, f"killed after {many} writes"
 
 
 def every(many: int) -> Callable[[int], bool]:
@@ -170,7 +170,7 @@ def every(many: int) -> Callable[[int], bool]:
 async def test_answers_that_get_lost_repeat_nothing(lost: Callable[[int], bool]) -> None:
     """The write was made; who wrote does not know."""
     expected, _, events = await undisturbed()
-    stage = submitted()
+    rig = submitted()
     number = 0
 
     async def after(call: Call) -> None:
@@ -180,24 +180,24 @@ async def test_answers_that_get_lost_repeat_nothing(lost: Callable[[int], bool])
             if lost(number):
                 raise UnavailableError("the connection broke")
 
-    stage.wire.after = after
-    async with stage.running():
-        await stage.until(lambda: settled(stage), 300)
+    rig.wire.after = after
+    async with rig.running():
+        await rig.until(lambda: settled(rig), 300)
         await asyncio.sleep(60)
-    assert state(stage) == expected
+    assert state(rig) == expected
     # That a creation is not answered, time and again, may be told.
-    assert not Counter(one for one in stage.events() if one != "FailedCreate") - events
+    assert not Counter(one for one in rig.events() if one != "FailedCreate") - events
 
 
 async def test_a_controller_that_is_stopped_and_started_in_an_orderly_way_repeats_nothing() -> None:
     expected, _, events = await undisturbed()
-    stage = submitted()
-    async with at_work(stage.kubelet.run()):
+    rig = submitted()
+    async with at_work(rig.kubelet.run()):
         for _ in range(40):
-            async with at_work(stage.made().run()):
+            async with at_work(rig.made().run()):
                 await asyncio.sleep(0.33)
-        async with at_work(stage.made().run()):
-            await stage.until(lambda: settled(stage))
+        async with at_work(rig.made().run()):
+            await rig.until(lambda: settled(rig))
             await asyncio.sleep(20)
-    assert state(stage) == expected
-    assert not Counter(stage.events()) - events
+    assert state(rig) == expected
+    assert not Counter(rig.events()) - events

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from runtime_rig import JOB, VIRTUAL, Run, Stage, at_work, key
+from runtime_rig import JOB, VIRTUAL, ControllerRig, Run, at_work, key
 
 from trainwright.model.meta import ATTEMPT, Key
 from trainwright.runtime.ports import NODES, PODS
@@ -21,15 +21,15 @@ def for_ever(pod: object) -> Run:
     return Run(lasts=None)
 
 
-async def looks(stage: Stage, seconds: float) -> list[int]:
+async def looks(rig: ControllerRig, seconds: float) -> list[int]:
     """When there were passes, to the second, from now on."""
     loop = asyncio.get_running_loop()
     found: list[int] = []
-    began, before = loop.time(), stage.passes()
+    began, before = loop.time(), rig.passes()
     while loop.time() < began + seconds:
         await asyncio.sleep(0.5)
-        found += [round(loop.time() - began)] * (stage.passes() - before)
-        before = stage.passes()
+        found += [round(loop.time() - began)] * (rig.passes() - before)
+        before = rig.passes()
     return found
 
 
@@ -37,29 +37,29 @@ async def looks(stage: Stage, seconds: float) -> list[int]:
 
 
 async def test_a_job_that_does_not_change_is_looked_at_ever_more_rarely() -> None:
-    stage = Stage(for_ever)
-    async with stage.running():
-        stage.submit()
-        await stage.until(lambda: stage.phase() == "Running")
-        assert await looks(stage, 1400) == [15, 45, 105, 225, 465, 765, 1065, 1365]
+    rig = ControllerRig(for_ever)
+    async with rig.running():
+        rig.submit()
+        await rig.until(lambda: rig.phase() == "Running")
+        assert await looks(rig, 1400) == [15, 45, 105, 225, 465, 765, 1065, 1365]
 
 
 async def test_a_change_begins_the_double_checks_anew() -> None:
-    stage = Stage(for_ever)
-    async with stage.running():
-        stage.submit()
-        await stage.until(lambda: stage.phase() == "Running")
+    rig = ControllerRig(for_ever)
+    async with rig.running():
+        rig.submit()
+        await rig.until(lambda: rig.phase() == "Running")
         await asyncio.sleep(500)
-        stage.store.patch(PODS, key("train-worker-0"), {"status": {"message": "something"}}, status=True)
-        assert (await looks(stage, 50)) == [0, 15, 45]
+        rig.store.patch(PODS, key("train-worker-0"), {"status": {"message": "something"}}, status=True)
+        assert (await looks(rig, 50)) == [0, 15, 45]
 
 
 async def test_the_period_can_be_set() -> None:
-    stage = Stage(for_ever, resync=2.0, resync_most=6.0)
-    async with stage.running():
-        stage.submit()
-        await stage.until(lambda: stage.phase() == "Running")
-        assert await looks(stage, 25) == [2, 6, 12, 18, 24]
+    rig = ControllerRig(for_ever, resync=2.0, resync_most=6.0)
+    async with rig.running():
+        rig.submit()
+        await rig.until(lambda: rig.phase() == "Running")
+        assert await looks(rig, 25) == [2, 6, 12, 18, 24]
 
 
 # -- what is over ----------------------------------------------------------------------------------------------------
@@ -67,114 +67,112 @@ async def test_the_period_can_be_set() -> None:
 
 @pytest.mark.parametrize("cleans", ["None", "All"])
 async def test_a_finished_job_costs_nothing(cleans: str) -> None:
-    stage = Stage()
-    async with stage.running():
-        stage.submit(cleans=cleans)
-        await stage.finished()
+    rig = ControllerRig()
+    async with rig.running():
+        rig.submit(cleans=cleans)
+        await rig.finished()
         await asyncio.sleep(60)
-        before, writes = stage.passes(), len(stage.wire.calls)
+        before, writes = rig.passes(), len(rig.wire.calls)
         await asyncio.sleep(10_000)
-        assert stage.passes() == before
-        assert len(stage.wire.calls) == writes
-        assert stage.controller._queue._due == {}
-        assert [state._loaded for state in stage.controller._states.values()] == [None]
+        assert rig.passes() == before
+        assert len(rig.wire.calls) == writes
+        assert rig.controller._queue._due == {}
+        assert [state._loaded for state in rig.controller._states.values()] == [None]
 
 
 async def test_a_new_controller_looks_at_what_is_finished_once() -> None:
-    stage = Stage()
+    rig = ControllerRig()
     names = [f"job{number}" for number in range(5)]
-    async with at_work(stage.kubelet.run()):
-        async with at_work(stage.controller.run()):
+    async with at_work(rig.kubelet.run()):
+        async with at_work(rig.controller.run()):
             for name in names:
-                stage.submit(name, replicas=1)
-            await stage.finished(*names)
-        stage.wire.calls.clear()
-        async with at_work(stage.made().run()):
+                rig.submit(name, replicas=1)
+            await rig.finished(*names)
+        rig.wire.calls.clear()
+        async with at_work(rig.made().run()):
             await asyncio.sleep(10_000)
-    assert stage.passes() == 5
-    assert stage.wire.made() == []
+    assert rig.passes() == 5
+    assert rig.wire.made() == []
 
 
-def weight(stage: Stage) -> int:
+def weight(rig: ControllerRig) -> int:
     """Everything in every book of the controller."""
-    books: list[Any] = [stage.controller, stage.controller._queue, *stage.controller._cache.children.values()]
-    books += [*stage.controller._cache.jobs.values()]
+    books: list[Any] = [rig.controller, rig.controller._queue, *rig.controller._cache.children.values()]
+    books += [*rig.controller._cache.jobs.values()]
     return sum(len(part) for book in books for part in vars(book).values() if isinstance(part, dict | set | list))
 
 
 async def test_jobs_that_come_and_go_leave_nothing_behind() -> None:
-    stage = Stage(lambda pod: Run(code=0 if pod["metadata"]["labels"][ATTEMPT] == "1" else 1))
-    async with stage.running():
+    rig = ControllerRig(lambda pod: Run(code=0 if pod["metadata"]["labels"][ATTEMPT] == "1" else 1))
+    async with rig.running():
         await asyncio.sleep(1)
-        before = weight(stage)
+        before = weight(rig)
         for number in range(20):
-            stage.submit(f"job{number}", replicas=2, limit=2, cleans="All" if number % 2 else "None", service=True)
+            rig.submit(f"job{number}", replicas=2, limit=2, cleans="All" if number % 2 else "None", service=True)
         await asyncio.sleep(5)
         for number in range(20):
             if number % 3 == 0:
-                stage.store.delete(JOB, key(f"job{number}"))
-        await stage.finished(*[f"job{number}" for number in range(20) if number % 3])
+                rig.store.delete(JOB, key(f"job{number}"))
+        await rig.finished(*[f"job{number}" for number in range(20) if number % 3])
         for number in range(20):
             if number % 3:
-                stage.store.delete(JOB, key(f"job{number}"))
+                rig.store.delete(JOB, key(f"job{number}"))
         await asyncio.sleep(400)
-        assert stage.pods() == {}
-        assert weight(stage) == before
+        assert rig.pods() == {}
+        assert weight(rig) == before
 
 
 # -- timers of its own -----------------------------------------------------------------------------------------------
 
 
 async def test_a_back_off_ends_by_its_own_timer() -> None:
-    stage = Stage(lambda pod: Run(lasts=2, code=0 if pod["metadata"]["labels"][ATTEMPT] == "3" else 1), **NEVER)
-    async with stage.running():
-        stage.submit(replicas=1, limit=5)
-        await stage.finished()
-    made = [call.at for call in stage.wire.calls if str(call).startswith("create pods")]
+    rig = ControllerRig(lambda pod: Run(lasts=2, code=0 if pod["metadata"]["labels"][ATTEMPT] == "3" else 1), **NEVER)
+    async with rig.running():
+        rig.submit(replicas=1, limit=5)
+        await rig.finished()
+    made = [call.at for call in rig.wire.calls if str(call).startswith("create pods")]
     gaps = [later - earlier for earlier, later in pairwise(made)]
     assert [round(gap - 2.5) for gap in gaps] == [1, 2, 4]
 
 
 async def test_a_node_that_falls_silent_is_given_up_by_its_own_timer() -> None:
-    stage = Stage(for_ever, **NEVER)
-    node(stage, "True")
-    async with stage.running():
-        stage.submit(replicas=2)
-        await stage.until(lambda: stage.phase() == "Running")
-        first = {one["metadata"]["uid"] for one in stage.store.list(PODS)[0]}
-        node(stage, "Unknown")
+    rig = ControllerRig(for_ever, **NEVER)
+    node(rig, "True")
+    async with rig.running():
+        rig.submit(replicas=2)
+        await rig.until(lambda: rig.phase() == "Running")
+        first = {one["metadata"]["uid"] for one in rig.store.list(PODS)[0]}
+        node(rig, "Unknown")
         began = asyncio.get_running_loop().time()
-        await stage.until(
-            lambda: not first & {uid for _, uid in stage.kubelet.born[2:]} and len(stage.kubelet.born) > 2
-        )
+        await rig.until(lambda: not first & {uid for _, uid in rig.kubelet.born[2:]} and len(rig.kubelet.born) > 2)
         assert 60 <= asyncio.get_running_loop().time() - began < 125
 
 
 async def test_a_node_that_comes_back_in_time_costs_nobody_anything() -> None:
-    stage = Stage(for_ever, **NEVER)
-    node(stage, "True")
-    async with stage.running():
-        stage.submit(replicas=2)
-        await stage.until(lambda: stage.phase() == "Running")
-        node(stage, "Unknown")
+    rig = ControllerRig(for_ever, **NEVER)
+    node(rig, "True")
+    async with rig.running():
+        rig.submit(replicas=2)
+        await rig.until(lambda: rig.phase() == "Running")
+        node(rig, "Unknown")
         await asyncio.sleep(50)
-        node(stage, "True")
+        node(rig, "True")
         await asyncio.sleep(500)
-        assert len(stage.kubelet.born) == 2
+        assert len(rig.kubelet.born) == 2
 
 
 async def test_a_silent_node_is_given_up_only_while_another_answers() -> None:
-    stage = Stage(for_ever, **NEVER)
-    node(stage, "True")
-    async with stage.running():
-        stage.submit(replicas=2)
-        await stage.until(lambda: stage.phase() == "Running")
-        another(stage, "False")
-        node(stage, "Unknown")
+    rig = ControllerRig(for_ever, **NEVER)
+    node(rig, "True")
+    async with rig.running():
+        rig.submit(replicas=2)
+        await rig.until(lambda: rig.phase() == "Running")
+        another(rig, "False")
+        node(rig, "Unknown")
         await asyncio.sleep(500)
-        assert len(stage.kubelet.born) == 2
-        another(stage, "True")
-        await stage.until(lambda: len(stage.kubelet.born) > 2, 5)
+        assert len(rig.kubelet.born) == 2
+        another(rig, "True")
+        await rig.until(lambda: len(rig.kubelet.born) > 2, 5)
 
 
 @pytest.mark.parametrize(
@@ -185,36 +183,36 @@ async def test_a_silent_node_is_given_up_only_while_another_answers() -> None:
     ],
 )
 async def test_pods_whose_gpus_fail_are_made_again_elsewhere(trouble: dict[str, Any]) -> None:
-    stage = Stage(for_ever, **NEVER)
-    node(stage, "True", allocatable={"nvidia.com/gpu": "2"})
-    async with stage.running():
-        stage.submit(replicas=2, gpus=1)
-        await stage.until(lambda: stage.phase() == "Running")
+    rig = ControllerRig(for_ever, **NEVER)
+    node(rig, "True", allocatable={"nvidia.com/gpu": "2"})
+    async with rig.running():
+        rig.submit(replicas=2, gpus=1)
+        await rig.until(lambda: rig.phase() == "Running")
         began = asyncio.get_running_loop().time()
-        node(stage, "True", **trouble)
-        await stage.until(lambda: len(stage.kubelet.born) > 2, 200)
+        node(rig, "True", **trouble)
+        await rig.until(lambda: len(rig.kubelet.born) > 2, 200)
         assert 60 <= asyncio.get_running_loop().time() - began < 70
-        (avoided,) = stage.status()["trainwright"]["avoided"]
+        (avoided,) = rig.status()["trainwright"]["avoided"]
         assert (avoided["node"], avoided["why"], avoided["failed"]) == ("node-1", "DeviceFailed", True)
-        affinity = stage.store.list(PODS)[0][0]["spec"]["affinity"]["nodeAffinity"]
+        affinity = rig.store.list(PODS)[0][0]["spec"]["affinity"]["nodeAffinity"]
         (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
         assert term["matchExpressions"][0]["values"] == ["node-1"]
 
 
-def node(stage: Stage, ready: str, **more: Any) -> None:
-    condition = {"type": "Ready", "status": ready, "lastTransitionTime": stage.clock.now().isoformat()[:19] + "Z"}
-    if not stage.store.list(NODES)[0]:
-        stage.store.create(NODES, {"metadata": {"name": "node-1"}})
-        stage.store.create(NODES, {"metadata": {"name": "node-2"}})
-        another(stage, "True")
+def node(rig: ControllerRig, ready: str, **more: Any) -> None:
+    condition = {"type": "Ready", "status": ready, "lastTransitionTime": rig.clock.now().isoformat()[:19] + "Z"}
+    if not rig.store.list(NODES)[0]:
+        rig.store.create(NODES, {"metadata": {"name": "node-1"}})
+        rig.store.create(NODES, {"metadata": {"name": "node-2"}})
+        another(rig, "True")
     conditions = [*more.pop("conditions", []), condition]
-    stage.store.patch(NODES, NODE, {"status": {"conditions": conditions, **more}}, status=True)
+    rig.store.patch(NODES, NODE, {"status": {"conditions": conditions, **more}}, status=True)
 
 
-def another(stage: Stage, ready: str) -> None:
+def another(rig: ControllerRig, ready: str) -> None:
     """What the other node says, where no pod is."""
     body = {"status": {"conditions": [{"type": "Ready", "status": ready}]}}
-    stage.store.patch(NODES, Key("", "node-2"), body, status=True)
+    rig.store.patch(NODES, Key("", "node-2"), body, status=True)
 
 
 # -- counts ----------------------------------------------------------------------------------------------------------
@@ -224,73 +222,75 @@ def one_ends_early(pod: dict[str, Any]) -> Run:
     return Run(lasts=3.0 if pod["metadata"]["name"].endswith("-0") else 100.0)
 
 
-def stored(stage: Stage) -> list[float]:
-    return [call.at for call in stage.wire.calls if call.verb == "status"]
+def stored(rig: ControllerRig) -> list[float]:
+    return [call.at for call in rig.wire.calls if call.verb == "status"]
 
 
 @pytest.mark.parametrize("resync", [15.0, 1e6])
 async def test_counts_are_stored_ten_seconds_after_they_changed(resync: float) -> None:
-    stage = Stage(one_ends_early, resync=resync, resync_most=1e6)
-    async with stage.running():
-        stage.submit(replicas=3)
+    rig = ControllerRig(one_ends_early, resync=resync, resync_most=1e6)
+    async with rig.running():
+        rig.submit(replicas=3)
         await asyncio.sleep(13)
-        assert stage.status()["aggregate"]["succeeded"] == 0
+        assert rig.status()["aggregate"]["succeeded"] == 0
         await asyncio.sleep(1)
-        assert stage.status()["aggregate"]["succeeded"] == 1
-        await stage.finished()
-    assert [round(at) for at in stored(stage)] == [0, 1, 14, 101]
+        assert rig.status()["aggregate"]["succeeded"] == 1
+        await rig.finished()
+    assert [round(at) for at in stored(rig)] == [0, 1, 14, 101]
 
 
 async def test_many_changes_of_counts_are_one_write() -> None:
-    stage = Stage(lambda pod: Run(lasts=3.0 + int(pod["metadata"]["name"].rpartition("-")[2])))
-    async with stage.running():
-        stage.submit(replicas=9)
-        await stage.finished()
-    assert [round(at) for at in stored(stage)] == [0, 1, 12]
+    rig = ControllerRig(lambda pod: Run(lasts=3.0 + int(pod["metadata"]["name"].rpartition("-")[2])))
+    async with rig.running():
+        rig.submit(replicas=9)
+        await rig.finished()
+    assert [round(at) for at in stored(rig)] == [0, 1, 12]
 
 
 async def test_something_more_important_takes_the_counts_along() -> None:
-    stage = Stage(lambda pod: Run(lasts=3.0) if pod["metadata"]["name"].endswith("-0") else Run(lasts=6.0, code=1))
-    async with stage.running():
-        stage.submit(replicas=2, limit=1)
+    rig = ControllerRig(
+        lambda pod: Run(lasts=3.0) if pod["metadata"]["name"].endswith("-0") else Run(lasts=6.0, code=1)
+    )
+    async with rig.running():
+        rig.submit(replicas=2, limit=1)
         await asyncio.sleep(7)
-        (role,) = stage.status()["trainwright"]["roles"]
+        (role,) = rig.status()["trainwright"]["roles"]
         assert (role["succeeded"], role["retries"]) == ("0", "1:1")
-        assert stage.status()["aggregate"]["succeeded"] == 1
-    assert [round(at) for at in stored(stage)] == [0, 1, 7]
+        assert rig.status()["aggregate"]["succeeded"] == 1
+    assert [round(at) for at in stored(rig)] == [0, 1, 7]
 
 
 async def test_what_is_not_stored_yet_is_remembered_all_the_same() -> None:
     """A replica that has succeeded is not run again although its pod vanishes before anything is stored."""
-    stage = Stage(one_ends_early)
-    async with stage.running():
-        stage.submit(replicas=2)
+    rig = ControllerRig(one_ends_early)
+    async with rig.running():
+        rig.submit(replicas=2)
         await asyncio.sleep(5)
-        assert "succeeded" not in stage.status()["trainwright"]["roles"][0]
-        stage.store.delete(PODS, key("train-worker-0"), grace=0)
+        assert "succeeded" not in rig.status()["trainwright"]["roles"][0]
+        rig.store.delete(PODS, key("train-worker-0"), grace=0)
         await asyncio.sleep(3)
-        assert sorted(stage.pods()) == ["train-worker-1"]
-        await stage.finished()
-    assert len(stage.kubelet.born) == 2
+        assert sorted(rig.pods()) == ["train-worker-1"]
+        await rig.finished()
+    assert len(rig.kubelet.born) == 2
 
 
 async def test_a_clock_that_is_set_back_does_not_keep_counts_for_an_hour() -> None:
-    stage = Stage(one_ends_early)
-    async with stage.running():
-        stage.submit(replicas=2)
+    rig = ControllerRig(one_ends_early)
+    async with rig.running():
+        rig.submit(replicas=2)
         await asyncio.sleep(5)
-        stage.clock.offset = -3600.0
+        rig.clock.offset = -3600.0
         await asyncio.sleep(30)
-        assert stage.status()["aggregate"]["succeeded"] == 1
-        await stage.finished()
+        assert rig.status()["aggregate"]["succeeded"] == 1
+        await rig.finished()
 
 
 async def test_a_clock_that_jumps_ahead_leads_to_no_flood() -> None:
-    stage = Stage(for_ever)
-    async with stage.running():
-        stage.submit(replicas=2)
-        await stage.until(lambda: stage.phase() == "Running")
-        stage.clock.offset = 1e6
-        before = stage.passes()
+    rig = ControllerRig(for_ever)
+    async with rig.running():
+        rig.submit(replicas=2)
+        await rig.until(lambda: rig.phase() == "Running")
+        rig.clock.offset = 1e6
+        before = rig.passes()
         await asyncio.sleep(1000)
-        assert stage.passes() - before < 15
+        assert rig.passes() - before < 15

@@ -5,7 +5,7 @@ import asyncio
 from collections import Counter
 
 import pytest
-from runtime_rig import VIRTUAL, Run, Stage, key
+from runtime_rig import VIRTUAL, ControllerRig, Run, key
 
 from trainwright.local.checks import admission
 from trainwright.model.job import Body
@@ -25,17 +25,17 @@ SAID: Body = {
 }
 
 
-def begun(stage: Stage) -> Body:
+def begun(rig: ControllerRig) -> Body:
     """A TFJob that another operator runs: its status, its pods and their services."""
-    admission.install(stage.store)
+    admission.install(rig.store)
     template = {"spec": {"containers": [{"name": "tensorflow", "image": "x"}]}}
     specs = {"Worker": {"replicas": 2, "template": template, "restartPolicy": "OnFailure"}}
     head = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": {"name": "train", "namespace": "default"}}
-    job = stage.store.create(TFJOBS, head | {"spec": {"tfReplicaSpecs": specs}})
+    job = rig.store.create(TFJOBS, head | {"spec": {"tfReplicaSpecs": specs}})
     for index in range(2):
         for resource in (PODS, SERVICES):
-            stage.store.create(resource, _theirs(resource.kind, f"train-worker-{index}", job["metadata"]["uid"]))
-    stage.store.patch(TFJOBS, key(), {"status": SAID}, status=True)
+            rig.store.create(resource, _theirs(resource.kind, f"train-worker-{index}", job["metadata"]["uid"]))
+    rig.store.patch(TFJOBS, key(), {"status": SAID}, status=True)
     return job
 
 
@@ -47,65 +47,63 @@ def _theirs(kind: str, name: str, uid: str) -> Body:
     return {"apiVersion": "v1", "kind": kind, "metadata": meta, "spec": spec}
 
 
-def uids(stage: Stage) -> dict[str, str]:
-    found = [*stage.store.list(PODS)[0], *stage.store.list(SERVICES)[0]]
+def uids(rig: ControllerRig) -> dict[str, str]:
+    found = [*rig.store.list(PODS)[0], *rig.store.list(SERVICES)[0]]
     return {f"{one['kind']} {one['metadata']['name']}": one["metadata"]["uid"] for one in found}
 
 
-def written(stage: Stage) -> Counter[str]:
-    return Counter(f"{call.verb} {call.resource}" for call in stage.wire.calls if call.verb not in ("list", "watch"))
+def written(rig: ControllerRig) -> Counter[str]:
+    return Counter(f"{call.verb} {call.resource}" for call in rig.wire.calls if call.verb not in ("list", "watch"))
 
 
-def hand_over(stage: Stage) -> None:
-    stage.store.patch(TFJOBS, key(), {"metadata": {"annotations": {ADOPT: "true"}}})
+def hand_over(rig: ControllerRig) -> None:
+    rig.store.patch(TFJOBS, key(), {"metadata": {"annotations": {ADOPT: "true"}}})
 
 
 async def test_nothing_of_it_is_touched_and_people_are_told_once_also_by_the_next_operator() -> None:
-    stage = Stage(lambda _: Run(lasts=None))
-    begun(stage)
-    before = uids(stage)
+    rig = ControllerRig(lambda _: Run(lasts=None))
+    begun(rig)
+    before = uids(rig)
     for _ in range(3):
-        async with stage.running():
+        async with rig.running():
             await asyncio.sleep(1000)
-            stage.store.patch(
-                TFJOBS, key(), {"status": {"lastReconcileTime": stage.clock.now().isoformat()}}, status=True
-            )
+            rig.store.patch(TFJOBS, key(), {"status": {"lastReconcileTime": rig.clock.now().isoformat()}}, status=True)
             await asyncio.sleep(1000)
-        assert stage.controller.telemetry.foreign == {"tfjob": 1}
-        stage.made()
+        assert rig.controller.telemetry.foreign == {"tfjob": 1}
+        rig.made()
 
-    assert set(written(stage)) == {"create events"}
-    assert written(stage)["create events"] == 3  # one by each operator; the server refused the last two
-    (event,) = stage.store.list(EVENTS)[0]
+    assert set(written(rig)) == {"create events"}
+    assert written(rig)["create events"] == 3  # one by each operator; the server refused the last two
+    (event,) = rig.store.list(EVENTS)[0]
     assert (event["reason"], event["type"], event["source"]) == (
         "ManagedElsewhere",
         "Warning",
         {"component": "trainwright"},
     )
     assert f"kubectl annotate tfjob.kubeflow.org train -n default {ADOPT}=true" in event["message"]
-    assert uids(stage) == before
-    status = stage.store.get(TFJOBS, key())["status"]
+    assert uids(rig) == before
+    status = rig.store.get(TFJOBS, key())["status"]
     assert {name: part for name, part in status.items() if name != "lastReconcileTime"} == SAID
 
 
 async def test_one_that_is_handed_over_starts_anew_and_what_the_other_made_gives_way() -> None:
-    stage = Stage(lambda _: Run(lasts=None))
-    begun(stage)
-    before = uids(stage)
-    async with stage.running():
+    rig = ControllerRig(lambda _: Run(lasts=None))
+    begun(rig)
+    before = uids(rig)
+    async with rig.running():
         await asyncio.sleep(60)
-        assert uids(stage) == before
-        hand_over(stage)
-        await stage.until(lambda: "trainwright" in stage.store.get(TFJOBS, key())["status"])
-        await stage.until(lambda: not set(uids(stage).values()) & set(before.values()))
-        await stage.until(lambda: list(stage.pods().values()) == ["Running"] * 2)
+        assert uids(rig) == before
+        hand_over(rig)
+        await rig.until(lambda: "trainwright" in rig.store.get(TFJOBS, key())["status"])
+        await rig.until(lambda: not set(uids(rig).values()) & set(before.values()))
+        await rig.until(lambda: list(rig.pods().values()) == ["Running"] * 2)
         await asyncio.sleep(30)
 
-    assert set(uids(stage)) == set(before)
-    assert all(one["metadata"]["labels"][KIND] == "tfjob" for one in stage.store.list(PODS)[0])
-    assert stage.store.get(TFJOBS, key())["status"]["trainwright"]["phase"] == "Running"
-    assert "restarts" not in str(stage.store.get(TFJOBS, key())["status"]["trainwright"])
-    assert stage.controller.telemetry.foreign == {"tfjob": 0}
+    assert set(uids(rig)) == set(before)
+    assert all(one["metadata"]["labels"][KIND] == "tfjob" for one in rig.store.list(PODS)[0])
+    assert rig.store.get(TFJOBS, key())["status"]["trainwright"]["phase"] == "Running"
+    assert "restarts" not in str(rig.store.get(TFJOBS, key())["status"]["trainwright"])
+    assert rig.controller.telemetry.foreign == {"tfjob": 0}
 
 
 @pytest.mark.parametrize(
@@ -116,28 +114,28 @@ async def test_one_that_is_handed_over_starts_anew_and_what_the_other_made_gives
     ],
 )
 async def test_a_pod_that_another_controller_did_not_make_for_this_job_never_gives_way(spared: Body) -> None:
-    stage = Stage(lambda _: Run(lasts=None))
-    job = begun(stage)
-    stage.store.delete(PODS, key("train-worker-1"))
+    rig = ControllerRig(lambda _: Run(lasts=None))
+    job = begun(rig)
+    rig.store.delete(PODS, key("train-worker-1"))
     pod = _theirs("Pod", "train-worker-1", job["metadata"]["uid"])
-    mine = stage.store.create(PODS, pod | {"metadata": pod["metadata"] | spared})
-    async with stage.running():
-        hand_over(stage)
+    mine = rig.store.create(PODS, pod | {"metadata": pod["metadata"] | spared})
+    async with rig.running():
+        hand_over(rig)
         await asyncio.sleep(200)
-        assert stage.store.get(PODS, key("train-worker-1"))["metadata"]["uid"] == mine["metadata"]["uid"]
-        assert "FailedCreatePod" in stage.events()
-        stage.store.delete(PODS, key("train-worker-1"), uid=mine["metadata"]["uid"])
-        await stage.until(lambda: list(stage.pods().values()) == ["Running"] * 2)
+        assert rig.store.get(PODS, key("train-worker-1"))["metadata"]["uid"] == mine["metadata"]["uid"]
+        assert "FailedCreatePod" in rig.events()
+        rig.store.delete(PODS, key("train-worker-1"), uid=mine["metadata"]["uid"])
+        await rig.until(lambda: list(rig.pods().values()) == ["Running"] * 2)
 
 
 async def test_one_that_ends_under_the_other_controller_is_no_longer_counted_as_foreign() -> None:
-    stage = Stage(lambda _: Run(lasts=None))
-    begun(stage)
-    async with stage.running():
+    rig = ControllerRig(lambda _: Run(lasts=None))
+    begun(rig)
+    async with rig.running():
         await asyncio.sleep(10)
         done = [*SAID["conditions"][:1], {"type": "Succeeded", "status": "True"}]
-        stage.store.patch(TFJOBS, key(), {"status": {"conditions": done}}, status=True)
-        await stage.until(lambda: stage.controller.telemetry.foreign == {"tfjob": 0})
+        rig.store.patch(TFJOBS, key(), {"status": {"conditions": done}}, status=True)
+        await rig.until(lambda: rig.controller.telemetry.foreign == {"tfjob": 0})
         await asyncio.sleep(10)
 
-    assert stage.store.get(TFJOBS, key())["status"]["trainwright"]["outcome"]["reason"] == "External"
+    assert rig.store.get(TFJOBS, key())["status"]["trainwright"]["outcome"]["reason"] == "External"

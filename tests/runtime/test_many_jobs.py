@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from runtime_rig import VIRTUAL, Call, Run, Stage, key
+from runtime_rig import VIRTUAL, Call, ControllerRig, Run, key
 
 from trainwright.model.site import Site
 from trainwright.runtime.ports import PODS
@@ -46,40 +46,40 @@ def counted() -> Iterator[Counter[str]]:
         sys.settrace(before)
 
 
-async def _crowd(stage: Stage, size: int) -> None:
+async def _crowd(rig: ControllerRig, size: int) -> None:
     """So many jobs that run, and as many that have ended."""
     for number in range(size):
-        stage.submit(f"runs-{number}", 1)
-        stage.submit(f"ends-{number}", 1)
-    await stage.until(lambda: set(stage.pods().values()) == {"Running"} and len(stage.pods()) == 2 * size)
+        rig.submit(f"runs-{number}", 1)
+        rig.submit(f"ends-{number}", 1)
+    await rig.until(lambda: set(rig.pods().values()) == {"Running"} and len(rig.pods()) == 2 * size)
     for number in range(size):
-        stage.kubelet.exit(f"ends-{number}-worker-0")
-    await stage.finished(*[f"ends-{number}" for number in range(size)])
+        rig.kubelet.exit(f"ends-{number}-worker-0")
+    await rig.finished(*[f"ends-{number}" for number in range(size)])
     await asyncio.sleep(1)
 
 
 async def _event(size: int) -> Counter[str]:
     """What one event of a pod takes, with so many other jobs around."""
-    stage = Stage(for_ever, resync=1e6, resync_most=1e6)
-    async with stage.running():
-        await _crowd(stage, size)
-        before = stage.passes()
+    rig = ControllerRig(for_ever, resync=1e6, resync_most=1e6)
+    async with rig.running():
+        await _crowd(rig, size)
+        before = rig.passes()
         with counted() as lines:
-            stage.store.patch(PODS, key("runs-0-worker-0"), {"status": {"message": "something"}}, status=True)
+            rig.store.patch(PODS, key("runs-0-worker-0"), {"status": {"message": "something"}}, status=True)
             await asyncio.sleep(1)
-        assert stage.passes() == before + 1
+        assert rig.passes() == before + 1
     return lines
 
 
 async def _new_job(size: int) -> Counter[str]:
     """What a new job takes until it runs, with so many other jobs around."""
-    stage = Stage(for_ever, resync=1e6, resync_most=1e6)
-    async with stage.running():
-        await _crowd(stage, size)
+    rig = ControllerRig(for_ever, resync=1e6, resync_most=1e6)
+    async with rig.running():
+        await _crowd(rig, size)
         with counted() as lines:
-            stage.submit("new", 4)
+            rig.submit("new", 4)
             await asyncio.sleep(5)
-        assert stage.phase("new") == "Running"
+        assert rig.phase("new") == "Running"
     return lines
 
 
@@ -94,13 +94,13 @@ async def test_what_happens_to_one_job_costs_the_same_however_many_there_are(
 
 async def test_a_job_is_looked_at_a_few_times_in_its_life() -> None:
     """Once when it is new, and for each step that its pods take together."""
-    stage = Stage(lambda _: Run(starts=0.5, lasts=5))
-    async with stage.running():
-        stage.submit(replicas=4, service=True)
-        await stage.finished()
+    rig = ControllerRig(lambda _: Run(starts=0.5, lasts=5))
+    async with rig.running():
+        rig.submit(replicas=4, service=True)
+        await rig.finished()
         await asyncio.sleep(5)
-    assert stage.passes() <= 3
-    assert len(stage.wire.made()) <= 2 * 4 + 5
+    assert rig.passes() <= 3
+    assert len(rig.wire.made()) <= 2 * 4 + 5
 
 
 async def test_where_many_wait_what_happens_to_one_job_is_looked_at_together() -> None:
@@ -123,15 +123,15 @@ async def test_a_pass_that_waits_for_a_cpu_makes_no_later_one_wait() -> None:
 async def _passes(jobs: int, site: Callable[[], Site] = Site) -> float:
     """How often a job is looked at if it is one of so many, each with four pods that start one after the other."""
     spread = itertools.cycle((0.0, 0.3, 0.6, 0.9))
-    stage = Stage(lambda _: Run(starts=0.5 + next(spread), lasts=3), workers=2)
-    stage.controller._site = lambda _job: site()
-    stage.wire.before = slow
+    rig = ControllerRig(lambda _: Run(starts=0.5 + next(spread), lasts=3), workers=2)
+    rig.controller._site = lambda _job: site()
+    rig.wire.before = slow
     names = [f"job-{number}" for number in range(jobs)]
-    async with stage.running():
+    async with rig.running():
         for name in names:
-            stage.submit(name, 4)
-        await stage.finished(*names)
-    return stage.passes() / jobs
+            rig.submit(name, 4)
+        await rig.finished(*names)
+    return rig.passes() / jobs
 
 
 async def slow(call: Call) -> None:
@@ -141,16 +141,16 @@ async def slow(call: Call) -> None:
 
 async def test_of_many_new_jobs_those_that_have_begun_are_not_kept_waiting() -> None:
     """A hundred jobs at once on a slow server: each is seen to run, though the last begin when the first have ended."""
-    stage = Stage(lambda _: Run(starts=0.5, lasts=3), workers=2)
-    stage.wire.before = slow
+    rig = ControllerRig(lambda _: Run(starts=0.5, lasts=3), workers=2)
+    rig.wire.before = slow
     names = [f"job-{number}" for number in range(100)]
-    async with stage.running():
+    async with rig.running():
         for name in names:
-            stage.submit(name, 2)
-        await stage.finished(*names)
-    said = [call for call in stage.wire.calls if call.verb == "status"]
+            rig.submit(name, 2)
+        await rig.finished(*names)
+    said = [call for call in rig.wire.calls if call.verb == "status"]
     running = {call.name for call in said if call.body["status"].get("phase") == "Running"}
     ended = min(call.at for call in said if call.body["status"].get("phase") == "Succeeded")
-    begun = max(call.at for call in stage.wire.calls if call.verb == "create" and call.resource == PODS.id)
+    begun = max(call.at for call in rig.wire.calls if call.verb == "create" and call.resource == PODS.id)
     assert running == set(names)
     assert begun > ended

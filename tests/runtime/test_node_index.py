@@ -15,8 +15,8 @@ from trainwright.runtime.ports import NODES, ListPage, WatchEvent, WatchEventTyp
 from trainwright.testing.factories import NOW, later
 
 
-class Hand:
-    """A clock that is set by hand."""
+class ManualClock:
+    """A clock that tests set."""
 
     def __init__(self) -> None:
         self.time = NOW
@@ -25,11 +25,11 @@ class Hand:
         return self.time
 
 
-class Stand:
-    """A cache of nodes and what is made of it."""
+class NodeIndexRig:
+    """A cache of nodes, and the index built from it."""
 
     def __init__(self) -> None:
-        self.clock = Hand()
+        self.clock = ManualClock()
         self.nodes = NodeIndex(Cache(NODES), self.clock)
         self.version = 1
 
@@ -55,23 +55,23 @@ class Stand:
 
 
 @pytest.fixture
-def stand() -> Stand:
-    stand = Stand()
-    stand.sync()
-    return stand
+def rig() -> NodeIndexRig:
+    rig = NodeIndexRig()
+    rig.sync()
+    return rig
 
 
 def test_nobody_is_judged_before_the_nodes_have_been_listed() -> None:
-    stand = Stand()
-    assert stand.nodes.known is None
-    stand.sync()
-    assert stand.nodes.known == {}
+    rig = NodeIndexRig()
+    assert rig.nodes.known is None
+    rig.sync()
+    assert rig.nodes.known == {}
 
 
-def test_a_heartbeat_is_no_news(stand: Stand) -> None:
-    assert stand.put("a") == {"a"}
-    assert stand.put("a") == set()
-    assert stand.put("a", status=NodeStatus((ObjectCondition("Ready", "True", "x", "y", NOW),), {"cpu": "4"})) == set()
+def test_a_heartbeat_is_no_news(rig: NodeIndexRig) -> None:
+    assert rig.put("a") == {"a"}
+    assert rig.put("a") == set()
+    assert rig.put("a", status=NodeStatus((ObjectCondition("Ready", "True", "x", "y", NOW),), {"cpu": "4"})) == set()
 
 
 @pytest.mark.parametrize(
@@ -82,72 +82,72 @@ def test_a_heartbeat_is_no_news(stand: Stand) -> None:
         pytest.param({"spec": NodeSpec(unschedulable=True)}, id="is cordoned"),
     ],
 )
-def test_what_passes_depend_on_is_news(stand: Stand, change: dict[str, object]) -> None:
-    stand.put("a")
-    assert stand.put("a", **change) == {"a"}  # type: ignore[arg-type]
+def test_what_passes_depend_on_is_news(rig: NodeIndexRig, change: dict[str, object]) -> None:
+    rig.put("a")
+    assert rig.put("a", **change) == {"a"}  # type: ignore[arg-type]
 
 
-def test_a_node_that_was_removed_stays_as_silent_since_it_went(stand: Stand) -> None:
-    stand.put("a")
-    stand.clock.time = later(30)
-    assert stand.remove("a") == {"a"}
-    assert not_ready_since(stand.known()["a"]) == later(30)
-    stand.clock.time = later(90)
-    assert stand.nodes.update({Key("", "a")}) == set()
-    assert not_ready_since(stand.known()["a"]) == later(30)
+def test_a_node_that_was_removed_stays_as_silent_since_it_went(rig: NodeIndexRig) -> None:
+    rig.put("a")
+    rig.clock.time = later(30)
+    assert rig.remove("a") == {"a"}
+    assert not_ready_since(rig.known()["a"]) == later(30)
+    rig.clock.time = later(90)
+    assert rig.nodes.update({Key("", "a")}) == set()
+    assert not_ready_since(rig.known()["a"]) == later(30)
 
 
-def test_a_node_that_comes_back_is_as_it_is(stand: Stand) -> None:
-    stand.put("a")
-    stand.remove("a")
-    assert stand.put("a", since=later(99)) == {"a"}
-    assert not_ready_since(stand.known()["a"]) is None
-    stand.clock.time = later(200)
-    stand.remove("a")
-    assert not_ready_since(stand.known()["a"]) == later(200)
+def test_a_node_that_comes_back_is_as_it_is(rig: NodeIndexRig) -> None:
+    rig.put("a")
+    rig.remove("a")
+    assert rig.put("a", since=later(99)) == {"a"}
+    assert not_ready_since(rig.known()["a"]) is None
+    rig.clock.time = later(200)
+    rig.remove("a")
+    assert not_ready_since(rig.known()["a"]) == later(200)
 
 
-def test_a_node_that_nobody_has_seen_is_not_known(stand: Stand) -> None:
-    assert stand.nodes.update({Key("", "ghost")}) == set()
-    assert stand.known() == {}
+def test_a_node_that_nobody_has_seen_is_not_known(rig: NodeIndexRig) -> None:
+    assert rig.nodes.update({Key("", "ghost")}) == set()
+    assert rig.known() == {}
 
 
-def test_of_removed_nodes_only_so_many_are_remembered(stand: Stand) -> None:
+def test_of_removed_nodes_only_so_many_are_remembered(rig: NodeIndexRig) -> None:
     for number in range(_MAX_REMOVED_NODES + 3):
-        stand.put(f"n{number}")
-        stand.clock.time += timedelta(seconds=1)
-        stand.remove(f"n{number}")
-    assert list(stand.known()) == [f"n{number}" for number in range(3, _MAX_REMOVED_NODES + 3)]
+        rig.put(f"n{number}")
+        rig.clock.time += timedelta(seconds=1)
+        rig.remove(f"n{number}")
+    assert list(rig.known()) == [f"n{number}" for number in range(3, _MAX_REMOVED_NODES + 3)]
 
 
-def test_a_node_of_pods_that_is_in_no_list_is_gone_since_it_was_missed(stand: Stand) -> None:
-    stand.put("a")
-    stand.clock.time = later(30)
+def test_a_node_of_pods_that_is_in_no_list_is_gone_since_it_was_missed(rig: NodeIndexRig) -> None:
+    rig.put("a")
+    rig.clock.time = later(30)
 
-    stand.nodes.add_missing({"a", "b", ""})
+    rig.nodes.add_missing({"a", "b", ""})
 
-    assert set(stand.known()) == {"a", "b"}
-    assert not_ready_since(stand.known()["b"]) == later(30)
-    assert not_ready_since(stand.known()["a"]) is None
-    stand.clock.time = later(40)
-    stand.nodes.add_missing({"b"})
-    assert not_ready_since(stand.known()["b"]) == later(30)
+    assert set(rig.known()) == {"a", "b"}
+    assert not_ready_since(rig.known()["b"]) == later(30)
+    assert not_ready_since(rig.known()["a"]) is None
+    rig.clock.time = later(40)
+    rig.nodes.add_missing({"b"})
+    assert not_ready_since(rig.known()["b"]) == later(30)
 
 
-def test_a_node_that_was_only_late_is_as_it_is(stand: Stand) -> None:
-    stand.nodes.add_missing({"a"})
+def test_a_node_that_was_only_late_is_as_it_is(rig: NodeIndexRig) -> None:
+    rig.nodes.add_missing({"a"})
 
-    assert stand.put("a") == {"a"}
-    assert not_ready_since(stand.known()["a"]) is None
+    assert rig.put("a") == {"a"}
+    assert not_ready_since(rig.known()["a"]) is None
 
 
 def test_before_the_nodes_have_been_listed_none_is_missed() -> None:
-    stand = Stand()
+    rig = NodeIndexRig()
 
-    stand.nodes.add_missing({"a"})
+    rig.nodes.add_missing({"a"})
 
-    stand.sync()
-    assert stand.known() == {}
+    rig.sync()
+    assert rig.known() == {}
 
 
 @pytest.mark.parametrize(
@@ -159,18 +159,18 @@ def test_before_the_nodes_have_been_listed_none_is_missed() -> None:
     ],
 )
 def test_of_what_a_node_has_to_give_only_devices_matter(
-    stand: Stand, before: dict[str, str], after: dict[str, str], matters: bool
+    rig: NodeIndexRig, before: dict[str, str], after: dict[str, str], matters: bool
 ) -> None:
     ready = (ObjectCondition("Ready", "True", last_transition_time=NOW),)
-    stand.put("a", status=NodeStatus(ready, before))
+    rig.put("a", status=NodeStatus(ready, before))
 
-    assert bool(stand.put("a", status=NodeStatus(ready, after))) is matters
+    assert bool(rig.put("a", status=NodeStatus(ready, after))) is matters
 
 
-def test_when_a_node_changes_those_that_are_silent_are_judged_anew(stand: Stand) -> None:
-    stand.put("a", "Unknown")
-    stand.put("b")
+def test_when_a_node_changes_those_that_are_silent_are_judged_anew(rig: NodeIndexRig) -> None:
+    rig.put("a", "Unknown")
+    rig.put("b")
 
-    assert stand.put("c", "False") == {"a", "c"}
-    assert stand.put("c") == {"a", "c"}
-    assert stand.put("c") == set()
+    assert rig.put("c", "False") == {"a", "c"}
+    assert rig.put("c") == {"a", "c"}
+    assert rig.put("c") == set()

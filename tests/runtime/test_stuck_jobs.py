@@ -5,7 +5,7 @@ import asyncio
 from collections import Counter
 
 import pytest
-from runtime_rig import JOB, VIRTUAL, Call, Run, Stage, key
+from runtime_rig import JOB, VIRTUAL, Call, ControllerRig, Run, key
 
 from trainwright.errors import ApiError, ConflictError, ForbiddenError, InvalidError, NotFoundError, UnavailableError
 from trainwright.model.job import Body
@@ -19,14 +19,14 @@ def for_ever(_: Body) -> Run:
     return Run(lasts=None)
 
 
-def refuse(stage: Stage, verb: str, error: ApiError, until: float = 1e9) -> None:
+def refuse(rig: ControllerRig, verb: str, error: ApiError, until: float = 1e9) -> None:
     """Of these requests none is taken before then; `status` and `delete` are about the job and about pods."""
 
     async def before(call: Call) -> None:
         if call.verb == verb and call.resource != EVENTS.id and call.at < until:
             raise error
 
-    stage.wire.before = before
+    rig.wire.before = before
 
 
 # -- a neighbour who lies --------------------------------------------------------------------------------------------
@@ -50,54 +50,54 @@ def forged(victim: Body, *, owned: bool) -> Body:
 
 @pytest.mark.parametrize("owned", [True, False], ids=["with an owner", "to be adopted"])
 async def test_a_pod_of_another_namespace_is_none_of_the_jobs_whatever_it_says(*, owned: bool) -> None:
-    stage = Stage(for_ever)
-    async with stage.running():
-        victim = stage.submit(replicas=1)
-        await stage.until(lambda: stage.phase() == "Running")
-        writes = len(stage.wire.made())
-        stage.controller._cache.children["v1", "Pod"].add_written(PODS.decode(forged(victim, owned=owned)))
-        stage.controller._requeue_owners({victim["metadata"]["uid"]})
+    rig = ControllerRig(for_ever)
+    async with rig.running():
+        victim = rig.submit(replicas=1)
+        await rig.until(lambda: rig.phase() == "Running")
+        writes = len(rig.wire.made())
+        rig.controller._cache.children["v1", "Pod"].add_written(PODS.decode(forged(victim, owned=owned)))
+        rig.controller._requeue_owners({victim["metadata"]["uid"]})
         await asyncio.sleep(60)
-        assert (stage.phase(), stage.pods()) == ("Running", {"train-worker-0": "Running"})
-        assert len(stage.wire.made()) == writes
+        assert (rig.phase(), rig.pods()) == ("Running", {"train-worker-0": "Running"})
+        assert len(rig.wire.made()) == writes
 
 
 # -- a pass that is refused as a whole -------------------------------------------------------------------------------
 
 
 async def test_a_status_that_is_never_taken_is_told_once_and_when_it_is_the_job_goes_on() -> None:
-    stage = Stage()
-    refuse(stage, "status", InvalidError("etcdserver: request is too large"), until=200)
-    async with stage.running():
-        stage.submit(replicas=1)
+    rig = ControllerRig()
+    refuse(rig, "status", InvalidError("etcdserver: request is too large"), until=200)
+    async with rig.running():
+        rig.submit(replicas=1)
         await asyncio.sleep(199)
-        assert stage.events() == ["FailedSync"]
-        (event,) = stage.store.list(EVENTS)[0]
+        assert rig.events() == ["FailedSync"]
+        (event,) = rig.store.list(EVENTS)[0]
         assert "the operator retries it: Invalid: etcdserver: request is too large" in event["message"]
-        assert len(stage.wire.made("status")) < 20
-        await stage.finished()
-        assert stage.events() == ["FailedSync", "Running", "Succeeded"]
+        assert len(rig.wire.made("status")) < 20
+        await rig.finished()
+        assert rig.events() == ["FailedSync", "Running", "Succeeded"]
 
 
 async def test_a_deletion_that_is_never_allowed_is_told_once() -> None:
-    stage = Stage(lambda pod: Run(code=1 if pod["metadata"]["labels"][ATTEMPT] == "0" else 0))
-    refuse(stage, "delete", ForbiddenError("the webhook says no"), until=200)
-    async with stage.running():
-        stage.submit(replicas=1, limit=1)
+    rig = ControllerRig(lambda pod: Run(code=1 if pod["metadata"]["labels"][ATTEMPT] == "0" else 0))
+    refuse(rig, "delete", ForbiddenError("the webhook says no"), until=200)
+    async with rig.running():
+        rig.submit(replicas=1, limit=1)
         await asyncio.sleep(199)
-        assert stage.events() == ["Running", "Restarting", "FailedSync"]
-        await stage.finished()
-    assert stage.phase() == "Succeeded"
+        assert rig.events() == ["Running", "Restarting", "FailedSync"]
+        await rig.finished()
+    assert rig.phase() == "Succeeded"
 
 
 async def test_a_server_that_is_away_is_no_news_to_those_who_made_jobs() -> None:
-    stage = Stage()
-    refuse(stage, "status", UnavailableError("away"), until=200)
-    async with stage.running():
-        stage.submit(replicas=1)
+    rig = ControllerRig()
+    refuse(rig, "status", UnavailableError("away"), until=200)
+    async with rig.running():
+        rig.submit(replicas=1)
         await asyncio.sleep(199)
-        await stage.finished()
-    assert stage.events() == ["Running", "Succeeded"]
+        await rig.finished()
+    assert rig.events() == ["Running", "Succeeded"]
 
 
 @pytest.mark.parametrize("error", [ConflictError("stale"), NotFoundError("no such page")], ids=["409", "404"])
@@ -105,15 +105,15 @@ async def test_what_stays_out_of_date_is_asked_ever_more_rarely(
     error: ApiError, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A watch that lags for minutes, or a definition that has lost its status: thousands of jobs feel it alike."""
-    stage = Stage()
-    refuse(stage, "status", error, until=300)
-    async with stage.running():
-        stage.submit(replicas=1)
+    rig = ControllerRig()
+    refuse(rig, "status", error, until=300)
+    async with rig.running():
+        rig.submit(replicas=1)
         await asyncio.sleep(299)
-        assert len(stage.wire.made("status")) < 20
-        assert [call.at for call in stage.wire.calls if call.verb == "status"][:3] == [0, 1, 2]
+        assert len(rig.wire.made("status")) < 20
+        assert [call.at for call in rig.wire.calls if call.verb == "status"][:3] == [0, 1, 2]
         assert "reconcile will be retried job=default/train" in caplog.text
-        await stage.finished()
+        await rig.finished()
 
 
 # -- children of an older job ----------------------------------------------------------------------------------------
@@ -121,44 +121,44 @@ async def test_what_stays_out_of_date_is_asked_ever_more_rarely(
 
 async def test_pods_that_an_older_job_has_left_cost_no_requests_and_are_told_of() -> None:
     """Its node is dead, or the garbage collector stands still: that may last."""
-    stage = Stage()
-    pods = stage.controller._cache.children["v1", "Pod"]
-    async with stage.running():
+    rig = ControllerRig()
+    pods = rig.controller._cache.children["v1", "Pod"]
+    async with rig.running():
         await asyncio.sleep(1)
         old = forged({"metadata": {"uid": "older"}}, owned=True)["metadata"]
         old |= {"namespace": "default", "resourceVersion": str(pods.newest_version + 1)}
         for index in range(20):
             name = f"train-worker-{index}"
             pods.add_written(PODS.decode({"metadata": {**old, "name": name, "uid": name}}))
-        stage.submit(replicas=20)
+        rig.submit(replicas=20)
         await asyncio.sleep(80)
-        assert Counter(stage.wire.made("create", "get")) == {}
+        assert Counter(rig.wire.made("create", "get")) == {}
         await asyncio.sleep(40)
-        assert stage.events() == ["FailedCreate"]
-        assert "of an older job still exists" in str(stage.status()["conditions"])
+        assert rig.events() == ["FailedCreate"]
+        assert "of an older job still exists" in str(rig.status()["conditions"])
         for index in range(20):
             pods.remove_deleted(key(f"train-worker-{index}"), f"train-worker-{index}")
-        await stage.until(lambda: len(stage.pods()) == 20, 61)
-        await stage.finished()
+        await rig.until(lambda: len(rig.pods()) == 20, 61)
+        await rig.finished()
 
 
 # -- time ------------------------------------------------------------------------------------------------------------
 
 
 async def test_a_clock_that_is_set_back_does_not_make_a_refusal_last_for_hours() -> None:
-    stage = Stage()
-    refuse(stage, "create", ForbiddenError("exceeded quota"), until=20)
-    async with stage.running():
-        stage.submit(replicas=2)
+    rig = ControllerRig()
+    refuse(rig, "create", ForbiddenError("exceeded quota"), until=20)
+    async with rig.running():
+        rig.submit(replicas=2)
         await asyncio.sleep(21)
-        stage.clock.offset = -7200
-        await stage.until(lambda: len(stage.pods()) == 2, 60)
+        rig.clock.offset = -7200
+        await rig.until(lambda: len(rig.pods()) == 2, 60)
 
 
 async def test_without_double_checks_a_job_is_looked_at_when_something_happens() -> None:
-    stage = Stage(resync=0.0)
-    async with stage.running():
-        stage.submit(replicas=2)
-        await stage.until(lambda: stage.phase() == "Running")
-        await stage.finished()
-    assert stage.passes() < 20
+    rig = ControllerRig(resync=0.0)
+    async with rig.running():
+        rig.submit(replicas=2)
+        await rig.until(lambda: rig.phase() == "Running")
+        await rig.finished()
+    assert rig.passes() < 20

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_command import Place, demo, script, worker
+from run_command import CommandRunner, demo, script, worker
 from run_terminal import Terminal, Terminals, terminals_of
 
 from trainwright.model.job import Body
@@ -23,13 +23,13 @@ DECIDES = "until [ -e up ] && [ -e shown ]; do sleep 0.05; done"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def runner(tmp_path: Path) -> CommandRunner:
+    return CommandRunner(tmp_path)
 
 
 @pytest.fixture
-def terminals(place: Place) -> Iterator[Terminals]:
-    with terminals_of(place) as start:
+def terminals(runner: CommandRunner) -> Iterator[Terminals]:
+    with terminals_of(runner) as start:
         yield start
 
 
@@ -74,20 +74,20 @@ ENDS = "notice: the end of the run ends 1 replica that a clean-up policy keeps: 
 ENDED = "  the end of the run ended 1 replica that the job's clean-up policy keeps: "
 
 
-def lines_of(place: Place, body: Body, replica: str) -> tuple[str, list[str]]:
+def lines_of(runner: CommandRunner, body: Body, replica: str) -> tuple[str, list[str]]:
     """What a run writes into a pipe, and the phases of one replica in it. The replica ends when it is asked to."""
-    with place.live(body) as run:
+    with runner.live(body) as run:
         run.until(f"{replica}  Running")
-        (place.folder / "shown").touch()
+        (runner.folder / "shown").touch()
         run.until(f"{replica} | bye")
-        (place.folder / "go").touch()
+        (runner.folder / "go").touch()
         run.end()
     return run.text(), re.findall(rf"s  {replica}  (\w+)", run.text())
 
 
 @pytest.mark.parametrize(("body", "replica"), KEPT)
-def test_lines_tell_of_a_kept_replica_what_a_cluster_stores(place: Place, body: Body, replica: str) -> None:
-    text, phases = lines_of(place, body, replica)
+def test_lines_tell_of_a_kept_replica_what_a_cluster_stores(runner: CommandRunner, body: Body, replica: str) -> None:
+    text, phases = lines_of(runner, body, replica)
 
     assert phases == ["Running"]
     assert f"{ENDS}{replica}\n" in text
@@ -95,8 +95,8 @@ def test_lines_tell_of_a_kept_replica_what_a_cluster_stores(place: Place, body: 
 
 
 @pytest.mark.parametrize(("body", "replica"), REMOVED)
-def test_lines_tell_that_the_policy_removes_a_replica(place: Place, body: Body, replica: str) -> None:
-    text, phases = lines_of(place, body, replica)
+def test_lines_tell_that_the_policy_removes_a_replica(runner: CommandRunner, body: Body, replica: str) -> None:
+    text, phases = lines_of(runner, body, replica)
 
     assert phases[-3:] == ["Running", "Terminating", "Stopped"]
     assert ENDS not in text
@@ -109,24 +109,24 @@ def frames(terminal: Terminal, replica: str) -> list[str]:
     return re.findall(rf"^{replica} +(\w+)", text, re.MULTILINE)
 
 
-def table_of(place: Place, terminals: Terminals, body: Body, replica: str) -> Terminal:
+def table_of(runner: CommandRunner, terminals: Terminals, body: Body, replica: str) -> Terminal:
     """A run at a terminal, to its end. A table is painted below the last line of the replica, which has not ended."""
-    terminal = terminals("run", "--runtime", "process", place.write(body))
+    terminal = terminals("run", "--runtime", "process", runner.write(body))
     terminal.until_so(lambda: "Running" in frames(terminal, replica))
-    (place.folder / "shown").touch()
+    (runner.folder / "shown").touch()
     terminal.until("bye")
     seen = len(frames(terminal, replica))
     terminal.until_so(lambda: len(frames(terminal, replica)) > seen)
-    (place.folder / "go").touch()
+    (runner.folder / "go").touch()
     terminal.end()
     return terminal
 
 
 @pytest.mark.parametrize(("body", "replica"), KEPT)
 def test_the_table_shows_a_kept_replica_as_a_cluster_stores_it(
-    place: Place, terminals: Terminals, body: Body, replica: str
+    runner: CommandRunner, terminals: Terminals, body: Body, replica: str
 ) -> None:
-    terminal = table_of(place, terminals, body, replica)
+    terminal = table_of(runner, terminals, body, replica)
     phases = frames(terminal, replica)
 
     assert phases[-1] == "Running"
@@ -137,9 +137,9 @@ def test_the_table_shows_a_kept_replica_as_a_cluster_stores_it(
 
 @pytest.mark.parametrize(("body", "replica"), REMOVED)
 def test_the_table_shows_that_the_policy_removes_a_replica(
-    place: Place, terminals: Terminals, body: Body, replica: str
+    runner: CommandRunner, terminals: Terminals, body: Body, replica: str
 ) -> None:
-    terminal = table_of(place, terminals, body, replica)
+    terminal = table_of(runner, terminals, body, replica)
 
     assert "Terminating" in frames(terminal, replica)
     assert ENDS not in terminal.text
@@ -150,15 +150,15 @@ def test_the_table_shows_that_the_policy_removes_a_replica(
     ("args", "number", "code"), [((), signal.SIGINT, 130), (("--timeout", "3s"), None, 124)], ids=["Ctrl-C", "timeout"]
 )
 def test_a_run_that_is_cut_short_tells_that_its_replicas_end(
-    place: Place, args: tuple[str, ...], number: int | None, code: int
+    runner: CommandRunner, args: tuple[str, ...], number: int | None, code: int
 ) -> None:
     """The job has not ended, so its clean-up policy has no say."""
-    with place.live(generic("None"), args=args) as run:
+    with runner.live(generic("None"), args=args) as run:
         run.until("other-0  Running")
         if number is not None:
             run.process.send_signal(number)
         run.until("other-0 | bye")
-        (place.folder / "go").touch()
+        (runner.folder / "go").touch()
         assert run.end() == code
 
     text = run.text()
@@ -168,27 +168,27 @@ def test_a_run_that_is_cut_short_tells_that_its_replicas_end(
     assert "  the end of the run ended 2 replicas: main-0, other-0\n" in text
 
 
-def test_ctrl_c_at_a_terminal_shows_that_replicas_end(place: Place, terminals: Terminals) -> None:
-    terminal = terminals("run", "--runtime", "process", place.write(generic("None")))
+def test_ctrl_c_at_a_terminal_shows_that_replicas_end(runner: CommandRunner, terminals: Terminals) -> None:
+    terminal = terminals("run", "--runtime", "process", runner.write(generic("None")))
     terminal.until_so(lambda: "Running" in frames(terminal, "other-0"))
     terminal.type("\x03")
     terminal.until_so(lambda: "Terminating" in frames(terminal, "other-0"))
-    (place.folder / "go").touch()
+    (runner.folder / "go").touch()
 
     assert terminal.end() == 130
     assert "  the end of the run ended 2 replicas: main-0, other-0" in terminal.text
 
 
-def test_of_two_jobs_only_the_one_that_was_cut_short_shows_that_its_replicas_end(place: Place) -> None:
+def test_of_two_jobs_only_the_one_that_was_cut_short_shows_that_its_replicas_end(runner: CommandRunner) -> None:
     """The first one has ended, and its policy keeps a replica; the second one is interrupted."""
     first = demo(worker(DECIDES, kind="main"), worker(SLOW), name="first", successRules=[{"main": [0]}])
     second = demo(worker(SLOW), name="second")
-    with place.live(first, second) as run:
+    with runner.live(first, second) as run:
         run.until("first/worker-0  Running")
         run.until("second/worker-0  Running")
-        (place.folder / "shown").touch()
+        (runner.folder / "shown").touch()
         run.until("first  Succeeded")
-        (place.folder / "go").touch()
+        (runner.folder / "go").touch()
         run.process.send_signal(signal.SIGINT)
         assert run.end() == 130
 

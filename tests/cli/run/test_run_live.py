@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from run_command import SCRIPT, Live, Place, demo, processes, wait, worker
+from run_command import SCRIPT, CommandRunner, LiveRun, demo, processes, wait, worker
 from run_terminal import Terminals, terminals_of
 
 from patience import PATIENCE
@@ -21,8 +21,8 @@ from trainwright.runtime.ports import WallClock
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def runner(tmp_path: Path) -> CommandRunner:
+    return CommandRunner(tmp_path)
 
 
 @pytest.fixture
@@ -40,8 +40,10 @@ DEAF = "trap '' TERM; echo ready; while true; do sleep 0.05; done"
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
 )
-def test_a_signal_ends_the_job_in_good_order(place: Place, word: str, number: signal.Signals, code: int) -> None:
-    with place.live(demo(worker(POLITE, f": {word}", replicas=2))) as run:
+def test_a_signal_ends_the_job_in_good_order(
+    runner: CommandRunner, word: str, number: signal.Signals, code: int
+) -> None:
+    with runner.live(demo(worker(POLITE, f": {word}", replicas=2))) as run:
         run.until("worker-0 | ready")
         run.until("worker-1 | ready")
         run.process.send_signal(number)
@@ -51,14 +53,14 @@ def test_a_signal_ends_the_job_in_good_order(place: Place, word: str, number: si
     assert "worker-0 | goodbye" in run.text()
     assert "demo was interrupted after " in run.text()
     wait(lambda: processes(word) == [])
-    told = place.call("get", "-a")
+    told = runner.call("get", "-a")
     assert "Interrupted" in told.stdout
 
 
-def test_a_second_signal_ends_it_at_once(place: Place, word: str) -> None:
+def test_a_second_signal_ends_it_at_once(runner: CommandRunner, word: str) -> None:
     role = worker(DEAF, f": {word}")
     role["template"]["spec"]["terminationGracePeriodSeconds"] = 600
-    with place.live(demo(role)) as run:
+    with runner.live(demo(role)) as run:
         run.until("worker-0 | ready")
         run.process.send_signal(signal.SIGINT)
         run.until("a second Ctrl-C kills at once")
@@ -68,8 +70,8 @@ def test_a_second_signal_ends_it_at_once(place: Place, word: str) -> None:
     wait(lambda: processes(word) == [])
 
 
-def test_time_that_has_passed(place: Place, word: str) -> None:
-    done = place.run(demo(worker(DEAF, f": {word}")), args=("--timeout", "2s", "--grace", "100ms"))
+def test_time_that_has_passed(runner: CommandRunner, word: str) -> None:
+    done = runner.run(demo(worker(DEAF, f": {word}")), args=("--timeout", "2s", "--grace", "100ms"))
 
     assert done.returncode == 124
     assert "notice: --timeout has passed: ending 1 replica, each with its grace period" in done.stdout
@@ -77,25 +79,25 @@ def test_time_that_has_passed(place: Place, word: str) -> None:
     wait(lambda: processes(word) == [])
 
 
-def test_what_held_it_up_is_told_when_time_has_passed(place: Place) -> None:
+def test_what_held_it_up_is_told_when_time_has_passed(runner: CommandRunner) -> None:
     job = demo(worker("sleep 60", kind="first"), worker("true", kind="second"))
     cpus = str(len(os.sched_getaffinity(0)))
     for role in job["spec"]["replicaSpecs"]:
         role["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": f"{int(cpus) * 600}m"}}
-    done = place.run(job, args=("--timeout", "3s"))
+    done = runner.run(job, args=("--timeout", "3s"))
 
     assert done.returncode == 124
     assert re.search(r"  state:   second-0 Pending: Unschedulable: .*cpu", done.stdout)
 
 
-def test_a_killed_run_leaves_nothing_and_says_nothing(place: Place, word: str) -> None:
-    with place.live(demo(worker(POLITE, f": {word}"))) as run:
+def test_a_killed_run_leaves_nothing_and_says_nothing(runner: CommandRunner, word: str) -> None:
+    with runner.live(demo(worker(POLITE, f": {word}"))) as run:
         run.until("worker-0 | ready")
         run.process.kill()
         run.end()
     wait(lambda: processes(word) == [])
 
-    told = place.call("get", "demo")
+    told = runner.call("get", "demo")
     assert "Lost" in told.stdout
     head, row, _, lost, unknown, *_ = told.stdout.splitlines()
     assert dict(zip(head.split(), row.split(), strict=True)).items() >= {
@@ -109,17 +111,17 @@ def test_a_killed_run_leaves_nothing_and_says_nothing(place: Place, word: str) -
     assert unknown.startswith("not known: how the job and its replicas ended")
     assert re.search(r"^worker-0 +demo-worker-0 +0$", told.stdout, re.M)
     assert re.search(r"^last events:\n  \S+Z demo Running: ", told.stdout, re.M)
-    assert f"they are in {place.latest()}, without a final status" in told.stdout
-    assert place.call("logs", "demo").stdout.startswith("ready\n")
-    refused = place.call("exec", "demo", "worker-0", "--", "true")
+    assert f"they are in {runner.latest()}, without a final status" in told.stdout
+    assert runner.call("logs", "demo").stdout.startswith("ready\n")
+    refused = runner.call("exec", "demo", "worker-0", "--", "true")
     assert refused.returncode == 2
     assert "default/demo is not running; its last run was killed" in refused.stderr
 
 
-def test_a_replica_that_is_killed_is_restarted(place: Place, word: str) -> None:
+def test_a_replica_that_is_killed_is_restarted(runner: CommandRunner, word: str) -> None:
     script = "[ -e done ] && exit 0; touch done; echo pid $$$$; sleep 60"
     job = demo(worker(script, f": {word}", restartPolicy={"policy": "OnFailure", "limit": 1}))
-    with place.live(job) as run:
+    with runner.live(job) as run:
         pid = int(re.findall(r"worker-0 \| pid (\d+)", run.until("worker-0 | pid "))[0])
         os.kill(pid, signal.SIGKILL)
         assert run.end() == 0
@@ -130,70 +132,70 @@ def test_a_replica_that_is_killed_is_restarted(place: Place, word: str) -> None:
 
 
 @pytest.fixture
-def live(place: Place, word: str) -> Iterator[Live]:
-    with place.live(demo(worker("echo ready $(rank)", "sleep 60", f": {word}", replicas=2))) as run:
+def live(runner: CommandRunner, word: str) -> Iterator[LiveRun]:
+    with runner.live(demo(worker("echo ready $(rank)", "sleep 60", f": {word}", replicas=2))) as run:
         run.until("worker-0 | ready 0")
         run.until("worker-1 | ready 1")
         yield run
 
 
-def test_a_second_run_of_the_name_is_refused(place: Place, live: Live) -> None:
-    done = place.run(demo())
+def test_a_second_run_of_the_name_is_refused(runner: CommandRunner, live: LiveRun) -> None:
+    done = runner.run(demo())
 
     assert (done.returncode, done.stdout) == (2, "")
     assert f"trainwright: default/demo already runs in process {live.pid} since 20" in done.stderr
     assert live.process.poll() is None
 
 
-def test_get(place: Place, live: Live) -> None:
-    table = place.call("get").stdout.splitlines()
+def test_get(runner: CommandRunner, live: LiveRun) -> None:
+    table = runner.call("get").stdout.splitlines()
     assert table[0].split() == ["NAMESPACE", "NAME", "KIND", "PHASE", "REPLICAS", "RESTARTS", "AGE"]
     assert table[1].split()[:6] == ["default", "demo", "GenericJob", "Running", "2/2", "0"]
 
-    lines = place.call("get", "demo", "-o", "wide").stdout.splitlines()
-    assert lines[1].endswith(str(place.latest()))
+    lines = runner.call("get", "demo", "-o", "wide").stdout.splitlines()
+    assert lines[1].endswith(str(runner.latest()))
     assert [line.split()[:4] for line in lines[4:]] == [[f"worker-{i}", "Running", "node-0", "0"] for i in range(2)]
-    whole = msgspec.json.decode(place.call("get", "-o", "json", "demo").stdout)
+    whole = msgspec.json.decode(runner.call("get", "-o", "json", "demo").stdout)
     assert whole["status"]["phase"] == "Running"
-    listed = msgspec.json.decode(place.call("get", "-o", "json").stdout)
+    listed = msgspec.json.decode(runner.call("get", "-o", "json").stdout)
     assert (listed["kind"], len(listed["items"])) == ("List", 1)
-    assert place.call("get", "-o", "name").stdout == "genericjob.batch.tensorstack.dev/demo\n"
-    assert place.call("get", "-o", "yaml", "demo").stdout.startswith("apiVersion: batch.tensorstack.dev/v1beta1\n")
-    assert place.call("get", "dmeo").stderr.endswith("did you mean `default/demo`?\n")
+    assert runner.call("get", "-o", "name").stdout == "genericjob.batch.tensorstack.dev/demo\n"
+    assert runner.call("get", "-o", "yaml", "demo").stdout.startswith("apiVersion: batch.tensorstack.dev/v1beta1\n")
+    assert runner.call("get", "dmeo").stderr.endswith("did you mean `default/demo`?\n")
 
 
-def test_logs(place: Place, live: Live) -> None:
-    assert place.call("logs", "demo", "worker-1").stdout == "ready 1\n"
-    assert place.call("logs", "demo", "demo-worker-0").stdout == "ready 0\n"
-    assert place.call("logs", "demo").stdout == "worker-0 | ready 0\nworker-1 | ready 1\n"
-    assert place.call("logs", "demo", "--tail", "0").stdout == ""
-    assert "did you mean `worker-1`?" in place.call("logs", "demo", "wroker-1").stderr
-    assert "no replica 'worker-7'; it has worker-0 and worker-1\n" in place.call("logs", "demo", "worker-7").stderr
+def test_logs(runner: CommandRunner, live: LiveRun) -> None:
+    assert runner.call("logs", "demo", "worker-1").stdout == "ready 1\n"
+    assert runner.call("logs", "demo", "demo-worker-0").stdout == "ready 0\n"
+    assert runner.call("logs", "demo").stdout == "worker-0 | ready 0\nworker-1 | ready 1\n"
+    assert runner.call("logs", "demo", "--tail", "0").stdout == ""
+    assert "did you mean `worker-1`?" in runner.call("logs", "demo", "wroker-1").stderr
+    assert "no replica 'worker-7'; it has worker-0 and worker-1\n" in runner.call("logs", "demo", "worker-7").stderr
     assert (
         "has no container 'mian' in these replicas; did you mean `main`?"
-        in place.call("logs", "-c", "mian", "demo").stderr
+        in runner.call("logs", "-c", "mian", "demo").stderr
     )
 
 
-def test_following_logs_until_the_end(place: Place, word: str) -> None:
+def test_following_logs_until_the_end(runner: CommandRunner, word: str) -> None:
     script = "echo one; while [ ! -e go ]; do sleep 0.05; done; echo two; printf three"
-    with place.live(demo(worker(script, f": {word}"))) as run:
+    with runner.live(demo(worker(script, f": {word}"))) as run:
         run.until("worker-0 | one")
         words = [SCRIPT, "logs", "-f", "demo", "worker-0"]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, env=place.env, text=True) as follower:
+        with subprocess.Popen(words, stdout=subprocess.PIPE, env=runner.env, text=True) as follower:
             assert follower.stdout is not None
             assert follower.stdout.readline() == "one\n"
-            (place.folder / "go").touch()
+            (runner.folder / "go").touch()
             assert follower.stdout.read() == "two\nthree\n"
             assert follower.wait(PATIENCE) == 0
         assert run.end() == 0
 
 
-def test_exec(place: Place, live: Live) -> None:
-    done = place.call("exec", "demo", "worker-0", "--", "sh", "-c", "cat; pwd; echo oops >&2; exit 7", text="input\n")
-    assert (done.returncode, done.stdout, done.stderr) == (7, f"input\n{place.folder}\n", "oops\n")
+def test_exec(runner: CommandRunner, live: LiveRun) -> None:
+    done = runner.call("exec", "demo", "worker-0", "--", "sh", "-c", "cat; pwd; echo oops >&2; exit 7", text="input\n")
+    assert (done.returncode, done.stdout, done.stderr) == (7, f"input\n{runner.folder}\n", "oops\n")
 
-    by_pod = place.call("exec", "default/demo", "demo-worker-1", "-c", "main", "--", "echo", "-n", "--", "x")
+    by_pod = runner.call("exec", "default/demo", "demo-worker-1", "-c", "main", "--", "echo", "-n", "--", "x")
     assert (by_pod.returncode, by_pod.stdout) == (0, "-- x")
 
 
@@ -206,69 +208,69 @@ def test_exec(place: Place, live: Live) -> None:
         (("demo", "worker-0", "-t", "--", "ls"), "-t needs a terminal, but standard input is not a terminal"),
     ],
 )
-def test_exec_that_cannot_be(place: Place, live: Live, args: tuple[str, ...], told: str) -> None:
-    done = place.call("exec", *args)
+def test_exec_that_cannot_be(runner: CommandRunner, live: LiveRun, args: tuple[str, ...], told: str) -> None:
+    done = runner.call("exec", *args)
 
     assert (done.returncode, done.stdout) == (127 if "not found in PATH" in told else 2, "")
     assert told in done.stderr
 
 
-def test_scale(place: Place, live: Live) -> None:
-    assert place.call("scale", "demo", "worker=3").stdout == "default/demo worker: 3 replicas\n"
+def test_scale(runner: CommandRunner, live: LiveRun) -> None:
+    assert runner.call("scale", "demo", "worker=3").stdout == "default/demo worker: 3 replicas\n"
     live.until("worker-2 | ready 2")
-    assert place.call("scale", "demo", "worker=1").stdout == "default/demo worker: 1 replica\n"
-    refused = place.call("scale", "demo", "wroker=1")
+    assert runner.call("scale", "demo", "worker=1").stdout == "default/demo worker: 1 replica\n"
+    refused = runner.call("scale", "demo", "wroker=1")
     assert refused.returncode == 2
     assert "there is no replica type 'wroker'; the job has worker; did you mean `worker`?" in refused.stderr
-    refused = place.call("scale", "demo", "worker=0")
+    refused = runner.call("scale", "demo", "worker=0")
     assert "every type has 0 replicas; a job needs at least one" in refused.stderr
 
 
-def test_suspend_and_resume(place: Place, live: Live, word: str) -> None:
-    assert place.call("suspend", "demo").stdout == "default/demo is suspended\n"
+def test_suspend_and_resume(runner: CommandRunner, live: LiveRun, word: str) -> None:
+    assert runner.call("suspend", "demo").stdout == "default/demo is suspended\n"
     assert processes(f": {word}") == []
     live.until("demo  Paused  `trainwright resume demo` continues the job")
 
-    assert place.call("resume", "demo").stdout == "default/demo is resumed\n"
+    assert runner.call("resume", "demo").stdout == "default/demo is resumed\n"
     wait(lambda: live.text().count("worker-0 | ready 0") == 2)
-    assert place.call("get", "demo").stdout.splitlines()[4].split()[:4] == ["worker-0", "Running", "node-0", "0"]
+    assert runner.call("get", "demo").stdout.splitlines()[4].split()[:4] == ["worker-0", "Running", "node-0", "0"]
 
 
-def test_annotate(place: Place, live: Live) -> None:
-    assert place.call("annotate", "demo", "owner=lena", "example.org/note=a=b").stdout == "default/demo annotated\n"
-    refused = place.call("annotate", "demo", "owner=tom")
+def test_annotate(runner: CommandRunner, live: LiveRun) -> None:
+    assert runner.call("annotate", "demo", "owner=lena", "example.org/note=a=b").stdout == "default/demo annotated\n"
+    refused = runner.call("annotate", "demo", "owner=tom")
     assert (refused.returncode, "already has owner=lena; to replace it, give --overwrite" in refused.stderr) == (
         2,
         True,
     )
-    assert place.call("annotate", "--overwrite", "demo", "owner=tom", "example.org/note-").returncode == 0
-    whole = msgspec.json.decode(place.call("get", "-o", "json", "demo").stdout)
+    assert runner.call("annotate", "--overwrite", "demo", "owner=tom", "example.org/note-").returncode == 0
+    whole = msgspec.json.decode(runner.call("get", "-o", "json", "demo").stdout)
     assert whole["metadata"]["annotations"] == {"owner": "tom"}
 
 
-def test_delete(place: Place, live: Live, word: str) -> None:
-    assert place.call("delete", "demo").stdout == "default/demo deleted\n"
+def test_delete(runner: CommandRunner, live: LiveRun, word: str) -> None:
+    assert runner.call("delete", "demo").stdout == "default/demo deleted\n"
     assert live.end() == 1
     assert "demo was deleted after " in live.text()
     assert "the job was deleted before it ended" in live.text()
     wait(lambda: processes(word) == [])
 
 
-def test_an_engine_that_does_not_answer(place: Place) -> None:
-    with NameLocks(place.state, [Key("default", "demo")], WallClock().now()):
+def test_an_engine_that_does_not_answer(runner: CommandRunner) -> None:
+    with NameLocks(runner.state, [Key("default", "demo")], WallClock().now()):
         for args in (("get", "demo"), ("exec", "demo", "worker-0", "--", "ls"), ("suspend", "demo")):
-            done = place.call(*args)
+            done = runner.call(*args)
             assert (done.returncode, done.stdout) == (3, "")
             assert f"process {os.getpid()} runs default/demo, but no engine answers at " in done.stderr
 
 
 @pytest.fixture
-def terminals(place: Place) -> Iterator[Terminals]:
-    with terminals_of(place) as start:
+def terminals(runner: CommandRunner) -> Iterator[Terminals]:
+    with terminals_of(runner) as start:
         yield start
 
 
-def test_exec_at_a_terminal(terminals: Terminals, live: Live) -> None:
+def test_exec_at_a_terminal(terminals: Terminals, live: LiveRun) -> None:
     terminal = terminals("exec", "demo", "worker-0", "--", "sh")
     terminal.type("stty size; echo $TERM; [ -t 0 ] && echo term''inal\n")
     terminal.until("terminal\r\n")
@@ -284,22 +286,22 @@ def test_exec_at_a_terminal(terminals: Terminals, live: Live) -> None:
     assert terminal.end() == 5
 
 
-def test_a_live_table_at_a_terminal(place: Place, terminals: Terminals) -> None:
+def test_a_live_table_at_a_terminal(runner: CommandRunner, terminals: Terminals) -> None:
     job = demo(worker("echo ready; while [ ! -e go ]; do sleep 0.05; done; echo done", replicas=2))
-    terminal = terminals("run", "--runtime", "process", place.write(job))
+    terminal = terminals("run", "--runtime", "process", runner.write(job))
     terminal.until("worker-1 |\x1b[0m ready")
     terminal.until("2 of 2 running")
-    (place.folder / "go").touch()
+    (runner.folder / "go").touch()
     assert terminal.end() == 0
 
     assert re.search(r"REPLICA.*PHASE.*NODE.*RESTARTS.*AGE.*REASON", terminal.text)
     assert "worker-0 |\x1b[0m done" in terminal.text
-    assert terminal.text.rstrip().endswith(f"logs and final status: {place.latest()}")
+    assert terminal.text.rstrip().endswith(f"logs and final status: {runner.latest()}")
     assert "demo succeeded after " in terminal.text
 
 
-def test_ctrl_c_at_a_terminal(place: Place, terminals: Terminals, word: str) -> None:
-    terminal = terminals("run", "--runtime", "process", place.write(demo(worker(POLITE, f": {word}"))))
+def test_ctrl_c_at_a_terminal(runner: CommandRunner, terminals: Terminals, word: str) -> None:
+    terminal = terminals("run", "--runtime", "process", runner.write(demo(worker(POLITE, f": {word}"))))
     terminal.until("ready")
     terminal.until("1 of 1 running")
     terminal.type("\x03")

@@ -18,8 +18,8 @@ DEMO = Key("default", "demo")
 UNPLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "needs 8 cpu, 2 are free"}
 
 
-def board(*jobs: Body) -> RunModel:
-    """A board that has seen its jobs."""
+def run_model(*jobs: Body) -> RunModel:
+    """A model that has read these jobs."""
     made = RunModel((GENERICJOB, body) for body in jobs or (job(),))
     for body in jobs or (job(),):
         made.update_job(body)
@@ -146,7 +146,7 @@ def test_a_reason_is_one_line_of_bearable_length() -> None:
 
 
 def test_replicas_wait_until_they_have_pods() -> None:
-    one = board()
+    one = run_model()
 
     assert phases(one) == {"worker-0": "Waiting", "worker-1": "Waiting"}
     told = one.update_pod(pod("worker-1", containers=[container("running", restarts=1)], attempt=2))
@@ -157,7 +157,7 @@ def test_replicas_wait_until_they_have_pods() -> None:
 
 
 def test_what_does_not_show_is_no_news() -> None:
-    one = board()
+    one = run_model()
     one.update_pod(pod())
 
     assert one.update_pod(pod(podIP="10.0.0.1")) is None
@@ -166,7 +166,7 @@ def test_what_does_not_show_is_no_news() -> None:
 
 
 def test_a_predecessor_on_its_way_out_is_no_news() -> None:
-    one = board()
+    one = run_model()
     one.update_pod(pod(attempt=1))
 
     assert one.update_pod(pod(attempt=0, phase="Failed")) is None
@@ -179,7 +179,7 @@ def test_a_predecessor_on_its_way_out_is_no_news() -> None:
     [("Running", "Waiting"), ("Succeeded", "Succeeded"), ("Failed", "Failed"), ("Pending", "Waiting")],
 )
 def test_a_pod_that_is_gone(phase: str, after: str) -> None:
-    one = board()
+    one = run_model()
     one.update_pod(pod(phase=phase))
     one.update_pod(pod(phase=phase), deleted=True)
 
@@ -189,7 +189,7 @@ def test_a_pod_that_is_gone(phase: str, after: str) -> None:
 
 
 def test_a_pod_that_is_gone_is_news_only_if_more_was_to_come() -> None:
-    one = board()
+    one = run_model()
     one.update_pod(pod("worker-0", phase="Failed"))
     one.update_pod(pod("worker-1"))
 
@@ -200,7 +200,7 @@ def test_a_pod_that_is_gone_is_news_only_if_more_was_to_come() -> None:
 
 
 def test_a_pod_that_goes_with_its_job_has_stopped() -> None:
-    one = board()
+    one = run_model()
     one.update_pod(pod())
     leaving = job()
     one.update_job(leaving | {"metadata": leaving["metadata"] | {"deletionTimestamp": STARTED}})
@@ -218,7 +218,7 @@ def test_a_pod_that_goes_with_its_job_has_stopped() -> None:
     ],
 )
 def test_what_was_asked_to_end_has_not_failed(first: dict[str, Any], then: str) -> None:
-    one = board()
+    one = run_model()
     one.update_pod(pod(**first))
     one.update_pod(pod(phase="Failed", meta={"deletionTimestamp": STARTED}, containers=[ended(143, signal=15)]))
 
@@ -227,7 +227,7 @@ def test_what_was_asked_to_end_has_not_failed(first: dict[str, Any], then: str) 
 
 
 def test_attempts_after_a_suspension_are_no_restarts() -> None:
-    one = board()
+    one = run_model()
     restarts = []
     for attempt, resumes in ((0, 0), (1, 0), (4, 1), (5, 1), (9, 2)):
         one.update_job(job(status=status("Running", resumes=resumes)))
@@ -239,7 +239,7 @@ def test_attempts_after_a_suspension_are_no_restarts() -> None:
 
 
 def test_attempts_at_another_size_are_no_restarts() -> None:
-    one = board()
+    one = run_model()
     restarts = []
     for attempt, size in ((0, 2), (1, 2), (1, 1), (3, 1), (4, 1), (4, 2), (5, 2), (6, 2)):
         book = {"name": "worker", "size": size}
@@ -252,7 +252,7 @@ def test_attempts_at_another_size_are_no_restarts() -> None:
 
 def test_a_restart_of_the_whole_role_is_one_for_each_replica() -> None:
     """It begins above the attempts of all of them."""
-    one = board()
+    one = run_model()
     for attempt in (0, 1, 5):
         one.update_pod(pod(attempt=attempt))
 
@@ -265,7 +265,7 @@ def shown(one: RunModel) -> int:
 
 
 def test_a_restart_is_shown_once_its_pod_exists() -> None:
-    one = board()
+    one = run_model()
     one.update_pod(pod("worker-1"))
     book = {"name": "worker", "restarts": {"Exit": 3}, "retries": "1:3"}
     waits = {"pending": [{"cause": "Exit", "indexes": "1"}], "hidden": {"Exit": 1}}
@@ -279,7 +279,7 @@ def test_a_restart_is_shown_once_its_pod_exists() -> None:
 
 
 def test_a_restart_that_never_happened_is_not_shown() -> None:
-    one = board()
+    one = run_model()
     book = {"name": "worker", "restarts": {"Exit": 3}, "retries": "0:1,1:2", "hidden": {"Exit": 2}}
     one.update_job(job(status=status("Succeeded", roles=[book], **outcome("Succeeded"))))
 
@@ -287,7 +287,7 @@ def test_a_restart_that_never_happened_is_not_shown() -> None:
 
 
 def test_restarts_inside_pods_are_shown_and_counted_once() -> None:
-    one = board()
+    one = run_model()
     one.update_pod(pod("worker-0", containers=[container("running", restarts=2)]))
     one.update_pod(pod("worker-1", containers=[container("running", restarts=1)]))
     one.update_job(job(status=status("Running", roles=[{"name": "worker"}])))
@@ -314,7 +314,7 @@ def test_a_pod_may_be_seen_before_its_job() -> None:
 
 
 def test_foreign_pods_are_none_of_ours() -> None:
-    one = board()
+    one = run_model()
     foreign = pod(owner=job("other", uid="2"))
 
     assert one.update_pod(foreign) is None
@@ -323,7 +323,7 @@ def test_foreign_pods_are_none_of_ours() -> None:
 
 
 def test_alive_is_what_has_a_pod_that_is_not_over() -> None:
-    one = board(job(roles=[role("worker", 4)]))
+    one = run_model(job(roles=[role("worker", 4)]))
     one.update_pod(pod("worker-0"))
     one.update_pod(pod("worker-1", phase="Failed"))
     one.update_pod(pod("worker-2", meta={"deletionTimestamp": STARTED}))
@@ -332,7 +332,7 @@ def test_alive_is_what_has_a_pod_that_is_not_over() -> None:
 
 
 def test_scaling_changes_what_should_be_there() -> None:
-    one = board()
+    one = run_model()
     one.update_pod(pod("worker-1"))
     told = one.update_job(job(roles=[role("worker", 1), role("ps", 2)], generation=2))
 
@@ -365,7 +365,7 @@ def outcome(result: str) -> dict[str, Any]:
 
 def test_it_is_over_when_every_job_is() -> None:
     first, second = job(), job("other", uid="2")
-    one = board(first, second)
+    one = run_model(first, second)
     assert not one.over
 
     one.update_job(first | {"status": status("Succeeded", **outcome("Succeeded"))})
@@ -377,15 +377,15 @@ def test_it_is_over_when_every_job_is() -> None:
 
 
 def test_several_jobs_are_told_apart() -> None:
-    assert list(phases(board(job(), job("other", uid="2"))))[::2] == ["demo/worker-0", "other/worker-0"]
-    assert list(phases(board(job(), job(namespace="lab", uid="2"))))[::2] == [
+    assert list(phases(run_model(job(), job("other", uid="2"))))[::2] == ["demo/worker-0", "other/worker-0"]
+    assert list(phases(run_model(job(), job(namespace="lab", uid="2"))))[::2] == [
         "default/demo/worker-0",
         "lab/demo/worker-0",
     ]
 
 
 def test_of_many_those_that_need_a_look_are_picked() -> None:
-    one = board(job(roles=[role("ps", 1), role("worker", 99)]))
+    one = run_model(job(roles=[role("ps", 1), role("worker", 99)]))
     for index in range(99):
         one.update_pod(pod(f"worker-{index}", phase="Succeeded" if index < 90 else "Running"))
     one.update_pod(pod("worker-50", phase="Failed"))
@@ -396,7 +396,7 @@ def test_of_many_those_that_need_a_look_are_picked() -> None:
 
 
 def test_events_are_told_of_whom_they_are_about() -> None:
-    one = board()
+    one = run_model()
     one.update_pod(pod())
 
     assert one.event_news(event(pod(), "Unhealthy", "probe failed", "Warning")) == EventNews(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from run_command import SCRIPT, Place, demo, processes, worker
+from run_command import SCRIPT, CommandRunner, demo, processes, worker
 from run_objects import role, template
 
 from patience import PATIENCE
@@ -18,40 +18,40 @@ from trainwright.model.job import Body
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def runner(tmp_path: Path) -> CommandRunner:
+    return CommandRunner(tmp_path)
 
 
-def test_success(place: Place) -> None:
-    done = place.run(demo(worker("echo hello from $(rank); pwd", replicas=2)))
+def test_success(runner: CommandRunner) -> None:
+    done = runner.run(demo(worker("echo hello from $(rank); pwd", replicas=2)))
 
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert "notice: runtime process: pods are plain processes" in lines[0]
     assert {f"worker-{index} | hello from {index}" for index in range(2)} < set(lines)
-    assert f"worker-0 | {place.folder}" in lines
+    assert f"worker-0 | {runner.folder}" in lines
     assert any(line.endswith("s  demo  Succeeded") for line in lines)
     assert lines[-2].startswith("demo succeeded after ")
-    assert lines[-1] == f"logs and final status: {place.latest()}"
+    assert lines[-1] == f"logs and final status: {runner.latest()}"
     assert "\x1b" not in done.stdout
 
 
-def test_what_is_kept_and_what_is_not(place: Place) -> None:
-    assert place.run(demo()).returncode == 0
+def test_what_is_kept_and_what_is_not(runner: CommandRunner) -> None:
+    assert runner.run(demo()).returncode == 0
 
-    kept = sorted(path.name for path in place.latest().iterdir())
+    kept = sorted(path.name for path in runner.latest().iterdir())
     assert kept == ["events.jsonl", "logs", "replicas.jsonl", "run.json", "status.yaml"]
-    events = [msgspec.json.decode(line) for line in (place.latest() / "events.jsonl").read_bytes().splitlines()]
+    events = [msgspec.json.decode(line) for line in (runner.latest() / "events.jsonl").read_bytes().splitlines()]
     assert "Succeeded" in [event["reason"] for event in events]
-    assert [log.read_text() for log in place.latest().glob("logs/demo-worker-0/*-main-0.log")] == ["hello\n"]
-    assert not list(place.state.rglob("*.sock"))
+    assert [log.read_text() for log in runner.latest().glob("logs/demo-worker-0/*-main-0.log")] == ["hello\n"]
+    assert not list(runner.state.rglob("*.sock"))
 
 
-def test_failure_names_the_rule_the_replica_the_code_and_its_last_words(place: Place) -> None:
+def test_failure_names_the_rule_the_replica_the_code_and_its_last_words(runner: CommandRunner) -> None:
     rules = [{"worker": [1]}]
     restart = {"policy": "OnFailure", "limit": 1}
     lines = "for i in 1 2 3; do echo step $i; done; if [ $(rank) = 1 ]; then echo doomed >&2; exit 3; fi; sleep 60"
-    done = place.run(demo(worker(lines, replicas=2, restartPolicy=restart), failureRules=rules))
+    done = runner.run(demo(worker(lines, replicas=2, restartPolicy=restart), failureRules=rules))
 
     assert done.returncode == 1
     assert 'failed, which rule {"worker":[1]} names' in done.stdout
@@ -63,7 +63,7 @@ def test_failure_names_the_rule_the_replica_the_code_and_its_last_words(place: P
     ) in done.stdout
     assert "notice: every job has its outcome: ending 1 replica, each with its grace period" in done.stdout
 
-    told = place.call("get", "demo")
+    told = runner.call("get", "demo")
     assert (told.returncode, told.stderr) == (0, "")
     assert "    | doomed\n" in told.stdout
 
@@ -82,17 +82,17 @@ def test_failure_names_the_rule_the_replica_the_code_and_its_last_words(place: P
         ),
     ],
 )
-def test_failures_come_with_hints(place: Place, command: list[str], code: int, hint: str) -> None:
+def test_failures_come_with_hints(runner: CommandRunner, command: list[str], code: int, hint: str) -> None:
     pod = {"spec": {"containers": [{"name": "main", "image": "busybox", "command": command}]}}
-    done = place.run(demo(role("worker", 1) | {"template": pod}), args=("-o", "json"))
+    done = runner.run(demo(role("worker", 1) | {"template": pod}), args=("-o", "json"))
 
     end = msgspec.json.decode(done.stdout.splitlines()[-1])
     assert (done.returncode, end["type"], end["exitCode"], end["code"]) == (1, "end", 1, code)
     assert hint in end["hint"]
 
 
-def test_json_for_programs(place: Place) -> None:
-    done = place.run(demo(worker("printf 'a\\033[31mb\\n'")), args=("-o", "json"))
+def test_json_for_programs(runner: CommandRunner) -> None:
+    done = runner.run(demo(worker("printf 'a\\033[31mb\\n'")), args=("-o", "json"))
 
     items = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
     assert {item["type"] for item in items} == {"notice", "job", "replica", "log", "event", "end"}
@@ -102,7 +102,7 @@ def test_json_for_programs(place: Place) -> None:
     assert items[-1]["outcome"] == "Succeeded"
 
 
-def test_objects_beside_the_job_and_standard_input(place: Place) -> None:
+def test_objects_beside_the_job_and_standard_input(runner: CommandRunner) -> None:
     secret: Body = {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -113,45 +113,45 @@ def test_objects_beside_the_job_and_standard_input(place: Place) -> None:
     source = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "token", "key": "key"}}}
     job = demo(worker("echo open $KEY"))
     job["spec"]["replicaSpecs"][0]["template"]["spec"]["containers"][0]["env"] = [source]
-    done = place.call("run", "--runtime", "process", "-n", "lab", "-", text=as_yaml([job, service, secret]))
+    done = runner.call("run", "--runtime", "process", "-n", "lab", "-", text=as_yaml([job, service, secret]))
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "worker-0 | open sesame" in done.stdout
     assert "notice: skipped, because a local run does not use it: v1 Service default/front" in done.stdout
-    assert (place.state / "lab/demo/latest/status.yaml").exists()
+    assert (runner.state / "lab/demo/latest/status.yaml").exists()
 
 
-def test_several_jobs_side_by_side_and_the_worst_exit_code(place: Place) -> None:
-    done = place.run(demo(), demo(worker("echo bad; exit 1"), name="other"), args=("--no-logs",))
+def test_several_jobs_side_by_side_and_the_worst_exit_code(runner: CommandRunner) -> None:
+    done = runner.run(demo(), demo(worker("echo bad; exit 1"), name="other"), args=("--no-logs",))
 
     assert done.returncode == 1
     assert "demo succeeded after " in done.stdout
     assert "other failed after " in done.stdout
     assert "demo/worker-0  Succeeded" in done.stdout
     assert " | hello" not in done.stdout
-    assert place.latest("other") == place.latest("demo")
-    assert place.call("logs", "other").stdout == "bad\n"
+    assert runner.latest("other") == runner.latest("demo")
+    assert runner.call("logs", "other").stdout == "bad\n"
 
 
-def test_changes_on_the_command_line(place: Place) -> None:
-    done = place.run(demo(), args=("--set", "spec.replicaSpecs[worker].replicas=2", "--set", "spec.cleanUpPolicy=All"))
+def test_changes_on_the_command_line(runner: CommandRunner) -> None:
+    done = runner.run(demo(), args=("--set", "spec.replicaSpecs[worker].replicas=2", "--set", "spec.cleanUpPolicy=All"))
 
     assert done.returncode == 0
     assert "worker-1 | hello" in done.stdout
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_files_of_replicas_are_kept_on_request(place: Place, keep: bool) -> None:
+def test_files_of_replicas_are_kept_on_request(runner: CommandRunner, keep: bool) -> None:
     job = demo(worker("echo content > /data/file"))
     spec = job["spec"]["replicaSpecs"][0]["template"]["spec"]
     spec["volumes"] = [{"name": "data", "emptyDir": {}}]
     spec["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
-    done = place.call("run", *["--keep"] * keep, place.write(job))
+    done = runner.call("run", *["--keep"] * keep, runner.write(job))
     if "mountPath" in done.stderr:
         pytest.skip("no sandbox here, so no mounts")
 
     assert done.returncode == 0
-    kept = [file.read_text() for file in place.latest().glob("pods/*/volumes/data/file")]
+    kept = [file.read_text() for file in runner.latest().glob("pods/*/volumes/data/file")]
     assert kept == ["content\n"] * keep
 
 
@@ -190,16 +190,16 @@ def test_files_of_replicas_are_kept_on_request(place: Place, keep: bool) -> None
         ),
     ],
 )
-def test_what_cannot_be_right_is_refused_before_anything_starts(place: Place, change: Body, told: str) -> None:
+def test_what_cannot_be_right_is_refused_before_anything_starts(runner: CommandRunner, change: Body, told: str) -> None:
     job = demo()
     job["spec"] |= change
-    done = place.run(job)
+    done = runner.run(job)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr
     assert "job-1.yaml:" in done.stderr
     assert "trainwright: nothing was started" in done.stderr
-    assert not list(place.state.glob("default/demo/2*"))
+    assert not list(runner.state.glob("default/demo/2*"))
 
 
 @pytest.mark.parametrize(
@@ -216,50 +216,50 @@ def test_what_cannot_be_right_is_refused_before_anything_starts(place: Place, ch
         (("annotate", "demo", "nothing"), "expected KEY=VALUE to set an annotation"),
     ],
 )
-def test_wrong_usage(place: Place, args: tuple[str, ...], told: str) -> None:
-    done = place.call(*args)
+def test_wrong_usage(runner: CommandRunner, args: tuple[str, ...], told: str) -> None:
+    done = runner.call(*args)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr
 
 
-def test_a_state_folder_that_cannot_be_used(place: Place) -> None:
-    place.state.write_text("a file")
-    done = place.run(demo())
+def test_a_state_folder_that_cannot_be_used(runner: CommandRunner) -> None:
+    runner.state.write_text("a file")
+    done = runner.run(demo())
 
     assert done.returncode == 3
     assert "cannot be used: Not a directory; set TRAINWRIGHT_STATE" in done.stderr
 
 
 @pytest.fixture
-def disk(place: Place) -> Iterator[Path]:
+def disk(runner: CommandRunner) -> Iterator[Path]:
     """A state folder with little room."""
-    place.state.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(place.state)]
+    runner.state.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(runner.state)]
     if subprocess.run(words, check=False, capture_output=True).returncode:
         pytest.skip("may not mount here")
-    yield place.state
-    subprocess.run(["umount", place.state], check=True)  # noqa: S607
+    yield runner.state
+    subprocess.run(["umount", runner.state], check=True)  # noqa: S607
 
 
-def test_a_full_disk_ends_no_job_and_the_status_is_kept(place: Place, disk: Path) -> None:
-    done = place.run(demo(worker("head -c 3000000 /dev/zero | tr '\\0' x | fold -w 99; echo; exit 0")))
+def test_a_full_disk_ends_no_job_and_the_status_is_kept(runner: CommandRunner, disk: Path) -> None:
+    done = runner.run(demo(worker("head -c 3000000 /dev/zero | tr '\\0' x | fold -w 99; echo; exit 0")))
 
     assert done.returncode == 0
     assert "No space left on device" in done.stdout or "no space left on device" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
-    assert "phase: Succeeded" in (place.latest() / "status.yaml").read_text()
+    assert "phase: Succeeded" in (runner.latest() / "status.yaml").read_text()
 
 
-def test_a_full_disk_under_the_output_ends_no_job(place: Place) -> None:
+def test_a_full_disk_under_the_output_ends_no_job(runner: CommandRunner) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [SCRIPT, "run", "--runtime", "process", place.write(demo())],
+            [SCRIPT, "run", "--runtime", "process", runner.write(demo())],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            env=place.env,
-            cwd=place.folder,
+            env=runner.env,
+            cwd=runner.folder,
             timeout=PATIENCE,
             check=False,
         )
@@ -268,16 +268,16 @@ def test_a_full_disk_under_the_output_ends_no_job(place: Place) -> None:
     assert done.stderr == "trainwright: the output could not be written: No space left on device\n"
 
 
-def test_nobody_reads_any_more(place: Place) -> None:
+def test_nobody_reads_any_more(runner: CommandRunner) -> None:
     """As in `trainwright run job.yaml | head -1`: nothing may be left behind."""
     word = f"nobody-reads-{os.getpid()}"
-    file = place.write(demo(worker("while true; do echo tick; sleep 0.05; done", f": {word}")))
+    file = runner.write(demo(worker("while true; do echo tick; sleep 0.05; done", f": {word}")))
     words = f"'{SCRIPT}' run --runtime process {file} | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", words],  # noqa: S607
         capture_output=True,
         text=True,
-        env=place.env,
+        env=runner.env,
         timeout=PATIENCE,
         check=False,
     )
@@ -287,22 +287,22 @@ def test_nobody_reads_any_more(place: Place) -> None:
     assert processes(word) == []
 
 
-def test_no_more_is_imported_than_is_needed(place: Place) -> None:
+def test_no_more_is_imported_than_is_needed(runner: CommandRunner) -> None:
     code = "import sys; from trainwright.cli.main import run\nrun(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
     words = [sys.executable, "-c", code]
     done = subprocess.run(
-        [*words, "run", "--runtime", "process", place.write(demo())],
+        [*words, "run", "--runtime", "process", runner.write(demo())],
         capture_output=True,
         text=True,
-        env=place.env,
-        cwd=place.folder,
+        env=runner.env,
+        cwd=runner.folder,
         timeout=PATIENCE,
         check=False,
     )
     assert not {"rich", "prometheus_client", "aiohttp"} & set(done.stderr.split())
 
     done = subprocess.run(
-        [*words, "logs", "demo"], capture_output=True, text=True, env=place.env, timeout=PATIENCE, check=False
+        [*words, "logs", "demo"], capture_output=True, text=True, env=runner.env, timeout=PATIENCE, check=False
     )
     assert "hello" in done.stdout
     assert not {"rich", "asyncio", "yaml"} & set(done.stderr.split())

@@ -25,8 +25,8 @@ from trainwright.node.devices.inventory import GPU, DeviceSet
 from trainwright.runtime.ports import WallClock
 
 
-class Seen:
-    """A view that remembers."""
+class RecordingView:
+    """A view that records what it is given."""
 
     busy = False
     gone = False
@@ -66,11 +66,11 @@ def task(body: Body) -> JobToRun:
     return JobToRun(Document("job.yaml", 1, named, (1, {})), GENERICJOB, named, load(GENERICJOB, named))
 
 
-class Stage:
+class SessionRig:
     """A session, its engine and its view."""
 
     def __init__(self, folder: Path, body: Body, **more: Any) -> None:
-        self.view = Seen()
+        self.view = RecordingView()
         self.folder = folder
         self.engine = Engine(
             EngineSettings(
@@ -98,61 +98,61 @@ async def nothing() -> None:
 
 
 async def test_a_job_from_start_to_end(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, demo(worker("echo hello")))
+    rig = SessionRig(tmp_path, demo(worker("echo hello")))
 
-    assert await stage.session.run(nothing) == 0
-    assert stage.view.lines == ["hello"]
-    assert stage.view.order[-2:] == ["hello", "Succeeded"]  # its last words come before the news of its end
-    assert [one.outcome for one in stage.view.endings] == ["Succeeded"]
+    assert await rig.session.run(nothing) == 0
+    assert rig.view.lines == ["hello"]
+    assert rig.view.order[-2:] == ["hello", "Succeeded"]  # its last words come before the news of its end
+    assert [one.outcome for one in rig.view.endings] == ["Succeeded"]
     kept = read_run_info(tmp_path)
     assert kept is not None
-    assert (kept.runtime, kept.endings) == ("process", tuple(stage.view.endings))
+    assert (kept.runtime, kept.endings) == ("process", tuple(rig.view.endings))
 
 
 async def test_an_engine_that_breaks(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, demo(worker("sleep 60")))
+    rig = SessionRig(tmp_path, demo(worker("sleep 60")))
 
     async def breaking() -> None:
-        stage.engine.broken.set_exception(EngineError("the roof fell in"))
+        rig.engine.broken.set_exception(EngineError("the roof fell in"))
 
-    assert await stage.session.run(breaking) == 3
-    assert stage.view.notices[-1] == "the engine failed: the roof fell in"
-    assert [(one.outcome, one.exit_code) for one in stage.view.endings] == [("Broken", 3)]
+    assert await rig.session.run(breaking) == 3
+    assert rig.view.notices[-1] == "the engine failed: the roof fell in"
+    assert [(one.outcome, one.exit_code) for one in rig.view.endings] == [("Broken", 3)]
 
 
 async def test_a_run_that_is_refused_at_the_last_moment_starts_nothing(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, demo(worker("touch started")))
+    rig = SessionRig(tmp_path, demo(worker("touch started")))
 
     async def refusing() -> None:
         raise EngineError("no")
 
     with pytest.raises(EngineError, match="no"):
-        await stage.session.run(refusing)
+        await rig.session.run(refusing)
     assert not (tmp_path / "run.json").exists()
     assert not (tmp_path / "started").exists()
-    assert stage.view.endings == []
+    assert rig.view.endings == []
 
 
 async def test_a_reader_that_goes_ends_the_run(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, demo(worker("sleep 60")))
-    stage.view.gone = True
+    rig = SessionRig(tmp_path, demo(worker("sleep 60")))
+    rig.view.gone = True
 
-    assert await stage.session.run(nothing) == 141
-    assert [one.outcome for one in stage.view.endings] == ["Interrupted"]
+    assert await rig.session.run(nothing) == 141
+    assert [one.outcome for one in rig.view.endings] == ["Interrupted"]
 
 
 async def test_logs_wait_for_a_reader_that_is_behind(tmp_path: Path) -> None:
     """What ended meanwhile is shown all the same: nothing is lost."""
-    stage = Stage(tmp_path, demo(worker("echo one; sleep 0.3; echo two")))
-    stage.view.busy = True
+    rig = SessionRig(tmp_path, demo(worker("echo one; sleep 0.3; echo two")))
+    rig.view.busy = True
 
-    assert await stage.session.run(nothing) == 0
-    assert stage.view.lines == ["one", "two"]
+    assert await rig.session.run(nothing) == 0
+    assert rig.view.lines == ["one", "two"]
 
 
 def test_what_was_not_read_when_everything_ended_is_read_then(tmp_path: Path) -> None:
-    view, board = Seen(), RunModel([(GENERICJOB, job())])
-    follower = RunFollower(board, view, RunRecord(tmp_path))
+    view, model = RecordingView(), RunModel([(GENERICJOB, job())])
+    follower = RunFollower(model, view, RunRecord(tmp_path))
     follower.jobs([(job(), False)])
     follower.pods([(pod(containers=[container("running")]), False)])
     log = tmp_path / "logs/demo-worker-0/00000000-main-0.log"
@@ -169,7 +169,7 @@ def test_what_was_not_read_when_everything_ended_is_read_then(tmp_path: Path) ->
 def test_what_was_shown_can_be_found_by_logs_even_if_the_run_is_killed_at_once(tmp_path: Path) -> None:
     known: list[str] = []
 
-    class Killed(Seen):
+    class Killed(RecordingView):
         def logs(self, lines: list[Line]) -> None:
             super().logs(lines)
             known.extend(one.replica for one in read_pods(tmp_path))

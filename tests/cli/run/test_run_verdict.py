@@ -43,15 +43,15 @@ def verdict(
     phase = ledger["outcome"]["result"] if ledger.get("outcome") else "Running"
     times = {"accepted": STARTED}
     body = job(roles=roles, spec=spec or {}, status=status(phase, times=times, **ledger))
-    board = RunModel([(GENERICJOB, body)])
-    board.update_job(body)
+    model = RunModel([(GENERICJOB, body)])
+    model.update_job(body)
     asked: list[tuple[str, int, str]] = []
 
     def last(pod: str, attempt: int, container: str) -> tuple[str, ...]:
         asked.append((pod, attempt, container))
         return words
 
-    found = find_verdict(board.row(DEMO), VerdictInput(end, runtime, 7.5, replicas or [], last))
+    found = find_verdict(model.row(DEMO), VerdictInput(end, runtime, 7.5, replicas or [], last))
     assert asked in ([], [("demo-worker-1", 2, "main")], [("demo-worker-1", 2, "")])
     return found
 
@@ -124,10 +124,10 @@ def test_a_deadline_is_told_with_its_length(seconds: int, told: str) -> None:
     stored = {"trainwright": {"outcome": outcome("Failed", "Deadline", message=message)}}
     body = FAILED | {"spec": spec, "status": stored}
     body["metadata"] = {"name": "demo", "namespace": "default", "uid": "u"}
-    board = RunModel([(TFJOB, body)])
-    board.update_job(body)
+    model = RunModel([(TFJOB, body)])
+    model.update_job(body)
 
-    found = find_verdict(board.row(DEMO), VerdictInput(RunEnd.DONE, "sandbox", 7.5, [], lambda *_: ()))
+    found = find_verdict(model.row(DEMO), VerdictInput(RunEnd.DONE, "sandbox", 7.5, [], lambda *_: ()))
 
     assert found.because == f"{message} of {told}"
 
@@ -209,10 +209,10 @@ def test_the_annotation_that_ended_a_job_is_named(result: str, word: str) -> Non
         "spec": {"replicaSpecs": {"trainer": {"template": template}}},
         "status": {"trainwright": {"phase": result, "outcome": outcome(result, "External", message="we need it")}},
     }
-    board = RunModel([(AITRAININGJOB, body)])
-    board.update_job(body)
+    model = RunModel([(AITRAININGJOB, body)])
+    model.update_job(body)
 
-    found = find_verdict(board.row(DEMO), VerdictInput(RunEnd.DONE, "sandbox", 1.0, [], lambda *_: ()))
+    found = find_verdict(model.row(DEMO), VerdictInput(RunEnd.DONE, "sandbox", 1.0, [], lambda *_: ()))
 
     assert found.because == f"annotation {word.lower()} asked for this end: we need it"
 

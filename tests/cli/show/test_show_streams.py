@@ -49,13 +49,12 @@ class Written:
     """What a view wrote."""
 
     def __init__(self) -> None:
-        self.reader, writer = os.pipe()
-        self.pen = BackgroundWriter(writer)
-        self.writer = writer
+        self.reader, self.fd = os.pipe()
+        self.writer = BackgroundWriter(self.fd)
 
     def text(self) -> str:
-        self.pen.close()
-        os.close(self.writer)
+        self.writer.close()
+        os.close(self.fd)
         with os.fdopen(self.reader, encoding="utf-8") as reader:
             return reader.read()
 
@@ -117,13 +116,13 @@ def written() -> Written:
     ],
 )
 def test_a_line_for_what_happens(written: Written, item: News, line: str) -> None:
-    LinesView(written.pen, lambda: 12.34).news([item])
+    LinesView(written.writer, lambda: 12.34).news([item])
 
     assert written.text() == (f" 12.3s  {line}\n" if line else "")
 
 
 def test_lines_of_logs_and_notices(written: Written) -> None:
-    view = LinesView(written.pen, lambda: 0.0)
+    view = LinesView(written.writer, lambda: 0.0)
     view.logs([(SOURCE, "step 1\tloss \x1b[31m0.5"), (SOURCE, "50%\r100%")])
     view.notice("images are not used")
 
@@ -132,17 +131,20 @@ def test_lines_of_logs_and_notices(written: Written) -> None:
 
 @pytest.mark.parametrize(
     "view",
-    [lambda pen: LinesView(pen, lambda: 0.0, with_logs=False), lambda pen: JsonView(pen, lambda: NOW, with_logs=False)],
+    [
+        lambda writer: LinesView(writer, lambda: 0.0, with_logs=False),
+        lambda writer: JsonView(writer, lambda: NOW, with_logs=False),
+    ],
     ids=["lines", "json"],
 )
 def test_logs_may_be_left_out(written: Written, view: Callable[[BackgroundWriter], LinesView | JsonView]) -> None:
-    view(written.pen).logs([(SOURCE, "step 1")])
+    view(written.writer).logs([(SOURCE, "step 1")])
 
     assert written.text() == ""
 
 
 def test_the_end_in_words(written: Written) -> None:
-    LinesView(written.pen, lambda: 0.0).end([GOOD, BAD], "/state/run")
+    LinesView(written.writer, lambda: 0.0).end([GOOD, BAD], "/state/run")
 
     assert written.text().splitlines() == [
         "",
@@ -170,13 +172,13 @@ def test_the_end_in_words(written: Written) -> None:
 )
 def test_ends_without_an_outcome(written: Written, word: str, text: str) -> None:
     end = JobVerdict("default", "demo", word, 124, 2.0, 0, "--timeout passed", unsettled=("worker-0 Pending: a", "b"))
-    LinesView(written.pen, lambda: 0.0).end([end], "/run")
+    LinesView(written.writer, lambda: 0.0).end([end], "/run")
 
     assert written.text().splitlines()[1:4] == [text, "  state:   worker-0 Pending: a", "           b"]
 
 
 def test_the_end_of_many_jobs_is_short(written: Written) -> None:
-    LinesView(written.pen, lambda: 0.0).end([GOOD] * 100 + [BAD] * 100, "/run")
+    LinesView(written.writer, lambda: 0.0).end([GOOD] * 100 + [BAD] * 100, "/run")
 
     lines = written.text().splitlines()
     assert lines.count("… and 80 more jobs succeeded") == lines.count("… and 80 more jobs did not succeed") == 1
@@ -188,7 +190,7 @@ def objects(written: Written) -> list[dict[str, object]]:
 
 
 def test_json_for_everything(written: Written) -> None:
-    view = JsonView(written.pen, lambda: NOW)
+    view = JsonView(written.writer, lambda: NOW)
     view.news([RUNNING, WORKER, EventNews(DEMO, "worker-0", "Unhealthy", "probe failed", warning=True)])
     view.logs([(SOURCE, "50%\r\x1b[31m100%")])
     view.notice("images are not used")

@@ -22,63 +22,65 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 def test_everything_is_written_in_order(pipe: tuple[int, int]) -> None:
-    pen = BackgroundWriter(pipe[1])
+    writer = BackgroundWriter(pipe[1])
     for number in range(100):
-        pen.write(f"{number}\n")
-    pen.close()
+        writer.write(f"{number}\n")
+    writer.close()
 
     assert os.read(pipe[0], 9999).decode().split() == [str(number) for number in range(100)]
-    assert pen.idle
+    assert writer.idle
 
 
 def test_a_slow_reader_stops_nobody(pipe: tuple[int, int]) -> None:
-    pen = BackgroundWriter(pipe[1])
+    writer = BackgroundWriter(pipe[1])
     before = time.monotonic()
     for _ in range(64):
-        pen.write("x" * 10_000)
+        writer.write("x" * 10_000)
 
     assert time.monotonic() - before < 30  # nobody reads meanwhile, so one that waited would wait for ever
-    assert pen.busy
-    pen.close(0.05)  # not for ever
+    assert writer.busy
+    writer.close(0.05)  # not for ever
     got = 0
     while got < 640_000:
         got += len(os.read(pipe[0], 1 << 20))
-    pen.close()
-    assert not pen.busy
+    writer.close()
+    assert not writer.busy
 
 
 def test_a_reader_that_is_gone(pipe: tuple[int, int]) -> None:
-    pen = BackgroundWriter(pipe[1])
+    writer = BackgroundWriter(pipe[1])
     os.close(pipe[0])
-    pen.write("lost")
-    pen.close()
+    writer.write("lost")
+    writer.close()
 
-    assert isinstance(pen.error, BrokenPipeError)
-    pen.write("lost too")
-    assert pen.idle
+    assert isinstance(writer.error, BrokenPipeError)
+    writer.write("lost too")
+    assert writer.idle
 
 
 def test_a_full_disk_is_no_reader_that_is_gone() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
-    pen = BackgroundWriter(full)
-    pen.write("lost")
-    pen.close()
+    writer = BackgroundWriter(full)
+    writer.write("lost")
+    writer.close()
     os.close(full)
 
-    assert isinstance(pen.error, OSError)
-    assert not isinstance(pen.error, BrokenPipeError)
+    assert isinstance(writer.error, OSError)
+    assert not isinstance(writer.error, BrokenPipeError)
 
 
 def test_what_an_encoding_cannot_write_is_escaped(pipe: tuple[int, int]) -> None:
-    pen = BackgroundWriter(pipe[1], "latin-1")
-    pen.write("é 職")
-    pen.close()
+    writer = BackgroundWriter(pipe[1], "latin-1")
+    writer.write("é 職")
+    writer.close()
 
     assert os.read(pipe[0], 99) == b"\xe9 \\u8077"
 
 
 def test_its_thread_ends(pipe: tuple[int, int]) -> None:
-    pen = BackgroundWriter(pipe[1])
-    pen.close()
+    before = set(threading.enumerate())
+    writer = BackgroundWriter(pipe[1])
+    (thread,) = set(threading.enumerate()) - before
+    writer.close()
 
-    assert "pen" not in [thread.name for thread in threading.enumerate()]
+    assert not thread.is_alive()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an end-to-end test plays: folders of its own, the real `trainwright` command in them, and nothing afterwards.
+"""The workspace of an end-to-end test: its folders, and the real `trainwright` command in them.
 
-`e2e_fixtures` makes one per test. `stage.run` waits for a command, `stage.start` leaves it running; `stage.left` is
-what should not be there when a test is over: processes, mounts, files outside the state folder.
+`e2e_fixtures` makes one per test. `run` waits for a command, `start` runs it in the background. `left` lists what must
+not remain after a test: processes, mounts, files outside the state folder.
 """
 
 import json
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 
-class Done(Struct):
+class FinishedCommand(Struct):
     """A command that has ended."""
 
     code: int
@@ -43,16 +43,16 @@ class Done(Struct):
 
 
 def until(true: Callable[[], Any], what: str = "", patience: float = PATIENCE) -> Any:
-    """Wait until something is so; what it returned."""
+    """Wait until the condition holds, and return its value."""
     deadline = time.monotonic() + patience
     while not (found := true()):
-        assert time.monotonic() < deadline, f"it never was so: {what or true}"
+        assert time.monotonic() < deadline, f"waited in vain for: {what or true}"
         time.sleep(0.02)
     return found
 
 
-class Live:
-    """A command that runs; what it prints goes to files."""
+class RunningCommand:
+    """A command in the background; its output goes to files."""
 
     def __init__(self, words: list[str], out: Path, **how: Any) -> None:
         self._out, self._err = out.with_suffix(".out"), out.with_suffix(".err")
@@ -65,7 +65,7 @@ class Live:
         return self._out.read_text(errors="replace") + self._err.read_text(errors="replace")
 
     def until(self, text: str) -> None:
-        """Wait until it has printed that."""
+        """Wait until the output contains this text."""
         try:
             until(lambda: text in self.said or self.process.poll() is not None)
         finally:
@@ -74,15 +74,15 @@ class Live:
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
-    def end(self, patience: float = PATIENCE) -> Done:
+    def end(self, patience: float = PATIENCE) -> FinishedCommand:
         try:
             code = self.process.wait(patience)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it does not end: {self.said}") from None
-        return Done(code, self._out.read_text(errors="replace"), self._err.read_text(errors="replace"))
+        return FinishedCommand(code, self._out.read_text(errors="replace"), self._err.read_text(errors="replace"))
 
 
-class Stage:
+class Workspace:
     """Folders of one test, and the command in them."""
 
     def __init__(self, folder: Path, runtime: str) -> None:
@@ -92,47 +92,47 @@ class Stage:
         self.work, self.home, self.tmp = folder / "work", folder / "home", folder / "tmp"
         for one in (self.work, self.home, self.tmp):
             one.mkdir()
-        #: A Python without a shim before it, and no more of ours than that.
+        #: The Python interpreter itself comes before a shim such as pyenv; the rest of our environment is not passed.
         path = os.pathsep.join([str(Path(sys.base_prefix) / "bin"), os.environ.get("PATH", os.defpath)])
         self.env = {"PATH": path, "HOME": str(self.home), "TMPDIR": str(self.tmp), "LANG": "C.UTF-8"}
-        #: Tests that run at the same time do not keep devices from each other.
+        #: Each test has its own device leases, so that parallel tests do not wait for each other.
         self.leases = folder / "leases"
         self.leases.mkdir()
         self.leases.chmod(0o1777)
         self.env |= {"TRAINWRIGHT_STATE": str(self.state), "TRAINWRIGHT_LEASES": str(self.leases)}
         self.env[purity.VARIABLE] = os.environ[purity.VARIABLE]
-        #: Words before the command, which start it.
+        #: Arguments before the command, such as `unshare --mount`.
         self.before: list[str] = []
-        self._lives: list[Live] = []
+        self._lives: list[RunningCommand] = []
         self._count = 0
 
     # -- commands --------------------------------------------------------------------------------------------------
 
     def write(self, *bodies: Body, name: str = "") -> str:
-        """A file with these documents."""
+        """Write these documents into a file and return its path."""
         self._count += 1
         path = self.folder / (name or f"{self._count}.yaml")
         path.write_text("\n---\n".join(json.dumps(body) for body in bodies))
         return str(path)
 
     def words(self, *words: str | Body) -> list[str]:
-        """The command; a manifest may stand for its file. `run` gets the runtime of the test."""
+        """The argument list. A manifest is written to a file; `run` gets the runtime of the test."""
         texts = [self.write(word) if isinstance(word, dict) else word for word in words]
         if texts[0] == "run" and "--runtime" not in texts:
             texts[1:1] = ["--runtime", self.runtime]
         return [*self.before, sys.executable, "-m", "trainwright", *texts]
 
-    def run(self, *words: str | Body, given: str = "", env: dict[str, str] | None = None) -> Done:
-        """A command, to its end."""
+    def run(self, *words: str | Body, given: str = "", env: dict[str, str] | None = None) -> FinishedCommand:
+        """Run a command to its end."""
         how = {"cwd": self.work, "env": self.env | (env or {}), "timeout": PATIENCE, "check": False}
         done = subprocess.run(self.words(*words), input=given, capture_output=True, text=True, **how)  # type: ignore[call-overload]  # noqa: PLW1510 - it is among them
-        return Done(done.returncode, done.stdout, done.stderr)
+        return FinishedCommand(done.returncode, done.stdout, done.stderr)
 
-    def start(self, *words: str | Body, **how: Any) -> Live:
-        """A command that goes on beside the test."""
+    def start(self, *words: str | Body, **how: Any) -> RunningCommand:
+        """Start a command in the background."""
         self._count += 1
         how = {"cwd": self.work, "env": self.env, "stdin": subprocess.DEVNULL, **how}
-        self._lives.append(Live(self.words(*words), self.folder / f"live-{self._count}", **how))
+        self._lives.append(RunningCommand(self.words(*words), self.folder / f"live-{self._count}", **how))
         return self._lives[-1]
 
     # -- what there is of a run ------------------------------------------------------------------------------------
@@ -141,11 +141,11 @@ class Stage:
         return (self.state / namespace / name / "latest").resolve()
 
     def pids(self, text: str = "") -> dict[int, str]:
-        """Processes of this stage whose arguments contain the text."""
+        """Processes of this test whose arguments contain the text."""
         return {pid: words for pid, words in traces.processes(str(self.folder)).items() if text in words}
 
     def pid(self, text: str) -> int:
-        """The one process of which that is true, once there is one."""
+        """Wait for the one process whose arguments contain the text, and return its ID."""
         found: dict[int, str] = until(lambda: self.pids(text), f"a process with {text!r}")
         assert len(found) == 1, found
         return next(iter(found))
@@ -153,18 +153,18 @@ class Stage:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def left(self) -> list[str]:
-        """Whatever a run should not have left."""
+        """What a run must not leave behind."""
         found = [f"process {pid}: {words}" for pid, words in self.pids().items()]
         found += [f"mount {line}" for line in traces.mounts(str(self.folder))]
         return found + [f"file {path}" for one in (self.home, self.tmp) for path in one.rglob("*")]
 
     @property
     def live(self) -> bool:
-        """Something that was started has not ended."""
+        """Whether a command that was started has not ended."""
         return any(live.process.poll() is None for live in self._lives)
 
     def close(self) -> None:
-        """End everything; called for tests that fail, too."""
+        """Kill all commands and processes; also after a failed test."""
         for live in self._lives:
             if live.process.poll() is None:
                 live.process.kill()
