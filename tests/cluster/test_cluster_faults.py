@@ -20,7 +20,7 @@ from cluster_plane import ControlPlane
 
 from trainwright.model.meta import INDEX, JOB_UID, KIND
 
-pytest_plugins = ("cluster_fixtures", "cluster_stage")
+pytest_plugins = ("cluster_fixtures", "cluster_operator_fixtures")
 HOOK = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 SERVICE = {"ports": [{"port": 80}]}
 

@@ -29,9 +29,9 @@ PAIR = (pod(0), pod(1))
 
 
 def auto(replicas: int = 4, least: int = 1, most: int = 4, **more: Any) -> Job:
-    book = more.pop("book", RoleLedger("worker", reached=replicas, size=replicas))
+    entry = more.pop("entry", RoleLedger("worker", reached=replicas, size=replicas))
     given: dict[str, Any] = {"resize": RestartScope.ROLE, "restart": ANY} | more
-    return job(role(replicas=replicas, elastic=Elastic(least, most, True), **given), ledger=lived(book))
+    return job(role(replicas=replicas, elastic=Elastic(least, most, True), **given), ledger=lived(entry))
 
 
 def placeless(index: int, since: datetime | None = NOW, **more: Any) -> Pod:
@@ -43,13 +43,13 @@ def placeless(index: int, since: datetime | None = NOW, **more: Any) -> Pod:
     return pod(index, "Pending", node="", conditions=(told,), **more)
 
 
-def book(plan: Plan) -> RoleLedger:
+def entry(plan: Plan) -> RoleLedger:
     return plan.status.ledger.roles[0]
 
 
 def most(plan: Plan) -> int | None:
     """What the role is held to."""
-    ceiling = book(plan).ceiling
+    ceiling = entry(plan).ceiling
     return None if ceiling is None else ceiling.most
 
 
@@ -70,11 +70,11 @@ def most(plan: Plan) -> int | None:
 def test_it_does_without_pods_that_find_no_place(pods: tuple[Pod, ...], least: int, expected: int) -> None:
     plan = look(auto(least=least), *pods, site=SITE, now=later(30))
 
-    assert (most(plan), book(plan).size, plan.write) == (expected, expected, Write.NOW)
+    assert (most(plan), entry(plan).size, plan.write) == (expected, expected, Write.NOW)
     assert len(plan.status.roles[0].replicas) == expected
     assert plan.status.ledger.phase is Phase.RESTARTING
     assert sorted(one.name for one in plan.deletes) == [f"job-worker-{i}" for i in range(4)]
-    assert book(plan).restarts == {}
+    assert entry(plan).restarts == {}
 
 
 @pytest.mark.parametrize(
@@ -156,12 +156,12 @@ def test_a_role_of_which_some_have_finished_is_left_alone() -> None:
 
 
 def test_where_nobody_is_told_of_the_size_only_the_surplus_goes() -> None:
-    given = auto(resize=None, book=RoleLedger("worker", reached=4))
+    given = auto(resize=None, entry=RoleLedger("worker", reached=4))
 
     plan = look(given, placeless(0), pod(1), pod(2), pod(3), site=SITE, now=later(30))
 
     assert names(plan)["deletes"] == ["Pod job-worker-3"]
-    assert book(plan).epoch == 0
+    assert entry(plan).epoch == 0
 
 
 def test_people_are_told_from_what_to_what_and_why() -> None:
@@ -169,7 +169,7 @@ def test_people_are_told_from_what_to_what_and_why() -> None:
     pods = (pod(0), pod(1), placeless(2), placeless(3))
 
     told = emitted(look(auto(), *pods, site=SITE, now=later(30)))
-    untold = emitted(look(auto(resize=None, book=RoleLedger("worker", reached=4)), *pods, site=SITE, now=later(30)))
+    untold = emitted(look(auto(resize=None, entry=RoleLedger("worker", reached=4)), *pods, site=SITE, now=later(30)))
 
     assert told == (Emit(EventReason.RESIZED, f"worker is scaled from 4 to 2 replicas: {why}"),)
     assert untold == (Emit(EventReason.RESIZED, f"worker is scaled to 2 replicas: {why}"),)
@@ -185,9 +185,9 @@ def test_people_are_told_from_what_to_what_and_why() -> None:
     ],
 )
 def test_growth_that_did_not_last_makes_it_more_careful(before: SizeCap | None, expected: int) -> None:
-    given = auto(book=RoleLedger("worker", reached=4, size=4, ceiling=before))
+    given = auto(entry=RoleLedger("worker", reached=4, size=4, ceiling=before))
 
-    ceiling = book(look(given, pod(0), pod(1), pod(2), placeless(3, later(-60)), site=SITE)).ceiling
+    ceiling = entry(look(given, pod(0), pod(1), pod(2), placeless(3, later(-60)), site=SITE)).ceiling
 
     assert ceiling is not None
     assert (ceiling.most, ceiling.at, ceiling.grew, ceiling.tries) == (3, NOW, False, expected)
@@ -197,7 +197,7 @@ def test_growth_that_did_not_last_makes_it_more_careful(before: SizeCap | None, 
 
 
 def held(most: int = 2, at: datetime = NOW, **more: Any) -> RoleLedger:
-    """The book of a role that is held to so many."""
+    """The ledger entry of a role with a cap on its size."""
     return RoleLedger("worker", reached=most, size=most, ceiling=SizeCap(at, most, "no room", **more))
 
 
@@ -206,7 +206,7 @@ def spare(index: int, **more: Any) -> Pod:
 
 
 def test_after_the_cool_down_places_are_looked_for() -> None:
-    given = auto(book=held())
+    given = auto(entry=held())
 
     assert look(given, *PAIR, site=SITE, now=later(59.9)).creates == ()
     assert look(given, *PAIR, site=SITE, now=later(59.9)).wake == later(60)
@@ -224,7 +224,7 @@ def test_a_spare_has_what_a_scheduler_looks_at_and_runs_nothing() -> None:
             "containers": [{"name": "main", "image": "m", "envFrom": [{"secretRef": {"name": "s"}}]}],
         },
     }
-    given = auto(replicas=3, book=held())
+    given = auto(replicas=3, entry=held())
     given = replace(given, roles=(replace(given.roles[0], template=template),))
 
     (create,) = look(given, *PAIR, site=SITE, now=later(60)).creates
@@ -256,14 +256,14 @@ def test_a_spare_has_what_a_scheduler_looks_at_and_runs_nothing() -> None:
     ],
 )
 def test_places_are_looked_for_only_while_all_run(pods: tuple[Pod, ...]) -> None:
-    made = look(auto(book=held()), *pods, site=SITE, now=later(60)).creates
+    made = look(auto(entry=held()), *pods, site=SITE, now=later(60)).creates
 
     assert not [one for one in made if one.body["metadata"]["labels"][ATTEMPT] == SPARE]
 
 
 def beside_an_ended_role(resize: RestartScope | None, *spares: Pod) -> Plan:
     """One pass over a role that is held below its size, next to a role that has failed for good."""
-    worker = auto(book=held(), resize=resize).roles[0]
+    worker = auto(entry=held(), resize=resize).roles[0]
     ended = RoleLedger("ps", failed="0", reached=1)
     done = Atom("worker", Which.EVERY, Result.SUCCEEDED)
     given = job(worker, role("ps", 1), success=done, failure=NEVER, ledger=lived(held(), ended))
@@ -279,7 +279,7 @@ def test_places_are_looked_for_beside_a_role_that_has_ended_for_good() -> None:
 def test_it_grows_beside_a_role_that_has_ended_for_good() -> None:
     plan = beside_an_ended_role(RestartScope.ROLE, *(spare(i, node="node-2", born=later(60)) for i in (2, 3)))
 
-    assert (book(plan).size, most(plan)) == (4, -1)
+    assert (entry(plan).size, most(plan)) == (4, -1)
 
 
 def test_it_does_not_grow_where_that_would_start_a_role_anew_that_has_ended_for_good() -> None:
@@ -288,12 +288,12 @@ def test_it_does_not_grow_where_that_would_start_a_role_anew_that_has_ended_for_
     before, plan = beside_an_ended_role(RestartScope.JOB), beside_an_ended_role(RestartScope.JOB, *places)
 
     assert not before.creates
-    assert (book(plan).size, most(plan)) == (2, 2)
+    assert (entry(plan).size, most(plan)) == (2, 2)
     assert names(plan)["deletes"] == ["Pod job-worker-2", "Pod job-worker-3"]
 
 
 def test_a_place_is_not_looked_for_under_a_name_that_is_taken() -> None:
-    plan = look(auto(book=held()), *PAIR, pod(2, deleting=later(90)), site=SITE, now=later(60))
+    plan = look(auto(entry=held()), *PAIR, pod(2, deleting=later(90)), site=SITE, now=later(60))
 
     assert names(plan)["creates"] == ["Pod job-worker-3"]
 
@@ -301,10 +301,10 @@ def test_a_place_is_not_looked_for_under_a_name_that_is_taken() -> None:
 def test_it_grows_at_once_when_all_places_are_found() -> None:
     pods = (*PAIR, spare(2, node="node-2", born=later(60)), spare(3, node="node-2", born=later(60)))
 
-    plan = look(auto(book=held(tries=2)), *pods, site=SITE, now=later(61))
+    plan = look(auto(entry=held(tries=2)), *pods, site=SITE, now=later(61))
 
-    assert (book(plan).size, book(plan).epoch) == (4, 1)
-    assert book(plan).ceiling == SizeCap(later(61), -1, "there is room for 2 more", grew=True, tries=2)
+    assert (entry(plan).size, entry(plan).epoch) == (4, 1)
+    assert entry(plan).ceiling == SizeCap(later(61), -1, "there is room for 2 more", grew=True, tries=2)
     assert sorted(one.name for one in plan.deletes) == [f"job-worker-{i}" for i in range(4)]
     assert emitted(plan) == (
         Emit(EventReason.RESIZED, "worker is scaled from 2 to 4 replicas: there is room for 2 more"),
@@ -321,18 +321,18 @@ def test_it_grows_at_once_when_all_places_are_found() -> None:
     ],
 )
 def test_it_does_not_grow_while_one_is_missing_nor_into_places_that_were_given_up(pods: tuple[Pod, ...]) -> None:
-    plan = look(auto(book=held()), *pods, site=SITE, now=later(61))
+    plan = look(auto(entry=held()), *pods, site=SITE, now=later(61))
 
-    assert (most(plan), book(plan).size, plan.deletes) == (2, 2, ())
+    assert (most(plan), entry(plan).size, plan.deletes) == (2, 2, ())
 
 
 def test_it_grows_by_what_was_found_when_that_took_long_enough() -> None:
     pods = (*PAIR, spare(2, born=later(60)), spare(3, node="node-2", born=later(60)))
 
-    early, late = (look(auto(book=held()), *pods, site=SITE, now=later(n)) for n in (89.9, 90))
+    early, late = (look(auto(entry=held()), *pods, site=SITE, now=later(n)) for n in (89.9, 90))
 
     assert (most(early), early.deletes, early.creates, early.wake) == (2, (), (), later(90))
-    assert (most(late), book(late).size) == (3, 3)
+    assert (most(late), entry(late).size) == (3, 3)
 
 
 @pytest.mark.parametrize(
@@ -347,18 +347,18 @@ def test_where_there_is_no_room_the_next_try_comes_later(found: dict[str, Any]) 
     pods = (*PAIR, *(spare(i, born=later(60), **found) for i in (2, 3)))
     nodes = {"node-1": node(), "node-2": node("node-2"), "lost": node("lost", ready=False, since=later(85))}
 
-    plan = look(auto(book=held()), *pods, site=SITE, now=later(90), nodes=nodes)
+    plan = look(auto(entry=held()), *pods, site=SITE, now=later(90), nodes=nodes)
 
-    assert book(plan).ceiling == SizeCap(later(90), 2, "no room", tries=1)
+    assert entry(plan).ceiling == SizeCap(later(90), 2, "no room", tries=1)
     assert names(plan)["deletes"] == ["Pod job-worker-2", "Pod job-worker-3"]
-    assert (plan.events, book(plan).epoch, plan.status.ledger.phase) == ((), 0, Phase.RUNNING)
+    assert (plan.events, entry(plan).epoch, plan.status.ledger.phase) == ((), 0, Phase.RUNNING)
 
 
 @pytest.mark.parametrize(
     ("tries", "pause"), [(0, 60), (1, 120), (2, 240), (3, 480), (4, 960), (5, 960), (99, 960)], ids=str
 )
 def test_tries_are_ever_further_apart(tries: int, pause: float) -> None:
-    given = auto(book=held(tries=tries))
+    given = auto(entry=held(tries=tries))
 
     assert look(given, *PAIR, site=SITE, now=later(pause - 0.1)).creates == ()
     assert len(look(given, *PAIR, site=SITE, now=later(pause)).creates) == 2
@@ -375,42 +375,42 @@ def test_tries_are_ever_further_apart(tries: int, pause: float) -> None:
 def test_a_node_that_comes_is_tried_soon(since: datetime, ready: bool, soon: bool) -> None:
     nodes = {"node-1": node(since=later(-9)), "node-2": node("node-2", ready=ready, since=since)}
 
-    plan = look(auto(book=held(tries=4)), *PAIR, site=SITE, now=later(60), nodes=nodes)
+    plan = look(auto(entry=held(tries=4)), *PAIR, site=SITE, now=later(60), nodes=nodes)
 
     assert bool(plan.creates) is soon
 
 
 def test_meanwhile_it_is_looked_at_now_and_then_should_a_node_come() -> None:
-    assert look(auto(book=held(tries=4)), *PAIR, site=SITE, now=later(100)).wake == later(160)
-    assert look(auto(book=held(tries=4)), *PAIR, site=SITE, now=later(920)).wake == later(960)
+    assert look(auto(entry=held(tries=4)), *PAIR, site=SITE, now=later(100)).wake == later(160)
+    assert look(auto(entry=held(tries=4)), *PAIR, site=SITE, now=later(920)).wake == later(960)
 
 
 def test_spares_of_which_nobody_wants_to_know_any_more_go() -> None:
     ours = (spare(2, born=later(60)), spare(3, born=later(60)))
-    small = auto(replicas=2, book=RoleLedger("worker", reached=2, size=2))
+    small = auto(replicas=2, entry=RoleLedger("worker", reached=2, size=2))
 
     assert names(look(small, *PAIR, *ours, site=SITE, now=later(61)))["deletes"] == [
         "Pod job-worker-2",
         "Pod job-worker-3",
     ]
     # Its cool-down has begun again meanwhile.
-    again = auto(book=held(at=later(61)))
+    again = auto(entry=held(at=later(61)))
     assert len(look(again, *PAIR, *ours, site=SITE, now=later(62)).deletes) == 2
 
 
 def test_spares_hold_no_places_for_a_role_of_which_some_have_finished() -> None:
-    given = auto(book=held())
+    given = auto(entry=held())
     pods = (pod(0), pod(1, "Succeeded"), *(spare(i, node="node-2", born=later(60)) for i in (2, 3)))
 
     assert names(look(given, *pods, site=SITE, now=later(61)))["deletes"] == ["Pod job-worker-2", "Pod job-worker-3"]
 
 
 def test_spares_wait_for_nobody_when_the_job_ends() -> None:
-    given = auto(book=held())
+    given = auto(entry=held())
     ended = look(given, pod(0, "Failed", code=1), pod(1), spare(2), site=SITE, now=later(61))
 
     assert ended.status.ledger.outcome is None  # tried again: the policy answers it
-    given = auto(book=held(), restart=Restart())
+    given = auto(entry=held(), restart=Restart())
     ended = look(given, pod(0, "Failed", code=1), pod(1), spare(2), site=SITE, now=later(61))
     assert ended.status.ledger.outcome is not None
     assert "Pod job-worker-2" in names(ended)["deletes"]
@@ -420,45 +420,45 @@ def test_spares_wait_for_nobody_when_the_job_ends() -> None:
 
 
 def test_an_edit_sets_what_is_wanted_and_the_ceiling_stays() -> None:
-    plan = look(auto(replicas=3, book=held()), *PAIR, site=SITE, now=later(60))
+    plan = look(auto(replicas=3, entry=held()), *PAIR, site=SITE, now=later(60))
 
     assert names(plan)["creates"] == ["Pod job-worker-2"]
 
 
 def test_an_edit_to_what_it_is_held_to_frees_it() -> None:
-    plan = look(auto(replicas=2, book=held()), *PAIR, site=SITE, now=later(10))
+    plan = look(auto(replicas=2, entry=held()), *PAIR, site=SITE, now=later(10))
 
-    assert book(plan).ceiling == SizeCap(NOW, -1)
+    assert entry(plan).ceiling == SizeCap(NOW, -1)
     assert (plan.creates, plan.deletes, plan.events) == ((), (), ())
 
 
 def test_an_edit_below_what_it_is_held_to_is_followed_at_once() -> None:
-    plan = look(auto(replicas=1, book=held()), *PAIR, site=SITE, now=later(10))
+    plan = look(auto(replicas=1, entry=held()), *PAIR, site=SITE, now=later(10))
 
-    assert book(plan).size == 1
+    assert entry(plan).size == 1
     assert emitted(plan) == (Emit(EventReason.RESIZED, "worker is scaled from 2 to 1 replica"),)
 
 
 def test_bounds_that_are_raised_hold() -> None:
-    plan = look(auto(least=3, book=held()), *PAIR, site=SITE, now=later(10))
+    plan = look(auto(least=3, entry=held()), *PAIR, site=SITE, now=later(10))
 
     assert len(plan.status.roles[0].replicas) == 3
 
 
 def test_a_suspension_forgets_what_it_was_held_to() -> None:
-    given = auto(book=held())
+    given = auto(entry=held())
     given = replace(given, lifecycle=replace(given.lifecycle, suspended=True))
 
-    assert book(look(given, *PAIR, site=SITE, now=later(10))).ceiling is None
+    assert entry(look(given, *PAIR, site=SITE, now=later(10))).ceiling is None
 
 
 @pytest.mark.parametrize("elastic", [Elastic(1, 4), None], ids=["its user does", "nobody does"])
 def test_a_role_that_no_longer_sizes_itself_forgets_what_it_was_held_to(elastic: Elastic | None) -> None:
-    given = auto(book=held())
+    given = auto(entry=held())
     given = replace(given, roles=(replace(given.roles[0], elastic=elastic),))
     plan = look(given, *PAIR, site=SITE, now=later(10))
 
-    assert (book(plan).ceiling, book(plan).size) == (None, 4)
+    assert (entry(plan).ceiling, entry(plan).size) == (None, 4)
     assert emitted(plan) == (Emit(EventReason.RESIZED, "worker is scaled from 2 to 4 replicas"),)
 
 
@@ -471,12 +471,12 @@ def test_a_role_that_no_longer_sizes_itself_forgets_what_it_was_held_to(elastic:
 def test_it_lives_with_lost_nodes_whatever_its_policy_says(policy: Restart) -> None:
     nodes = {"node-1": node(), "node-2": node("node-2", ready=False)}
     pods = (pod(0), pod(1, node="node-2"))
-    given = auto(replicas=2, restart=policy, book=RoleLedger("worker", reached=2, size=2))
+    given = auto(replicas=2, restart=policy, entry=RoleLedger("worker", reached=2, size=2))
 
     plan = look(given, *pods, nodes=nodes, now=later(60))
 
     assert plan.status.ledger.outcome is None
-    assert book(plan).restarts == {"NodeLost": 1}
+    assert entry(plan).restarts == {"NodeLost": 1}
     assert names(plan)["deletes"] == ["Pod job-worker-1"]
 
 

@@ -9,7 +9,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from trainwright.core.classify import CREATE_ERRORS, DISRUPTIONS, awaits_restart, classify_pod
-from trainwright.core.nodes import unhealthy_nodes as nodes_in_doubt
+from trainwright.core.nodes import unhealthy_nodes
 from trainwright.model.cause import LONGEST_MESSAGE, Cause, CauseKind
 from trainwright.model.child import ContainerState, ContainerStatus, Node, ObjectCondition, Observed, Pod, Terminated
 from trainwright.model.job import Role
@@ -38,8 +38,8 @@ def concluded(
     one: Pod, of: Role | None = None, nodes: dict[str, Node] | None = None, seconds: float = 0
 ) -> tuple[State, Cause | None]:
     nodes = nodes and {"other": node("other")} | nodes
-    unhealthy_nodes = nodes_in_doubt(job(), Observed((one,), nodes=nodes), Site(), later(seconds))
-    return classify_pod(one, of or role(), unhealthy_nodes.get(one.spec.node_name), Site(), later(seconds))
+    unhealthy = unhealthy_nodes(job(), Observed((one,), nodes=nodes), Site(), later(seconds))
+    return classify_pod(one, of or role(), unhealthy.get(one.spec.node_name), Site(), later(seconds))
 
 
 @pytest.mark.parametrize(

@@ -105,9 +105,9 @@ def staged(*, awaits: bool = True) -> tuple[Role, ...]:
     ],
 )
 def test_a_role_that_waits_is_made_once_the_roles_before_it_are_up(pods: tuple[Pod, ...], expected: list[str]) -> None:
-    books = tuple(RoleLedger(name) for name in ("worker", "chief", "ps"))
+    entries = tuple(RoleLedger(name) for name in ("worker", "chief", "ps"))
 
-    assert [f"Pod job-{name}" for name in expected] == made(look(job(*staged(), ledger=waiting(*books)), *pods))
+    assert [f"Pod job-{name}" for name in expected] == made(look(job(*staged(), ledger=waiting(*entries)), *pods))
 
 
 def test_a_role_that_does_not_wait_is_only_made_later_in_the_same_pass() -> None:
@@ -138,8 +138,8 @@ def test_a_job_that_grows_gets_pods_and_services_and_keeps_running() -> None:
 
 
 def test_a_job_that_shrinks_loses_pods_and_services_and_forgets_them() -> None:
-    book = RoleLedger("worker", retries="2:1", reached=3)
-    given = job(role(replicas=1, service=True), ledger=lived(book))
+    entry = RoleLedger("worker", retries="2:1", reached=3)
+    given = job(role(replicas=1, service=True), ledger=lived(entry))
     services = tuple(service(f"job-worker-{index}") for index in (2, 0, 1))
 
     plan = look(given, pod(0), pod(1, "Succeeded"), pod(2, attempt=1), services=services)
@@ -442,9 +442,9 @@ def test_a_refused_service_does_not_hold_its_pod_back() -> None:
 
 @pytest.mark.parametrize(("held", "wake"), [(9, 7), (6, 6)], ids=["before a hold is over", "after"])
 def test_a_refusal_wakes_among_the_other_moments(held: float, wake: float) -> None:
-    book = RoleLedger("worker", retries="1:1", holds=(Hold(later(held), "1"),))
+    entry = RoleLedger("worker", retries="1:1", holds=(Hold(later(held), "1"),))
 
-    plan = look(job(role(replicas=2), ledger=lived(book)), refusals=(refused("job-worker-0", later(7)),))
+    plan = look(job(role(replicas=2), ledger=lived(entry)), refusals=(refused("job-worker-0", later(7)),))
 
     assert (plan.creates, plan.wake) == ((), later(wake))
 
@@ -464,9 +464,9 @@ def test_a_refusal_wakes_among_the_other_moments(held: float, wake: float) -> No
     ],
 )
 def test_a_stale_pod_that_ended_stays_while_its_replica_is_held_back(one: Pod, deleted: bool) -> None:
-    book = RoleLedger("worker", 1, holds=(Hold(later(9), "0"),))
+    entry = RoleLedger("worker", 1, holds=(Hold(later(9), "0"),))
 
-    plan = look(job(ledger=lived(book, phase=Phase.RESTARTING)), one)
+    plan = look(job(ledger=lived(entry, phase=Phase.RESTARTING)), one)
 
     assert [f"Pod {one.metadata.name}"] * deleted == names(plan)["deletes"]
     assert plan.wake == later(9)
@@ -517,7 +517,7 @@ def test_leftovers_go_before_stuck_pods_extras_and_services() -> None:
 
 
 @pytest.mark.parametrize(
-    ("book", "lifecycle", "expected"),
+    ("entry", "lifecycle", "expected"),
     [
         pytest.param(RoleLedger("worker", reached=2), Lifecycle(), None, id="never"),
         pytest.param(RoleLedger("worker", holds=(Hold(later(5), "0"),)), Lifecycle(), later(5), id="a hold"),
@@ -538,16 +538,16 @@ def test_leftovers_go_before_stuck_pods_extras_and_services() -> None:
     ],
 )
 def test_the_next_moment_at_which_time_alone_changes_something(
-    book: RoleLedger, lifecycle: Lifecycle, expected: datetime | None
+    entry: RoleLedger, lifecycle: Lifecycle, expected: datetime | None
 ) -> None:
-    assert expected == look(job(role(replicas=2), ledger=lived(book), lifecycle=lifecycle), pod(0), pod(1)).wake
+    assert expected == look(job(role(replicas=2), ledger=lived(entry), lifecycle=lifecycle), pod(0), pod(1)).wake
 
 
 NODES = {"node-1": node(ready=False), "node-2": node("node-2", ready=False, since=later(-5))}
 
 
 @pytest.mark.parametrize(
-    ("pods", "book", "seconds", "expected"),
+    ("pods", "entry", "seconds", "expected"),
     [
         pytest.param((pod(0), pod(1, node="node-3")), RoleLedger("worker"), 0, later(60), id="a silent node"),
         pytest.param(
@@ -570,11 +570,11 @@ NODES = {"node-1": node(ready=False), "node-2": node("node-2", ready=False, sinc
     ],
 )
 def test_a_silent_node_is_looked_at_again_when_it_will_be_lost(
-    pods: tuple[Pod, ...], book: RoleLedger, seconds: float, expected: datetime
+    pods: tuple[Pod, ...], entry: RoleLedger, seconds: float, expected: datetime
 ) -> None:
     nodes = NODES | {"node-3": node("node-3")}
 
-    assert expected == look(job(role(replicas=2), ledger=lived(book)), *pods, nodes=nodes, now=later(seconds)).wake
+    assert expected == look(job(role(replicas=2), ledger=lived(entry)), *pods, nodes=nodes, now=later(seconds)).wake
 
 
 STUCK = (container(waiting="ErrImagePull"),)
@@ -637,9 +637,9 @@ def test_a_hold_that_a_wrong_clock_wrote_holds_nothing_back(seconds: float, crea
 
 
 def test_a_hold_that_is_over_before_a_node_is_lost_wakes_first() -> None:
-    book = RoleLedger("worker", retries="1:1", holds=(Hold(later(3), "1"),))
+    entry = RoleLedger("worker", retries="1:1", holds=(Hold(later(3), "1"),))
 
-    assert look(job(role(replicas=2), ledger=lived(book)), pod(0), nodes=NODES).wake == later(3)
+    assert look(job(role(replicas=2), ledger=lived(entry)), pod(0), nodes=NODES).wake == later(3)
 
 
 def test_a_node_that_nobody_watches_wakes_nobody() -> None:
@@ -690,8 +690,8 @@ def test_what_restarts_together_meets_nobody_of_an_older_attempt(
     scope: RestartScope, old: Pod, made: list[str]
 ) -> None:
     policy = on(CauseKind.EXIT, scope=scope)
-    books = (RoleLedger("worker", epoch=1), RoleLedger("ps", epoch=1))
-    given = job(role("worker", 2, restart=policy), role("ps", 2, restart=policy), ledger=lived(*books))
+    entries = (RoleLedger("worker", epoch=1), RoleLedger("ps", epoch=1))
+    given = job(role("worker", 2, restart=policy), role("ps", 2, restart=policy), ledger=lived(*entries))
 
     plan = look(
         given,

@@ -28,9 +28,9 @@ def stuck(index: int = 0, started: datetime | None = NOW, reason: str = "ErrImag
     return pod(index, "Pending", started=started, containers=(container(waiting=reason),), **more)
 
 
-def given(book: RoleLedger = BOOK, **more: Any) -> Job:
+def given(entry: RoleLedger = BOOK, **more: Any) -> Job:
     more.setdefault("recreates_pods", True)
-    return job(role(replicas=more.pop("replicas", 1), **more), ledger=waiting(book))
+    return job(role(replicas=more.pop("replicas", 1), **more), ledger=waiting(entry))
 
 
 def spells(plan: Plan) -> tuple[StuckPeriod, ...]:
@@ -88,8 +88,8 @@ def test_where_it_began_is_not_known_its_birth_counts() -> None:
     ],
 )
 def test_it_takes_its_scope_along(scope: RestartScope, expected: list[str]) -> None:
-    books = (RoleLedger("worker", reached=2), RoleLedger("ps", reached=1))
-    one = job(role(replicas=2, recreates_pods=True, restart=Restart(scope=scope)), role("ps"), ledger=waiting(*books))
+    entries = (RoleLedger("worker", reached=2), RoleLedger("ps", reached=1))
+    one = job(role(replicas=2, recreates_pods=True, restart=Restart(scope=scope)), role("ps"), ledger=waiting(*entries))
 
     plan = look(one, stuck(), pod(1), pod(role="ps"), site=WAIT, now=later(60))
 
@@ -183,16 +183,16 @@ def test_when_that_is_forgotten(one: Pod, expected: tuple[StuckPeriod, ...]) -> 
 
 
 def test_one_that_failed_for_good_is_forgotten_while_others_go_on() -> None:
-    book = RoleLedger("worker", reached=2, stuck=(StuckPeriod(NOW, "0-1"),))
-    one = job(role(replicas=2, recreates_pods=True), ledger=waiting(book), success=NEVER, failure=NEVER)
+    entry = RoleLedger("worker", reached=2, stuck=(StuckPeriod(NOW, "0-1"),))
+    one = job(role(replicas=2, recreates_pods=True), ledger=waiting(entry), success=NEVER, failure=NEVER)
 
     assert spells(look(one, pod(0, "Failed", code=1), stuck(1), site=WAIT, now=later(9))) == (StuckPeriod(NOW, "1"),)
 
 
 def test_a_replica_that_is_no_longer_wanted_is_forgotten() -> None:
-    book = RoleLedger("worker", reached=2, stuck=(StuckPeriod(NOW, "0-1"),))
+    entry = RoleLedger("worker", reached=2, stuck=(StuckPeriod(NOW, "0-1"),))
 
-    assert spells(look(given(book), stuck(0), stuck(1), site=WAIT, now=later(9))) == (StuckPeriod(NOW, "0"),)
+    assert spells(look(given(entry), stuck(0), stuck(1), site=WAIT, now=later(9))) == (StuckPeriod(NOW, "0"),)
 
 
 def test_many_that_are_stuck_since_different_times_are_remembered_in_few_words() -> None:

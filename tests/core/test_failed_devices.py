@@ -141,9 +141,9 @@ def test_pods_that_have_ended_hold_nothing() -> None:
 
 
 def test_a_silent_node_is_silent_whatever_its_gpus_are() -> None:
-    (doubt,) = seen(pod(), nodes={"node-1": node(ready=False, sick=XID)}).values()
+    (health,) = seen(pod(), nodes={"node-1": node(ready=False, sick=XID)}).values()
 
-    assert (doubt.silent, doubt.device_message) == (True, "")
+    assert (health.silent, health.device_message) == (True, "")
 
 
 @pytest.mark.parametrize(

@@ -226,11 +226,11 @@ def test_that_it_is_well_again_need_not_be_stored_at_once() -> None:
 
 
 def test_a_pod_that_was_made_to_avoid_a_node_which_is_trusted_again_is_made_anew() -> None:
-    books = (RoleLedger("worker", reached=3), RoleLedger("ps", reached=1))
+    entries = (RoleLedger("worker", reached=3), RoleLedger("ps", reached=1))
     given = job(
         role(replicas=3, restart=on(CauseKind.NODE_LOST, scope=RestartScope.ROLE)),
         role("ps"),
-        ledger=lived(*books, avoided=(bad(until=later(5)),)),
+        ledger=lived(*entries, avoided=(bad(until=later(5)),)),
     )
     pods = (pod(0), pod(1, "Pending", node=""), pod(2, "Pending", node="elsewhere"), pod(0, role="ps"))
 
@@ -238,7 +238,7 @@ def test_a_pod_that_was_made_to_avoid_a_node_which_is_trusted_again_is_made_anew
 
     assert plan.status.ledger.avoided == ()
     assert [one.name for one in plan.deletes] == ["job-worker-1"]
-    assert [book.retries for book in plan.status.ledger.roles] == ["1:1", ""]
+    assert [entry.retries for entry in plan.status.ledger.roles] == ["1:1", ""]
     assert plan.status.ledger.roles[0].restarts == {}
     before = look(given, *pods, nodes={"node-1": node(), "elsewhere": node("elsewhere")}, site=SITE, now=later(4))
     assert before.deletes == ()

@@ -67,13 +67,13 @@ def test_the_bounds_are_kept_when_a_job_is_resized() -> None:
 
 
 def told(size: int, epoch: int = 0) -> RoleLedger:
-    """The book of workers that were told of that many."""
+    """The ledger entry of workers whose pods know this size."""
     return RoleLedger("worker", epoch, reached=size, size=size)
 
 
 def epochs(plan: Plan) -> dict[str, tuple[int, int]]:
     """By role: epoch, and the size that its pods are made for."""
-    return {book.name: (book.epoch, book.size) for book in plan.status.ledger.roles}
+    return {entry.name: (entry.epoch, entry.size) for entry in plan.status.ledger.roles}
 
 
 def test_a_new_job_remembers_the_size_that_its_pods_are_told_of() -> None:
@@ -112,8 +112,8 @@ def test_it_takes_the_whole_job_along_where_all_are_told() -> None:
 def test_a_change_of_size_costs_no_restart_and_no_delay() -> None:
     plan = look(job(role("worker", 3, resize=RestartScope.ROLE), ledger=lived(told(2))))
 
-    book = plan.status.ledger.roles[0]
-    assert (book.restarts, book.holds) == ({}, ())
+    entry = plan.status.ledger.roles[0]
+    assert (entry.restarts, entry.holds) == ({}, ())
     assert len(names(plan)["creates"]) == 3
 
 

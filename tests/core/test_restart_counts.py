@@ -71,11 +71,11 @@ def come_back(world: World) -> RoleLedger:
 def test_a_restart_is_charged_when_it_is_decided_and_shown_when_its_pod_exists() -> None:
     world = run(job(role(replicas=2, restart=ON_EXIT)))
 
-    book = fail(world, "job-worker-0", "job-worker-1")
-    assert (book.restarts, book.made()) == ({"Exit": 2}, 0)
+    entry = fail(world, "job-worker-0", "job-worker-1")
+    assert (entry.restarts, entry.made()) == ({"Exit": 2}, 0)
 
-    book = come_back(world)
-    assert (book.restarts, book.made(), book.pending, book.hidden) == ({"Exit": 2}, 2, (), {})
+    entry = come_back(world)
+    assert (entry.restarts, entry.made(), entry.pending, entry.hidden) == ({"Exit": 2}, 2, (), {})
 
 
 def test_what_is_shown_need_not_be_stored_at_once() -> None:
@@ -103,18 +103,18 @@ def test_each_of_several_is_shown_with_its_own_pod() -> None:
         world.reap()
         world.catch_up()
 
-    book = book_of(world)
-    assert (book.made(), [one.indexes for one in book.pending]) == (1, ["1"])
+    entry = book_of(world)
+    assert (entry.made(), [one.indexes for one in entry.pending]) == (1, ["1"])
 
 
 @pytest.mark.parametrize("scope", [RestartScope.ROLE, RestartScope.JOB])
 def test_a_restart_of_many_is_one_and_is_shown_with_the_first_of_their_pods(scope: RestartScope) -> None:
     world = run(job(role(replicas=3, restart=on(CauseKind.EXIT, scope=scope))))
-    book = fail(world, "job-worker-2")
-    assert (book.restarts, book.made()) == ({"Exit": 1}, 0)
+    entry = fail(world, "job-worker-2")
+    assert (entry.restarts, entry.made()) == ({"Exit": 1}, 0)
 
     # There is one pod of the new attempt, and not that of the replica which failed.
-    ledger = replace(world.job.ledger, roles=(replace(book, holds=()),))
+    ledger = replace(world.job.ledger, roles=(replace(entry, holds=()),))
     plan = look(replace(world.job, ledger=ledger), pod(0, attempt=1), now=world.clock)
     assert plan.status.ledger.roles[0].made() == 1
 
@@ -125,7 +125,7 @@ def test_a_restart_that_counts_on_every_role_is_shown_on_the_one_that_caused_it(
     fail(world, "job-worker-1")
     come_back(world)
 
-    assert [(book.restarts, book.made()) for book in world.job.ledger.roles] == [({"Exit": 1}, 0), ({"Exit": 1}, 1)]
+    assert [(entry.restarts, entry.made()) for entry in world.job.ledger.roles] == [({"Exit": 1}, 0), ({"Exit": 1}, 1)]
 
 
 def test_a_suspension_calls_restarts_off() -> None:
@@ -134,15 +134,15 @@ def test_a_suspension_calls_restarts_off() -> None:
     world.edit(lifecycle=Lifecycle(suspended=True))
     come_back(world)
     world.edit(lifecycle=Lifecycle())
-    book = come_back(world)
+    entry = come_back(world)
 
-    assert (book.restarts, book.made(), book.pending) == ({"Exit": 1}, 0, ())
+    assert (entry.restarts, entry.made(), entry.pending) == ({"Exit": 1}, 0, ())
 
 
 def test_causes_may_be_left_out() -> None:
-    book = RoleLedger("worker", restarts={"Exit": 5, "Disrupted": 3}, hidden={"Exit": 1, "Disrupted": 1})
+    entry = RoleLedger("worker", restarts={"Exit": 5, "Disrupted": 3}, hidden={"Exit": 1, "Disrupted": 1})
 
-    assert (book.made(), book.made(frozenset({CauseKind.DISRUPTED}))) == (6, 4)
+    assert (entry.made(), entry.made(frozenset({CauseKind.DISRUPTED}))) == (6, 4)
 
 
 @pytest.mark.parametrize("counted", [True, False])
@@ -152,16 +152,16 @@ def test_restarts_inside_pods_are_kept_when_the_pods_are_replaced_and_when_the_j
     one = job(role(replicas=2, restart=ON_EXIT), ledger=lived(RoleLedger("worker", reached=2)), lifecycle=lifecycle)
 
     plan = look(one, pod(0, "Failed", containers=(replace(twice[0], state=end),)), pod(1, containers=twice))
-    (book,) = plan.status.ledger.roles
-    assert (book.made() + book.inside, book.inside) == ((2, 0) if counted else (2, 2))
+    (entry,) = plan.status.ledger.roles
+    assert (entry.made() + entry.inside, entry.inside) == ((2, 0) if counted else (2, 2))
 
     after = replace(one, ledger=plan.status.ledger, success=job(role(replicas=2)).success)
     done = [pod(index, "Succeeded", attempt=1 - index, containers=twice) for index in range(2)]
     plan = look(after, *done, now=later(9))
-    (book,) = plan.status.ledger.roles
+    (entry,) = plan.status.ledger.roles
     assert plan.status.ledger.outcome is not None
     # Two of the first pod, one new pod, two of each pod at the end.
-    assert book.made() + book.inside == 2 + 1 + 4
+    assert entry.made() + entry.inside == 2 + 1 + 4
 
 
 # -- charged -----------------------------------------------------------------------------------------------------------
@@ -170,9 +170,9 @@ def test_restarts_inside_pods_are_kept_when_the_pods_are_replaced_and_when_the_j
 def test_each_replica_has_its_own_budget() -> None:
     world = run(job(role(replicas=3, restart=EACH)))
     fail(world, "job-worker-0", "job-worker-1")
-    book = come_back(world)
+    entry = come_back(world)
     start(world)
-    assert (book.charged, book.failed) == ("1x2", "")
+    assert (entry.charged, entry.failed) == ("1x2", "")
 
     fail(world, "job-worker-1")
     outcome = world.job.ledger.outcome
@@ -187,15 +187,15 @@ def test_what_is_free_is_charged_to_nobody() -> None:
         world.evict("job-worker-0")
         world.catch_up()
         world.step()
-        book = come_back(world)
+        entry = come_back(world)
         start(world)
 
-    assert (book.charged, book.restarts) == ("", {"Disrupted": 3})
+    assert (entry.charged, entry.restarts) == ("", {"Disrupted": 3})
 
 
 def test_of_a_job_that_has_ended_only_the_charges_of_the_deciding_replica_are_kept() -> None:
-    book = RoleLedger("worker", retries="0:1,2:1", restarts={"Exit": 2}, reached=3, charged="1,0,1")
-    plan = look(job(role(replicas=3, restart=EACH), ledger=lived(book)), pod(0, attempt=1), pod(1), failed(2, 1))
+    entry = RoleLedger("worker", retries="0:1,2:1", restarts={"Exit": 2}, reached=3, charged="1,0,1")
+    plan = look(job(role(replicas=3, restart=EACH), ledger=lived(entry)), pod(0, attempt=1), pod(1), failed(2, 1))
 
     assert plan.status.ledger.outcome is not None
     assert plan.status.ledger.roles[0].charged == "0x2,1"
@@ -205,7 +205,7 @@ def test_of_a_job_that_has_ended_only_the_charges_of_the_deciding_replica_are_ke
 
 
 @pytest.mark.parametrize(
-    ("book", "replicas", "expected"),
+    ("entry", "replicas", "expected"),
     [
         pytest.param(RoleLedger("worker", 0, "1:2", {"Exit": 2}), 3, "0,2", id="by their retries"),
         pytest.param(RoleLedger("worker", 0, "0:5,1:5", {"Exit": 7, "Disrupted": 3}), 2, "5,2", id="no more than all"),
@@ -219,16 +219,16 @@ def test_of_a_job_that_has_ended_only_the_charges_of_the_deciding_replica_are_ke
         pytest.param(RoleLedger("worker", 0, "0:1", {"InPlace": 4, "Exit": 1}), 1, "1", id="not inside pods"),
     ],
 )
-def test_its_restarts_are_charged_to_its_replicas(book: RoleLedger, replicas: int, expected: str) -> None:
+def test_its_restarts_are_charged_to_its_replicas(entry: RoleLedger, replicas: int, expected: str) -> None:
     part = role(replicas=replicas, restart=EACH)
 
-    new = attempts.attribute_charges(part, book)
+    new = attempts.attribute_charges(part, entry)
 
     assert new.charged == expected
     assert attempts.attribute_charges(part, new) is new
 
 
-books = st.builds(
+entries = st.builds(
     lambda retries, times, free, epoch: RoleLedger(
         "worker", epoch, format_counts(retries), {"Exit": times, "Disrupted": free}
     ),
@@ -239,36 +239,36 @@ books = st.builds(
 )
 
 
-@given(books, st.integers(1, 20))
-def test_no_restart_is_lost_and_none_is_charged_twice(book: RoleLedger, replicas: int) -> None:
+@given(entries, st.integers(1, 20))
+def test_no_restart_is_lost_and_none_is_charged_twice(entry: RoleLedger, replicas: int) -> None:
     part: Role = role(replicas=replicas, restart=EACH)
-    charged = parse_row(attempts.attribute_charges(part, book).charged)
+    charged = parse_row(attempts.attribute_charges(part, entry).charged)
 
-    assert sum(charged.values()) == attempts.budget_used(book, part.uncounted)
+    assert sum(charged.values()) == attempts.budget_used(entry, part.uncounted)
 
 
 def test_that_is_stored_along_with_what_comes_next() -> None:
-    book = RoleLedger("worker", 0, "0:1", {"Exit": 1}, reached=1)
-    plan = look(job(role(restart=EACH), ledger=lived(book)), pod(attempt=1))
+    entry = RoleLedger("worker", 0, "0:1", {"Exit": 1}, reached=1)
+    plan = look(job(role(restart=EACH), ledger=lived(entry)), pod(attempt=1))
 
     assert plan.status.ledger.roles[0].charged == "1"
     assert plan.write is Write.LATER
 
 
 def test_a_job_that_has_ended_is_left_as_it_is() -> None:
-    book = RoleLedger("worker", 0, "0:1", {"Exit": 1}, failed="0", reached=1)
-    ended = look(job(role(restart=EACH), ledger=lived(replace(book, charged="1"))), failed(attempt=1)).status.ledger
-    old = replace(ended, roles=(book,))
+    entry = RoleLedger("worker", 0, "0:1", {"Exit": 1}, failed="0", reached=1)
+    ended = look(job(role(restart=EACH), ledger=lived(replace(entry, charged="1"))), failed(attempt=1)).status.ledger
+    old = replace(ended, roles=(entry,))
 
     assert look(job(role(restart=EACH), ledger=old), failed(attempt=1)).status.ledger == old
 
 
 def test_a_thousand_that_failed_in_turn_are_few_words() -> None:
-    book = RoleLedger("worker")
+    entry = RoleLedger("worker")
     for index in range(0, 1000, 2):
-        book = attempts.charge_replicas(attempts.decide_restarts(book, CauseKind.EXIT, [index]), [index])
-    stored = msgspec.json.encode(Ledger(roles=(book,)))
+        entry = attempts.charge_replicas(attempts.decide_restarts(entry, CauseKind.EXIT, [index]), [index])
+    stored = msgspec.json.encode(Ledger(roles=(entry,)))
 
-    assert len(book.charged) < 2000
-    assert len(book.pending) == 1
+    assert len(entry.charged) < 2000
+    assert len(entry.pending) == 1
     assert len(stored) < 4500

@@ -16,7 +16,7 @@ from trainwright.runtime.ports import EVERYTHING, ListPage, Resource, Selection
 APIS = (T9K_API, VOLCANO_API, PLUGINS_API)
 
 
-class Place:
+class FakeApiServer:
     """An API server that has these APIs, and remembers what it was asked."""
 
     def __init__(self, *apis: str, error: type[Exception] = NotFoundError) -> None:
@@ -35,25 +35,25 @@ class Place:
 
 @pytest.mark.parametrize("there", [(), (VOLCANO_API,), (T9K_API, PLUGINS_API), APIS], ids=len)
 async def test_every_api_is_asked_for_and_none_is_assumed(there: tuple[str, ...]) -> None:
-    place = Place(*there)
+    server = FakeApiServer(*there)
 
-    found = await installed_pod_groups(place, KINDS, "")
+    found = await installed_pod_groups(server, KINDS, "")
 
     assert {resource.api_version for resource in found} == set(there)
     assert {(resource.plural, resource.kind) for resource in found} <= {("podgroups", "PodGroup")}
-    assert sorted(place.asked) == sorted((f"podgroups.{api.partition('/')[0]}", "default") for api in APIS)
+    assert sorted(server.asked) == sorted((f"podgroups.{api.partition('/')[0]}", "default") for api in APIS)
 
 
 async def test_only_gangs_of_the_kinds_that_are_looked_after_in_their_namespace() -> None:
-    place = Place(*APIS)
+    server = FakeApiServer(*APIS)
 
-    assert [resource.api_version for resource in await installed_pod_groups(place, [GENERICJOB], "there")] == [T9K_API]
-    assert place.asked == [("podgroups.scheduler.tensorstack.dev", "there")]
+    assert [resource.api_version for resource in await installed_pod_groups(server, [GENERICJOB], "there")] == [T9K_API]
+    assert server.asked == [("podgroups.scheduler.tensorstack.dev", "there")]
 
 
 async def test_an_api_that_may_not_be_asked_for_is_not_taken_for_absent() -> None:
     with pytest.raises(ForbiddenError):
-        await installed_pod_groups(Place(error=ForbiddenError), KINDS, "")
+        await installed_pod_groups(FakeApiServer(error=ForbiddenError), KINDS, "")
 
 
 @pytest.mark.parametrize(

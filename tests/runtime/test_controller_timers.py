@@ -96,10 +96,10 @@ async def test_a_new_controller_looks_at_what_is_finished_once() -> None:
 
 
 def weight(rig: ControllerRig) -> int:
-    """Everything in every book of the controller."""
-    books: list[Any] = [rig.controller, rig.controller._queue, *rig.controller._cache.children.values()]
-    books += [*rig.controller._cache.jobs.values()]
-    return sum(len(part) for book in books for part in vars(book).values() if isinstance(part, dict | set | list))
+    """The number of objects that the controller remembers."""
+    entries: list[Any] = [rig.controller, rig.controller._queue, *rig.controller._cache.children.values()]
+    entries += [*rig.controller._cache.jobs.values()]
+    return sum(len(part) for entry in entries for part in vars(entry).values() if isinstance(part, dict | set | list))
 
 
 async def test_jobs_that_come_and_go_leave_nothing_behind() -> None:

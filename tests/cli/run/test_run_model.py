@@ -242,8 +242,8 @@ def test_attempts_at_another_size_are_no_restarts() -> None:
     one = run_model()
     restarts = []
     for attempt, size in ((0, 2), (1, 2), (1, 1), (3, 1), (4, 1), (4, 2), (5, 2), (6, 2)):
-        book = {"name": "worker", "size": size}
-        one.update_job(job(status=status("Running", roles=[book])))
+        entry = {"name": "worker", "size": size}
+        one.update_job(job(status=status("Running", roles=[entry])))
         one.update_pod(pod(attempt=attempt))
         restarts.append(next(replica.restarts for replica in one.pick(99) if replica.label == "worker-0"))
 
@@ -267,21 +267,21 @@ def shown(one: RunModel) -> int:
 def test_a_restart_is_shown_once_its_pod_exists() -> None:
     one = run_model()
     one.update_pod(pod("worker-1"))
-    book = {"name": "worker", "restarts": {"Exit": 3}, "retries": "1:3"}
+    entry = {"name": "worker", "restarts": {"Exit": 3}, "retries": "1:3"}
     waits = {"pending": [{"cause": "Exit", "indexes": "1"}], "hidden": {"Exit": 1}}
-    one.update_job(job(status=status("Running", roles=[book | waits])))
+    one.update_job(job(status=status("Running", roles=[entry | waits])))
     assert shown(one) == 2
 
     one.update_pod(pod("worker-1", attempt=3, uid="next"))
     assert shown(one) == 3
-    one.update_job(job(status=status("Running", roles=[book])))
+    one.update_job(job(status=status("Running", roles=[entry])))
     assert shown(one) == 3
 
 
 def test_a_restart_that_never_happened_is_not_shown() -> None:
     one = run_model()
-    book = {"name": "worker", "restarts": {"Exit": 3}, "retries": "0:1,1:2", "hidden": {"Exit": 2}}
-    one.update_job(job(status=status("Succeeded", roles=[book], **outcome("Succeeded"))))
+    entry = {"name": "worker", "restarts": {"Exit": 3}, "retries": "0:1,1:2", "hidden": {"Exit": 2}}
+    one.update_job(job(status=status("Succeeded", roles=[entry], **outcome("Succeeded"))))
 
     assert shown(one) == 1
 
@@ -294,15 +294,15 @@ def test_restarts_inside_pods_are_shown_and_counted_once() -> None:
     assert shown(one) == 3
 
     # The pod of worker 0 is to be replaced: the ledger keeps its count.
-    book = {"name": "worker", "restarts": {"Exit": 1, "InPlace": 2}, "retries": "0:1"}
+    entry = {"name": "worker", "restarts": {"Exit": 1, "InPlace": 2}, "retries": "0:1"}
     waits = {"pending": [{"cause": "Exit", "indexes": "0"}], "hidden": {"Exit": 1}}
-    one.update_job(job(status=status("Running", roles=[book | waits])))
+    one.update_job(job(status=status("Running", roles=[entry | waits])))
     assert shown(one) == 3
     one.update_pod(pod("worker-0", attempt=1, uid="next"))
     assert shown(one) == 4
 
     # The end keeps those of all pods.
-    one.update_job(job(status=status("Succeeded", roles=[book | {"inside": 1}], **outcome("Succeeded"))))
+    one.update_job(job(status=status("Succeeded", roles=[entry | {"inside": 1}], **outcome("Succeeded"))))
     assert shown(one) == 4
 
 
