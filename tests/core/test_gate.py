@@ -163,8 +163,8 @@ def test_a_pod_that_gets_another_address_takes_all_along() -> None:
     world.catch_up()
     plan = world.step()
 
-    book = world.job.ledger.roles[0]
-    assert (book.epoch, book.restarts) == (1, {"Disrupted": 1})
+    entry = world.job.ledger.roles[0]
+    assert (entry.epoch, entry.restarts) == (1, {"Disrupted": 1})
     assert map_of(world) is None
     assert "job-worker-1: disrupted (AddressChanged: its peers were told" in emitted(plan)[0].message
     world.wait(60)

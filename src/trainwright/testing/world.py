@@ -43,7 +43,7 @@ from trainwright.runtime.ports import Resource, WatchEvent, WatchEventType, grou
 from trainwright.runtime.settings import ControllerSettings
 from trainwright.runtime.telemetry import Telemetry
 from trainwright.testing import factories
-from trainwright.testing.apiserver import GRACE, Address, ApiServer, Child, DiedError, selected
+from trainwright.testing.apiserver import GRACE, Address, ApiServer, Child, DiedError, Note, selected
 
 #: Seconds after which a refused create is tried again.
 REFUSED = 30
@@ -74,7 +74,6 @@ class World:
         self.plans: list[Plan] = []
         self.server = ApiServer(self.now, lambda: self.job)
         self.server.finalized, self.server.removed = self._finalized, self._removed
-        self.truth, self.notes, self.writes = self.server.truth, self.server.notes, self.server.writes
         self._start_operator()
 
     def _start_operator(self) -> None:
@@ -91,6 +90,21 @@ class World:
     def now(self) -> datetime:
         """The current time: the world is the `Clock` of its operator."""
         return self.clock
+
+    @property
+    def truth(self) -> dict[Address, Child]:
+        """The objects of the API server."""
+        return self.server.truth
+
+    @property
+    def notes(self) -> list[Note]:
+        """The watch events that are not delivered yet, in order."""
+        return self.server.notes
+
+    @property
+    def writes(self) -> list[str]:
+        """All writes of the operator."""
+        return self.server.writes
 
     @property
     def refusals(self) -> dict[Address, Refusal]:
