@@ -45,7 +45,7 @@ class _DevicesBusyError(Exception):
 async def start_container(pod: PodState, container: ContainerRecord) -> None:
     """Ask the supervisor to start a container, as soon as the container can be configured.
 
-    Returns when the request is sent; `start_answered` and `wait_ended` of the container tell what happens next.
+    Returns when the request is sent; `start_answered` and `ended` of the container tell what happens next.
     """
     context = pod.context
     while True:

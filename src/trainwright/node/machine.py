@@ -110,8 +110,7 @@ class NodeCapacity(Struct, frozen=True):
 def machine(devices: Mapping[str, DeviceSet]) -> NodeCapacity:
     """The part of this machine that this process may use. `devices` are those that the user declares."""
     limits = cgroup_limits()
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    cpu = cpus * 1000
+    cpu = 1000 * (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return NodeCapacity(min(cpu, limits.cpu or cpu), min(memory, limits.memory or memory), inventory(devices))
 

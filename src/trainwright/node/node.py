@@ -128,12 +128,11 @@ class LocalNode:
         worker = self._agent.worker(pod) if self._agent is not None else None
         if worker is None:
             raise NotFoundError(f'pod "{pod}" is not on node "{self._settings.node}"')
-        state = worker.pod
-        found = next((one for one in state.containers if one.view.name == name), None)
+        found = next((one for one in worker.pod.containers if one.view.name == name), None)
         if found is None:
             raise NotFoundError(f'container "{name}" is not in pod "{pod}"')
         restarts = found.view.restarts - part.previous
-        path = state.log_path(found, restarts)
+        path = worker.pod.log_path(found, restarts)
         if restarts < 0 or not Path(path).exists():
             if part.previous:
                 raise InvalidError(f'previous terminated container "{name}" in pod "{pod.name}" not found')

@@ -114,7 +114,7 @@ def compose(
     if facts.own_only and "PodScheduled" in before:
         del own["PodScheduled"]  # the scheduler has set it
     others = [] if facts.own_only else [condition for kind, condition in before.items() if kind not in own]
-    status["conditions"] = others + [_condition(kind, *own[kind], before.get(kind) or {}, now) for kind in own]
+    status["conditions"] = others + _conditions(own, before, now)
     return status
 
 
@@ -134,16 +134,20 @@ def _container_status(one: ContainerView) -> dict[str, Any]:
     return found
 
 
-def _condition(kind: str, reason: str, message: str, before: Body, now: str) -> Body:
-    """One condition: with a reason it is False, except Initialized of a pod that has succeeded."""
-    value = "False" if reason and (kind, reason) != ("Initialized", "PodCompleted") else "True"
-    since = before.get("lastTransitionTime", now) if before.get("status") == value else now
-    condition = {"type": kind, "status": value, "lastTransitionTime": since}
-    if reason:
-        condition["reason"] = reason
-    if message:
-        condition["message"] = message
-    return condition
+def _conditions(own: dict[str, tuple[str, str]], before: dict[str, Body], now: str) -> list[Body]:
+    """The agent's conditions. One with a reason is False, except Initialized of a pod that has succeeded."""
+    found = []
+    for kind, (reason, message) in own.items():
+        value = "False" if reason and (reason != "PodCompleted" or kind != "Initialized") else "True"
+        old = before.get(kind, {})
+        since = old.get("lastTransitionTime", now) if old.get("status") == value else now
+        condition = {"type": kind, "status": value, "lastTransitionTime": since}
+        if reason:
+            condition["reason"] = reason
+        if message:
+            condition["message"] = message
+        found.append(condition)
+    return found
 
 
 def _initialized_reason(phase: str, inits: Sequence[ContainerView]) -> tuple[str, str]:
