@@ -39,7 +39,7 @@ def _finalizer_patches(job: Job) -> tuple[Patch, ...]:
     if job.finalizers is None:
         return ()
     body: Body = {"metadata": {"finalizers": list(job.finalizers)}}
-    why = "whoever put its finalizer on it is not there any more"
+    why = "the controller that added its finalizer no longer exists"
     return (Patch(job.owner.kind, job.key.name, job.uid, body, why, api=job.owner.api_version),)
 
 

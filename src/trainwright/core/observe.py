@@ -288,10 +288,10 @@ def _attempts_above(slot: Slots, entry: RoleLedger) -> dict[int, int]:
 
 
 _ENDS: Mapping[Phase, str] = {
-    Phase.SUCCEEDED: "the success rule is fulfilled, or somebody asked for this end",
-    Phase.FAILED: "a failure rule is fulfilled, success is out of reach, or a deadline, a budget or somebody ended it",
+    Phase.SUCCEEDED: "the success rule is fulfilled, or this end was requested",
+    Phase.FAILED: "a failure rule is fulfilled, success is impossible, or a deadline, a budget or a request ended it",
 }
-_SUSPEND = {Phase.SUSPENDED: "suspension is asked for: every pod is removed, what had finished is forgotten"}
+_SUSPEND = {Phase.SUSPENDED: "the job is suspended: every pod is deleted, and results of finished replicas are dropped"}
 _RUN = {Phase.RUNNING: "every replica runs or has finished"}
 
 TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = {
@@ -300,15 +300,15 @@ TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = {
         Phase.SUSPENDED: "the job is created suspended",
         Phase.RUNNING: "the job is accepted and its pods already run (a status was lost)",
         Phase.SUCCEEDED: "the job is accepted and its pods have already fulfilled the success rule (a status was lost)",
-        Phase.FAILED: "the manifest cannot be run, or its end was asked for before it began",
+        Phase.FAILED: "the manifest cannot be run, or its end was requested before it began",
     },
     Phase.PENDING: {**_RUN, **_SUSPEND, **_ENDS},
     Phase.RUNNING: {Phase.RESTARTING: "a replica that ran is being replaced", **_SUSPEND, **_ENDS},
     Phase.RESTARTING: {**_RUN, **_SUSPEND, **_ENDS},
     Phase.SUSPENDED: {
-        Phase.RESUMING: "suspension is lifted: every replica is made anew",
-        Phase.SUCCEEDED: "somebody asked for this end",
-        Phase.FAILED: "somebody asked for this end",
+        Phase.RESUMING: "the job is resumed: every replica is created again",
+        Phase.SUCCEEDED: "this end was requested",
+        Phase.FAILED: "this end was requested",
     },
     Phase.RESUMING: {**_RUN, **_SUSPEND, **_ENDS},
     Phase.SUCCEEDED: {},

@@ -99,7 +99,7 @@ class AgentProcesses:
         """Start the network that all nodes share, if there is a subnet. Raises EngineError."""
         if not subnet:
             return
-        self._holder = await _start_python("trainwright.node.supervisor.holder", subnet)
+        self._holder = await _start_python("trainwright.node.supervisor.outside", subnet)
         assert self._holder.stdout is not None  # noqa: S101 - it is a pipe
         line = await asyncio.wait_for(self._holder.stdout.readline(), _TIMEOUT_SECONDS)
         if not line:

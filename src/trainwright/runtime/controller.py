@@ -114,7 +114,7 @@ class Controller:
         return not self._queue.working
 
     def _requeue_owners(self, uids: set[str]) -> None:
-        """Queue the jobs whose children changed, after a short delay in job_key more events can arrive."""
+        """Queue the jobs whose children changed, after a short delay in which more events can arrive."""
         for uid in uids:
             job_key = self._uids.get(uid)
             if job_key is not None:

@@ -148,7 +148,7 @@ def holder(who: str) -> Iterator[dict[str, int]]:
     """A network that several supervisors share, held by a separate process."""
     # In a network without a connection to the outside, so that the tests do not change this machine's network.
     alone = ["unshare", "--net"] if who == "root" else []
-    command = [*alone, *as_who(who), python(who) or "", "-m", "trainwright.node.supervisor.holder", SUBNET]
+    command = [*alone, *as_who(who), python(who) or "", "-m", "trainwright.node.supervisor.outside", SUBNET]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd="/") as process:
         assert process.stdout is not None

@@ -279,7 +279,7 @@ def test_an_engine_tidies_after_a_supervisor_that_was_killed(
             eventually(lambda: [pid for pid in below(engine.pid) if _command(pid).startswith("sleep\x00300")])
             at = spaces(engine.pid)
             assert "trainwright" in rules(at)
-            key = "supervisor.main" if nodes == 1 else "supervisor.holder"
+            key = "supervisor.main" if nodes == 1 else "supervisor.outside"
             (keeper,) = [pid for pid in below(engine.pid) if key in _command(pid)]
             os.kill(keeper, signal.SIGKILL)
             engine.send_signal(signal.SIGINT)

@@ -9,12 +9,18 @@ link with the pods' network.
 Other users: slirp4netns or pasta. That helper must not be in our user namespace, so it starts before we enter the
 namespace, and we tell it later which network it serves. A shell ends the helper when its stdin ends, that is, when the
 supervisor ends.
+
+`python -m trainwright.node.supervisor.outside SUBNET` is a process that holds the network which several supervisors of
+one engine share. It prints one line of JSON, the paths of its network namespace and of its user namespace (null for
+root), and ends when its stdin ends. The engine opens both and passes the descriptors to the supervisors as `holder`.
 """
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -229,3 +235,21 @@ def resolver() -> str | None:
     servers = [word[1] for word in words if len(word) > 1 and word[0] == "nameserver"]
     local = bool(servers) and all(server.startswith("127.") or server == "::1" for server in servers)
     return _REAL_RESOLVER if local and os.path.exists(_REAL_RESOLVER) else None
+
+
+def main() -> None:
+    """Hold a shared network until stdin ends. Exit with 3 and print the reason if the network cannot be made."""
+    try:
+        network, outside = make_shared_network(sys.argv[1])
+    except OSError as error:
+        print(f"the network of the nodes cannot be made: {error}", file=sys.stderr)
+        sys.exit(3)
+    own = f"/proc/{os.getpid()}"
+    user = None if outside.root else f"{own}/ns/user"
+    print(json.dumps({"net": f"{own}/fd/{network.net}", "user": user}), flush=True)
+    sys.stdin.buffer.read()
+    outside.close()
+
+
+if __name__ == "__main__":
+    main()
