@@ -6,7 +6,7 @@ Run: python tools/statemachine.py   (a test compares the page with this output)
 
 from pathlib import Path
 
-from trainwright.core import attempts, classify, restart
+from trainwright.core import attempts, classify
 from trainwright.core.observe import TRANSITIONS
 from trainwright.kinds.genericjob import status
 from trainwright.kinds.paddlejob import status as paddlejob
@@ -102,7 +102,7 @@ CAUSES = {
 def _causes() -> str:
     rows = [f"| {why.value} | {CAUSES[why]} |" for why in CauseKind]
     delays = f"{attempts.FIRST_BACKOFF_SECONDS:g} s, doubling to {attempts.LONGEST_BACKOFF_SECONDS:g} s"
-    forgiven = f"{restart.BACKOFF_RESET_SECONDS / 60:g} minutes"
+    forgiven = f"{attempts.BACKOFF_RESET_SECONDS / 60:g} minutes"
     return (
         "## Why a replica ended\n\n| cause | means |\n|---|---|\n" + "\n".join(rows) + "\n\n"
         "The steps of a restart: cause → does the role's policy restart after it → is there budget → back-off "

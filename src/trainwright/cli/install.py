@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright crds` and `trainwright manifests`: print the objects to install on a cluster."""
+"""`trainwright crds`, `manifests`, `preflight`: print what to install on a cluster, and what that would replace there."""
 
-from collections.abc import Iterable
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
+import msgspec
 
 from trainwright import __version__
-from trainwright.cli.flags import check_namespace, output_option
-from trainwright.cli.output import as_json, as_yaml
+from trainwright.cli.flags import check_namespace, kubeconfig_options, output_option
+from trainwright.cli.output import as_json, as_yaml, columns
+from trainwright.crd.compare import worded
 from trainwright.crd.install import InstallOptions, manifests
 from trainwright.crd.schema import crds
 from trainwright.errors import UsageError
@@ -17,9 +19,14 @@ from trainwright.kinds.registry import KINDS
 from trainwright.model.job import Body
 from trainwright.model.problem import nearest
 
+if TYPE_CHECKING:
+    from trainwright.kube.survey import JobCounts, Survey
+
 _IMAGE = f"trainwright:{__version__}"
 #: The first line of the YAML output.
 _HEADER = "# Run `trainwright preflight` first: it shows what this would replace on your cluster.\n"
+#: The exit code if the user must decide something first.
+_DECISION_NEEDED = 1
 _OUTPUT = output_option(choices=("yaml", "json"), help="Print YAML documents, or one JSON List.")
 
 
@@ -118,3 +125,82 @@ def _check_namespace(option: str, namespace: str) -> None:
 def _check_image(image: str) -> None:
     if not image or any(letter.isspace() for letter in image):
         raise UsageError(f"--image: expected a name such as registry.example/{_IMAGE}, found {image!r}")
+
+
+@click.command("preflight")
+@kubeconfig_options
+@click.option("--kinds", metavar="KIND,…", default="", help="Check these kinds only.  [default: all]")
+@output_option(choices=("text", "json"), help="Print a report for people, or one JSON object.")
+def preflight_command(kubeconfig: str, context: str, kinds: str, form: Literal["text", "json"]) -> int:
+    """Show what an install of the operator would change on a cluster. Run it before you apply anything.
+
+    It shows the CRDs that an install would replace and their owners, other operators for the same kinds, and the jobs
+    that exist. It changes nothing and uses your own rights. It lists what you may not read as not permitted.
+
+    \b
+    Examples:
+      trainwright preflight
+      trainwright preflight --context production -o json
+
+    \b
+    Exit codes:
+      0  no problem was found     1  you must decide something first
+      2  wrong usage, or no cluster is known     3  no answer from the cluster
+    """
+    import asyncio  # noqa: PLC0415 - it takes 24 ms, and the other two commands do not need it
+
+    return asyncio.run(_preflight(kubeconfig, context, kinds, form))
+
+
+async def _preflight(kubeconfig: str, context: str, kinds: str, form: str) -> int:
+    from trainwright.kube.cluster import connected  # noqa: PLC0415 - aiohttp takes longer than `--help`
+    from trainwright.kube.config import ConnectionOptions, load  # noqa: PLC0415 - likewise
+    from trainwright.kube.http import RequestPolicy  # noqa: PLC0415 - likewise
+    from trainwright.kube.survey import survey  # noqa: PLC0415 - likewise
+    from trainwright.runtime.ports import WallClock  # noqa: PLC0415 - likewise
+
+    wanted = kinds_named(word.strip() for word in kinds.split(",") if word.strip())
+    access = load(ConnectionOptions(kubeconfig=kubeconfig, context=context))
+    async with connected(access, RequestPolicy(timeout=15.0, retry_seconds=5.0)) as cluster:
+        found = await survey(cluster, access.server, access.namespace, wanted, WallClock().now())
+    if form == "json":
+        whole = msgspec.to_builtins(found) | {"decisions": list(found.decisions)}
+        click.echo(as_json(whole), nl=False)
+    else:
+        click.echo("\n".join(_lines(found)))
+    return _DECISION_NEEDED if found.decisions else 0
+
+
+def _lines(found: "Survey") -> Iterator[str]:
+    """The report for people."""
+    yield f"Cluster {found.server}"
+    yield ""
+    head = ("KIND", "JOBS", "UNFINISHED", "RUNNING", "DEFINITION")
+    yield from columns([head, *((one.kind, *_counted(one.jobs), worded(one.definition)) for one in found.kinds)])
+    for one in found.kinds:
+        if one.jobs is not None and one.jobs.unfinished:
+            managers = ", ".join(f"{number} of {name}" for name, number in one.jobs.unfinished_by.items())
+            yield f"Unfinished {one.kind}s: {managers}"
+    if found.operators:
+        yield f"Trainwright is installed: {', '.join(found.operators)}"
+    yield from _section(
+        "Other controllers of these kinds:",
+        [f"{sign.object}: {', '.join(sign.kinds)}; {sign.detail}" for sign in found.controllers],
+    )
+    yield from _section("Not permitted (the report does not include these):", list(found.not_permitted))
+    decisions = [f"{number}. {text}" for number, text in enumerate(found.decisions, 1)]
+    yield from _section("Decide before you install:", decisions)
+    if not decisions:
+        yield ""
+        yield "Nothing that you may read prevents an install."
+
+
+def _section(title: str, lines: list[str]) -> Iterator[str]:
+    if lines:
+        yield ""
+        yield title
+        yield from (f"  {line}" for line in lines)
+
+
+def _counted(jobs: "JobCounts | None") -> tuple[str, str, str]:
+    return ("?", "?", "?") if jobs is None else (str(jobs.total), str(jobs.unfinished), str(jobs.running))

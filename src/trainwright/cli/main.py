@@ -40,7 +40,7 @@ COMMANDS = {
 #: function `command` in the module that has the name of the command.
 _IN_SHARED_MODULE = {
     **{name: ("edits", f"{name}_command") for name in ("scale", "suspend", "resume", "annotate", "delete")},
-    **{name: ("install", f"{name}_command") for name in ("crds", "manifests")},
+    **{name: ("install", f"{name}_command") for name in ("crds", "manifests", "preflight")},
 }
 #: 128 + SIGPIPE: the exit code that a shell reports for a program whose output pipe was closed.
 _BROKEN_PIPE_CODE = 141

@@ -30,6 +30,8 @@ from trainwright.model.units import (
 
 FIRST_BACKOFF_SECONDS = 1.0
 LONGEST_BACKOFF_SECONDS = 60.0
+#: After a replica has run for this many seconds, its back-off starts again from the first delay.
+BACKOFF_RESET_SECONDS = 600.0
 #: If more groups of replicas than this are in back-off, groups are merged, so that the ledger stays small.
 MAX_HOLDS = 32
 
@@ -98,6 +100,11 @@ def drop_expired_holds(entry: RoleLedger, now: Time) -> RoleLedger:
     if all(_is_active(one, now) for one in entry.holds):
         return entry
     return replace(entry, holds=tuple(one for one in entry.holds if _is_active(one, now)))
+
+
+def backoff_seconds(tries: int) -> float:
+    """Return how long the next restart waits: the first delay, doubled with each restart up to the longest."""
+    return min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(tries, 16))
 
 
 def _is_active(one: Hold, now: Time) -> bool:

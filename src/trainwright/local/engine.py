@@ -42,8 +42,6 @@ _LINGER_SECONDS = 5.0
 _QUARANTINE_SECONDS = 10.0
 _SIZING = SizingRules(patience=3.0, cooldown=5.0)
 _DEVICES = DeviceRules(grace=5.0)
-#: Seconds until changed counts are written: a write is cheap here, and a person may be watching.
-_COUNT_DELAY_SECONDS = 1.0
 #: Seconds for running reconciliations to finish when the controller is stopped.
 _DRAIN_SECONDS = 2.0
 
@@ -79,7 +77,9 @@ class Engine:
         await self._contexts.enter_async_context(serve(self._settings.folder / SOCKET, self.cluster, verbs))
         await self._nodes.start()
         site = self._site()
-        settings = runtime.ControllerSettings(resync=self._settings.resync, count_delay=_COUNT_DELAY_SECONDS)
+        settings = runtime.ControllerSettings(
+            resync=self._settings.resync, count_delay=runtime.EMBEDDED_COUNT_DELAY_SECONDS
+        )
         registry = self._settings.registry
         site_for = (lambda _job: site) if site.names_resolve else partial(addresses.with_reservations, site)
         self._controller = Controller(self.cluster, self._clock, site_for, settings, registry=registry)

@@ -5,6 +5,9 @@ from msgspec import Struct
 
 from trainwright.runtime.ports import POD_GROUPS, Resource
 
+#: `count_delay` of the embedded engine: a write is cheap there, and a person may be watching.
+EMBEDDED_COUNT_DELAY_SECONDS = 1.0
+
 
 class ControllerSettings(Struct, frozen=True, kw_only=True):
     """How the controller works. Settings that influence decisions are in `model.site`."""

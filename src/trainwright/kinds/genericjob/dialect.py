@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from trainwright.kinds import gangs
-from trainwright.kinds.genericjob.environment import ReplicaVariables, fill, variables
+from trainwright.kinds.genericjob.environment import fill_container, variables
 from trainwright.kinds.genericjob.wire import GenericJobSpec, ReplicaDebugSet, ResumeSpec, T9kScheduler
 from trainwright.model.child import Observed
 from trainwright.model.job import Body, Gang, Job, Replica
@@ -40,7 +40,7 @@ class GenericDialect(Struct, frozen=True):
         values = variables(job, self.spec, replica, site)
         for group in ("initContainers", "containers"):
             if spec.get(group):
-                spec[group] = [_filled(container, values) for container in spec[group]]
+                spec[group] = [fill_container(container, values) for container in spec[group]]
         labels = dict(given.get("labels") or {}) | self.labels(job, replica.name)
         if self.scheduler is not None and GANG.api in site.gangs:
             spec["schedulerName"] = gangs.T9K.scheduler
@@ -114,18 +114,3 @@ def _resume(spec: Body, settings: ResumeSpec | None) -> None:
     spec["containers"] = [first | {key: value for key, value in given.items() if value}, *rest]
     if settings.skip_init_container:
         spec.pop("initContainers", None)
-
-
-def _filled(container: Body, values: ReplicaVariables) -> Body:
-    """The container with its variables filled in; not copied if it has none."""
-    changed: Body = {}
-    for key in ("command", "args"):
-        texts = container.get(key)
-        if texts and any("$(" in text for text in texts):
-            changed[key] = [fill(text, values) for text in texts]
-    env = container.get("env")
-    if env and any("$(" in (entry.get("value") or "") for entry in env):
-        changed["env"] = [
-            entry | {"value": fill(entry["value"], values)} if entry.get("value") else entry for entry in env
-        ]
-    return container | changed if changed else container

@@ -14,8 +14,7 @@ from trainwright.kinds.tfjob.conditions import event
 from trainwright.kinds.tfjob.dialect import TFDialect
 from trainwright.kinds.tfjob.status import phase_of, render
 from trainwright.kinds.tfjob.wire import (
-    DEFAULT_CLEAN_UP,
-    DEFAULT_RESTART,
+    RESTART_POLICY,
     VERSIONS,
     RunPolicy,
     TFJob,
@@ -28,6 +27,9 @@ from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
 
 T = TypeVar("T")
+#: By version: the restart policy and the clean-up policy of a job that has none.
+_DEFAULT_RESTART = {version.name: version.defaults[RESTART_POLICY] for version in VERSIONS}
+_DEFAULT_CLEAN_UP = {"v1": "None", "v1alpha2": "Running"}
 #: The value of `managedBy` for jobs that we manage; with any other value we ignore the job.
 MANAGED_BY = "kubeflow.org/training-operator"
 _OVERWRITTEN = "Restart policy in pod template will be overwritten by restart policy in replica spec"
@@ -36,7 +38,7 @@ _OVERWRITTEN = "Restart policy in pod template will be overwritten by restart po
 def default(job: TFJob) -> TFJob:
     """Fill in the fields that the user left out; fields in their old place move to `runPolicy`."""
     spec = job.spec
-    restart = DEFAULT_RESTART[defaults_version(spec)]
+    restart = _DEFAULT_RESTART[defaults_version(spec)]
     replicas = {
         key: replace(one, restart_policy=one.restart_policy or restart) for key, one in spec.tf_replica_specs.items()
     }
@@ -48,7 +50,7 @@ def _run_policy(spec: TFJobSpec) -> RunPolicy:
     clean = _first(given.clean_pod_policy, spec.clean_pod_policy)
     return replace(
         given,
-        clean_pod_policy=DEFAULT_CLEAN_UP[defaults_version(spec)] if clean is UNSET else clean,
+        clean_pod_policy=_DEFAULT_CLEAN_UP[defaults_version(spec)] if clean is UNSET else clean,
         ttl_seconds_after_finished=_first(given.ttl_seconds_after_finished, spec.ttl_seconds_after_finished),
         active_deadline_seconds=_first(given.active_deadline_seconds, spec.active_deadline_seconds),
         backoff_limit=_first(given.backoff_limit, spec.backoff_limit),

@@ -170,15 +170,12 @@ def leading_type(spec: TFJobSpec) -> str:
 
 # -- versions --------------------------------------------------------------------------------------------------------
 
-_DEFAULTS, _RESTART = "spec.trainwright.defaults", "spec.tfReplicaSpecs.*.restartPolicy"
+_DEFAULTS, RESTART_POLICY = "spec.trainwright.defaults", "spec.tfReplicaSpecs.*.restartPolicy"
 VERSIONS = (
-    Version("v1", {_DEFAULTS: "v1", _RESTART: "Never"}),
+    Version("v1", {_DEFAULTS: "v1", RESTART_POLICY: "Never"}),
     # As the design document of v1alpha2 says, although its first release restarted nothing.
-    Version("v1alpha2", {_DEFAULTS: "v1alpha2", _RESTART: "Always"}),
+    Version("v1alpha2", {_DEFAULTS: "v1alpha2", RESTART_POLICY: "Always"}),
 )
-#: By version: the restart policy and the clean-up policy of a job that has none.
-DEFAULT_RESTART = {version.name: version.defaults[_RESTART] for version in VERSIONS}
-DEFAULT_CLEAN_UP = {"v1": "None", "v1alpha2": "Running"}
 
 
 def defaults_version(spec: TFJobSpec) -> str:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The free resources of the nodes during one pass of the scheduler, and the reasons of the pods that wait. Pure.
 
-Pods go to the node with the largest free share. A pod without requests counts as a hundredth of a node, so that such
-pods are spread, too. A reason becomes the message of the pod's condition PodScheduled. It tells a person whether it
-helps to wait and, if not, which number to change. `NEVER` begins the reasons of pods for which waiting does not help.
+A pod without requests counts as a hundredth of a node, so that such pods are spread, too. A reason becomes the message
+of the pod's condition PodScheduled. It tells a person whether it helps to wait and, if not, which number to change.
+`NEVER` begins the reasons of pods for which waiting does not help.
 """
 
 from collections import Counter
@@ -28,7 +28,8 @@ class FreeRoom:
         #: The devices of other runs.
         self.leased = leased or {}
         self.free: dict[str, Amounts] = {}
-        self._used_share: dict[str, float] = {}
+        #: The used share of each node, from 0 to 1: the mean of its CPU, memory and devices.
+        self.used_share: dict[str, float] = {}
         self._accepting_nodes: dict[NodeTerms, tuple[str, ...]] = {}
         self._counted_resources = {name: _counted_resources(node.total) for name, node in self.nodes.items()}
         for name, node in self.nodes.items():
@@ -47,15 +48,6 @@ class FreeRoom:
             self._accepting_nodes[terms] = names
         return names
 
-    def choose(self, pod: PodInfo, *, pack: bool = False) -> str:
-        """The node where the pod fits with the largest free share, or the smallest one with `pack`; empty: none."""
-        best, lowest = "", float("inf")
-        for name in self.accepting(pod.terms):
-            share = -self._used_share[name] if pack else self._used_share[name]
-            if share < lowest and self.fits(pod.requests, name):
-                best, lowest = name, share
-        return best
-
     def fits(self, requests: Requests, name: str) -> bool:
         """Whether the node has enough free resources."""
         free = self.free[name]
@@ -72,14 +64,14 @@ class FreeRoom:
         self._update_share(name)
 
     def release(self, requests: Requests, name: str) -> None:
-        """Add requests to the free resources of a node."""
+        """Give the requested resources back: they are free on the node again."""
         self.take(tuple([(resource, -amount) for resource, amount in requests]), name)
 
     def _update_share(self, name: str) -> None:
         free, total = self.free[name], self.nodes[name].total
         used = [1 - free[resource] / total[resource] for resource in self._counted_resources[name]]
         shares = sum(used) / len(used) if used else 0.0
-        self._used_share[name] = shares + (total.get(PODS, 0) - free.get(PODS, 0)) * _POD_SHARE
+        self.used_share[name] = shares + (total.get(PODS, 0) - free.get(PODS, 0)) * _POD_SHARE
 
 
 def _counted_resources(total: Amounts) -> tuple[str, ...]:
