@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright crds`, `manifests`, `preflight`: print what to install on a cluster, and what that would replace there."""
+"""`trainwright crds`, `manifests`, `preflight`: print what to install on a cluster, and what that would replace."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
