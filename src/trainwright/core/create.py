@@ -133,8 +133,13 @@ def _pods(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[Create]:
         return []
     taken = {pod.metadata.name for pod in view.observed.pods}
     leaving = {one.role for one in view.stale_pods if not one.spare and one.pod.status.phase not in _ENDED}
-    startable = [role.name for role in view.job.roles if _may_start(view, role, leaving)]
-    replicas = [_replica(view.job, role, seen) for role, seen in missing if role.name in startable]
+    startable = [role for role in view.job.roles if _may_start(view, role, leaving)]
+    prefixes = {role.name: view.job.key.replica_prefix(role.name) for role in startable}
+    replicas = [
+        Replica(role, seen.index, seen.attempt, f"{prefixes[role.name]}{seen.index}")
+        for role, seen in missing
+        if role.name in prefixes
+    ]
     terms = {role.name: quarantine.node_terms(view, role) for role in view.job.roles} if view.ledger.avoided else {}
     return [
         render.pod(view.job, replica, view.site, terms.get(replica.role.name))

@@ -347,6 +347,11 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
         """Whether a role is sized automatically."""
         return any(role.is_autosized for role in self.roles)
 
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:
+        """The number of replicas by role. Cached, because every pod may contain these numbers."""
+        return MappingProxyType({role.name: role.replicas for role in self.roles})
+
     @property
     def world(self) -> str:
         """A hash that identifies the attempt of the whole job. It changes when a role gets a new epoch."""

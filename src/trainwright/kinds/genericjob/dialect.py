@@ -31,7 +31,7 @@ class GenericDialect(Struct, frozen=True):
         return self.spec.scheduler.t9k_scheduler if self.spec.scheduler is not None else None
 
     def pod(self, job: Job, replica: Replica, site: Site) -> Body:
-        """The template with the run mode applied, the variables filled in, and the original's labels."""
+        """The template with the run mode applied, the variables filled in, and the labels of the original controller."""
         given = replica.role.template.get("metadata") or {}
         spec = dict(replica.role.template.get("spec") or {})
         # Only the controller restarts replicas: a restart by the kubelet would hide the failure from the rules.
@@ -49,7 +49,7 @@ class GenericDialect(Struct, frozen=True):
         return {"metadata": {**given, "labels": labels}, "spec": spec}
 
     def labels(self, job: Job, name: str) -> dict[str, str]:
-        """The labels that the original puts on every pod."""
+        """The labels that the original controller puts on every pod."""
         return {
             "genericjob": job.key.name,
             "genericjob-replica": name,

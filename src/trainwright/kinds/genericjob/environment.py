@@ -49,7 +49,7 @@ def variables(job: Job, spec: GenericJobSpec, replica: Replica, site: Site) -> R
     return ReplicaVariables(
         type=replica.role.name,
         rank=replica.index,
-        counts={role.name: role.replicas for role in job.roles},
+        counts=job.sizes,
         ports={port.name: port.port for port in spec.service.ports} if spec.service is not None else {},
         host=host if spec.service is not None else None,
     )
