@@ -211,7 +211,7 @@ def _wake(view: Snapshot, holds: dict[str, dict[int, Time]]) -> Time | None:
 
 
 def _create_error_times(view: Snapshot) -> list[Time]:
-    """Return when pods whose containers cannot be created fail or are replaced."""
+    """Return the times at which pods fail or are replaced because their containers cannot be created."""
     times: list[Time | None] = []
     for role, group, entry in zip(view.job.roles, view.roles, view.ledger.roles, strict=True):
         most = create_error_timeout(role, view.site)

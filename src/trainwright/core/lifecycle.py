@@ -210,7 +210,7 @@ def _with_ttl(view: Snapshot, outcome: Outcome, actions: StepActions, doomed: li
 
 
 def advance(view: Snapshot) -> Snapshot:
-    """Update the ledger of a live job: phase, replicas reached, holds that are over."""
+    """Update the ledger of a live job: phase, replicas reached, back-offs that are over."""
     phase = observe.phase_of(view)
     if phase is Phase.RUNNING and view.ledger.times.running is None:
         view = view.with_ledger(replace(view.ledger, times=replace(view.ledger.times, running=view.now)))

@@ -88,7 +88,7 @@ def add_failed_nodes(ledger: Ledger, causes: Iterable[Cause], now: Time) -> Ledg
 
 
 def node_terms(view: Snapshot, role: Role) -> Body:
-    """Return the nodeAffinity terms for pods of this role, or nothing.
+    """Return the nodeAffinity terms for pods of this role, or an empty body.
 
     Avoiding the nodes is required only if another node could take the pods; otherwise it is preferred, so that the job
     does not wait forever.
