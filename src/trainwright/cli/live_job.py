@@ -109,7 +109,7 @@ def _not_live(run: Run) -> str:
 
 
 def await_effect(reached: Callable[[], bool], seconds: float) -> bool:
-    """Wait at most this many seconds until `reached` returns true. Return whether it did."""
+    """Wait at most this many seconds until `reached` returns true. Return the last result."""
     until = time.monotonic() + seconds
     while not reached():
         if time.monotonic() >= until:

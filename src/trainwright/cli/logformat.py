@@ -20,7 +20,7 @@ from trainwright.runtime.telemetry import LogMessage, quoted
 #: The filter writes this many warnings with the same text at once, and then one per period.
 _BURST, _PERIOD_SECONDS = 10, 10.0
 _JSON = msgspec.json.Encoder()
-#: Types that JSON has as well.
+#: Types of values that JSON has as well.
 _JSON_TYPES = (str, int, float)
 
 

@@ -77,7 +77,7 @@ _MAX_DOUBLINGS = 4
 
 
 def active_cap(role: Role, entry: RoleLedger) -> SizeCap | None:
-    """Return the ceiling that keeps the role below its wanted size, if there is one."""
+    """Return the ceiling that keeps the role below its wanted size; None if no ceiling does."""
     ceiling = entry.ceiling
     if not role.is_autosized or ceiling is None or role.wanted is None or not 0 <= ceiling.most < role.wanted:
         return None
@@ -205,7 +205,7 @@ def _unplaced_reasons(view: Snapshot, role: Role, group: RoleState) -> list[str]
 
 
 def _unplaced_since(view: Snapshot, replica: ReplicaState, refused: Refusal | None) -> tuple[Time | None, str]:
-    """Return since when a replica has no node, and why. For a replica that may still find a node: since now."""
+    """Return the time since which a replica has no node, and why. For a replica that may still find a node: now."""
     if replica.state is State.WAITING:
         return (view.now, "") if refused is None else (refused.since, f"{refused.reason}: {refused.message}")
     if replica.state is State.STOPPING:

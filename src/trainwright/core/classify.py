@@ -309,7 +309,7 @@ def _replaced_at(entry: RoleLedger, replica: ReplicaState, creating: CreationRul
 
 
 def stuck_since(entry: RoleLedger) -> Mapping[int, Time]:
-    """Return since when each stuck replica is stuck."""
+    """Return the time since which each stuck replica is stuck."""
     return {index: one.since for one in entry.stuck for index in parse_indexes(one.indexes)}
 
 

@@ -144,7 +144,7 @@ def _pods(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[Create]:
 
 
 def _may_start(view: Snapshot, role: Role, leaving: set[str]) -> bool:
-    """Return whether no old peer still runs and the roles that must run before this one are up."""
+    """Return whether no old peer still runs and the roles that must run before this role are up."""
     scope = role.barrier_scope
     # A new pod could connect to a running pod of an older attempt.
     if (scope is RestartScope.ROLE and role.name in leaving) or (scope is RestartScope.JOB and leaving):

@@ -91,7 +91,7 @@ def _mark_if_moved(replica: ReplicaState, stored: str) -> ReplicaState:
 
 
 def _fixes_addresses(role: Role) -> bool:
-    """Return whether peers of this role hold addresses and must restart when one changes."""
+    """Return whether peers of this role hold addresses and must restart when an address changes."""
     return bool(role.gate) and role.restart.answers_removal and role.restart.answers(CauseKind.DISRUPTED)
 
 

@@ -22,7 +22,7 @@ from trainwright.model.units import after, format_row, parse_row
 
 
 def unmanaged(view: Snapshot) -> Plan | None:
-    """Leave a job alone that another controller manages."""
+    """Do nothing for a job that another controller manages."""
     return Plan(Status(view.stored, view.roles), untouched=True) if view.job.unmanaged else None
 
 
@@ -44,7 +44,7 @@ def _finalizer_patches(job: Job) -> tuple[Patch, ...]:
 
 
 def foreign(view: Snapshot) -> Plan | None:
-    """Leave a job alone that another controller has started; an event says how to hand it over."""
+    """Only send an event for a job that another controller has started; the event says how to hand the job over."""
     job = view.job
     if not _belongs_to_other(view):
         return None

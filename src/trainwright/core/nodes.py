@@ -173,7 +173,7 @@ def _is_removed(node: Node) -> bool:
 
 
 def not_ready_since(node: Node) -> Time | None:
-    """Return since when the node has not been ready."""
+    """Return the time since which the node has not been ready."""
     times = [c.last_transition_time for c in node.status.conditions or () if c.type == "Ready" and c.status != "True"]
     times += [taint.time_added for taint in node.spec.taints or () if taint.key in UNREACHABLE]
     return min((moment for moment in times if moment is not None), default=node.metadata.creation_timestamp)

@@ -29,7 +29,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 MAX_PROBLEMS = 100
 #: Metadata that API servers and tools write and we do not read.
 _IGNORED_METADATA = frozenset({"generateName", "managedFields", "selfLink", "clusterName"})
-#: The number of stand-ins: at least a small and a large number, at most eight words, even if the type has more.
+#: The number of stand-ins for a value: at least two (a small and a large number), at most eight, even for more words.
 _MIN_VARIANTS, _MAX_VARIANTS = 2, 8
 
 

@@ -90,7 +90,7 @@ def value_error(kind: inspect.Type, value: object) -> str:
 
 
 def expected(kind: inspect.Type, value: object) -> str:
-    """The message for a value that is not what the type wants."""
+    """The message for a value that the type does not accept."""
     return f"expected {expected_text(kind)}, found {shown(value)}{_advice(unwrapped(kind)[0], value)}"
 
 

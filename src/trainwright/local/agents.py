@@ -209,7 +209,7 @@ class AgentProcesses:
             try:
                 await asyncio.wait_for(self._holder.wait(), _HOLDER_TIMEOUT_SECONDS)
             except TimeoutError:
-                self._holder.kill()  # The holder does not answer; `NodePool.stop` removes its network rules.
+                self._holder.kill()  # The holder has not ended in time; `NodePool.stop` removes its network rules.
                 await self._holder.wait()
 
 

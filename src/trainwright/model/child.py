@@ -210,7 +210,7 @@ class Event(Wire, frozen=True, gc=False):
 
 
 class LeaseSpec(Wire, frozen=True, gc=False):
-    """The holder of a lease, since when, and for how long."""
+    """The holder of a lease, the times of its acquisition and renewal, and the duration."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None

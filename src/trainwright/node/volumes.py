@@ -48,7 +48,7 @@ HOST_PATH_TYPES = {
 }
 _DEFAULT_FILE_MODE = 0o644
 
-#: Content and mode by file name.
+#: The content and the mode of each file, by file name.
 Files = dict[str, tuple[bytes, int]]
 
 

@@ -77,7 +77,7 @@ class ConfigMapWaiter:
         self._woken = asyncio.Event()
 
     async def wait_changed(self, known: Mapping[Key, int], seconds: float) -> None:
-        """Wait until one of the ConfigMaps has a newer version than is known (0: not read), at most `seconds`."""
+        """Wait until a ConfigMap has a newer version than the known version (0: no object), at most `seconds`."""
         if not known:
             await asyncio.sleep(seconds)
             return

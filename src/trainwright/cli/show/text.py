@@ -17,8 +17,8 @@ from trainwright.cli.show.news import JobVerdict
 # A complete escape sequence, or a sequence that the end of the line has cut off: no part of it is shown as text.
 _SEQUENCE = re.compile(
     r"\x1b(?:"
-    r"\[[0-?]*[ -/]*(?:[@-~]|$)"  # CSI: cursor, colours, modes
-    r"|[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)"  # OSC, DCS and similar: titles, clipboards
+    r"\[[0-?]*[ -/]*(?:[@-~]|$)"  # CSI sequences: cursor, colours, modes
+    r"|[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)"  # OSC, DCS and similar sequences: titles, clipboards
     r"|[ -/]*(?:[0-~]|$)"  # sequences of two characters
     r")"
 )

@@ -233,7 +233,7 @@ def _create_error(cause: Cause) -> str:
 
 
 def _restart_text(before: Ledger, after: Ledger) -> tuple[str, str]:
-    """The replica type whose failure causes a restart in this pass, and the message; empty if there is none."""
+    """The replica type whose failure causes a restart in this pass, and the message; empty without such a failure."""
     increases = {one.name: _total(after, one.name) - _total(before, one.name) for one in after.roles}
     restarted = [name for name, increase in increases.items() if increase > 0]
     if not restarted:

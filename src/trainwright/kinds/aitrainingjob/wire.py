@@ -109,7 +109,7 @@ class ReplicaStatus(Spec, frozen=True):
 
 
 class AITrainingJobStatus(Struct, frozen=True, rename="camel"):
-    """The status that the controller writes. Two keys begin with a capital letter, as in the original."""
+    """The status that the controller writes. Two keys begin with a capital letter, as in the original controller."""
 
     phase: Annotated[str, Meta(max_length=64)] = ""
     conditions: tuple[TrainingJobCondition, ...] | None = None

@@ -30,7 +30,7 @@ PORT, PORT_BLOCK = 36000, 20
 #: The port of Gloo is this many ports after the first port of the first server.
 GLOO_OFFSET = 18
 #: The variables that list the endpoints of each role. HETER has three names: for Paddle since 2.2, for older versions,
-#: and the one that the original controller wrote.
+#: and the name that the original controller wrote.
 LISTS = {
     PS: ("PADDLE_PSERVERS_IP_PORT_LIST",),
     WORKER: ("PADDLE_TRAINER_ENDPOINTS",),

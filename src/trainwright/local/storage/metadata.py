@@ -153,7 +153,7 @@ def _check_metadata(have: Body, asked: Body) -> None:
 
 
 def check_finalizers(before: Body, after: Body) -> None:
-    """Raise InvalidError for new finalizers on an object that is being deleted: their controllers may miss them."""
+    """Raise InvalidError for new finalizers on an object that is being deleted, as an API server does."""
     have = before.get("finalizers") or ()
     added = [one for one in after.get("finalizers") or () if one not in have]
     if added and "deletionTimestamp" in before:

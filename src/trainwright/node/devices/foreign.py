@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Foreign processes: processes on the GPUs of this run that no run has started. They take memory and time of its pods.
 
-A lease excludes other runs from a device, but no program that a user started by hand. The driver lists those programs.
+A lease excludes other runs from a device, but not programs that a user started by hand. The driver lists such programs.
 """
 
 import asyncio

@@ -70,7 +70,7 @@ class Containers:
         self.leases = leases
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._memory = resource_limits.MemoryWatch(loop, self._kill_over_limit)
-        self._noticed: set[str] = set()  # limits for which the agent got the notice that no cgroup enforces them
+        self._noticed: set[str] = set()  # the limits about which the agent got a notice: no cgroup enforces them
         self._removal_scheduled = False
 
     def start(self, request: protocol.StartContainer) -> int:

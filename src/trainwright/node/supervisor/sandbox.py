@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sandbox runtime: a pod has its own network address, host name and IPC, a container its own PIDs and mounts.
 
-Descriptors keep the namespaces of a pod alive; its init keeps the namespaces of a container alive. They have no names
-on the host, so the kernel removes them even if the supervisor is killed.
+Descriptors keep the namespaces of a pod alive; a container's init keeps the container's namespaces alive. Namespaces
+have no names on the host, so the kernel removes them even if the supervisor is killed.
 """
 
 from __future__ import annotations
