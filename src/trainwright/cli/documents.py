@@ -73,7 +73,7 @@ _KUBERNETES_KINDS = {
 
 
 class DocumentSubject(Struct, frozen=True):
-    """What a document describes: a job of one of our kinds, another Kubernetes object (`beside`), or none of both."""
+    """What a document describes: a job of our kinds, another Kubernetes object (`beside`), or neither of the two."""
 
     name: str
     kind: Kind | None = None

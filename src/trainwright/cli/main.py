@@ -135,7 +135,7 @@ def run(args: list[str]) -> int:
     """Run one command line and return the exit code."""
     try:
         code = cli.main(args, prog_name="trainwright", standalone_mode=False)
-        if sys.stdout is not None:  # closed by the caller
+        if sys.stdout is not None:  # None: the caller has closed it
             sys.stdout.flush()  # not `print`, which would fail on a full disk although there is nothing to write
     except click.ClickException as error:
         _with_numbers(error).show()

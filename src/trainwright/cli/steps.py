@@ -23,7 +23,7 @@ from trainwright.testing.world import World
 
 #: Upper bound of reconcile passes for one event; only a defect needs more passes.
 _MAX_PASSES = 20
-#: How often the simulation lets replicas succeed that are restarted even after success.
+#: The number of times that replicas which are restarted even after success succeed in the simulation.
 _MAX_ROUNDS = 3
 #: Upper bound of start stages. A stage of pods may need two starts: one to get addresses and one to run.
 _MAX_STARTS = 32

@@ -17,7 +17,7 @@ from trainwright.model.ledger import RoleLedger
 from trainwright.model.meta import ADDRESS_HASHES, WORLD
 from trainwright.model.plan import ReplicaState, RoleState, State
 
-#: Why an existing pod counts as lost.
+#: The cause with which a pod whose address has changed counts as lost.
 _MOVED = Cause(
     CauseKind.DISRUPTED, reason="AddressChanged", message="its peers were told the address that it had before"
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gang schedulers that several kinds support: how each wants its pods labelled and its pod group written.
+"""The gang schedulers that several kinds support: the pod labels and the pod group that each scheduler expects.
 
 A dialect fills in a `GangRequest`; `SCHEDULERS` has the format of each scheduler.
 """

@@ -43,7 +43,7 @@ from trainwright.kube.session import ApiSession
 from trainwright.runtime.election import Elector
 
 T = TypeVar("T")
-#: Called after every attempt with the verb, the resource's id, the HTTP code (0: no answer) and the time in seconds.
+#: A function called after each attempt with verb, id of the resource, HTTP code (0: no answer) and seconds.
 RequestObserver = Callable[[str, str, int, float], None]
 _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.1, 5.0
 _CONNECT_SECONDS = 10.0
@@ -107,9 +107,9 @@ class RequestPolicy(Struct, frozen=True):
 
 class _FailedAttempt(Struct, frozen=True):
     error: ApiError
-    #: A later attempt may succeed.
+    #: Whether a later attempt may succeed.
     temporary: bool = False
-    #: It is certain that the server did nothing.
+    #: Whether it is certain that the server did nothing.
     harmless: bool = False
     #: The credentials that the server rejected.
     rejected: AuthHeaders | None = None

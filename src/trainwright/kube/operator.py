@@ -44,12 +44,12 @@ from trainwright.runtime.telemetry import LogMessage, Telemetry
 _LOG = logging.getLogger(__name__)
 #: Timeout of one request. The operator sends a write only if its lease lasts longer than this.
 _TIMEOUT_SECONDS = 5.0
-#: How long a request of the controller is retried. It is short, because a waiting request blocks a worker; the
-#: controller reconciles the job again anyway.
+#: Seconds for which a request of the controller is retried. The time is short, because a waiting request blocks a
+#: worker, and the controller reconciles the job again anyway.
 _RETRY_SECONDS = 2.0
 #: The pause between attempts to reach the API server at the start doubles from the first to the second value.
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 15.0
-#: When the operator stops, current reconciliations may write for this long.
+#: When the operator stops, current reconciliations may write for this many seconds.
 _DRAIN_SECONDS = 3.0
 #: A leader that keeps an expired lease for this long is stuck, and its health check fails.
 _STUCK_SECONDS = 20.0
@@ -77,7 +77,7 @@ class OperatorOptions(ControllerSettings, frozen=True, kw_only=True):
     qps: float = 0.0
     burst: int = 0
     addresses: HealthAddresses = HealthAddresses()
-    #: How long to wait at the start for an API server that does not answer; 0 means for ever.
+    #: Seconds to wait at the start for an API server that does not answer; 0 means for ever.
     connect_timeout: float = 0.0
     orphan_period: float = 300.0
     site: Site = Site()

@@ -30,12 +30,12 @@ class CauseKind(StrEnum):
     COMPLETED = "Completed"  # every container ended with 0; used by policies that restart after success
     EXIT = "Exit"  # a container ended with another code or by a signal
     EVICTED = "Evicted"  # the kubelet evicted the pod because of the pod's own resource use
-    DISRUPTED = "Disrupted"  # preempted, drained or evicted for reasons outside the pod
+    DISRUPTED = "Disrupted"  # the pod was preempted, drained or evicted for reasons outside the pod
     DELETED = "Deleted"  # another client deleted the pod
     NODE_LOST = "NodeLost"  # the pod's node is gone or has not been ready for too long
     DEVICE = "DeviceFailed"  # GPUs of the pod's node have failed, or fewer are left than the job's pods hold
     CREATE_ERROR = "CreateError"  # the pod's containers cannot be created: image, configuration
-    IN_PLACE = "InPlace"  # not an end: restarts by the kubelet inside a pod that was later replaced
+    IN_PLACE = "InPlace"  # not an end: the kubelet restarted containers inside a pod that was later replaced
     REJECTED = "Rejected"  # the node did not admit the pod, or the pod failed without a container status
 
 

@@ -27,7 +27,7 @@ class EventReason(StrEnum):
     FAILED = "Failed"
     REFUSED = "FailedCreate"  # the reason that Kubernetes' own controllers use
     UNFIT = "Invalid"
-    STUCK = "FailedSync"  # the next action is refused, and the status cannot show it
+    STUCK = "FailedSync"  # the API server refuses the next action, and the status cannot show that
     CREATED = "SuccessfulCreate"  # a child was created; only reported on request
     DELETED = "SuccessfulDelete"
     EXITED = "ExitedWithCode"

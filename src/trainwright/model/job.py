@@ -63,7 +63,7 @@ class Restart(Struct, frozen=True, gc=False):
     scope: RestartScope = RestartScope.POD
     #: A restart counts on every role that it restarts, not only on the role that caused it.
     shared: bool = False
-    #: If exit codes decide: also restart after the failure of a container that is not a main container.
+    #: If exit codes decide: whether a failure of a container that is not a main container also causes a restart.
     retries_other_containers: bool = True
 
     def answers(self, why: CauseKind) -> bool:
@@ -114,7 +114,7 @@ class Role(Struct, frozen=True, dict=True):
     patience: float | None = None
     #: A pod whose containers cannot be created is replaced from time to time, as `Site.creating` says.
     recreates_pods: bool = False
-    #: Each replica has a service with its own name.
+    #: Whether each replica has a service with the replica's name.
     service: bool = False
     #: The ConfigMap that containers of this role wait for. It is an extra of one attempt of the whole job, deleted
     #: before pods of the next attempt are created. A container that waits for it has no creation error.

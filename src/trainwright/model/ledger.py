@@ -16,9 +16,9 @@ from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.meta import Wire
 from trainwright.model.rule import Result
 
-#: How many of the latest failures are kept in full.
+#: The number of latest failures that are kept in full.
 KEPT_FAILURES = 8
-#: How many nodes the quarantine list holds.
+#: Maximum number of nodes in the quarantine list.
 KEPT_NODES = 64
 #: Longest text in a ledger, in characters, except messages of causes.
 LONGEST_TEXT = 4096

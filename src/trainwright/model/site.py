@@ -16,7 +16,7 @@ class CreationRules(Struct, frozen=True, gc=False):
     restart_period: float = 1800.0
     #: Seconds after which such a pod is replaced.
     duration_period: float = 900.0
-    #: After `restart_period` the replica fails; otherwise it waits.
+    #: Whether the replica fails after `restart_period`; otherwise it waits.
     fail: bool = False
 
 

@@ -176,7 +176,7 @@ class Agent:
             return
         key, settings, refusal = object_key(pod), self.context.settings, None
         try:
-            is_admitted = (pod.get("status") or {}).get("startTime")  # by an earlier agent
+            is_admitted = (pod.get("status") or {}).get("startTime")  # an earlier agent has admitted the pod
             if settings.kubelet and not is_admitted:
                 others = [worker.pod.body for worker in self._workers.values() if not worker.pod.ended]
                 refusal = admission_refusal(pod, others, settings)

@@ -25,7 +25,7 @@ from trainwright.node.watches import ConfigMapWaiter
 from trainwright.runtime.ports import PODS, Clock, Cluster
 
 _PODS = PODS.whole()
-#: Errors that may pass: also a 403, since rights may be granted and an expired token may be renewed.
+#: Errors after which a retry may succeed: also a 403, since rights may be granted and an expired token may be renewed.
 _RETRIABLE_ERRORS = (UnavailableError, TooManyRequestsError, ForbiddenError)
 #: Creates a token for a pod. Arguments: the pod, the audience (empty: the API server), the lifetime in seconds.
 Tokens = Callable[[Body, str, int], Awaitable[str]]

@@ -63,7 +63,7 @@ _REQUESTS = Resource(
 _MAX_NAME_PART = 200
 #: The pause between two reads of an open request doubles from the first to the second value.
 _FIRST_POLL_SECONDS, _MAX_POLL_SECONDS = 0.2, 5.0
-#: After this time the agent logs how an administrator approves the request. An approval rule is faster.
+#: After this time the agent logs how an administrator can approve the request. An approval rule is faster.
 _APPROVAL_RULE_SECONDS = 3.0
 #: The agent renews a certificate after this part of its lifetime, plus a random part, so that machines that were set up
 #: at the same time do not send their requests at the same time.

@@ -24,7 +24,7 @@ _RESOURCE_PREFIXES = ("cpu", "memory", "ephemeral-storage", "hugepages-")
 
 
 class PodFacts(Struct, frozen=True):
-    """What the agent knows about a pod and is not in the pod object."""
+    """The facts about a pod that the agent knows and the pod object does not have."""
 
     node: str
     address: str

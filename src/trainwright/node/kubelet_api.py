@@ -21,8 +21,7 @@ from trainwright.runtime.ports import CLAIMS, CONFIG_MAPS, NODES, PODS, SECRETS,
 T = TypeVar("T")
 _STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 _SHARED_STATUS = frozenset({PODS.id, NODES.id})
-#: Lists that the agent replaces as a whole. A strategic merge patch would keep old entries, or mix addresses of one
-#: type.
+#: Lists that the agent replaces as a whole. A strategic merge patch keeps old entries, or mixes addresses of one type.
 _REPLACED_LISTS = frozenset({"addresses", "podIPs", "hostIPs"})
 _ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 _TOKENS = Resource("authentication.k8s.io", "v1", "tokenrequests", "TokenRequest")

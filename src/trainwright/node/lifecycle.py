@@ -34,7 +34,7 @@ _IGNORED_FIELDS = ("hostAliases", "securityContext", "dnsConfig")
 #: The exit codes of a shell for a program that cannot be executed or is not found, and of a runtime for other errors.
 _CANNOT_RUN_CODES = (126, 127)
 _START_ERROR_CODE = 128
-#: After a failed renewal of a token the agent waits this many times shorter than between two renewals.
+#: After a failed renewal of a token, the agent waits for the time between two renewals divided by this number.
 _RETRY_DIVISOR = 10
 
 

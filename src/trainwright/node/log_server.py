@@ -22,9 +22,9 @@ _MAX_DIGITS = 19
 #: Maximum age of log lines in a request: about 32 years, older than any log, and safe to subtract from a date.
 _MAX_SINCE_SECONDS = 10**9
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-#: The log of a container. The call itself raises NotFoundError and InvalidError.
+#: A function that returns the log of a container. The call itself raises NotFoundError and InvalidError.
 Logs = Callable[[Key, str, LogPart], AsyncGenerator[bytes, None]]
-#: Whether a user with these groups may read logs.
+#: A function that returns whether a user with these groups may read logs.
 Authorizer = Callable[[str, list[str]], Awaitable[bool]]
 
 

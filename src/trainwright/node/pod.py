@@ -60,7 +60,7 @@ class ContainerRecord(Struct, eq=False):
     message_file: str = ""
     #: The container has a process, or the supervisor was asked to start its process.
     live: bool = False
-    #: Set when the supervisor has answered the current start request, and when the container has ended.
+    #: Events: the supervisor has answered the current start request, and the container has ended.
     start_answered: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     #: Seconds to wait before the next restart.
@@ -68,7 +68,7 @@ class ContainerRecord(Struct, eq=False):
     #: The time at which the container was last started, by the event loop's clock and as RFC 3339.
     started_loop_time: float = 0.0
     started_at: str = ""
-    #: Why the agent stops the container, if the agent stops it.
+    #: Why the agent stops the container; empty if it does not.
     stop_message: str = ""
     kill_timer: asyncio.TimerHandle | None = None
 
@@ -161,7 +161,7 @@ class PodState:
         self.has_folder = False
         #: The supervisor has opened the pod and must close it.
         self.opened = False
-        #: Why the pod as a whole fails; None: it does not.
+        #: Why the pod as a whole fails; None if it does not fail.
         self.failure: PodFailure | None = None
         #: The agent has stopped the pod: no container is started any more, whatever the restart policy says.
         self.stopped = False

@@ -23,7 +23,7 @@ class AgentDelays(Struct, frozen=True, kw_only=True):
     #: The wait before the second restart of a container; it doubles with each further restart up to the maximum.
     restart_backoff: float = 10.0
     max_restart_backoff: float = 300.0
-    #: After a container has run for this long, its next restart does not wait.
+    #: After a container has run for this time, its next restart does not wait.
     backoff_reset: float = 600.0
     #: The wait before the agent tries again to configure a container.
     config_retry: float = 3.0

@@ -64,11 +64,11 @@ class Look(Struct, frozen=True):
 class Silence(Struct, frozen=True):
     """The sum of the looks since the last answer, in seconds."""
 
-    #: How long the process did not answer although it could have answered.
+    #: Seconds in which the process did not answer although it could have answered.
     seconds: float = 0.0
-    #: How long the process has been stopped without interruption; a part of `seconds`.
+    #: Seconds for which the process has been stopped without interruption; a part of `seconds`.
     stopped: float = 0.0
-    #: How long the process waited for a disk or a network file system.
+    #: Seconds in which the process waited for a disk or a network file system.
     blocked: float = 0.0
     #: The process has answered at least once.
     has_answered: bool = False

@@ -52,7 +52,7 @@ class StatusFacts(Struct, frozen=True):
     failure: PodFailure | None = None
     #: No container is started any more, whatever the restart policy says.
     stopped: bool = False
-    #: Only the agent's own conditions are written, since the API server merges them with other conditions.
+    #: Whether only the agent's own conditions are written, since the API server merges them with other conditions.
     own_only: bool = False
 
 

@@ -65,7 +65,7 @@ def described(silence: Silence) -> str:
     return f"{_STATE_TEXTS[silence.liveness]} and has not answered for {seconds:.{0 if seconds >= 2 else 1}f} s"
 
 
-#: Called with the IDs of processes that do not end after SIGKILL.
+#: A function that is called with the IDs of processes that do not end after SIGKILL.
 OnStuck = Callable[[list[int]], None]
 
 _FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS = 0.01, 0.5

@@ -259,7 +259,7 @@ class ClusterCache:
         self._extras = [Cache(replace(one, type=Extra)) for one in (CONFIG_MAPS, *settings.extras)]
         self.nodes = NodeIndex(Cache(NODES), clock)
         caches = (self._pods, self._services, *self._extras)
-        #: By API and kind, because several gang schedulers have a kind named PodGroup.
+        #: The caches of children by API and kind, because several gang schedulers have a kind named PodGroup.
         self.children = {(cache.resource.api_version, cache.resource.kind): cache for cache in caches}
 
     def affected_jobs(self, keys: set[Key]) -> set[str]:

@@ -39,7 +39,7 @@ SOURCE = "TrainingJobOperator"
 RUNNING = "all pods are running"
 PENDING = "all pods are waiting for scheduling"
 CREATING = "creating containers"
-#: How many waiting pods a message names; the others are counted.
+#: Maximum number of waiting pods that a message names; the others are counted.
 _MAX_WAITING_NAMED = 3
 _NODE_CAUSES = (CauseKind.NODE_LOST, CauseKind.DEVICE)
 

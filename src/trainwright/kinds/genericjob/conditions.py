@@ -75,7 +75,7 @@ def _ended(outcome: Outcome) -> Iterator[NewCondition]:
 
 
 def _failure_text(outcome: Outcome) -> str:
-    """The published text names the rule; if the user wrote none, the rule is written for the failed replica."""
+    """The published text names the rule; without a rule of the user, it names a rule for the failed replica."""
     if outcome.reason is Reason.RULE:
         failure = outcome.failure
         default = f'{{"{failure.role}":[{failure.index}]}}' if failure is not None else ""

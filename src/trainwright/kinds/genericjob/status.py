@@ -29,7 +29,7 @@ PHASES = {
     Phase.SUCCEEDED: "Succeeded",
     Phase.FAILED: "Failed",
 }
-#: How many replicas, and how many of their containers in total, the status lists.
+#: Maximum number of replicas, and of their containers in total, that the status lists.
 MAX_LISTED_REPLICAS = 256
 MAX_LISTED_CONTAINERS = 256
 #: Which replicas of a large job are listed: replicas in the phase with the lowest number first.

@@ -13,7 +13,7 @@ from trainwright.kinds.scalars import Condition, Count, Manifest, Seconds, Short
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger
 
-#: How many pods of a role the status lists.
+#: Maximum number of pods of a role that the status lists.
 MAX_REFS = 256
 SuccessPolicy = Literal["All", "Workers"]
 

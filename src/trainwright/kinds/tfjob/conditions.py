@@ -39,7 +39,7 @@ Conditions = tuple[JobCondition, ...]
 #: The reason of the condition and event for an invalid job.
 INVALID = "TFJobFailedValidation"
 _FINAL = ("Failed", "Succeeded")
-#: These two types exclude each other.
+#: These two types of conditions exclude each other.
 _EXCLUDES = {"Restarting": "Running", "Running": "Restarting"}
 _PERMANENT_CODES = range(1, RETRYABLE[0][0])
 _OTHER_SCHEDULER = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
@@ -111,7 +111,7 @@ def _run(conditions: _ConditionList, before: Ledger, job: Job, status: Status) -
 
 
 def _leader_runs(job: Job, status: Status) -> bool:
-    """Whether a chief runs, or a worker of a job without a chief."""
+    """Whether a chief runs or, in a job without a chief, a worker runs."""
     leading = chief_of((role.name, role.replicas) for role in job.roles) or WORKER
     return any(role.running for role in status.roles if role.name == leading)
 
@@ -149,7 +149,7 @@ def _restarted_type(before: Ledger, after: Ledger) -> str:
 # -- texts and events ------------------------------------------------------------------------------------------------
 
 
-#: By condition or event; some texts of the original controller name the namespace of the job, others do not.
+#: The texts by condition or event; some texts of the original controller name the namespace of the job, others do not.
 _TEXTS = {
     "Created": "TFJob {0.name} is created.",
     "Running": "TFJob {0} is running.",

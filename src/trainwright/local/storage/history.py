@@ -19,7 +19,7 @@ from trainwright.runtime.ports import Resource, WatchEvent, WatchEventType
 
 #: Maximum number of entries that one call of `take` examines, so that it does not block the event loop for long.
 _BATCH_ENTRIES = 1024
-#: After this many entries that do not match its selector, a watch returns a bookmark.
+#: After this many entries that do not match the selector of a watch, the watch returns a bookmark.
 _BOOKMARK_ENTRIES = 512
 _ADDED, _MODIFIED, _DELETED, _BOOKMARK = WatchEventType
 

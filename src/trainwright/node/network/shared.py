@@ -30,7 +30,7 @@ from trainwright.node.network.pools import lease
 from trainwright.node.supervisor import kernel
 from trainwright.node.supervisor.outside import make_shared_network
 
-#: Each agent has a range for a thousand pods. The first range has the addresses of the gateway and of the machine.
+#: The prefix length of an agent's range: a thousand addresses. Gateway and machine have addresses of the first range.
 _RANGE_PREFIX = 22
 #: Seconds that a keeper waits for its first agent, and an agent for a keeper.
 _JOIN_SECONDS = 30.0

@@ -74,7 +74,7 @@ def set_ambient_capability(capability: int | None) -> None:
         _checked(_libc.prctl(_CAP_AMBIENT, _CLEAR, 0, 0, 0))
         return
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
-    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable for capabilities 0-31, then for 32-63
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable bits of capabilities 0-31, then of 32-63
     _checked(_libc.capget(header, sets))
     sets[2] |= 1 << capability
     _checked(_libc.capset(header, sets))

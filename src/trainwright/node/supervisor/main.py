@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from trainwright.node.supervisor.control import Reply
 
 _ENDS_PER_TURN = 64  # at most this many ended children per turn: the loop must read logs between turns
-_KILL_SECONDS = 5.0  # the time that processes get to end after SIGKILL, when the supervisor ends
+_KILL_SECONDS = 5.0  # the time that processes have to end after SIGKILL, when the supervisor ends
 #: A supervisor that keeps orphans checks this long after the agent is lost, and again after each such period while
 #: containers run, whether it can end.
 _LINGER_SECONDS = 600.0

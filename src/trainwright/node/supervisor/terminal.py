@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NAME = "supervisor.sock"
 _FIRST_LINE_SECONDS = 10.0
-_MAX_FOLDER_BYTES = 89  # a longer folder is replaced: the address of a socket has at most 108 bytes
+_MAX_FOLDER_BYTES = 89  # the longest folder path in bytes: the address of a socket has at most 108 bytes
 
 AttachAgent = Callable[[LineSocket], None]
 
