@@ -267,8 +267,8 @@ def _shrunk(view: Snapshot, role: Role, least: int, entry: RoleLedger, homeless:
 def _grown(view: Snapshot, role: Role, entry: RoleLedger) -> RoleLedger:
     """Grow by the number of live spares on healthy nodes.
 
-    This needs all replicas to be up, and a spare for every missing replica or the end of the search. A search that ends
-    without growth counts as a failed try.
+    The role grows only if all replicas are up, and if every missing replica has such a spare or the search has ended. A
+    search that ends without growth counts as a failed try.
     """
     ceiling = active_cap(role, entry)
     waiting = spares_of(view, role) if ceiling is not None else []

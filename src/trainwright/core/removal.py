@@ -19,7 +19,7 @@ from trainwright.model.units import Time, after
 
 
 def pod_deletes(view: Snapshot, doomed: Iterable[tuple[Pod, str]]) -> list[Delete]:
-    """Return the deletes that these pods need now."""
+    """Return the Deletes that these pods need now."""
     found: list[Delete] = []
     for pod, why in doomed:
         meta, health = pod.metadata, view.unhealthy_nodes.get(pod.spec.node_name)

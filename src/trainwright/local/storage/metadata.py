@@ -37,7 +37,7 @@ def merge(target: Body, patch: Body) -> Body:
 
 
 def same(old: Any, new: Any) -> bool:
-    """Whether the values are equal as JSON; in Python 1, 1.0 and True are also equal."""
+    """Whether the values are equal as JSON. Unlike in Python, 1, 1.0 and true differ."""
     if old is new:
         return True
     if type(old) is not type(new) or old != new:

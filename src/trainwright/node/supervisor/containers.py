@@ -51,7 +51,7 @@ class RunningContainer:
     ) -> None:
         self.name, self.pod = request["container"], request["pod"]
         self.process, self.pipe, self.log, self.group = process, pipe, log, group
-        self.exceeded_memory = False  # set by MemoryWatch, not by a cgroup
+        self.exceeded_memory = False  # set if MemoryWatch, not a cgroup, finds that the container exceeds its limit
 
 
 class Containers:

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 _ENDS_PER_TURN = 64  # at most this many ended children per turn: the loop must read logs between turns
 _KILL_SECONDS = 5.0  # the time that processes have to end after SIGKILL, when the supervisor ends
-#: A supervisor that keeps orphans checks this long after the agent is lost, and again after each such period while
-#: containers run, whether it can end.
+#: A supervisor that keeps orphans checks whether it can end: this long after the agent is lost, and again after each
+#: such period while containers run.
 _LINGER_SECONDS = 600.0
 _MAX_DEFECT_NOTICES = 10
 _MAX_KEPT_NOTICES = 50  # the newest notices are kept for an agent that connects later

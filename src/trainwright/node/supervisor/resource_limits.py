@@ -78,7 +78,7 @@ class Cgroups:
         self.refusals = dict.fromkeys(CONTROLLERS, "this system has no cgroups")
         self._proc = proc
         self._count = 0
-        self._parents: dict[str, str] = {}  # by controller: the folder that has our folder
+        self._parents: dict[str, str] = {}  # by controller: the folder that contains our folder
         self._ready = False
         self._leftover: list[str] = []
         with contextlib.suppress(OSError, ValueError):
