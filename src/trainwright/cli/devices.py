@@ -23,7 +23,7 @@ from trainwright.node.devices.inventory import GPU, KNOWN_VARIABLES, DeviceSet, 
 from trainwright.node.devices.leases import HeldDevice, LeaseFolder
 from trainwright.runtime.ports import WallClock
 
-#: Devices of one resource.
+#: Maximum number of devices of one resource.
 MAX_DEVICES = 1024
 _FILE = "devices.yaml"
 _FIELDS = ("devices", "env")
@@ -106,7 +106,7 @@ def _name_and_number(text: str) -> tuple[str, int]:
 
 
 def _name_problem(name: str) -> str:
-    """Why a resource name is wrong, or nothing. Only an extended resource can be a device."""
+    """Why a resource name is wrong; empty if it is right. Only an extended resource can be a device."""
     if _NAME.fullmatch(name) and not name.partition("/")[0].endswith("kubernetes.io"):
         return ""
     near = nearest(name, KNOWN_VARIABLES) or next((one for one in KNOWN_VARIABLES if one.endswith(f"/{name}")), "")
@@ -190,7 +190,7 @@ _HEAD = ["RESOURCE", "DEVICE", "USER", "JOB", "POD", "RUN", "PID", "AGE", "STATE
 def show_leases(form: str) -> None:
     """Print every leased device in this form: table, wide, name, json or yaml. Raises EngineError."""
     folder = LeaseFolder()
-    with folder.mutex():  # without it, a run that takes a lease would find the lock of this device held by us
+    with folder.mutex():  # without the mutex, a run that takes a lease would find the lock held by us
         held = folder.held()
     if form in ("table", "wide") and not held:
         click.echo("no device of this machine is leased", err=True)

@@ -28,7 +28,7 @@ def documents(file: str) -> tuple[Document, ...]:
 
 
 def examined(file: str) -> tuple[Document | MalformedError, ...]:
-    """All documents of one file, and an error for each part of it that is not a document."""
+    """All documents of one file, and an error for each part of the file that is not a document."""
     name = "stdin" if file == "-" else click.format_filename(file)
     try:
         return tuple(examine(name, _bytes(file)))
@@ -73,7 +73,7 @@ _KUBERNETES_KINDS = {
 
 
 class DocumentSubject(Struct, frozen=True):
-    """What a document describes: a job of one of our kinds, another Kubernetes object (`beside`), or neither."""
+    """What a document describes: a job of our kinds, another Kubernetes object (`beside`), or neither of the two."""
 
     name: str
     kind: Kind | None = None

@@ -106,7 +106,7 @@ def _ended_or(reached: LiveJob, otherwise: str) -> str:
 
 
 def _phase(reached: LiveJob) -> str:
-    """The job's phase that all kinds share (`Phase`); empty if the job does not exist any more."""
+    """The job's phase in the words that all kinds share (`Phase`); empty if the job does not exist any more."""
     status: Any = (reached.current() or {}).get("status") or {}
     found: str = (status.get("trainwright") or {}).get("phase", "")
     return found
@@ -148,7 +148,7 @@ def _role_and_size(text: str) -> tuple[str, int]:
 
 
 def _change(reached: LiveJob, wanted: dict[str, int]) -> Body:
-    """One patch for all roles. Raises UsageError if the job would be invalid with it."""
+    """One patch for all roles. Raises UsageError if the job would be invalid with the patch."""
     body, change = reached.body, {}
     for role, number in wanted.items():
         patch = reached.kind.scale(body, role, number)

@@ -2,7 +2,7 @@
 """`trainwright get`: list the jobs that run on this machine, or show a job with its replicas or with its end.
 
 The engine of a live run gives the current state. For a run that has ended, the command reads the folder of the run. A
-killed run has no final status; then `run.json`, `replicas.jsonl` and `events.jsonl` have what it wrote before.
+killed run has no final status; then `run.json`, `replicas.jsonl` and `events.jsonl` have what the run wrote before.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ from trainwright.model.meta import ATTEMPT, INDEX, ROLE
 from trainwright.model.units import Time, parse_indexes, parse_time
 from trainwright.runtime.ports import WallClock
 
-#: How many replicas and events of a killed run are listed.
+#: The number of replicas and events of a killed run that are listed.
 _MAX_REPLICAS = 50
 _MAX_EVENTS = 5
 
@@ -57,7 +57,7 @@ class ListedJob(Struct, frozen=True):
 
     @property
     def kind(self) -> Kind | None:
-        """The kind of the job; None if it is not known, because the run was killed before it wrote the job."""
+        """The kind of the job; None if the kind is not known, because the run was killed before it wrote the job."""
         return kind_of(self.body.get("apiVersion", ""), self.body.get("kind", ""))
 
     @property
@@ -166,7 +166,7 @@ def _phase(one: ListedJob) -> str:
 
 
 def _replica_counts(one: ListedJob) -> str:
-    """`2/4`: running replicas, or succeeded ones if the job has ended. A killed run has not recorded the number."""
+    """`2/4`: running replicas, or succeeded replicas if the job has ended. A killed run has not recorded the number."""
     roles = within_bounds(load(one.kind, one.body).job).roles if one.kind is not None else ()
     total = sum(role.replicas for role in roles)
     if not one.run.live and not _verdicts(one.run):
@@ -177,7 +177,7 @@ def _replica_counts(one: ListedJob) -> str:
 
 
 def _restarts(one: ListedJob) -> int:
-    """From the ledger and the pods of a live job; from the verdict or the recorded pods if the run has ended."""
+    """The restarts: from ledger and pods of a live job; from the verdict or the recorded pods if the run has ended."""
     if one.pods is not None:
         return count_restarts(one.ledger, (_pod_count(pod) for pod in one.pods))
     verdict = next(iter(_verdicts(one.run)), None)
@@ -193,7 +193,7 @@ def _pod_count(pod: Body) -> PodCount:
 
 
 def _verdicts(run: Run) -> list[JobVerdict]:
-    """The verdict on this job that the run recorded at its end, if any."""
+    """The verdicts on this job that the run recorded at its end, if any."""
     info, key = read_run_info(run.folder), run.key
     return [one for one in info.endings if (one.namespace, one.name) == (key.namespace, key.name)] if info else []
 
@@ -232,7 +232,7 @@ def _role_and_index(pod: Body) -> tuple[str, int]:
 
 
 def _earlier_attempts(ledger: Ledger, labels: dict[str, str]) -> int:
-    """Restarts of a replica, from its attempt; after a resume, only those since the resume.
+    """Restarts of a replica, from its attempt; after a resume, only restarts since the resume.
 
     A change of size and a restart of the whole role also raise the attempt, above the attempts of all replicas of the
     role. So the number of restarts of the whole job is an upper bound.

@@ -17,7 +17,7 @@ from trainwright.model.job import Body
 from trainwright.model.meta import ATTEMPT, JOB_UID, SPARE
 
 _POLL_SECONDS = 0.05
-#: An engine answers within milliseconds. An engine that takes longer is stopped (Ctrl-Z) or cannot work.
+#: An engine answers within milliseconds. An engine that takes longer than this is stopped (Ctrl-Z) or cannot work.
 _ANSWER_TIMEOUT_SECONDS = 5.0
 
 
@@ -40,7 +40,7 @@ class LiveJob(Struct, frozen=True):
         return self.run.key.namespace, self.run.key.name
 
     def current(self) -> Body | None:
-        """The job as it is stored now; None if it or its engine does not exist any more."""
+        """The job as it is stored now; None if the job or its engine does not exist any more."""
         try:
             return self.client.get(self.resource, self.key)
         except (NotFoundError, UnavailableError):
@@ -75,7 +75,7 @@ def resource_of(kind: Kind) -> str:
 
 
 def reach(word: str, namespace: str = "") -> LiveJob:
-    """The job with this name. Raises UsageError if it is not running, EngineError if its engine does not answer."""
+    """The job with this name. Raises UsageError if the job does not run, EngineError if its engine does not answer."""
     run = find(word, namespace)
     if not run.live:
         raise UsageError(_not_live(run))
@@ -91,7 +91,7 @@ def reach(word: str, namespace: str = "") -> LiveJob:
 
 
 def _connect(run: Run) -> BlockingClient:
-    """A client of the engine of a live run. Raises EngineError if it does not answer or has another version."""
+    """A client of the engine of a live run. Raises EngineError if the engine does not answer or has another version."""
     try:
         return BlockingClient(run.socket, timeout=_ANSWER_TIMEOUT_SECONDS)
     except (UnavailableError, EngineError) as error:
@@ -109,7 +109,7 @@ def _not_live(run: Run) -> str:
 
 
 def await_effect(reached: Callable[[], bool], seconds: float) -> bool:
-    """Wait at most this many seconds until `reached` returns true. Return whether it did."""
+    """Wait at most this many seconds until `reached` returns true. Return the last result."""
     until = time.monotonic() + seconds
     while not reached():
         if time.monotonic() >= until:

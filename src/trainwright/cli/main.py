@@ -16,7 +16,7 @@ from trainwright import __version__
 from trainwright.errors import TrainwrightError
 from trainwright.runtime import purity
 
-#: Each command and its line in `trainwright --help`, which is shown without importing the module of the command.
+#: Each command and its line in `trainwright --help`, which is shown without an import of the command's module.
 COMMANDS = {
     "run": "Run jobs on this machine, follow them, and exit with their outcome.",
     "init": "Write a short manifest with comments as a starting point.",
@@ -111,7 +111,7 @@ def main() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        # The pipe is closed or the disk is full; `run` has already reported it. Without this line the interpreter would
+        # The pipe is closed or the disk is full; `run` has reported that already. Without this line Python would
         # flush again at exit, print a traceback, and exit with code 120.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
@@ -135,8 +135,8 @@ def run(args: list[str]) -> int:
     """Run one command line and return the exit code."""
     try:
         code = cli.main(args, prog_name="trainwright", standalone_mode=False)
-        if sys.stdout is not None:  # closed by the caller
-            sys.stdout.flush()  # not `print`: it would fail on a full disk although there is nothing to write
+        if sys.stdout is not None:  # None: the caller has closed it
+            sys.stdout.flush()  # not `print`, which would fail on a full disk although there is nothing to write
     except click.ClickException as error:
         _with_numbers(error).show()
         return error.exit_code

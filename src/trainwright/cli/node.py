@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`trainwright node`: this machine as a node of a Kubernetes cluster.
 
-It connects the agent of `node` with the API server of `kube`.
+This module connects the agent of `node` with the API server of `kube`.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ from trainwright.node.settings import AgentSettings
 from trainwright.runtime.ports import WallClock
 
 _LOG = logging.getLogger("trainwright.node")
-#: In the state folder. The name is hidden, because the state folder lists its visible folders as runs.
+#: The folder of the nodes in the state folder. The name is hidden: visible folders in the state folder are runs.
 _NODES = ".nodes"
-#: Less than the number of addresses of an agent, so that an address is not reused immediately.
+#: The pod capacity of a node: less than the number of its addresses, so that an address is not reused immediately.
 _MAX_PODS = "512"
 _NO_CERTIFICATE = (
     "logs are not served (`kubectl logs` will not work): there is no `openssl` command to make a certificate; name a"
@@ -223,18 +223,18 @@ class _Entry(Struct, frozen=True):
     """The user with which this node connects to the cluster."""
 
     identity: NodeIdentity
-    #: The user for the API server; if `request` is set, the requested certificate replaces it.
+    #: The user for the API server; if `request` is set, the requested certificate replaces this access.
     access: Access
     #: Whether the agent requested the certificate and renews it.
     renewed: bool = False
-    #: The user that may request a certificate, if there is one.
+    #: The user that may request a certificate, if a bootstrap file is known.
     bootstrap: Access | None = None
     #: Whether the agent must request a certificate first.
     request: bool = False
 
 
 def _entry(given: dict[str, Any], identity: NodeIdentity) -> _Entry:
-    """Choose the user: the node itself if it has a certificate or can request one, else that of the kubeconfig."""
+    """Choose the user: the node itself if it has a certificate or can request one, else the user of the kubeconfig."""
     named = given["kubeconfig"] or given["run_in_cluster"]
     if given["bootstrap"] and named:
         raise UsageError(
@@ -380,12 +380,12 @@ def _api_variables(server: str) -> dict[str, str]:
 
 
 def _network_name(server: str) -> str:
-    """The default network: agents of the same cluster on this machine share it."""
+    """The name of the default network: agents of the same cluster on this machine share this network."""
     return hashlib.sha256(server.encode()).hexdigest()[:12]
 
 
 def _address(given: str, server: str) -> str:
-    """The address of this machine on its route to the API server, or to another network. It sends nothing."""
+    """The address of this machine on its route to the API server, or to another network. No packet is sent."""
     if given:
         try:
             return str(ipaddress.ip_address(given))

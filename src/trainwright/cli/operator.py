@@ -42,9 +42,9 @@ _LOG = logging.getLogger(__name__)
 _INTERRUPTED = 130
 #: From this value of --v on, every write is logged.
 _LOG_WRITES = 4
-#: `kube.operator` sends no write if the lease ends earlier than this.
+#: `kube.operator` sends no write if the lease ends within this time.
 _WRITE_MARGIN_SECONDS = 5.0
-#: Options of the original operators that have no effect here.
+#: Settings for options of the original controllers that have no effect here.
 _IGNORED: dict[str, Any] = {"hidden": True, "expose_value": False}
 
 
@@ -242,7 +242,7 @@ def command(**given: Any) -> int:
 
 
 def _level(verbosity: int, zap: int | None) -> int:
-    """Python's log level for both options. The more detailed one wins."""
+    """Python's log level for both options. The more detailed level wins."""
     if verbosity >= _LOG_WRITES:
         return logging.DEBUG
     return logging.INFO if zap is None else zap
@@ -280,7 +280,7 @@ async def _run(given: dict[str, Any]) -> int:
 
 
 async def _until_stopped(working: "asyncio.Task[None]", stop: asyncio.Event) -> int:
-    """Wait for the operator. The first signal asks it to stop, the second one cancels it."""
+    """Wait for the operator. The first signal asks it to stop, the second signal cancels it."""
 
     def on_signal() -> None:
         if stop.is_set():

@@ -55,7 +55,7 @@ class Finding(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Summary(Struct, frozen=True):
-    """How many documents are valid, invalid or skipped, and how many warnings there are."""
+    """The numbers of valid, invalid and skipped documents, and of warnings."""
 
     valid: int
     invalid: int

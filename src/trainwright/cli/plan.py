@@ -2,7 +2,7 @@
 """`trainwright plan`: show what a job would create, its rules, and its first steps, without a cluster.
 
 The command checks manifests like `trainwright validate`. In the text form, replicas that differ only in their name are
-shown once, and if many replicas differ, only the first ones are shown.
+shown once, and if many replicas differ, only the first replicas are shown.
 """
 
 import re
@@ -30,10 +30,10 @@ from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ROLE
 from trainwright.model.problem import Problem
 
-#: Up to four replicas that differ are all shown; of more, only the first three.
+#: Up to four replicas that differ are all shown; of more replicas, only the first three.
 _MAX_DIFFERENT = 4
 _SHOWN_OF_MANY = 3
-#: A longer text is shortened; this counts characters.
+#: Maximum number of characters of a text; a longer text is shortened.
 _MAX_TEXT = 240
 _MAX_SCRIPT_LINES = 8
 _NEEDS_NO_QUOTES = re.compile(r"[\w@%+=:,./$()\[\]-]+", re.ASCII)
@@ -158,7 +158,7 @@ def _is_debug(wire: Any) -> bool:
 
 
 def _succeed(simulation: StepsOfJob, job: Job) -> list[str]:
-    """Let the replicas succeed that decide about success; return notes."""
+    """Let the replicas that decide about success succeed; return notes."""
     who = policy_text.deciders(job.success, job)
     if job.unmanaged:
         return [UNMANAGED]
@@ -169,7 +169,7 @@ def _succeed(simulation: StepsOfJob, job: Job) -> list[str]:
 
 
 def _fail(simulation: StepsOfJob, job: Job) -> list[Step]:
-    """The steps after the start, if the replicas fail that decide about failure."""
+    """The steps after the start, if the replicas that decide about failure fail."""
     who = policy_text.deciders(job.failure, job)
     if who is None:
         return []

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files that a run keeps in its folder: `status.yaml`, `events.jsonl`, `replicas.jsonl` and `run.json`.
 
-`manifest.yaml` has the submitted jobs until the run writes `status.yaml`; after a killed run it is still there. A full
+`manifest.yaml` has the submitted jobs until the run writes `status.yaml`; a killed run leaves `manifest.yaml`. A full
 disk does not end a job: the record drops data that it cannot write, and `trouble` has the first error. The record
-reserves disk space for the final status at the start, so that the logs cannot use it.
+reserves disk space for the final status at the start, so that the logs cannot use this space.
 
 `count_restarts` gives the number of restarts that people see. A restart counts as soon as the new pod exists; a restart
 inside a pod counts as soon as the kubelet reports it. A restart that waits for its back-off does not count yet.
@@ -33,7 +33,7 @@ EVENTS = "events.jsonl"
 REPLICAS = "replicas.jsonl"
 RUN = "run.json"
 MANIFEST = "manifest.yaml"
-#: Reserves disk space for the final status.
+#: The file that reserves disk space for the final status.
 _RESERVE = ".room"
 _RESERVE_BYTES = 128 * 1024
 
@@ -102,7 +102,7 @@ class RunRecord:
         self.flush()
 
     def remove_working_files(self, *, keep_pods: bool) -> None:
-        """Remove files that only a live run needs: those of the nodes, and those of the pods unless `keep_pods`."""
+        """Remove files that only a live run needs: files of the nodes, and files of the pods unless `keep_pods`."""
         for part in ("nodes",) if keep_pods else ("nodes", "pods"):
             shutil.rmtree(self.folder / part, ignore_errors=True)
 
@@ -135,7 +135,7 @@ def read_pods(folder: Path) -> list[RecordedPod]:
 
 
 def read_run_info(folder: Path) -> RunInfo | None:
-    """`run.json`; None if it cannot be read."""
+    """`run.json`; None if the file cannot be read."""
     try:
         return msgspec.json.decode((folder / RUN).read_bytes(), type=RunInfo)
     except (OSError, msgspec.DecodeError):
@@ -175,7 +175,7 @@ def _read_lines(path: Path, type_: type[Item]) -> list[Item]:
 
 
 class PodCount(Struct, frozen=True, gc=False):
-    """A pod that exists or existed: its replica, its attempt, and how often its containers were restarted in it."""
+    """A pod that exists or existed: its replica, its attempt, and how often containers were restarted in the pod."""
 
     role: str
     index: int
@@ -194,6 +194,6 @@ def count_restarts(ledger: Ledger, pods: Iterable[PodCount] = ()) -> int:
 def _of_role(book: RoleLedger, pods: list[PodCount], ledger: Ledger) -> int:
     current = [pod for pod in pods if pod.attempt >= attempts.current_attempt(book, pod.index)]
     book = attempts.note_happened(book, frozenset(pod.index for pod in current)) if book.pending else book
-    # The ledger counts restarts inside a pod when the pod is replaced, and those of all pods when the job ends.
+    # The ledger counts restarts inside a pod when the pod is replaced, and the restarts in all pods when the job ends.
     inside = sum(pod.inside for pod in current) if ledger.outcome is None else 0
     return book.made() + book.inside + inside

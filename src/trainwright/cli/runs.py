@@ -11,7 +11,7 @@ from trainwright.errors import UsageError
 from trainwright.model.meta import Key
 from trainwright.model.problem import nearest
 
-#: How many names an error lists.
+#: Maximum number of names that an error lists.
 _MAX_LISTED = 8
 
 
@@ -30,7 +30,7 @@ class Run(Struct, frozen=True):
 
     @property
     def socket(self) -> Path:
-        """The socket of its engine."""
+        """The socket of the run's engine."""
         return self.folder / "engine.sock"
 
 

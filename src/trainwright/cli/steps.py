@@ -21,11 +21,11 @@ from trainwright.model.plan import Plan
 from trainwright.model.site import Site
 from trainwright.testing.world import World
 
-#: Upper bound of reconcile passes for one event; only a defect needs more.
+#: Upper bound of reconcile passes for one event; only a defect needs more passes.
 _MAX_PASSES = 20
-#: How often the simulation lets replicas succeed that are restarted even after success.
+#: If replicas are restarted even after success, the simulation lets them succeed this many times.
 _MAX_ROUNDS = 3
-#: Upper bound of start stages. A stage of pods may need two: one to get addresses and one to run.
+#: Upper bound of start stages. A stage of pods may need two starts: one to get addresses and one to run.
 _MAX_STARTS = 32
 
 
@@ -89,7 +89,7 @@ class StepsOfJob:
             self._record(f"{ttl:g} s after its end", "the job itself is removed")
 
     def end(self, who: Ranks, code: int) -> None:
-        """The running ones of these replicas exit with this code. If they are restarted, their back-off passes."""
+        """The replicas among these that run exit with this code. If they are restarted, their back-off passes."""
         who = {role: alive for role, ranks in who.items() if (alive := tuple(filter(self._running(role), ranks)))}
         names = [self.world.job.key.replica_name(role, index) for role, ranks in who.items() for index in ranks]
         if not names:

@@ -77,7 +77,7 @@ _MAX_DOUBLINGS = 4
 
 
 def active_cap(role: Role, entry: RoleLedger) -> SizeCap | None:
-    """Return the ceiling that keeps the role below its wanted size, if there is one."""
+    """Return the ceiling that keeps the role below its wanted size; None if no ceiling does."""
     ceiling = entry.ceiling
     if not role.is_autosized or ceiling is None or role.wanted is None or not 0 <= ceiling.most < role.wanted:
         return None
@@ -85,7 +85,10 @@ def active_cap(role: Role, entry: RoleLedger) -> SizeCap | None:
 
 
 def next_search_at(view: Snapshot, ceiling: SizeCap) -> Time:
-    """Return when spares may be created: the cool-down doubles after each failed search, but not after a new node."""
+    """Return the time from which spares may be created.
+
+    The cool-down doubles after each failed search, but not if a node has become ready since the last resize or search.
+    """
     cooldown = view.site.sizing.cooldown
     if ceiling.tries and any(_became_ready_since(view, ceiling.at)):
         return after(ceiling.at, cooldown)
@@ -187,7 +190,7 @@ def _fitted_entry(view: Snapshot, role: Role, group: RoleState, entry: RoleLedge
 
 
 def _unplaced_reasons(view: Snapshot, role: Role, group: RoleState) -> list[str]:
-    """Return why pods have no node, or nothing while one of them has not waited long enough."""
+    """Return why pods have no node; an empty list while one of these pods has not waited long enough."""
     if group.all_running:
         return []
     found: list[str] = []
@@ -202,7 +205,7 @@ def _unplaced_reasons(view: Snapshot, role: Role, group: RoleState) -> list[str]
 
 
 def _unplaced_since(view: Snapshot, replica: ReplicaState, refused: Refusal | None) -> tuple[Time | None, str]:
-    """Return since when a replica has no node, and why. For a replica that may still find one: since now."""
+    """Return the time since which a replica has no node, and why. For a replica that may still find a node: now."""
     if replica.state is State.WAITING:
         return (view.now, "") if refused is None else (refused.since, f"{refused.reason}: {refused.message}")
     if replica.state is State.STOPPING:
@@ -229,13 +232,13 @@ def _quota_refusal(view: Snapshot, role: Role, group: RoleState) -> Refusal | No
 
 
 def size_wakes(view: Snapshot) -> list[Time]:
-    """Return when pods, or spares, will have waited long enough for a node, and when spares may be created."""
+    """Return the times to look again: the waiting time of a pod or of the spares is over, or spares may be created."""
     times: list[Time] = []
     sizing = view.site.sizing
     for role, group, entry in zip(view.job.roles, view.roles, view.ledger.roles, strict=True):
         if (ceiling := active_cap(role, entry)) is not None:
             waiting = spares_of(view, role)
-            # At the latest after one cool-down: a node may come.
+            # Look again after one cool-down at the latest, because a new node may have come.
             search = min(next_search_at(view, ceiling), after(view.now, sizing.cooldown))
             times.append(_search_ends_at(view, waiting) if waiting else search)
         if role.is_autosized and not group.all_running:
@@ -262,7 +265,11 @@ def _shrunk(view: Snapshot, role: Role, least: int, entry: RoleLedger, homeless:
 
 
 def _grown(view: Snapshot, role: Role, entry: RoleLedger) -> RoleLedger:
-    """Grow by the number of spares with a node, once all have one or the search has ended."""
+    """Grow by the number of live spares on healthy nodes.
+
+    The role grows only if all replicas are up, and if every missing replica has such a spare or the search has ended. A
+    search that ends without growth counts as a failed try.
+    """
     ceiling = active_cap(role, entry)
     waiting = spares_of(view, role) if ceiling is not None else []
     if ceiling is None or not waiting:
@@ -281,6 +288,6 @@ def _grown(view: Snapshot, role: Role, entry: RoleLedger) -> RoleLedger:
 
 
 def _search_ends_at(view: Snapshot, waiting: list[Pod]) -> Time:
-    """Return when the search for nodes ends."""
+    """Return the time at which the search for nodes ends."""
     begun = [pod.metadata.creation_timestamp or view.now for pod in waiting]
     return after(min(begun), view.site.sizing.patience)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether an ended replica may be restarted: by policy, exit code, and the budgets of replica, role and job.
 
-Budgets are compared with counts in the ledger. The ledger is stored before any pod is deleted, so they survive a kill.
+Budgets are compared with counts in the ledger, which is stored before any pod is deleted: a kill loses no count.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ class EndedReplica(Struct, frozen=True, gc=False):
 
     @property
     def counted_as(self) -> CauseKind:
-        """The cause that it is counted under. A cause that does not use the budget is preferred."""
+        """The cause that the restart is counted under. A cause that does not use the budget is preferred."""
         return next((why for why in self.cause.kinds if why in self.role.uncounted), self.cause.why)
 
     @property
@@ -120,7 +120,7 @@ def _policy_allows(one: EndedReplica) -> bool:
 def within_backoff_limit(
     view: Snapshot, retries: list[EndedReplica]
 ) -> tuple[tuple[EndedReplica, ...], EndedReplica | None]:
-    """Apply the job's own restart budget: return the restarts within it and the first one beyond it."""
+    """Apply the job's own restart budget: return the restarts within it and the first restart beyond it."""
     limit = view.job.lifecycle.restarts_allowed
     if limit is None or not retries:
         return tuple(retries), None

@@ -2,13 +2,13 @@
 """Classify one pod: the state of its replica, and the cause of an end.
 
 The first match wins: 1. A pod that ended keeps its result, even if its node is lost; so do main containers that
-succeeded while others still run. 2. A pod that is being deleted has not failed: a new one follows. 3. Pods on a lost
+succeeded while others still run. 2. A pod that is being deleted has not failed: a new pod follows. 3. Pods on a lost
 node are lost. 4. Main containers may have failed while others still run. 5. Pods that hold failed GPUs are lost, if
 their policy restarts them. 6. The pod's phase.
 
 Some roles replace a pod whose containers cannot be created (no such image, a missing Secret), because another node may
 succeed. A stuck pod is replaced after `CreationRules.duration_period`, during `restart_period` from the replica's first
-stuck pod. After that the replica fails or waits. The ledger stores when a replica became stuck.
+stuck pod. After that the replica fails or waits. The ledger stores the time at which a replica became stuck.
 """
 
 from collections.abc import Iterable, Mapping
@@ -169,7 +169,7 @@ def awaits_restart(pod: Pod) -> bool:
 
 
 def last_in_place_end(pod: Pod) -> Cause | None:
-    """Return the last end of the container that its kubelet restarted most often."""
+    """Return the last end of the container that the kubelet restarted most often."""
     groups = (pod.status.init_container_statuses, pod.status.container_statuses)
     often = max((one for group in groups for one in group or ()), key=lambda one: one.restart_count, default=None)
     for state in (often.state, often.last_state) if often is not None and often.restart_count else ():
@@ -209,13 +209,13 @@ def _terminated(pod: Pod) -> list[tuple[ContainerStatus, Terminated]]:
 
 
 def _main_ends(pod: Pod, role: Role) -> list[Terminated]:
-    """Return the ends of the main containers; of all containers if the role names none."""
+    """Return the ends of the main containers, or of all containers if the role names no main container."""
     mains = role.main_containers
     return [end for container, end in _terminated(pod) if not mains or container.name in mains]
 
 
 def _mains_ended(pod: Pod, role: Role) -> Conclusion | None:
-    """Return the result of the main containers once all have ended; sidecars may still run.
+    """Return the result of the main containers once all of them have ended; sidecars may still run.
 
     An end after which the kubelet restarts the container does not count.
     """
@@ -258,7 +258,7 @@ def create_error_timeout(role: Role, site: Site) -> float | None:
 
 
 def given_up_at(pod: Pod, most: float | None) -> Time | None:
-    """Return when a pod whose containers cannot be created fails, with this timeout."""
+    """Return the time at which a pod fails because its containers cannot be created, with this timeout."""
     begun = pod.status.start_time or pod.metadata.creation_timestamp
     return None if most is None or begun is None else due(begun, most)
 
@@ -268,7 +268,7 @@ MAX_STUCK_PERIODS = 32
 
 
 def is_stuck(role: Role, replica: ReplicaState) -> bool:
-    """Return whether its containers cannot be created and its role replaces such pods."""
+    """Return whether the replica's containers cannot be created and its role replaces such pods."""
     return role.recreates_pods and replica.state is State.STARTING and replica.cause is not None
 
 
@@ -284,7 +284,7 @@ def is_replacement_due(entry: RoleLedger, replica: ReplicaState, creating: Creat
 
 
 def stuck_wakes(entry: RoleLedger, replica: ReplicaState, creating: CreationRules, now: Time) -> list[Time]:
-    """Return when a stuck pod is replaced or fails."""
+    """Return the times at which a stuck pod is replaced or fails."""
     if replica.pod is None:
         return []
     time = _replaced_at(entry, replica, creating, now)
@@ -297,7 +297,7 @@ def _begun_at(pod: Pod, now: Time) -> Time:
 
 
 def _replacing_ends_at(entry: RoleLedger, index: int, pod: Pod, creating: CreationRules, now: Time) -> Time:
-    """Return until when the pods of a stuck replica are replaced."""
+    """Return the time until which pods of a stuck replica are replaced."""
     return due(stuck_since(entry).get(index, _begun_at(pod, now)), creating.restart_period)
 
 
@@ -309,7 +309,7 @@ def _replaced_at(entry: RoleLedger, replica: ReplicaState, creating: CreationRul
 
 
 def stuck_since(entry: RoleLedger) -> Mapping[int, Time]:
-    """Return since when each stuck replica is stuck."""
+    """Return the time since which each stuck replica is stuck."""
     return {index: one.since for one in entry.stuck for index in parse_indexes(one.indexes)}
 
 
@@ -329,7 +329,7 @@ def _stuck_periods(kept: Mapping[int, Time]) -> tuple[StuckPeriod, ...]:
     for index, time in kept.items():
         groups.setdefault(time, set()).add(index)
     while len(groups) > MAX_STUCK_PERIODS:
-        # Merging the two newest groups shortens the period of the later one: no replica waits too long.
+        # Merging the two newest groups shortens the period of the later group: no replica waits too long.
         second, last = sorted(groups)[-2:]
         groups[second] |= groups.pop(last)
     return tuple(StuckPeriod(time, format_indexes(groups[time])) for time in sorted(groups))

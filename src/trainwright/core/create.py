@@ -149,7 +149,7 @@ def _pods(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[Create]:
 
 
 def _may_start(view: Snapshot, role: Role, leaving: set[str]) -> bool:
-    """Return whether no old peer still runs and the roles that must run before this one are up."""
+    """Return whether no old peer still runs and the roles that must run before this role are up."""
     scope = role.barrier_scope
     # A new pod could connect to a running pod of an older attempt.
     if (scope is RestartScope.ROLE and role.name in leaving) or (scope is RestartScope.JOB and leaving):
@@ -216,7 +216,7 @@ def _wake(view: Snapshot, holds: dict[str, dict[int, Time]]) -> Time | None:
 
 
 def _create_error_times(view: Snapshot) -> list[Time]:
-    """Return when pods whose containers cannot be created fail or are replaced."""
+    """Return the times at which pods fail or are replaced because their containers cannot be created."""
     times: list[Time | None] = []
     for role, group, entry in zip(view.job.roles, view.roles, view.ledger.roles, strict=True):
         most = create_error_timeout(role, view.site)

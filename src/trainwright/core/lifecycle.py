@@ -22,7 +22,7 @@ from trainwright.model.units import after, format_row, parse_row
 
 
 def unmanaged(view: Snapshot) -> Plan | None:
-    """Leave a job alone that another controller manages."""
+    """Do nothing for a job that another controller manages."""
     return Plan(Status(view.stored, view.roles), untouched=True) if view.job.unmanaged else None
 
 
@@ -44,7 +44,7 @@ def _finalizer_patches(job: Job) -> tuple[Patch, ...]:
 
 
 def foreign(view: Snapshot) -> Plan | None:
-    """Leave a job alone that another controller has started; an event says how to hand it over."""
+    """Only send an event for a job that another controller has started; the event says how to hand the job over."""
     job = view.job
     if not _belongs_to_other(view):
         return None
@@ -210,7 +210,7 @@ def _with_ttl(view: Snapshot, outcome: Outcome, actions: StepActions, doomed: li
 
 
 def advance(view: Snapshot) -> Snapshot:
-    """Update the ledger of a live job: phase, replicas reached, holds that are over."""
+    """Update the ledger of a live job: phase, replicas reached, back-offs that are over."""
     phase = observe.phase_of(view)
     if phase is Phase.RUNNING and view.ledger.times.running is None:
         view = view.with_ledger(replace(view.ledger, times=replace(view.ledger.times, running=view.now)))

@@ -7,8 +7,8 @@ judged: the engine may not have listed its nodes yet, and it keeps a removed nod
 GPU failures show in conditions and taints of the node, or in fewer allocatable GPUs than the job's pods hold there. The
 node still answers, so its pods can be deleted normally.
 
-Admission plugins may add tolerations that the template lacks. Two kinds of taints therefore count as tolerated: those
-on nodes where such pods have run, and those named like a resource that the pods request.
+Admission plugins may add tolerations that the template lacks. Two kinds of taints therefore count as tolerated:
+taints on nodes where such pods have run, and taints named like a resource that the pods request.
 """
 
 from collections import Counter
@@ -109,7 +109,7 @@ def _missing_devices(has: Mapping[str, str], amounts: Mapping[str, int], times: 
     """Return which devices the device plugin has withdrawn."""
     for name, amount in amounts.items():
         left = has.get(name)
-        # A node that reports no such resource is not judged by it.
+        # A node that does not report this resource is not judged by it.
         if left is not None and count(left) < amount * times:
             return f"{count(left)} {name} left of {amount * times} in use"
     return ""
@@ -120,7 +120,7 @@ UNREACHABLE = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/n
 MIN_NODES_FOR_SHARE = 3
 #: If more than this share of nodes is not ready, the network or the API server is the likely cause.
 MAX_SILENT_SHARE = 0.55
-#: In that case the grace period is this many times longer.
+#: If more than that share of nodes is not ready, the grace period is this many times longer.
 WIDE_OUTAGE_GRACE_FACTOR = 5.0
 
 
@@ -130,9 +130,9 @@ class NodeHealth(Struct, frozen=True, gc=False):
     #: The node is not ready. It counts as lost from `lost_at`; None: never.
     silent: bool = False
     lost_at: Time | None = None
-    #: The message of its Ready condition.
+    #: The message of the node's Ready condition.
     not_ready_message: str = ""
-    #: What is wrong with its GPUs, the roles that hold some, and when these count as failed.
+    #: What is wrong with the node's GPUs, the roles that hold some of them, and the time at which they count as failed.
     device_message: str = ""
     roles: frozenset[str] = frozenset()
     devices_failed_at: Time | None = None
@@ -173,14 +173,14 @@ def _is_removed(node: Node) -> bool:
 
 
 def not_ready_since(node: Node) -> Time | None:
-    """Return since when the node has not been ready."""
+    """Return the time since which the node has not been ready."""
     times = [c.last_transition_time for c in node.status.conditions or () if c.type == "Ready" and c.status != "True"]
     times += [taint.time_added for taint in node.spec.taints or () if taint.key in UNREACHABLE]
     return min((moment for moment in times if moment is not None), default=node.metadata.creation_timestamp)
 
 
 def _silent_nodes(silent: Mapping[str, Node], known: Mapping[str, Node], site: Site) -> dict[str, NodeHealth]:
-    """Return when each of these nodes counts as lost.
+    """Return the time at which each of these nodes counts as lost.
 
     If no node is ready, none is lost: pods could not run anywhere else. If most are not ready, the network or the API
     server has probably failed, and the grace period is longer. A removed node is always lost.
@@ -203,7 +203,7 @@ def _silent_nodes(silent: Mapping[str, Node], known: Mapping[str, Node], site: S
 def _device_nodes(
     job: Job, answering: Mapping[str, Node], observed: Observed, site: Site, now: Time
 ) -> dict[str, NodeHealth]:
-    """Return when the GPUs of each of these nodes count as failed, a grace period after the failure was first seen.
+    """Return the times at which GPUs of these nodes count as failed: a grace period after the failure was first seen.
 
     If the pods could not run on another node, the GPUs never count as failed.
     """

@@ -36,7 +36,7 @@ def is_ours(job: Job, pod: Pod) -> bool:
 
 
 def ownership_patch(job: Job, pod: Pod) -> Patch | None:
-    """Return the patch that adopts or releases a pod, if one is needed. Pods that are being deleted are left alone."""
+    """Return the patch that adopts or releases a pod, or None. Pods that are being deleted are left alone."""
     if job.deleting or pod.metadata.deletion_timestamp is not None:
         return None
     labels = pod.metadata.labels or {}
@@ -109,7 +109,7 @@ class Snapshot(Struct, frozen=True, gc=False):
     unhealthy_nodes: Mapping[str, NodeHealth] = {}
     #: Every replica runs. True for most passes, so steps check it first to save time.
     all_running: bool = False
-    #: Names of pods that are not ours, including those that are adopted in this pass.
+    #: Names of pods that are not ours, including pods that are adopted in this pass.
     foreign_pods: tuple[str, ...] = ()
 
     @property
@@ -163,7 +163,7 @@ def observe(job: Job, observed: Observed, site: Site, now: Time) -> Snapshot:
 
 
 def _assign_slot(pod: Pod, slots: dict[str, Slots], leftovers: list[StalePod]) -> None:
-    """Put the pod into its slot. If two pods have the same slot, the one with the lower attempt is stale."""
+    """Put the pod into its slot. If two pods have the same slot, the pod with the lower attempt is stale."""
     labels = pod.metadata.labels or {}
     role, index, attempt = labels[ROLE], _number(labels[INDEX]), _number(labels.get(ATTEMPT, "0"))
     slot = slots.get(role)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quarantine: a node that failed a replica gets no other replica of the job for a while.
 
-The list is in the ledger: nodes whose GPUs look unhealthy, since when; and nodes that have failed, until they have been
+The list is in the ledger: nodes whose GPUs look unhealthy, with the time; and failed nodes, until they have been
 healthy for long enough. When a node leaves the list, pods without a node that must avoid it are created again, because
 the affinity of a pod cannot be changed.
 """
@@ -88,7 +88,7 @@ def add_failed_nodes(ledger: Ledger, causes: Iterable[Cause], now: Time) -> Ledg
 
 
 def node_terms(view: Snapshot, role: Role) -> Body:
-    """Return the nodeAffinity terms for pods of this role, or nothing.
+    """Return the nodeAffinity terms for pods of this role, or an empty body.
 
     Avoiding the nodes is required only if another node could take the pods; otherwise it is preferred, so that the job
     does not wait forever.

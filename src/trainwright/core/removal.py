@@ -19,7 +19,7 @@ from trainwright.model.units import Time, after
 
 
 def pod_deletes(view: Snapshot, doomed: Iterable[tuple[Pod, str]]) -> list[Delete]:
-    """Return the deletes that these pods need now."""
+    """Return the Deletes that these pods need now."""
     found: list[Delete] = []
     for pod, why in doomed:
         meta, health = pod.metadata, view.unhealthy_nodes.get(pod.spec.node_name)
@@ -33,17 +33,17 @@ def pod_deletes(view: Snapshot, doomed: Iterable[tuple[Pod, str]]) -> list[Delet
 
 
 def service_delete(service: Service, why: str) -> Delete:
-    """Return the delete of a service."""
+    """Return the Delete for a service."""
     return Delete("Service", service.metadata.name, service.metadata.uid, why)
 
 
 def extra_delete(extra: Extra, why: str) -> Delete:
-    """Return the delete of a child of the whole job."""
+    """Return the Delete for a child that belongs to the whole job: a pod group or a ConfigMap."""
     return Delete(extra.kind, extra.metadata.name, extra.metadata.uid, why, api=extra.api_version)
 
 
 def extra_key(extra: Extra) -> tuple[str, str, str]:
-    """Return API, kind and name of an existing child, as `render.extra_key` does for a wanted one."""
+    """Return API, kind and name of an existing child, as `render.extra_key` does for a wanted child."""
     return extra.api_version, extra.kind, extra.metadata.name
 
 
@@ -53,7 +53,7 @@ def is_terminating(child: Pod | Service | Extra) -> bool:
 
 
 def next_check_at(view: Snapshot, pods: Iterable[Pod]) -> Time | None:
-    """Return when to check again pods on unhealthy nodes."""
+    """Return the next time at which pods on unhealthy nodes must be checked."""
     times: list[Time] = []
     for pod in pods if view.unhealthy_nodes else ():
         health = view.unhealthy_nodes.get(pod.spec.node_name)
@@ -65,7 +65,7 @@ def next_check_at(view: Snapshot, pods: Iterable[Pod]) -> Time | None:
     return min((moment for moment in times if moment > view.now), default=None)
 
 
-#: Seconds that the garbage collector gets before us.
+#: Seconds after the creation of a child in which only the garbage collector may delete it.
 ORPHAN_GRACE_SECONDS = 300.0
 
 

@@ -23,7 +23,7 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def with_node_terms(spec: Body, wanted: Body) -> Body:
-    """Return the pod spec with our node affinity added to the user's. Each of their alternatives gets ours."""
+    """Return the pod spec with our node affinity added to the user's. Each alternative of the user gets our terms."""
     affinity: Mapping[str, Any] = spec.get("affinity") or {}
     given: Mapping[str, Any] = affinity.get("nodeAffinity") or {}
     node = dict(given)

@@ -32,7 +32,7 @@ from trainwright.model.units import EARLIEST_TIME, Time, after, parse_indexes
 
 
 class StepActions(Struct, frozen=True, gc=False):
-    """What a step wants to be done."""
+    """The actions that a step asks for."""
 
     deletes: tuple[Delete, ...] = ()
     creates: tuple[Create, ...] = ()
@@ -140,7 +140,7 @@ def _port_notices(view: Snapshot) -> list[Notice]:
 
 
 def _restarting(before: Ledger, after: Ledger) -> Restarting:
-    """Return the restart event with its first new failure; a restart after success has none."""
+    """Return the restart event with its first new failure; a restart after success has no failure."""
     over = {(role.name, index) for role in after.roles if role.failed for index in parse_indexes(role.failed)}
     new = (one for one in after.failures if one not in before.failures and (one.role, one.index) not in over)
     return Restarting(next(new, None))
@@ -163,7 +163,7 @@ def _scaled(old: RoleLedger, new: RoleLedger) -> Resized | None:
 
 
 def _restarts(ledger: Ledger) -> int:
-    """Return the restarts without those by kubelets, which have no event."""
+    """Return the number of restarts without restarts by kubelets, which have no event."""
     counts = [pair for role in ledger.roles for pair in role.restarts.items()]
     return sum(times for why, times in counts if why != CauseKind.IN_PLACE)
 
@@ -183,7 +183,7 @@ def _succeeded(job: Job, before: Ledger, after: Ledger) -> Iterator[str]:
                 yield job.key.replica_name(entry.name, index)
 
 
-#: Seconds that a pod may wait before an event reports it. Most images are pulled in that time.
+#: Seconds that a pod may wait before an event reports the wait. Most images are pulled in that time.
 WAITING_NOTICE_SECONDS = 10.0
 
 

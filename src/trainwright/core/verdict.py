@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decide whether the job has ended, and why.
 
-First, ended replicas are split: final ones are stored in the ledger, so that a deleted pod is not run again, and count
-for the rules; the others are restarted. A replica that may be restarted has not failed.
+First, ended replicas are split: final replicas are stored in the ledger, so that a deleted pod is not run again, and
+count for the rules; the others are restarted. A replica that may be restarted has not failed.
 
-Rules have three values: fulfilled, impossible, open. A rule over no replicas stays open, so an empty AND is not
-fulfilled. An atom about an unknown role or rank is impossible.
+Rules have three values: yes (fulfilled), no (impossible), open. A rule over no replicas stays open, so an empty AND is
+not fulfilled. An atom about an unknown role or rank is impossible.
 
 The first match decides the outcome: 1. success, so that finished work is never lost; 2. a requested end; 3. the
 deadline; 4. the start deadline; 5. a failure rule; 6. success is impossible; 7. the restart budget is used up.
@@ -29,7 +29,7 @@ from trainwright.model.units import Time, after, format_indexes, parse_indexes, 
 
 
 class Truth(Enum):
-    """The value of a rule."""
+    """Whether a rule holds: yes, no, or not decided yet."""
 
     YES = "yes"
     NO = "no"
@@ -63,7 +63,7 @@ def evaluate(rule: Rule, tallies: Mapping[str, RoleTally]) -> Judgement:
             return _atom(rule, tallies.get(rule.role))
         case AllOf(rules, text):
             return _combine([evaluate(part, tallies) for part in rules], text, decides=Truth.NO)
-        case AnyOf(rules, text):  # pragma: no branch - there is no fourth
+        case AnyOf(rules, text):  # pragma: no branch - there is no fourth type of rule
             return _combine([evaluate(part, tallies) for part in rules], text, decides=Truth.YES)
 
 
@@ -116,13 +116,13 @@ class SettledJob(Struct, frozen=True, gc=False):
     view: Snapshot
     tallies: dict[str, RoleTally]
     retries: tuple[EndedReplica, ...] = ()
-    #: The first restart beyond the job's budget; or the replica with the most in-place restarts, if those exceed it.
+    #: The first restart beyond the job's budget; or, if in-place restarts exceed it, the replica with the most of them.
     refused: EndedReplica | None = None
     overspent: bool = False
 
 
 def settle(view: Snapshot) -> SettledJob:
-    """Split the ended replicas into final ones and restarts."""
+    """Split the ended replicas into final replicas and replicas to restart."""
     if view.all_running:
         overspent = budget.is_overspent(view)
         return SettledJob(view, {}, refused=budget.most_restarted(view) if overspent else None, overspent=overspent)
@@ -197,7 +197,7 @@ def _mark_final(group: RoleState, done: set[tuple[str, int]]) -> RoleState:
 
 
 def with_failures(ledger: Ledger, job: Job, ended: list[EndedReplica], now: Time) -> Ledger:
-    """Add failures to the list of the latest ones."""
+    """Add failures to the list of the latest failures."""
     new = [failure(job, retry, now) for retry in ended if retry.cause.why is not CauseKind.COMPLETED]
     return replace(ledger, failures=(*ledger.failures, *new)[-KEPT_FAILURES:]) if new else ledger
 
@@ -287,7 +287,7 @@ def end_requested(view: Snapshot) -> Outcome | None:
 
 
 def deadline(view: Snapshot) -> Time | None:
-    """Return when the job's deadline passes."""
+    """Return the time of the job's deadline."""
     limit = view.job.lifecycle.deadline
     if limit is None:
         return None
@@ -297,7 +297,7 @@ def deadline(view: Snapshot) -> Time | None:
 
 
 def start_deadline(view: Snapshot) -> Time | None:
-    """Return when every replica must have run once; None once they have."""
+    """Return the time until which every replica must have run once; None after all have run."""
     seconds = view.job.lifecycle.start_deadline
     if seconds is None or view.ledger.phase not in (Phase.PENDING, Phase.RESUMING):
         return None

@@ -54,7 +54,7 @@ def losses(wanted: Body, installed: Body, path: str = "") -> Iterator[PrunedFiel
 
 
 def _field_losses(wanted: Body, installed: object, path: str) -> Iterator[PrunedField]:
-    """The losses of one field. `installed` is its schema, True if the server keeps any value, None if it drops it."""
+    """The losses of one field. `installed` is its schema; True: the server keeps any value; None: it drops it."""
     if isinstance(installed, dict):
         yield from losses(wanted, installed, path)
     elif not installed:
@@ -99,7 +99,7 @@ def ledger_losses(kind: Kind, definition: Body) -> dict[str, tuple[PrunedField, 
 
 
 def unusable(kind: Kind, definition: Body) -> str:
-    """Why the operator cannot work with a CRD, and the command that corrects it; empty if it can."""
+    """Why the operator cannot work with a CRD, and the command that corrects the CRD; empty if it can work."""
     name, version = f"{kind.plural}.{kind.group}", _version(definition, kind.version)
     install = f"install ours with `trainwright crds {kind.singular} | kubectl apply --server-side -f -`"
     if not version.get("served"):
@@ -118,7 +118,7 @@ def unusable(kind: Kind, definition: Body) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """The first names, and the number of the others."""
+    """The first names, and the number of the other names."""
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
     return ", ".join(names[:_MAX_LISTED]) + more
 
@@ -152,7 +152,7 @@ class CrdOrigin(StrEnum):
     CURRENT = "current"  # this version of Trainwright
     OURS = "ours"  # another version of Trainwright
     OTHER = "other"
-    UNKNOWN = "unknown"  # we have no right to read it
+    UNKNOWN = "unknown"  # we have no right to read the CRD
 
 
 class InstalledCrd(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -160,14 +160,14 @@ class InstalledCrd(Struct, frozen=True, rename="camel", omit_defaults=True):
 
     name: str
     origin: CrdOrigin
-    #: Who installed it, from labels, annotations and field managers.
+    #: Who installed the CRD, from labels, annotations and field managers.
     owner: str = ""
-    #: The version of Trainwright that made it, if an annotation names it.
+    #: The version of Trainwright that made the CRD, if an annotation names it.
     version: str = ""
     serves: tuple[str, ...] = ()
     #: Versions that would not be served any more after an install.
     vanish: tuple[str, ...] = ()
-    #: Versions of stored objects that our CRD lacks. The API server refuses an install because of them.
+    #: Versions of stored objects that our CRD lacks. Because of such a version the API server refuses an install.
     stored: tuple[str, ...] = ()
     #: Fields of the installed schema that an install would drop from stored objects.
     pruned: tuple[str, ...] = ()
@@ -176,7 +176,7 @@ class InstalledCrd(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 def installed(kind: Kind, definition: Body) -> InstalledCrd:
-    """Compare an installed CRD with the one that this version would install."""
+    """Compare an installed CRD with the CRD that this version would install."""
     spec, wanted = definition["spec"], crd(kind)
     meta, ours = definition.get("metadata") or {}, [one["name"] for one in wanted["spec"]["versions"]]
     origin = _origin(wanted, definition)
@@ -207,7 +207,7 @@ def _has_ledger(definition: Body, version: str) -> bool:
 
 
 def _pruned(wanted: Body, definition: Body, ours: Iterable[str]) -> tuple[str, ...]:
-    """The paths of fields that our CRD would drop, in all its versions. A refused field stays readable."""
+    """The paths of fields that any version of our CRD would drop. A refused field stays readable."""
     found: dict[str, None] = {}
     for version in ours:
         lost: Iterable[PrunedField] = losses(schema_of(definition, version), schema_of(wanted, version))

@@ -72,7 +72,7 @@ def manifests(options: InstallOptions) -> tuple[Body, ...]:
 def _namespace(options: InstallOptions) -> tuple[Body, ...]:
     """The namespace of the operator, and the namespace of the lease.
 
-    If the jobs of the operator run in its own namespace, we neither create nor restrict it: it belongs to the users.
+    If the jobs of the operator run in its own namespace, we neither create nor restrict that one: it belongs to users.
     """
     lease_in = lease_namespace(options.namespace, options.watch)
     names = dict.fromkeys([options.namespace, lease_in] if options.namespace != options.watch else [])
@@ -82,7 +82,7 @@ def _namespace(options: InstallOptions) -> tuple[Body, ...]:
 
 
 def _account(name: str, namespace: str) -> Body:
-    """A service account. Only pods that ask for its token get it."""
+    """A service account. Only pods that ask for its token get the token."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",

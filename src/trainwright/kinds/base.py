@@ -38,7 +38,7 @@ class Column(Struct, frozen=True):
 class Version(Struct, frozen=True):
     """A served version, and the defaults that its schema writes into a manifest.
 
-    All versions of a kind have the same fields, so that no version prunes a field of another one. Only the defaults
+    All versions of a kind have the same fields, so that no version prunes a field of another. Only the defaults
     differ: they are given by path, with `*` for any key of a mapping.
     """
 
@@ -47,7 +47,7 @@ class Version(Struct, frozen=True):
 
 
 class Kind(Struct, frozen=True, kw_only=True):
-    """Everything that makes one kind. `wire` is the struct its manifests decode to."""
+    """Everything that makes one kind. `wire` is the struct that its manifests decode to."""
 
     group: str
     #: The version that is stored.
@@ -56,7 +56,7 @@ class Kind(Struct, frozen=True, kw_only=True):
     plural: str
     short_names: tuple[str, ...]
     wire: type[Any]
-    #: The struct of its `status`.
+    #: The struct of the `status` of a job.
     status: type[Any]
     columns: tuple[Column, ...]
     #: Fill in the fields that the user left out.
@@ -75,27 +75,27 @@ class Kind(Struct, frozen=True, kw_only=True):
     scale: Callable[[Body, str, int], Body | Problem]
     #: CEL rules for the CRD's `spec`: (rule, message).
     cel: tuple[tuple[str, str], ...] = ()
-    #: Every served version, the stored one first. Empty: only the stored version, without defaults of its own.
+    #: Every served version; the stored version is the first. Empty: only the stored version, without own defaults.
     versions: tuple[Version, ...] = ()
-    #: The phase of a job from its stored `status`; empty if the status has none yet.
+    #: The phase of a job from its stored `status`; empty if the status has no phase yet.
     phase_of: Callable[[Body], str] = lambda status: status.get("phase") or ""
-    #: Phases and conditions whose write may be delayed as the writes of counts are: a more important one follows soon.
+    #: Phases and conditions whose write may be delayed like writes of counts: a more important change follows soon.
     deferrable: tuple[str, ...] = ()
     #: An event with this kind's reason and text: (job with the previous ledger, conclusion, event) -> event to send.
     event: Callable[[Job, Status, JobEvent], Emit] = lambda _job, _status, event: default_emit(event)
-    #: Every gang that its jobs may use on any cluster.
+    #: Every gang that jobs of this kind may use on any cluster.
     gangs: tuple[Gang, ...] = ()
     #: Events report how a single pod failed and what it waits for, because the kind's conditions do not.
     reports_pods: bool = False
-    #: Its jobs may have a time to live, after which the controller deletes them.
+    #: Jobs of this kind may have a time to live, after which the controller deletes them.
     has_ttl: bool = False
     #: The ledger of a job whose status another controller may have written: (status, metadata) -> ledger.
     adopted_ledger: Callable[[Any, ObjectMeta], Ledger] = lambda status, _meta: status.trainwright
     #: Whether the manifest, which may have any shape, leaves the job to another controller.
     managed_elsewhere: Callable[[Body], bool] = lambda _document: False
-    #: Each of its jobs has a ConfigMap.
+    #: Each job of this kind has a ConfigMap.
     has_config_map: bool = False
-    #: Parts of the names and images of other controllers of this kind: the original and its successors.
+    #: Parts of the names and images of other controllers of this kind: the original controller and its successors.
     controller_names: tuple[str, ...] = ()
     #: Finalizers of controllers that are not in use any more; the deletion of a job must not wait for them.
     obsolete_finalizers: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ def translated(kind: Kind, manifest: Any, policies: ModuleType | SimpleNamespace
 
 
 def _stored_ledger(kind: Kind, status: Any, meta: ObjectMeta) -> Ledger:
-    """The ledger in a job's stored status, or one with the outcome that another controller wrote there."""
+    """The ledger in a job's stored status, or a ledger with the outcome that another controller wrote there."""
     if status is None or status.trainwright.phase is not Phase.NEW:
         return Ledger() if status is None else status.trainwright
     return kind.adopted_ledger(status, meta)
@@ -218,7 +218,7 @@ def reload(kind: Kind, before: Loaded, status: object) -> Loaded | None:
 
 def _invalid(kind: Kind, document: Body, problems: tuple[Problem, ...], status: Any, *, unreadable: bool) -> Job:
     """A job for a manifest that cannot run: its status reports the problems, unless another controller manages it."""
-    # Without what another controller wrote, if our own ledger cannot be read.
+    # If our own ledger cannot be read, ignore what another controller wrote.
     manifest = Manifest(_metadata(document.get("metadata")), None, status=None if unreadable else status)
     return translated(
         kind,
@@ -347,7 +347,7 @@ def _status_writer(meta: object) -> str:
 
 
 def _read_status(kind: Kind, status: object) -> tuple[Any, str]:
-    """The stored status as far as it can be read, and why its ledger cannot be read; empty if it can.
+    """The stored status as far as it can be read, and why its ledger cannot be read (empty: it can be read).
 
     Users do not write the status. What another controller or version left there must neither make a job invalid nor
     start it again.

@@ -29,7 +29,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 MAX_PROBLEMS = 100
 #: Metadata that API servers and tools write and we do not read.
 _IGNORED_METADATA = frozenset({"generateName", "managedFields", "selfLink", "clusterName"})
-#: At least a small and a large number are tried as stand-ins; at most this many words, even if the type has more.
+#: The number of stand-ins for a value: at least two (a small and a large number), at most eight, even for more words.
 _MIN_VARIANTS, _MAX_VARIANTS = 2, 8
 
 
@@ -91,7 +91,7 @@ class DecodeProblems:
             self.problems.append(problem)
 
     def listed(self) -> tuple[Problem, ...]:
-        """The problems, and the number of those beyond the limit."""
+        """The problems, and the number of problems beyond the limit."""
         beyond = max(self.errors - MAX_PROBLEMS, 0) + max(self.warnings - MAX_PROBLEMS, 0)
         more = (Problem("", f"{beyond} more problems are not listed", warning=True),) if beyond else ()
         return (*self.problems, *more)
@@ -102,7 +102,7 @@ class Reading(msgspec.Struct, Generic[T]):
 
     #: The document as a value of its wire type; None if its shape is wrong.
     value: T | None
-    #: The document without nulls and unknown fields, with marks in the places of unreadable and misspelt ones.
+    #: The document without nulls and unknown fields, with marks in the places of unreadable and misspelt fields.
     clean: Body
     found: DecodeProblems
 
@@ -246,7 +246,7 @@ _MAX_MISSPELT_TRIED = 8
 
 
 def examine(found: DecodeProblems, checks: Checks) -> tuple[Problem, ...]:
-    """The problems in `found` and those of `checks`; with too many errors in `found`, the checks do not run."""
+    """The problems in `found` and of `checks`; with too many errors in `found`, the checks do not run."""
     if found.sound:
         return (*found.listed(), *checks(0, _NONE))
     if found.errors > MAX_PROBLEMS:
@@ -322,7 +322,7 @@ def with_stand_ins(part: Any, variant: int, omitted: frozenset[str] = frozenset(
 
 
 def stand_in(kind: inspect.Type, variant: int) -> Any:
-    """A value of that type; another one for each variant, if the type has several."""
+    """A value of that type; another value for each variant, if the type has several values."""
     match unwrapped(kind)[0]:
         case inspect.UnionType(types=types):
             members = [one for one in types if not isinstance(one, inspect.NoneType)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gang schedulers that several kinds support: how each wants its pods labelled and its pod group written.
+"""The gang schedulers that several kinds support: the pod labels and the pod group that each scheduler expects.
 
 A dialect fills in a `GangRequest`; `SCHEDULERS` has the format of each scheduler.
 """
@@ -32,10 +32,10 @@ VOLCANO = Gang(
     scheduler="volcano",
     word="volcano",
 )
-#: Any installed gang scheduler, unless the operator's settings name one.
+#: Any installed gang scheduler, unless the operator's settings name a scheduler.
 ALL = (VOLCANO, PLUGINS, T9K)
 ANY = replace(ALL[0], alternatives=ALL[1:])
-#: The same for a job that does not ask for a gang: it gets one only if the operator's settings name a gang scheduler.
+#: The same for a job that does not ask for a gang: it is a gang only if the operator's settings name a gang scheduler.
 ANY_UNASKED = replace(ANY, asked=False)
 
 
@@ -96,8 +96,8 @@ SCHEDULERS: dict[str, GangScheduler] = {
 def pod_requests(template: Body, *, include_init: bool = False) -> dict[str, Decimal]:
     """The resources that one pod requests: for each container the request, or the limit if it has no request.
 
-    With `include_init` the sum is the one that the scheduler uses: init containers run one after another before the
-    main containers, and restartable ones (sidecars) keep running beside all that follow.
+    With `include_init` the sum is as the scheduler computes it: init containers run one after another before the main
+    containers, and restartable init containers (sidecars) keep running beside all later containers.
     """
     spec = template.get("spec")
     spec = spec if isinstance(spec, dict) else {}

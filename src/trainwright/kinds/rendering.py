@@ -31,7 +31,7 @@ class NewCondition(NamedTuple):
 
 
 def dated(make: Callable[..., C], new: NewCondition, known: Mapping[str, Any], now: Time) -> C:
-    """The condition with its transition time, which changes only when its status differs from the known one."""
+    """The condition with its transition time, which changes only when its status differs from the known status."""
     truth, before = TRUE if new.status else FALSE, known.get(new.type)
     since = before.last_transition_time if before is not None and before.status == truth else ""
     return make(new.type, truth, new.reason, new.message, since or rfc3339(now))
@@ -48,11 +48,11 @@ def in_order(
 def with_unapplied(
     make: Callable[..., HistoryT], stored: tuple[HistoryT, ...] | None, reason: str, status: Status, now: Time
 ) -> tuple[HistoryT, ...]:
-    """The stored conditions, and one with the errors of an edit that cannot be applied."""
+    """The stored conditions, and a condition with the errors of an edit that cannot be applied."""
     known, message, since = stored or (), brief(status.invalid, LONGEST_TEXT), rfc3339(now)
     if any(one.type == UNAPPLIED and one.message == message for one in known):
         return known
-    # It is the first, because the last condition is the phase of the job, which has not changed.
+    # The new condition is the first: the last condition is the phase of the job, which has not changed.
     return (make(UNAPPLIED, TRUE, reason, message, since, since), *(one for one in known if one.type != UNAPPLIED))
 
 

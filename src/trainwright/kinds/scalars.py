@@ -69,7 +69,7 @@ def choices(kind: inspect.Type) -> tuple[object, ...]:
 
 
 def value_error(kind: inspect.Type, value: object) -> str:
-    """What is wrong with a scalar that has the shape of its type; empty if nothing is."""
+    """What is wrong with a scalar that has the shape of its type; empty if nothing is wrong."""
     plain, note = unwrapped(kind)
     match plain:
         case inspect.IntType() if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -90,12 +90,12 @@ def value_error(kind: inspect.Type, value: object) -> str:
 
 
 def expected(kind: inspect.Type, value: object) -> str:
-    """The message for a value that is not what the type wants."""
+    """The message for a value that the type does not accept."""
     return f"expected {expected_text(kind)}, found {shown(value)}{_advice(unwrapped(kind)[0], value)}"
 
 
 def _advice(kind: inspect.Type, value: object) -> str:
-    """How to write the value, if the mistake is a common one."""
+    """How to write the value, if the mistake is common."""
     match kind, value:
         case inspect.StrType(), bool() | int() | float():
             return "; put it in quotes"
@@ -139,7 +139,7 @@ def _moment(value: object) -> bool:
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _PATH_STEP = re.compile(r'\[(\d{1,9})\]|\[("(?:[^"\\]|\\.)*")\]|\.?([^.\[\]"]+)')
-#: Characters of a key in a path; a longer key is cut, because people read the path.
+#: Maximum number of characters of a key in a path; a longer key is cut, because people read the path.
 _MAX_KEY_LENGTH = 80
 
 
@@ -197,13 +197,13 @@ def _with_default(part: Any, steps: list[str], value: str) -> Any:
 
 # -- limits ----------------------------------------------------------------------------------------------------------
 
-#: Replicas of one job: with more, its status might exceed the size that an API server stores.
+#: Maximum number of replicas of one job: the status of a larger job might exceed the size that an API server stores.
 MAX_REPLICAS = 10_000
-#: Characters of a host name, and therefore of the name of a pod or service.
+#: Maximum number of characters of a host name, and therefore of the name of a pod or service.
 MAX_NAME_LENGTH = 63
-#: Bytes of one environment variable; Linux starts no program with a longer one.
+#: Maximum size of one environment variable in bytes; Linux starts no program with a longer variable.
 MAX_VARIABLE_BYTES = 131_072
-#: The name of a job whose name becomes part of host names.
+#: The pattern for the name of a job whose name becomes part of host names.
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 Seconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]

@@ -34,7 +34,7 @@ _SCALARS: dict[str, inspect.Type] = {
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
 _SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
-#: The values that an API server accepts in a field of a type. It also accepts "", which means that it is not set.
+#: The values that an API server accepts in a field of a type. It also accepts "", as if the field were not set.
 _ALLOWED_VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("Container", "imagePullPolicy"): _PULL_POLICIES,
     ("Container", "terminationMessagePolicy"): _MESSAGE_POLICIES,
@@ -66,7 +66,7 @@ _ALLOWED_VALUES: dict[tuple[str, str], tuple[str, ...]] = {
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _MAX_PORT = 65535
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a path inside the pod
-#: At most this many known names are listed and searched for a near one: absurd templates must not cost minutes.
+#: At most this many known names are listed and compared: absurd templates must not cost minutes.
 _MAX_NAMES_LISTED = 32
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['[^']+'\]")
 #: The fields that `fieldRef` in an environment may name.

@@ -2,7 +2,7 @@
 """`KubeCluster`: the port `Cluster` on a real API server, with lists in pages and watches.
 
 It never replaces an object with PUT, because it decodes objects only in part and would lose the other fields. It writes
-by create, merge patch and delete, each pinned to a UID or a version if the caller names one.
+by create, merge patch and delete, each pinned to a UID or version that the caller names.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -51,9 +51,9 @@ _MERGE_PATCH = "application/merge-patch+json"
 #: The server ends a watch after this time plus a random part of up to the same length, so that not all watches end at
 #: once.
 _WATCH_SECONDS = 300
-#: The client ends a watch this much later, if the server has not.
+#: The client ends a watch this many seconds later, if the server has not ended it.
 _WATCH_MARGIN_SECONDS = 30
-#: One watch event. etcd stores at most a few MiB per object.
+#: Maximum size of one watch event. etcd stores at most a few MiB per object.
 _MAX_EVENT_BYTES = 1 << 26
 _EVENT_TYPES = {one.value: one for one in WatchEventType}
 
@@ -201,7 +201,7 @@ async def watch_events(
 ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
     """Decode the events of a watch, one batch per chunk. Raises the ApiError that the server sends, such as GoneError.
 
-    It splits the lines here, because large objects exceed the limit of aiohttp's line reader.
+    The lines are split here, because large objects exceed the limit of aiohttp's line reader.
     """
     lines = LineSplitter(_MAX_EVENT_BYTES)
     async with aclosing(chunks):

@@ -78,7 +78,7 @@ class UserEntry(Struct, frozen=True, rename="kebab"):
 
 
 class ContextEntry(Struct, frozen=True):
-    """A context: a cluster, a user of it, and the default namespace."""
+    """A context: a cluster, a user of this cluster, and the default namespace."""
 
     cluster: str | None = None
     user: str | None = None
@@ -127,7 +127,7 @@ class Access(Struct, frozen=True):
     cluster: Located[ClusterEntry]
     user: Located[UserEntry]
     namespace: str = "default"
-    #: The URL of the proxy; empty if there is none.
+    #: The URL of the proxy; empty: no proxy is used.
     proxy: str = ""
     #: The source of the server's address, such as `context 'lab' of /home/me/.kube/config`; may be empty.
     origin: str = ""
@@ -136,7 +136,7 @@ class Access(Struct, frozen=True):
 def load(
     options: ConnectionOptions | None = None, environ: Mapping[str, str] | None = None, account: Path = SERVICE_ACCOUNT
 ) -> Access:
-    """Find the cluster and the user. Raises UsageError if there is none. `account` is the service account's folder."""
+    """Find the cluster and the user. Raises UsageError without a cluster. `account` is the service account's folder."""
     options, environ = options or ConnectionOptions(), os.environ if environ is None else environ
     if options.in_cluster:
         return _in_cluster(options, environ, account)
@@ -230,7 +230,7 @@ def _access(
 
 
 def _server(given: str, cluster: Located[ClusterEntry]) -> str:
-    """The complete URL. Without a scheme it is https if the entry has TLS settings, as with kubectl."""
+    """The complete URL. A URL without a scheme gets https if the entry has TLS settings, as with kubectl."""
     value = cluster.value
     secure = value.certificate_authority or value.certificate_authority_data or value.insecure_skip_tls_verify
     url = given if "://" in given else f"{'https' if secure else 'http'}://{given}"
@@ -260,7 +260,7 @@ class _File(Struct, frozen=True, rename="kebab"):
 
 
 def read(paths: Iterable[Path]) -> Kubeconfig:
-    """Read and merge files. Raises UsageError or ManifestError, with file and field, if one cannot be read."""
+    """Read and merge files. Raises UsageError or ManifestError, with file and field, if a file cannot be read."""
     merged = Kubeconfig()
     for path in paths:
         one = _read(path)
@@ -327,7 +327,7 @@ def _with_full_paths(folder: Path, value: Any) -> Any:
 
 
 def proxy_for(server: str, environ: Mapping[str, str]) -> str:
-    """The URL of the proxy for a server, from the environment; empty if there is none."""
+    """The URL of the proxy for a server, from the environment; empty: no proxy is used."""
     parts = urlsplit(server)
     proxy = _variable(environ, f"{parts.scheme}_proxy")
     if not proxy or _is_excluded(parts, _variable(environ, "no_proxy")):

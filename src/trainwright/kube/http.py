@@ -43,7 +43,7 @@ from trainwright.kube.session import ApiSession
 from trainwright.runtime.election import Elector
 
 T = TypeVar("T")
-#: Called after every attempt with the verb, the resource's id, the HTTP code (0: no answer) and the seconds it took.
+#: A function called after each attempt with verb, id of the resource, HTTP code (0: no answer) and seconds.
 RequestObserver = Callable[[str, str, int, float], None]
 _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.1, 5.0
 _CONNECT_SECONDS = 10.0
@@ -51,7 +51,7 @@ _CONNECTION_ERRORS = (ClientError, TimeoutError, OSError)
 
 
 class RateLimit:
-    """Allows `rate` requests per second, and `burst` at once after a pause. Requests keep their order."""
+    """Allows `rate` requests per second, and `burst` requests at once after a pause. Requests keep their order."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._rate, self._burst = rate, max(burst, 1)
@@ -107,9 +107,9 @@ class RequestPolicy(Struct, frozen=True):
 
 class _FailedAttempt(Struct, frozen=True):
     error: ApiError
-    #: A later attempt may succeed.
+    #: Whether a later attempt may succeed.
     temporary: bool = False
-    #: It is certain that the server did nothing.
+    #: Whether it is certain that the server did nothing.
     harmless: bool = False
     #: The credentials that the server rejected.
     rejected: AuthHeaders | None = None
@@ -189,7 +189,7 @@ class HttpClient:
     async def _attempt_stream(
         self, stack: AsyncExitStack, timeout: ClientTimeout, request: Request
     ) -> ClientResponse | _FailedAttempt:
-        """Open a stream. The stack closes it."""
+        """Open a stream. The exit stack closes it."""
         auth = await self._permitted(request)
         began, code = perf_counter(), 0
         try:
@@ -216,7 +216,7 @@ class HttpClient:
 
     def _no_answer(self, error: Exception) -> _FailedAttempt:
         """The failure of an attempt without an answer. If there was no connection, the server did nothing."""
-        if isinstance(error.__cause__, ApiError):  # the fence's last check raised it, and nothing was sent
+        if isinstance(error.__cause__, ApiError):  # the last check of the fence raised the cause; nothing was sent
             return _FailedAttempt(error.__cause__)
         harmless = isinstance(error, ClientConnectorError | ConnectionTimeoutError | ClientHttpProxyError)
         temporary = not isinstance(error, ClientConnectorCertificateError)
@@ -248,12 +248,12 @@ _NETWORK = "your VPN or firewall"
 
 
 def describe(error: Exception, seconds: float) -> str:
-    """Say what went wrong. `seconds` is how long the client waited for an answer."""
+    """Say what went wrong. The client waited `seconds` for an answer."""
     cause = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
     match error, cause:
         case TimeoutError(), _:
             return f"none within {seconds:g} s"
-        case ClientHttpProxyError(), _:  # its own text contains the proxy's URL with the password
+        case ClientHttpProxyError(), _:  # the text of the error contains the proxy's URL with the password
             return f"the proxy says {error.status} {error.message}".rstrip()
         case ClientConnectorDNSError(), _:
             return f"the name {error.host} does not resolve ({_system_text(cause)})"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operator: it runs the controller of `runtime` on a cluster, behind leader election, and serves health checks.
 
-It serves health checks from the start, waits until the API server answers, checks that the installed CRDs keep all that
-it writes, waits for the lease, and then runs the controller. When it is asked to stop, it lets the current
+It serves health checks from the start, waits until the API server answers, checks that the installed CRDs keep all
+fields that it writes, waits for the lease, and then runs the controller. When it is asked to stop, it lets the current
 reconciliations finish and gives the lease back.
 """
 
@@ -44,12 +44,12 @@ from trainwright.runtime.telemetry import LogMessage, Telemetry
 _LOG = logging.getLogger(__name__)
 #: Timeout of one request. The operator sends a write only if its lease lasts longer than this.
 _TIMEOUT_SECONDS = 5.0
-#: How long a request of the controller is retried. It is short, because a waiting request blocks a worker; the
-#: controller reconciles the job again anyway.
+#: Seconds for which a request of the controller is retried. The time is short, because a waiting request blocks a
+#: worker, and the controller reconciles the job again anyway.
 _RETRY_SECONDS = 2.0
-#: Pause between attempts to reach the API server at the start; it doubles.
+#: The pause between attempts to reach the API server at the start doubles from the first to the second value.
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 15.0
-#: At the end, current reconciliations may write for this long.
+#: When the operator stops, current reconciliations may write for this many seconds.
 _DRAIN_SECONDS = 3.0
 #: A leader that keeps an expired lease for this long is stuck, and its health check fails.
 _STUCK_SECONDS = 20.0
@@ -77,7 +77,7 @@ class OperatorOptions(ControllerSettings, frozen=True, kw_only=True):
     qps: float = 0.0
     burst: int = 0
     addresses: HealthAddresses = HealthAddresses()
-    #: How long to wait at the start for an API server that does not answer; 0 means for ever.
+    #: Seconds to wait at the start for an API server that does not answer; 0 means for ever.
     connect_timeout: float = 0.0
     orphan_period: float = 300.0
     site: Site = Site()
@@ -108,7 +108,7 @@ class _Operator:
         self._clock = WallClock()
         self._telemetry = Telemetry()
         self._kinds = [kind for kind in KINDS if options.kinds is None or kind.singular in options.kinds]
-        #: For the start and for the lease: without the fence, and with few retries, because the callers repeat.
+        #: The client for the start and the lease: without the fence, and with few retries, because its callers repeat.
         policy = RequestPolicy(timeout=_TIMEOUT_SECONDS, retry_seconds=1.0)
         self._unfenced = KubeCluster(HttpClient(session, policy, observer=self._telemetry.called))
         lease = LeaseConfig(
@@ -124,7 +124,7 @@ class _Operator:
         policy = RequestPolicy(timeout=_TIMEOUT_SECONDS, retry_seconds=_RETRY_SECONDS)
         self._cluster = KubeCluster(HttpClient(session, policy, fence=self._fence, observer=self._telemetry.called))
         self._controller: Controller | None = None
-        #: Why the operator cannot work yet; empty once it can.
+        #: Why the operator cannot work yet; empty once it can work.
         self._not_prepared = "it has just been started"
         self._is_ending = False
 
@@ -142,7 +142,7 @@ class _Operator:
         raise EngineError("the lease is lost: another operator leads now, or the API server was away for too long")
 
     async def wind_down(self) -> None:
-        """Start no reconciliation; wait for the current ones, then at least for the requests that are sent."""
+        """Start no reconciliation; wait for current reconciliations, then at least for the requests that are sent."""
         _LOG.info(LogMessage("the operator ends"))
         self._is_ending = True
         controller = self._controller
@@ -248,7 +248,7 @@ def check_gang_scheduler(kinds: Iterable[Kind], scheduler: str, gang_apis: Colle
 
 # -- health checks and metrics -----------------------------------------------------------------------------------------
 
-#: Returns the problem; empty means that there is none.
+#: Returns the problem; an empty text means that there is no problem.
 HealthCheck = Callable[[], str]
 _Handler = Callable[[web.Request], Awaitable[web.Response]]
 _METRICS_HEADERS = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A survey of a cluster before an install: our CRDs, other controllers of the same kinds, and the jobs that exist.
 
-It only reads, with the rights of the caller. What the caller may not read becomes part of the report and is never an
+The survey only reads, with the rights of the caller. The report names what the caller may not read; that is never an
 error. No object proves which program manages a kind, so the survey reports each sign of a controller with its details.
 """
 
@@ -29,7 +29,7 @@ _WRITE_VERBS = {"update", "patch", "*"}
 #: The holder of a lease is alive if it renewed the lease within this time.
 _LEASE_FRESHNESS = timedelta(minutes=5)
 _RBAC, _HOOKS = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
-#: The resources behind each field of `ControllerObjects`.
+#: The resource for each field of `ControllerObjects`.
 _SOURCES = {
     "deployments": [Resource("apps", "v1", "deployments", "Deployment")],
     "roles": [
@@ -51,7 +51,7 @@ _SOURCES = {
 class ControllerSign(Struct, frozen=True, rename="camel"):
     """An object that is a sign of another controller."""
 
-    #: `Deployment kubeflow/training-operator`
+    #: Kind, namespace and name, such as `Deployment kubeflow/training-operator`.
     object: str
     kinds: tuple[str, ...]
     detail: str
@@ -86,7 +86,7 @@ class KindSurvey(Struct, frozen=True, rename="camel"):
 
     kind: str
     definition: InstalledCrd
-    #: None if the caller may not read them.
+    #: The numbers of jobs; None if the caller may not read jobs.
     jobs: JobCounts | None
 
 
@@ -130,7 +130,7 @@ class _Reader:
         self.forbidden: list[str] = []
 
     async def definition(self, kind: Kind) -> Body | None:
-        """The whole CRD with its managedFields; None if there is none. Raises ForbiddenError."""
+        """The whole CRD with its managedFields; None if it is not installed. Raises ForbiddenError."""
         key = Key("", f"{kind.plural}.{kind.group}")
         try:
             data = await self._cluster.http.send(
@@ -145,7 +145,7 @@ class _Reader:
         return body
 
     async def readable(self, resource: Resource) -> Sequence[Body] | None:
-        """All objects, or those of one namespace if the caller may read only these; None if it may read none."""
+        """All objects, or the objects of one namespace if the caller may read no others; None if it may read none."""
         request, one_namespace = f"list {resource.id}", Selection(namespace=self._namespace)
         for scope in (EVERYTHING, one_namespace) if resource.namespaced else (EVERYTHING,):
             try:
@@ -178,7 +178,7 @@ async def _survey_kind(reader: _Reader, kind: Kind) -> KindSurvey:
 
 
 def _counts(kind: Kind, bodies: Sequence[Body]) -> JobCounts:
-    """Count the jobs, and the unfinished ones by manager."""
+    """Count the jobs, and the unfinished jobs by manager."""
     by_manager: Counter[str] = Counter()
     foreign, running = [], 0
     for body in bodies:
@@ -246,7 +246,7 @@ def _deployments(
 
 
 def _accounts(kinds: Sequence[Kind], objects: ControllerObjects) -> dict[tuple[str, str], tuple[str, ...]]:
-    """The service accounts that may write the status of our kinds, which only controllers need, with these kinds.
+    """The service accounts that may write the status of our kinds, each with these kinds. Only controllers need that.
 
     Wildcard groups do not count, because administrators have them.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Node agents in their own processes, for `--nodes N` and `--revive`; each process runs `agent_main`.
 
-In the sandbox the nodes share one network. A separate process holds it, so that no node's death ends it. An agent that
-does not answer is killed. However an agent ends, its node counts as lost only when none of its pods' processes runs.
+In the sandbox the nodes share one network. A separate process holds it, so that the network outlives each node. An
+agent that does not answer is killed. However an agent ends, its node is lost only when no process of its pods runs.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ from trainwright.node.supervisor import launch
 from trainwright.node.watchdog import Watchdog, described, hold, see_out, unkillable
 from trainwright.runtime.ports import NODES, Clock, Cluster
 
-#: Seconds for an agent or the network to start, and for the processes of killed nodes to end.
+#: Seconds that an agent or the network may take to start, and the processes of killed nodes to end.
 _TIMEOUT_SECONDS = 30.0
-#: Seconds, after the grace period, until agents that have not ended are killed.
+#: Seconds after the grace period until agents that have not ended are killed.
 _STOP_TIMEOUT_SECONDS = 5.0
 #: Seconds between two checks whether a node is ready.
 _READY_POLL_SECONDS = 0.02
-#: Seconds for the network holder to end.
+#: Seconds that the network holder may take to end.
 _HOLDER_TIMEOUT_SECONDS = 5.0
 
 
@@ -149,7 +149,7 @@ class AgentProcesses:
             await asyncio.sleep(_READY_POLL_SECONDS)
 
     async def _run_node(self, node: AgentSettings) -> None:
-        """Follow a node's agent, and start a new one after its end if the settings say so."""
+        """Follow a node's agent, and start a new agent after its end if the settings say so."""
         while True:
             await self._follow_agent(self._agents[node.node])
             if self._settings.revive is None:
@@ -160,7 +160,7 @@ class AgentProcesses:
             self._settings.notify(f"{node.node} is started again")
             self._agents[node.node] = agent = await self._launch(node)
             if self._stopping.is_set():
-                agent.kill()  # It started after `stop` had ended the others.
+                agent.kill()  # The agent started after `stop` had ended the others.
 
     async def _follow_agent(self, agent: AgentProcess) -> None:
         """Forward an agent's notices and kill it if it does not answer. When it has ended, mark its node as lost."""
@@ -209,7 +209,7 @@ class AgentProcesses:
             try:
                 await asyncio.wait_for(self._holder.wait(), _HOLDER_TIMEOUT_SECONDS)
             except TimeoutError:
-                self._holder.kill()  # It is stopped; `NodePool.stop` removes its network rules.
+                self._holder.kill()  # The holder has not ended in time; `NodePool.stop` removes its network rules.
                 await self._holder.wait()
 
 
@@ -222,7 +222,7 @@ def _exit_text(code: int) -> str:
 
 
 async def _start_python(module: str, argument: str, pass_fds: tuple[int, ...] = ()) -> Process:
-    """Start a module with our Python in a new session, so that Ctrl-C for the engine does not reach it."""
+    """Start a module with our Python in a new session, so that Ctrl-C for the engine does not reach the new process."""
     environment = {**os.environ, "PYTHONPATH": str(Path(trainwright.__file__).parents[1])}
     words = (sys.executable, "-m", module, argument)
     return await asyncio.create_subprocess_exec(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store as a `Cluster`, for the controller, the scheduler and the agents of this process.
 
-Only a watch waits: the next write to its resource wakes it.
+Only a watch waits: the next write to its resource wakes the watch.
 """
 
 from asyncio import Event
@@ -27,7 +27,7 @@ class LocalCluster:
     async def watch(
         self, resource: Resource, scope: Selection = EVERYTHING, *, since: str
     ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
-        """The events after that version, in batches; without a version, the existing objects first."""
+        """The events after the version `since`, in batches; without a version, the existing objects first."""
         watch = self.store.watch(resource, scope, since)
         more = Event()
         try:
@@ -63,7 +63,7 @@ class LocalCluster:
         grace: int | None = None,
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> Any:
-        """Delete an object; returns it if a grace period or a finalizer keeps it."""
+        """Delete an object; returns the object if a grace period or a finalizer keeps it."""
         remaining = self.store.delete(resource, key, uid=uid, grace=grace, propagation=propagation)
         return None if remaining is None else self.store.view(resource, remaining)
 

@@ -32,7 +32,7 @@ from trainwright.runtime.ports import Clock, Cluster
 if TYPE_CHECKING:
     from trainwright.local.agents import AgentProcesses
 
-#: Seconds, after the grace period, for a supervisor to end its pods.
+#: Seconds after the grace period that a supervisor may take to end its pods.
 _STOP_TIMEOUT_SECONDS = 3.0
 
 
@@ -56,7 +56,7 @@ class NodePool:
         self.subnet = ""
 
     async def prepare(self) -> None:
-        """Choose the runtime: the sandbox if it works here, unless the settings name another. Raises EngineError."""
+        """Choose the runtime: the sandbox if it works here, unless the settings name a runtime. Raises EngineError."""
         if self._settings.runtime == "process":
             await self._use_runtime("process", PLAIN)
             return

@@ -19,7 +19,7 @@ from trainwright.errors import ManifestError
 
 #: Maximum size of a file in bytes: twice the limit of an API server. A job has a few kilobytes.
 LARGEST = 3 * 1024 * 1024
-#: libyaml compares each %TAG line with all previous ones, so a large number of them would be slow.
+#: Maximum number of directives: libyaml compares each %TAG line with all previous lines, so more would be slow.
 _MAX_DIRECTIVES = 16
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -65,7 +65,7 @@ def decoded(file: str, data: bytes) -> str:
 
 #: Maximum nesting of values.
 DEEPEST = 64
-#: Maximum number of duplicate keys in one file that are reported. The reader stops at the next one.
+#: Maximum number of duplicate keys in one file that are reported. The reader stops at the next duplicate key.
 _MAX_REPEATED = 100
 #: Maximum number of values in one file. An alias counts as many values as its anchor contains.
 MOST = 50_000
@@ -183,7 +183,7 @@ class Builder:
         return key
 
     def _sources(self, node: Node, event: Event) -> list[Node]:
-        """The mappings from which `<<` takes keys. If several have a key, the first one wins."""
+        """The mappings from which `<<` takes keys. If several mappings have a key, the first mapping wins."""
         value, (_, marks) = node
         sources = list(zip(value, marks, strict=True)) if isinstance(value, list) else [node]
         if not all(isinstance(source, dict) for source, _ in sources):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times, quantities, and short texts for sets of replica indexes.
 
-Indexes are written `0-3,7`, counts by index `0-3:1,7:2`, and the same as a row `1x4,0x3,2`. The ledger stores them in
-this form, so a job of 10,000 replicas needs a few kilobytes. A text in another form reads as empty, because another
-program may have written the status.
+Indexes are written `0-3,7`, counts by index `0-3:1,7:2`, and the same counts as a row `1x4,0x3,2`. The ledger stores
+them in this form, so a job of 10,000 replicas needs a few kilobytes. A text in another form reads as empty, because
+another program may have written the status.
 """
 
 import re
@@ -66,7 +66,7 @@ def after(time: Time, seconds: float) -> Time:
 
 
 def due(stamp: Time, seconds: float) -> Time:
-    """Return when this many seconds have certainly passed since a time from the API.
+    """Return the time at which this many seconds have certainly passed since a time from the API.
 
     Timed actions are never early. Kubernetes truncates times to whole seconds: 12:00:00 may mean 12:00:00.999. So count
     from the end of that second, and be up to one second late. Times in the ledger have fractions; use `after` for them.

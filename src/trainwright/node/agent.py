@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node agent: watches the pods that are bound to its node and gives each one a `PodWorker`.
+"""The node agent: watches the pods that are bound to its node and gives each pod a `PodWorker`.
 
 An agent that stands in for a kubelet also checks whether a pod may run here, since pods may name their node themselves
-and schedulers may work with old data. The reasons of a refusal are those of a kubelet.
+and schedulers may work with old data. A refusal has the reason that a kubelet gives.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from trainwright.node.watches import ConfigMapWaiter, ResourceFollower, end_task
 from trainwright.node.worker import PodWorker
 from trainwright.runtime.ports import PODS, Clock, Cluster, ListPage, Selection, WatchEventType
 
-#: How often the agent looks for processes to kill: one that forks during a search is found by the next search.
+#: How often the agent looks for processes to kill: the next search finds a process that was forked during a search.
 _MAX_KILL_ROUNDS = 10
 
 
@@ -70,7 +70,7 @@ class Agent:
         #: Tasks that remove pods whose objects are gone: a new pod of the same name waits for its task.
         self._removing: dict[Key, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        #: These watch the supervisor. They run until the link is closed, since `stop` waits for answers of it.
+        #: Tasks that watch the supervisor. They run until the link is closed, since `stop` waits for its answers.
         self._watchdog_tasks: tuple[asyncio.Task[None], ...] = ()
         self._stale_files_removed = False
         #: Called when the agent can run no more pods: its supervisor is lost, or one of its tasks has failed.
@@ -129,7 +129,7 @@ class Agent:
         if remove:
             try:
                 await self.node.remove()
-            except ForbiddenError as error:  # Kubernetes forbids it: a node could remove its taints in this way
+            except ForbiddenError as error:  # a node may not delete its Node, because this would remove taints
                 name = self.context.settings.node
                 self.context.notices.send(
                     f"the agent may not delete the Node {name}; `kubectl delete node {name}` deletes it: {error}"
@@ -168,7 +168,7 @@ class Agent:
             self._put(pod)
 
     def _put(self, pod: Body) -> None:
-        """Give the pod to its worker; make one for a new pod."""
+        """Give the pod to its worker; make a worker for a new pod."""
         uid = pod["metadata"]["uid"]
         worker = self._workers.get(uid)
         if worker is not None:
@@ -176,7 +176,7 @@ class Agent:
             return
         key, settings, refusal = object_key(pod), self.context.settings, None
         try:
-            is_admitted = (pod.get("status") or {}).get("startTime")  # by an earlier agent
+            is_admitted = (pod.get("status") or {}).get("startTime")  # an earlier agent has admitted the pod
             if settings.kubelet and not is_admitted:
                 others = [worker.pod.body for worker in self._workers.values() if not worker.pod.ended]
                 refusal = admission_refusal(pod, others, settings)
@@ -243,13 +243,13 @@ class Agent:
 
 
 def admission_order(pod: Body) -> tuple[bool, str, str]:
-    """The sort key of pods at admission: those that an earlier agent admitted, then by age."""
+    """The sort key of pods at admission: first pods that an earlier agent admitted, then by age."""
     meta, status = pod["metadata"], pod.get("status") or {}
     return not status.get("startTime"), str(meta.get("creationTimestamp") or ""), str(meta["name"])
 
 
 def admission_refusal(pod: Body, others: Iterable[Body], settings: AgentSettings) -> PodFailure | None:
-    """Why the pod cannot run on this node beside the others; None if it can."""
+    """Why the pod cannot run on this node beside the others; None if it can run."""
     problem = _unsupported(pod["spec"], sandboxed=settings.sandboxed) or _wrong_user(pod["spec"], settings.user)
     if problem:
         return PodFailure("UnsupportedPod", f"Pod was rejected: {problem}")
@@ -265,7 +265,7 @@ def admission_refusal(pod: Body, others: Iterable[Body], settings: AgentSettings
 
 
 def _unsupported(spec: Body, *, sandboxed: bool) -> str:
-    """The first field of the pod that this agent does not support; empty if there is none."""
+    """The first field of the pod that this agent does not support; empty if all are supported."""
     for index, container in enumerate(spec.get("initContainers") or ()):
         if container.get("restartPolicy") == "Always":
             path = f"spec.initContainers[{index}].restartPolicy"
@@ -283,7 +283,7 @@ def _unsupported(spec: Body, *, sandboxed: bool) -> str:
 
 
 def _wrong_user(spec: Body, user: int) -> str:
-    """The first field of the pod that asks for another user than the one that all processes of this node have."""
+    """The first field of the pod that asks for another user than the user of all processes of this node."""
     pod_context = spec.get("securityContext") or {}
     for group in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(group) or ()):

@@ -25,14 +25,14 @@ from trainwright.node.watches import ConfigMapWaiter
 from trainwright.runtime.ports import PODS, Clock, Cluster
 
 _PODS = PODS.whole()
-#: Errors that may pass: also a 403, since rights may be granted and an expired token may be renewed.
+#: Errors after which a retry may succeed: also a 403, since rights may be granted and an expired token may be renewed.
 _RETRIABLE_ERRORS = (UnavailableError, TooManyRequestsError, ForbiddenError)
 #: Creates a token for a pod. Arguments: the pod, the audience (empty: the API server), the lifetime in seconds.
 Tokens = Callable[[Body, str, int], Awaitable[str]]
 
 
 class StatusReport(Struct, eq=False):
-    """The status of one pod: `compose` makes the newest one, `stored` is what the API has."""
+    """The status of one pod: `compose` makes the newest status, `stored` is the status that the API has."""
 
     key: Key
     uid: str
@@ -47,7 +47,7 @@ class StatusReport(Struct, eq=False):
 class StatusWriter:
     """Writes the statuses of all pods of an agent; changes of a pod within `delays.debounce` are one write.
 
-    The writer never writes one report twice at the same time, and retries until the write succeeds or the pod is gone.
+    The writer sends one write of a report at a time, and retries until the write succeeds or the pod is gone.
     `notify` receives a message when the API refuses a status.
     """
 
@@ -77,12 +77,12 @@ class StatusWriter:
             task.add_done_callback(self._tasks.discard)
 
     async def store(self, report: StatusReport) -> bool:
-        """Write the report now if it has changed, and retry until it is written. False: the agent ended before."""
+        """Write the report now if it has changed, and retry until it is written. False: the agent ended before that."""
         async with report.lock:
             return await self.retry(lambda: self._write(report), f"pod {report.key}: its status was refused")
 
     async def retry(self, request: Callable[[], Awaitable[None]], refusal: str) -> bool:
-        """Send a request until it succeeds or fails for good. False: the agent ended before."""
+        """Send a request until it succeeds or fails for good. False: the agent ended before that."""
         wait = self._delays.api_retry
         while True:
             try:
@@ -120,7 +120,7 @@ class StatusWriter:
                 return
 
     async def _is_replaced(self, report: StatusReport) -> bool:
-        """After a conflict: whether the pod is gone or replaced by another of its name. If not, write again."""
+        """After a conflict: whether the pod is gone or replaced by another pod of its name. If not, write again."""
         try:
             found = await self._cluster.get(_PODS, report.key)
         except NotFoundError:
@@ -160,9 +160,9 @@ class AgentContext(Struct, frozen=True):
     devices: NodeDevices
     notices: OnceNotices
     config_maps: ConfigMapWaiter
-    #: None if pods have no hosts file of their own (process runtime).
+    #: The hosts files; None if pods have no hosts file of their own (process runtime).
     hosts: HostsFiles | None = None
-    #: The addresses that this agent assigns to its pods; None if it assigns none.
+    #: The addresses that this agent assigns to its pods; None if it assigns no addresses.
     addresses: SubnetPool | None = None
-    #: None if there are no service accounts.
+    #: Creates tokens of service accounts; None if there are no service accounts.
     tokens: Tokens | None = None

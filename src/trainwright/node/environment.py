@@ -24,7 +24,7 @@ _RESOURCE_PREFIXES = ("cpu", "memory", "ephemeral-storage", "hugepages-")
 
 
 class PodFacts(Struct, frozen=True):
-    """What the agent knows about a pod and is not in the pod object."""
+    """The facts about a pod that the agent knows and the pod object does not have."""
 
     node: str
     address: str
@@ -87,14 +87,14 @@ _NO_COMMAND = "missing; the image is not used, so its entrypoint is not known: n
 
 
 class EnvironmentInput(Struct, frozen=True):
-    """A container with all that its environment depends on."""
+    """A container with everything that its environment depends on."""
 
     pod: Body
     container: Body
     path: str
     facts: PodFacts
     sources: Sources
-    #: Variables that replace those of `env`.
+    #: Variables that replace variables of `env`.
     overrides: Mapping[str, str] = {}
 
 
@@ -111,7 +111,7 @@ def expand(text: str, known: Mapping[str, str]) -> str:
 
 
 def variables(subject: EnvironmentInput) -> dict[str, str]:
-    """The variables of `envFrom`, `overrides` and `env`, in this order: later ones may use and replace earlier ones.
+    """The variables of `envFrom`, `overrides` and `env`, in this order: later names may use and replace earlier ones.
 
     `env` may use overrides, but does not replace them.
     """

@@ -40,7 +40,7 @@ class PodHost(Struct, frozen=True, gc=False):
     labels: Pairs = ()
     hostname: str = ""
     subdomain: str = ""
-    #: Services include it.
+    #: Whether services include the pod.
     ready: bool = True
 
 
@@ -50,7 +50,7 @@ class ServiceSelection(Struct, frozen=True, gc=False):
     namespace: str
     name: str
     labels: Pairs = ()
-    #: It includes pods that are not ready (publishNotReadyAddresses).
+    #: The service includes pods that are not ready (publishNotReadyAddresses).
     includes_unready: bool = False
 
 
@@ -126,14 +126,14 @@ def _index(pods: list[PodHost], keys: set[str]) -> dict[tuple[str, str, str], li
 
 
 def _selected(service: ServiceSelection, index: dict[tuple[str, str, str], list[PodHost]]) -> list[PodHost]:
-    """The pods of a service: search those with the rarest label only, so that the cost stays linear."""
+    """The pods of a service. Only pods with the rarest label are searched, so that the cost stays linear."""
     found = [index.get((service.namespace, key, value), []) for key, value in service.labels]
     fewest = min(found, key=len, default=[])
     wanted = set(service.labels)
     return [pod for pod in fewest if wanted.issubset(pod.labels) and (pod.ready or service.includes_unready)]
 
 
-#: After a write the agent waits this many times as long as the write took, so that writing stays below a tenth.
+#: After a write the agent waits this many times as long as the write took: it writes for less than a tenth of the time.
 _MAX_BUSY_DIVISOR = 10
 _ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 #: The label of an EndpointSlice with the name of its service.
@@ -150,7 +150,7 @@ class HostsFiles:
         self._folder = folder
         self._settings = settings
         self._notify = notify
-        #: The addresses that this agent has assigned, by pod UID: known before they are in the pod's status.
+        #: The addresses that this agent has assigned, by pod UID: known here before the pod's status has them.
         self.assigned: dict[str, str] = {}
         self._pods: dict[Key, PodHost] = {}
         self._services: dict[Key, ServiceSelection] = {}
@@ -272,7 +272,7 @@ class HostsFiles:
         self._set(self._pods, key, host)
 
     def _address_and_ready(self, pod: Body) -> tuple[str, bool]:
-        """A pod's address (empty: none), and whether services include the pod.
+        """A pod's address (empty: no address), and whether services include the pod.
 
         In the embedded engine the address is reserved before the pod starts, and its names resolve from then on.
         """
@@ -312,7 +312,7 @@ class HostsFiles:
         self._set(self._slices, object_key(one), found or None)
 
     def _set(self, table: dict[Key, T], key: Key, value: T | None) -> None:
-        """Set an entry or, with None, remove it; write the files if that is a change."""
+        """Set an entry or, with None, remove the entry; write the files if that is a change."""
         if table.get(key) != value:
             if value is None:
                 del table[key]

@@ -21,7 +21,7 @@ from trainwright.runtime.ports import CLAIMS, CONFIG_MAPS, NODES, PODS, SECRETS,
 T = TypeVar("T")
 _STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 _SHARED_STATUS = frozenset({PODS.id, NODES.id})
-#: Lists that the agent replaces as a whole. A strategic merge patch would merge them by address.
+#: Lists that the agent replaces as a whole. A strategic merge patch keeps old entries, or mixes addresses of one type.
 _REPLACED_LISTS = frozenset({"addresses", "podIPs", "hostIPs"})
 _ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 _TOKENS = Resource("authentication.k8s.io", "v1", "tokenrequests", "TokenRequest")
@@ -29,7 +29,7 @@ _ACCESS_REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews",
 _SELF_REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview")
 #: A node may read these objects only if one of its pods refers to them.
 _REFERENCED = frozenset({SECRETS.id, CONFIG_MAPS.id, CLAIMS.id, "persistentvolumes"})
-#: Pauses between attempts. The Node authorizer of the API server may see a new pod later than the agent does.
+#: Seconds of the pauses between attempts: the API server's Node authorizer may see a new pod later than the agent.
 _PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
 _AUTHENTICATION = Key("kube-system", "extension-apiserver-authentication")
 
@@ -38,7 +38,7 @@ class NodeCluster(KubeCluster):
     """The cluster as a node agent uses it."""
 
     async def get(self, resource: Resource, key: Key) -> Any:
-        """One object. The agent retries where the API server may not know yet that a pod of this node refers to it."""
+        """One object. Retries where the API server may not know yet that a pod of this node refers to the object."""
         if resource.id not in _REFERENCED:
             return await super().get(resource, key)
         return await _retry_forbidden(lambda: super(NodeCluster, self).get(resource, key))
@@ -56,7 +56,7 @@ class NodeCluster(KubeCluster):
         return codec.decode_object(resource, await self.http.send(request))
 
     async def token(self, pod: Body, audience: str, seconds: int) -> str:
-        """A token of the pod's service account. It is valid only while the pod exists."""
+        """A token of the pod's service account. The token is valid only while the pod exists."""
         meta, spec = pod["metadata"], pod["spec"]
         bound = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
         wanted = {"audiences": [audience] if audience else [], "expirationSeconds": seconds, "boundObjectRef": bound}
@@ -85,7 +85,7 @@ class NodeCluster(KubeCluster):
         return ""
 
     async def _ask(self, resource: Resource, spec: Body | None = None, name: str = "", path: str = "") -> Body:
-        """Send an object that is a question and is not stored. Returns the answer, which is in its status."""
+        """Send an object that is a question and is not stored. Returns the answer, which is in the object's status."""
         body = {"apiVersion": resource.api_version, "kind": resource.kind, **({"spec": spec} if spec else {})}
         path = path or collection_path(resource)
         data = await self.http.send(Request("create", name or resource.id, path, codec.encode(body), idempotent=True))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starting and stopping the pod and its containers, in the order of a pod's life.
 
-A container that cannot be configured waits, and the agent tries it again. A program that cannot be executed counts as
+A container that cannot be configured waits, and the agent tries again to start it. A program that cannot run counts as
 a container that ended with the exit code of a shell (126 or 127). Stopping is: preStop hook, SIGTERM, grace period,
 SIGKILL.
 """
@@ -34,7 +34,7 @@ _IGNORED_FIELDS = ("hostAliases", "securityContext", "dnsConfig")
 #: The exit codes of a shell for a program that cannot be executed or is not found, and of a runtime for other errors.
 _CANNOT_RUN_CODES = (126, 127)
 _START_ERROR_CODE = 128
-#: After a failed renewal of a token the agent waits this many times shorter than between two renewals.
+#: After a failed renewal of a token, the agent waits for the time between two renewals divided by this number.
 _RETRY_DIVISOR = 10
 
 
@@ -129,7 +129,7 @@ async def _wait_before_retry(pod: PodState, container: ContainerRecord, reason: 
 
 
 def _config_map_versions(pod: PodState, container: ContainerRecord) -> dict[Key, int]:
-    """The versions of the ConfigMaps that the container refers to; 0 for one that does not exist."""
+    """The versions of the ConfigMaps that the container refers to; 0 for a ConfigMap that does not exist."""
     wanted = sources.referenced_by(pod.body, container.body, mounts=pod.context.settings.sandboxed)
     found = {name: pod.sources.get((kind, name)) for kind, name in wanted if kind == sources.CONFIG_MAP}
     return {
@@ -175,7 +175,7 @@ async def _fetch_sources(pod: PodState, container: ContainerRecord) -> sources.S
         return await _fetch(pod, wanted) if wanted else {}
     except UnavailableError:
         if wanted <= pod.sources.keys():
-            return pod.sources  # a container that restarts during an outage of the API uses the objects it had
+            return pod.sources  # a container that restarts during an outage of the API uses its old objects
         raise
 
 
@@ -252,7 +252,7 @@ async def stop_container(pod: PodState, container: ContainerRecord, deadline: fl
         deadline = max(deadline, loop_time() + min_grace)
     if not container.live:
         return
-    if pod.kill_time is not None:  # it may have become earlier while the hook ran
+    if pod.kill_time is not None:  # the time may have become earlier while the hook ran
         deadline = min(deadline, max(pod.kill_time, loop_time() + (min_grace if hook else 0)))
     container.kill_at(deadline, link)
     if loop_time() < deadline:
@@ -263,7 +263,7 @@ async def stop_container(pod: PodState, container: ContainerRecord, deadline: fl
 
 
 async def run_hook(pod: PodState, container: ContainerRecord, hook: Body, path: str, timeout: float) -> str:
-    """Run a hook for at most `timeout` seconds. Returns what went wrong; empty if nothing did."""
+    """Run a hook for at most `timeout` seconds. Returns what went wrong; empty if nothing went wrong."""
     match hook:
         case {"exec": {"command": [*argv]}}:
             try:
@@ -300,7 +300,7 @@ def release_resources(pod: PodState) -> None:
 
 
 def forget_ends(pod: PodState, *containers: ContainerRecord) -> None:
-    """Allow the supervisor to forget how these containers ended, since the status says it."""
+    """Allow the supervisor to forget how these containers ended, since the status has the ends."""
     for container in containers:
         if container.id:
             pod.context.link.forget({"container": container.id})

@@ -42,7 +42,7 @@ AnswerT = TypeVar("AnswerT")
 
 _START_CODE = "import sys; sys.path.insert(0, {!r}); from trainwright.node.supervisor.main import main; main()"
 _READY_TIMEOUT_SECONDS = 15.0
-#: A supervisor that has not ended this long after `close` is killed.
+#: A supervisor that has not ended this many seconds after `close` is killed.
 _EXIT_TIMEOUT_SECONDS = 10.0
 _LOG_NAME = "supervisor.log"
 #: The agent trusts its supervisor: this limit only ends a connection whose data is damaged.
@@ -50,7 +50,7 @@ _MAX_MESSAGE_BYTES = 1 << 30
 
 
 class SupervisorRefused(EngineError):  # noqa: N818 - an answer of the supervisor, not a defect
-    """The supervisor refused a request. `code` is the exit code that the container gets for it; 0: none."""
+    """The supervisor refused a request. `code` is the exit code that the container gets; 0: no exit code."""
 
     def __init__(self, text: str, code: int = 0) -> None:
         super().__init__(text)
@@ -62,7 +62,7 @@ class SupervisorLost(SupervisorRefused):
 
 
 class ContainerEnd(Struct, frozen=True, gc=False):
-    """How a container ended: exit code (128 + n after signal n), and when, in seconds since 1970."""
+    """How a container ended: exit code (128 + n after signal n), and the time, in seconds since 1970."""
 
     container: str = ""
     code: int = 0
@@ -72,7 +72,7 @@ class ContainerEnd(Struct, frozen=True, gc=False):
 
 
 def read_ends(folder: Path) -> dict[str, ContainerEnd]:
-    """The ends in the journal of the supervisor of that folder, by container ID. The agent may not know them yet."""
+    """The ends in the journal of the supervisor of that folder, by container ID; the agent may not know some yet."""
     known = {name: entry["ended"] for name, entry in journal.read(str(folder / "journal")).items()}
     return {name: msgspec.convert({**end, "container": name}, ContainerEnd) for name, end in known.items() if end}
 
@@ -104,7 +104,7 @@ class SupervisorLink(asyncio.Protocol):
         self.folder = folder
         self.on_notice: Callable[[str], None] = lambda _: None
         self.on_lost: Callable[[], None] = lambda: None
-        #: By container ID: called when that container ends. Set it before `start`: a container may end at once.
+        #: By container ID: the function to call when that container ends. Set before `start`: it may end at once.
         self.on_ended: dict[str, Callable[[ContainerEnd], None]] = {}
         self.alive = True
         #: The ends in the journal of the previous supervisor, by container ID.
@@ -115,7 +115,7 @@ class SupervisorLink(asyncio.Protocol):
         #: The first message of the supervisor: its runtime, how it limits resources, its notices.
         self.ready: asyncio.Future[Ready] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
-        #: The requests without an answer: who waits for it, and its decoder.
+        #: The requests without an answer: the future that waits for the answer, and the decoder of the answer.
         self._pending: dict[int, tuple[asyncio.Future[Any], Callable[[bytes], Any]]] = {}
         self._id = 0
         self._lines = LineSplitter(_MAX_MESSAGE_BYTES)
@@ -129,7 +129,7 @@ class SupervisorLink(asyncio.Protocol):
         """Start a supervisor with that configuration and wait until it is ready. Raises EngineError."""
         folder = Path(config["folder"])
         folder.mkdir(parents=True, exist_ok=True)
-        previous_ends = read_ends(folder)  # read it first: a new supervisor empties its journal
+        previous_ends = read_ends(folder)  # read the journal first: a new supervisor empties it
         ours, theirs = socket.socketpair()
         with theirs:
             process = _spawn({**config, "fd": theirs.fileno()}, folder / _LOG_NAME)
@@ -175,7 +175,7 @@ class SupervisorLink(asyncio.Protocol):
         self._send_request("kill", container)
 
     def forget(self, container: ContainerRequest) -> None:
-        """Allow the supervisor to forget the end of a container, since the API has it."""
+        """Allow the supervisor to forget the end of a container, since the API has this end."""
         self._send_request("forget", container)
 
     def ping(self) -> asyncio.Future[Done]:
@@ -304,7 +304,7 @@ async def _wait_exit(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _spawn(config: Config, log: Path) -> "subprocess.Popen[bytes]":
-    """Start the process in a session of its own, so that Ctrl-C in the agent's terminal does not reach it."""
+    """Start the process in a session of its own, so that Ctrl-C in the agent's terminal does not reach the process."""
     code = _START_CODE.format(str(Path(trainwright.__file__).parents[1]))
     argv = [sys.executable, "-E", "-s", "-S", "-c", code, msgspec.json.encode(config).decode()]
     network, leases = config.get("network"), config.get("leases")

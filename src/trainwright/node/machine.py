@@ -16,12 +16,12 @@ from trainwright.errors import UsageError
 from trainwright.node.devices.inventory import DeviceSet, inventory
 from trainwright.node.requests import PODS
 
-#: Version 1 writes "no limit" as the largest number of whole pages: more than any machine has.
+#: A limit from this size on means "no limit". Version 1 writes the largest number of whole pages instead.
 _NO_LIMIT_BYTES = 2**60
 
 
 class CgroupLimits(Struct, frozen=True):
-    """CPU in thousandths, memory in bytes; None: no limit."""
+    """The limits for CPU in thousandths and for memory in bytes; None: no limit."""
 
     cpu: int | None = None
     memory: int | None = None
@@ -45,7 +45,7 @@ def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
         name = controller if is_v1 else "" if filesystem == "cgroup2" else None
         if name is None or name not in paths:
             continue
-        # In a container the path may be the one on the host: then only the mount point itself is the container's group.
+        # In a container the path may be a path on the host: then only the mount point itself is the container's group.
         inside = paths[name].removeprefix(base.rstrip("/")).strip("/")
         parts = inside.split("/") if inside and ".." not in inside else []
         top = root / point.lstrip("/")
@@ -89,7 +89,7 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-#: In practice no limit: memory limits the number of pods of a machine.
+#: The pod capacity of a node. In practice this is no limit: memory limits the number of pods of a machine.
 _MAX_PODS = "10000"
 
 
@@ -108,7 +108,7 @@ class NodeCapacity(Struct, frozen=True):
 
 
 def machine(devices: Mapping[str, DeviceSet]) -> NodeCapacity:
-    """The part of this machine that this process may use. `devices` are those that the user declares."""
+    """The part of this machine that this process may use. `devices` are the devices that the user declares."""
     limits = cgroup_limits()
     cpu = 1000 * (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

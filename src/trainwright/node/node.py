@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node of any cluster (`trainwright node`): the agent with its supervisor, its network and its devices.
 
-It reaches the cluster through `runtime.ports.Cluster` only. `local.node_pool` is the same for the embedded engine.
+The node reaches the cluster through `runtime.ports.Cluster` only. `local.node_pool` is the same for the embedded
+engine.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ _NETWORK_HOLDER_KILLED = (
     "the process that holds the network of this machine's nodes was killed: pods continue to run, but agents that start"
     " from now on get another network, which the pods of this agent do not reach; restart all agents to repair this"
 )
-#: How long a device stays leased after its pod has ended: the supervisor releases its lock within this time.
+#: Seconds that a device stays leased after its pod has ended: the supervisor releases its lock within this time.
 _DEVICE_LINGER_SECONDS = 1.0
 
 
@@ -44,7 +45,7 @@ class LocalNode:
         self._link: SupervisorLink | None = None
         self._agent: Agent | None = None
         self._lock = _lock_folder(Path(settings.folder))
-        # Pretended devices are not leased, since several agents on one machine may pretend to have the same ones.
+        # Pretended devices are not leased, since several agents on one machine may pretend to have the same devices.
         real = {name: found for name, found in settings.devices.items() if not found.pretended}
         self._devices = DevicePool({settings.node: real}, "", WallClock())
         self._devices.linger = _DEVICE_LINGER_SECONDS

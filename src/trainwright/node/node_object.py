@@ -21,7 +21,7 @@ from trainwright.runtime.ports import LEASES, NODES, Clock, Cluster
 
 _NODES = NODES.whole()
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-#: The namespace of the leases of nodes, and how long a lease is valid: both as a kubelet has them.
+#: The namespace of the leases of nodes, and the seconds for which a lease is valid: both as a kubelet has them.
 _LEASE_NAMESPACE, _LEASE_SECONDS = "kube-node-lease", 40
 #: The agent writes the whole status at every 30th heartbeat, and when a heartbeat is later than 1.5 intervals.
 _HEARTBEATS_PER_STATUS = 30
@@ -45,7 +45,7 @@ class AgentNode:
         self._last_beat = clock.now()
 
     async def register(self) -> None:
-        """Create the Node, or take over an existing one of this name, and set it to ready."""
+        """Create the Node, or take over an existing Node of this name, and set it to ready."""
         settings = self._settings
         labels = {
             "kubernetes.io/hostname": settings.node,
@@ -142,7 +142,7 @@ class AgentNode:
         return found
 
     def _conditions(self) -> list[Body]:
-        """The conditions in the order of a kubelet: Ready is the last one."""
+        """The conditions in the order of a kubelet: Ready is the last condition."""
         state = ("False", "NotMeasured", "the node agent does not measure this")
         types = _PRESSURES if self._settings.kubelet else ()
         pressures = [self._condition(one, state, self._registered_at) for one in types]

@@ -29,7 +29,7 @@ from trainwright.node.status import CREATING, INITIALIZING, ContainerView, PodFa
 from trainwright.node.watches import object_key
 
 DEFAULT_MESSAGE_PATH = "/dev/termination-log"
-#: A termination message has at most this many bytes from its file, or this many bytes and lines of the log.
+#: A termination message has at most this many bytes of its file, or this many bytes and lines of the log.
 _MESSAGE_BYTES = 4096
 _LOG_TAIL_BYTES = 2048
 _LOG_TAIL_LINES = 80
@@ -48,7 +48,7 @@ _MAX_HOSTNAME_LENGTH = 63
 
 
 class ContainerRecord(Struct, eq=False):
-    """A container over all its restarts. `view` is what the pod status says about it."""
+    """A container over all its restarts. `view` is what the pod status says about the container."""
 
     body: Body
     index: int
@@ -56,19 +56,19 @@ class ContainerRecord(Struct, eq=False):
     view: ContainerView
     id: str = ""
     log: str = ""
-    #: The file that the container may write its termination message to; empty: it has none.
+    #: The file that the container may write its termination message to; empty: there is no such file.
     message_file: str = ""
-    #: The container has a process, or the supervisor was asked to start one.
+    #: The container has a process, or the supervisor was asked to start its process.
     live: bool = False
-    #: Set when the supervisor has answered the current start request, and when the container has ended.
+    #: Events: the supervisor has answered the current start request, and the container has ended.
     start_answered: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     #: Seconds to wait before the next restart.
     backoff: float = 0.0
-    #: When the container was last started, by the event loop's clock and as RFC 3339.
+    #: The time at which the container was last started, by the event loop's clock and as RFC 3339.
     started_loop_time: float = 0.0
     started_at: str = ""
-    #: Why the agent stops the container, if it does.
+    #: Why the agent stops the container; empty if it does not.
     stop_message: str = ""
     kill_timer: asyncio.TimerHandle | None = None
 
@@ -106,7 +106,7 @@ class ContainerRecord(Struct, eq=False):
         self.start_answered.set()
 
     def set_terminated(self, end: ContainerEnd, reason: str, message: str) -> None:
-        """Record the end of the container, and wake the tasks that wait for it."""
+        """Record the end of the container, and wake the tasks that wait for the end."""
         finished = rfc3339(datetime.fromtimestamp(end.at, UTC))
         state: dict[str, Any] = {
             "exitCode": end.code,
@@ -161,19 +161,19 @@ class PodState:
         self.has_folder = False
         #: The supervisor has opened the pod and must close it.
         self.opened = False
-        #: Why the pod as a whole fails, if it does.
+        #: Why the pod as a whole fails; None if it does not fail.
         self.failure: PodFailure | None = None
         #: The agent has stopped the pod: no container is started any more, whatever the restart policy says.
         self.stopped = False
-        #: When the containers of a pod that is being stopped are killed, by the event loop's clock.
+        #: The time at which the containers of a pod that is being stopped are killed, by the event loop's clock.
         self.kill_time: float | None = None
         #: The IDs of the pod's devices, by resource name.
         self.devices: Granted = {}
-        #: The address that this agent has given to the pod; empty: none.
+        #: The address that this agent has given to the pod; empty: the agent has given no address.
         self.assigned_address = ""
         #: The Secrets, ConfigMaps, claims and tokens that the containers were started with.
         self.sources: dict[tuple[str, str], Body | None] = {}
-        #: Renews the tokens in the pod's files, if it has any.
+        #: The task that renews the tokens in the pod's files, if the pod has token files.
         self.token_refresh: asyncio.Task[None] | None = None
         self.report = StatusReport(self.key, self.uid, self._status)
         status: Body = body.get("status") or {}
@@ -194,7 +194,7 @@ class PodState:
 
     @property
     def address(self) -> str:
-        """The pod's own address; the address of this machine if it has none."""
+        """The pod's own address; the address of this machine if the pod has no address."""
         if self.context.settings.kubelet:
             return self.assigned_address or self.context.settings.address
         reserved = (self.body["metadata"].get("annotations") or {}).get(ADDRESS)
@@ -243,7 +243,7 @@ class PodState:
     def _status(self) -> dict[str, Any]:
         settings = self.context.settings
         failure = self.failure if self.ended else None  # a pod fails only after its containers have ended
-        # A kubelet's pod has no address before it is assigned one; elsewhere the address was reserved before.
+        # A kubelet's pod has no address until it gets one; elsewhere the address was reserved before.
         address = self.address if self.assigned_address or not self.has_own_network or not settings.kubelet else ""
         policy, start, host = self.restart_policy, rfc3339(self.start_time), settings.address
         facts = StatusFacts(policy, start, address, host, failure, self.stopped, settings.kubelet)
@@ -269,7 +269,7 @@ class PodState:
                 view.id, container.started_at = before.get("containerID", ""), state["running"].get("startedAt", "")
                 self._restore_running(container)
             elif (state.get("waiting") or {}).get("reason") == BACKING_OFF and view.last:
-                view.state = view.last  # the restart that it waited for is not counted yet
+                view.state = view.last  # the restart that the container waited for is not counted yet
 
     def _restore_running(self, container: ContainerRecord) -> None:
         """Find the end of a container that ran under an earlier agent in that agent's journal, or call it unknown."""
@@ -294,7 +294,7 @@ def loop_time() -> float:
 
 
 def _linux_signal_number(number: int) -> int:
-    """Translate a signal number of this platform to Linux, since readers of a status know only those."""
+    """Translate a signal number of this platform to Linux, since readers of a status know only Linux numbers."""
     name = next((one.name for one in signal.Signals if one == number), "")  # empty: a real-time signal
     return next((known for known, one in SIGNALS.items() if one == name), number)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices of a node: which pod has which, and the variables that name them to containers.
+"""The devices of a node: which pod has which device, and the variables that name devices to containers.
 
 The scheduler of the embedded engine chooses and leases the devices of a pod when it binds the pod (annotation
 `DEVICES`). If another scheduler binds the pod, the agent chooses and leases the devices when the pod starts.
@@ -26,13 +26,13 @@ def device_count(container: Body, resource: str) -> int:
 
 
 def pod_device_count(spec: Body, resource: str) -> int:
-    """The number of devices that a pod needs at the same time. Init containers use the devices of the others."""
+    """The number of devices that a pod needs at the same time. Init containers use devices of the main containers."""
     inits = max((device_count(container, resource) for container in spec.get("initContainers") or ()), default=0)
     return max(inits, sum(device_count(container, resource) for container in spec["containers"]))
 
 
 class NodeDevices:
-    """The devices of a node, and which pod has which.
+    """The devices of a node, and which pod has which device.
 
     `pool` leases the devices that the agent chooses. `scheduled`: only the scheduler of the engine chooses.
     """
@@ -52,7 +52,7 @@ class NodeDevices:
         self._freed = asyncio.Event()
 
     def take(self, uid: str, pod: Body) -> Granted | None:
-        """Take the devices of a pod, or return those that it has already; None if some of them are not free."""
+        """Take the devices of a pod, or return the devices that it has already; None if some of them are not free."""
         if uid in self._held:
             return self._held[uid]
         chosen = self._lease(uid, pod) if self._pool is not None else _scheduled_devices(pod)
@@ -74,7 +74,7 @@ class NodeDevices:
         return taken
 
     def _lease(self, uid: str, pod: Body) -> Granted | None:
-        """Lease devices for a pod that another scheduler has bound; None if not enough are free."""
+        """Lease devices for a pod that another scheduler has bound; None if too few devices are free."""
         assert self._pool is not None  # noqa: S101 - for the type checker
         wanted = {name: count for name in self._pool.resources if (count := pod_device_count(pod["spec"], name))}
         if not wanted:
@@ -100,7 +100,7 @@ class NodeDevices:
         )
 
     def free(self, uid: str) -> None:
-        """Return the devices of a pod, if it has any."""
+        """Return the devices of a pod to the node, if the pod has devices."""
         if self._pool is not None and self._pool.granted(uid):
             loop, pool = asyncio.get_running_loop(), self._pool
             pool.release(uid, loop.time())
@@ -115,7 +115,7 @@ class NodeDevices:
             await asyncio.wait_for(self._freed.wait(), seconds)
 
     def variables(self, spec: Body, index: int, held: Granted, *, init: bool) -> dict[str, str]:
-        """The variables that name the devices of a container; empty for none, since a missing one would mean all."""
+        """The variables that name the devices of a container; empty without devices: a missing variable means all."""
         containers = spec["initContainers"] if init else spec["containers"]
         variables: dict[str, str] = {}
         for resource, found in self.by_resource.items():

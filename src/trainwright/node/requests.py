@@ -13,16 +13,16 @@ from trainwright.model.job import Body
 from trainwright.model.units import quantity
 
 Amounts = dict[str, int]
-#: The resource of which every pod takes one: nodes limit their number of pods.
+#: The resource of which every pod takes one unit: nodes limit their number of pods.
 PODS = "pods"
 _SIZE_UNITS = ((1024**4, "Ti"), (1024**3, "Gi"), (1024**2, "Mi"), (1024, "Ki"))
 
 
 def asks(spec: Body) -> Amounts:
-    """All that a pod with this spec requests from its node.
+    """All resources that a pod with this spec requests from its node.
 
-    The requests of containers are added, since they run at the same time. Init containers run one after the other
-    before them, so the largest request counts; sidecars (restartPolicy Always) continue to run and are added as well.
+    The requests of containers are added, since containers run at the same time. Init containers run before them, one
+    after the other, so the largest request counts; sidecars (restartPolicy Always) continue to run and are added too.
     Requests of the pod as a whole replace these sums.
     """
     total: Amounts = {}
@@ -81,7 +81,7 @@ def _set_maximum(peak: Amounts, other: Mapping[str, int]) -> None:
 
 
 def needed(name: str, amount: int) -> str:
-    """A requested amount as text, rounded up, so that a request that does not fit never looks as if it did."""
+    """A requested amount as text, rounded up, so that a request that does not fit never looks as if it fitted."""
     return _format(name, amount, round_up=True)
 
 
@@ -104,7 +104,7 @@ def _format(name: str, amount: int, *, round_up: bool) -> str:
     unit, suffix = 1, ""
     if _is_size(name):
         unit, suffix = next(((size, word) for size, word in _SIZE_UNITS if amount >= size * 1000), (1, ""))
-    # Two decimals for a size with a suffix, three for all others, since CPUs are counted in thousandths.
+    # Two decimals for a size with a suffix, three for other amounts, since CPUs are counted in thousandths.
     decimals = 2 if suffix else 3
     scale = 10**decimals
     number = amount * scale

@@ -22,7 +22,7 @@ CREATE_ERROR = "CreateContainerError"
 
 
 class ContainerConfigError(Exception):
-    """A field of the pod is wrong or refers to a missing object; `kind` and `name` are those of the object."""
+    """A field of the pod is wrong or refers to a missing object; `kind` and `name` identify the object."""
 
     def __init__(self, path: str, message: str, near: str = "", *, kind: str = "", name: str = "") -> None:
         self.problem = Problem(path, message, near)
@@ -46,20 +46,20 @@ IN_PROJECTED = (("secret", SECRET, "name"), ("configMap", CONFIG_MAP, "name"))
 IN_VARIABLE = (("secretKeyRef", SECRET), ("configMapKeyRef", CONFIG_MAP))
 IN_ENVIRONMENT = (("secretRef", SECRET), ("configMapRef", CONFIG_MAP))
 _PERSISTENT_VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
-#: The lifetime of a token if the pod does not set one.
+#: The lifetime of a token if the pod does not set a lifetime.
 _DEFAULT_TOKEN_SECONDS = 3600
 _RESOURCES = {SECRET: SECRETS.whole(), CONFIG_MAP: CONFIG_MAPS.whole(), CLAIM: CLAIMS.whole()}
 
 #: The kind and the name of an object, or TOKEN and a text made by `token_source`.
 Source = tuple[str, str]
-#: None: the object does not exist.
+#: Objects and tokens by source; None: the object does not exist.
 Sources = Mapping[Source, Body | None]
 
 
 def referenced(
     sources: Sources, kind: str, ref: Body, path: str, pod: Body, *, name_field: str = "name"
 ) -> Body | None:
-    """The object that a field of the pod names; None if it does not exist and is optional."""
+    """The object that a field of the pod names; None if the object does not exist and is optional."""
     name = str(ref.get(name_field, ""))
     found = sources.get((kind, name))
     if found is None and not ref.get("optional"):
@@ -70,7 +70,7 @@ def referenced(
 
 
 def referenced_by(pod: Body, container: Body, *, mounts: bool = True) -> set[Source]:
-    """All that the container's environment and, with `mounts`, its volumes refer to."""
+    """All sources that the container's environment and, with `mounts`, its volumes refer to."""
     return {*_in_environment(container), *(_in_volumes(pod, container) if mounts else ())}
 
 
@@ -85,7 +85,7 @@ def token_seconds(source: Source) -> float:
 
 
 def in_projected_volumes(pod: Body) -> set[Source]:
-    """All that the pod's projected volumes refer to."""
+    """All sources that the pod's projected volumes refer to."""
     return {source for volume in pod["spec"].get("volumes") or () for source in _projected(volume)}
 
 
@@ -142,7 +142,7 @@ async def _fetch_one(context: AgentContext, pod: Body, source: Source) -> Body |
 
 
 async def add_suggestion(cluster: Cluster, namespace: str, problem: ContainerConfigError) -> None:
-    """Add the name of the most similar existing object to the error about a missing one."""
+    """Add the name of the most similar existing object to the error about a missing object."""
     page = await cluster.list(_RESOURCES[problem.kind], Selection(namespace))
     near = nearest(problem.name, [str(item["metadata"]["name"]) for item in page.items])
     problem.problem = replace(problem.problem, nearest=near)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a pod, composed from the states of its containers as a kubelet does it. Pure.
+"""The status of a pod, composed from the states of its containers as by a kubelet. Pure.
 
 Container states are stored in the form of the API (`{"running": {"startedAt": …}}`), so that composing is cheap: the
-agent does it for every change of every pod.
+agent composes the status for every change of every pod.
 """
 
 from collections.abc import Iterable, Sequence
@@ -52,7 +52,7 @@ class StatusFacts(Struct, frozen=True):
     failure: PodFailure | None = None
     #: No container is started any more, whatever the restart policy says.
     stopped: bool = False
-    #: Only the agent's own conditions are written, since the API server merges them with the others.
+    #: Whether only the agent's own conditions are written, since the API server merges them with other conditions.
     own_only: bool = False
 
 
@@ -92,8 +92,8 @@ def compose(
 ) -> dict[str, Any]:
     """The status of the pod.
 
-    `known` are its present conditions: those of other controllers are kept, the agent's own ones keep the time of
-    their last transition.
+    `known` are its present conditions: conditions of other controllers are kept, the agent's own conditions keep the
+    time of their last transition.
     """
     status: dict[str, Any] = {
         "phase": phase(facts, inits, mains),
@@ -112,7 +112,7 @@ def compose(
     own = {"PodScheduled": ("", ""), "Initialized": initialized, "ContainersReady": ready, "Ready": ready}
     before = {condition["type"]: condition for condition in known}
     if facts.own_only and "PodScheduled" in before:
-        del own["PodScheduled"]  # the scheduler has set it
+        del own["PodScheduled"]  # the scheduler has set this condition
     others = [] if facts.own_only else [condition for kind, condition in before.items() if kind not in own]
     status["conditions"] = others + _conditions(own, before, now)
     return status
@@ -135,7 +135,7 @@ def _container_status(one: ContainerView) -> dict[str, Any]:
 
 
 def _conditions(own: dict[str, tuple[str, str]], before: dict[str, Body], now: str) -> list[Body]:
-    """The agent's conditions. One with a reason is False, except Initialized of a pod that has succeeded."""
+    """The agent's conditions. A condition with a reason is False, except Initialized of a pod that has succeeded."""
     found = []
     for kind, (reason, message) in own.items():
         value = "False" if reason and (reason != "PodCompleted" or kind != "Initialized") else "True"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The volumes of a pod: where each one is on this machine, and where containers see it.
+"""The volumes of a pod: where each volume is on this machine, and where containers see it.
 
 The files of ConfigMaps, Secrets, projected volumes and the downward API are written to the pod's folder. In the process
 runtime nothing can be mounted: a mount is accepted only if its mountPath shows the same files without a mount.
@@ -30,7 +30,7 @@ from trainwright.node.sources import (
 from trainwright.node.supervisor.protocol import Mount
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a path inside the pod
-#: Paths that exist for a process of this machine without a mount, or that it does not need.
+#: Paths that exist for a process of this machine without a mount, or that the process does not need.
 PRESENT_PATHS = (_SHARED_MEMORY, "/var/run/secrets/kubernetes.io/serviceaccount")
 #: The prefix of the volume names that API servers add to every pod.
 _INJECTED_PREFIX = "kube-api-access-"
@@ -48,7 +48,7 @@ HOST_PATH_TYPES = {
 }
 _DEFAULT_FILE_MODE = 0o644
 
-#: Content and mode by file name.
+#: The content and the mode of each file, by file name.
 Files = dict[str, tuple[bytes, int]]
 
 
@@ -58,7 +58,7 @@ class VolumeInput(Struct, frozen=True):
     pod: Body
     #: The pod's own folder.
     folder: str
-    #: The folder of the claims of its namespace.
+    #: The folder of the claims of the pod's namespace.
     claims: str
     sandboxed: bool
     sources: Sources
@@ -92,7 +92,7 @@ def rewrite_projected(subject: VolumeInput) -> None:
 
 
 def shared_memory_size(pod: Body) -> int | None:
-    """The size of the pod's /dev/shm in bytes, if a volume sets it; 0 or None: the default size of the machine."""
+    """The size of the pod's /dev/shm in bytes, if a volume sets it; 0 or None: the default of the machine."""
     spec = pod["spec"]
     sizes = {
         volume["name"]: _size_limit(volume["emptyDir"])
@@ -107,7 +107,7 @@ def shared_memory_size(pod: Body) -> int | None:
 
 
 def target_of(mount: Body) -> str:
-    """The absolute mountPath; as a kubelet does, a relative path is taken as one below `/`."""
+    """The absolute mountPath; as a kubelet does, a relative path is taken as a path below `/`."""
     return posixpath.normpath(posixpath.join("/", str(mount.get("mountPath", ""))))
 
 
@@ -127,7 +127,7 @@ def unsupported(path: str, volume: Body) -> ContainerConfigError:
 def _mount(
     subject: VolumeInput, wanted: Body, path: str, volume: tuple[str, Body], variables: Mapping[str, str]
 ) -> Mount | None:
-    """One mount; None if the container sees the files without it."""
+    """One mount; None if the container sees the files without a mount."""
     target = target_of(wanted)
     volume_path, body = volume
     field = "subPathExpr" if wanted.get("subPathExpr") else "subPath"
@@ -151,7 +151,7 @@ def _mount(
 
 
 def _check_without_mount(target: str, path: str, volume_path: str, body: Body, sub_path: str) -> None:
-    """In the process runtime: refuse a mount unless its path shows the same files without it."""
+    """In the process runtime: refuse a mount unless its path shows the same files without the mount."""
     if target in PRESENT_PATHS or str(body.get("name", "")).startswith(_INJECTED_PREFIX):
         return
     if same_path(body, sub_path, target):
@@ -191,7 +191,7 @@ def _volume_folder(subject: VolumeInput, path: str, volume: Body) -> tuple[str, 
 
 
 def _claim_folder(subject: VolumeInput, claim: Body, path: str) -> str:
-    """The folder of a claim: on a cluster that of the bound PersistentVolume, else a folder of its own."""
+    """The folder of a claim: on a cluster the folder of the bound PersistentVolume, else an own folder."""
     data = referenced(subject.sources, CLAIM, claim, path, subject.pod, name_field="claimName") or {}
     if "volume" not in data:
         folder = f"{subject.claims}/{claim['claimName']}"
@@ -237,7 +237,7 @@ def _projected_files(subject: VolumeInput, source: Body, path: str) -> Files:
 
 
 def downward_files(pod: Body, source: Body, facts: PodFacts, mode: int, path: str) -> Files:
-    """The files of a `downwardAPI`: one for each item."""
+    """The files of a `downwardAPI`: one file for each item."""
     files: Files = {}
     for index, item in enumerate(source.get("items") or ()):
         where = f"{path}.items[{index}]"
@@ -263,7 +263,7 @@ def _escaped(text: str) -> str:
 
 
 def _object_files(subject: VolumeInput, kind: str, source: Body, name_field: str, path: str) -> Files:
-    """A file for each key of a ConfigMap or Secret, or for each of `items` if the source has any."""
+    """A file for each key of a ConfigMap or Secret, or for each of `items` if the source has `items`."""
     body = referenced(subject.sources, kind, source, path, subject.pod, name_field=name_field) or {}
     texts, encoded = body.get("data") or {}, body.get("binaryData") or {}
     if kind == SECRET:
@@ -303,7 +303,7 @@ def _write_files(folder: str, files: Files) -> None:
 
 
 def _check_host_path(host: Body, path: str) -> str:
-    """The path of a hostPath. Creates it if its type says so; refuses one that does not have its type."""
+    """The path of a hostPath. Creates the path if its type says so; refuses a path of another type."""
     where, kind = str(host.get("path", "")), str(host.get("type") or "")
     if not where.startswith("/"):
         raise ContainerConfigError(f"{path}.path", f"expected an absolute path, found {where!r}")

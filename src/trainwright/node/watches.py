@@ -24,7 +24,7 @@ Changed = Callable[[WatchEventType, Body, str], None]
 
 
 class ResourceFollower:
-    """Lists and watches one resource; after an error it lists again."""
+    """Lists and watches one resource; lists again after an error."""
 
     def __init__(self, cluster: Cluster, resource: Resource, scope: Selection, delays: AgentDelays) -> None:
         self._feed = ListWatch(cluster, resource, scope)
@@ -34,7 +34,7 @@ class ResourceFollower:
         self._wait = delays.api_retry
 
     async def run(self, listed: Listed, changed: Changed) -> None:
-        """Call `listed` with every list and `changed` with every change after it, until cancelled."""
+        """Call `listed` with every list and `changed` with every later change, until cancelled."""
 
         def all_listed(page: ListPage) -> None:
             self._wait = self._delays.api_retry
@@ -60,7 +60,7 @@ class ResourceFollower:
 
 #: The wait before a container reads a ConfigMap again whose watch has a newer version than the container read.
 _REREAD_DELAY_SECONDS = 0.05
-#: The watch of one name ends this long after the last wait, since a container mostly waits several times.
+#: The watch of one name ends this many seconds after the last wait, since a container mostly waits several times.
 _IDLE_WATCH_SECONDS = 30.0
 
 
@@ -77,7 +77,7 @@ class ConfigMapWaiter:
         self._woken = asyncio.Event()
 
     async def wait_changed(self, known: Mapping[Key, int], seconds: float) -> None:
-        """Wait until one of the ConfigMaps has a newer version than the known one (0: none), at most `seconds`."""
+        """Wait until a ConfigMap has a newer version than the known version (0: no object), at most `seconds`."""
         if not known:
             await asyncio.sleep(seconds)
             return

@@ -2,7 +2,7 @@
 """What the controller knows of the cluster: a cache of the objects of each resource, by key and by owning job.
 
 The watch and our own writes update a cache. It guarantees read-your-writes: the response of a write enters at once if
-its resourceVersion is higher than the cached one, and an older watch event cannot bring back an object that we deleted.
+its resourceVersion is higher than the cached version, and an old watch event cannot restore an object that we deleted.
 A response whose version the watch has already passed is ignored: if its object is not cached, it was deleted in the
 meantime. So a late watch can delay an action but never cause it twice, and the controller needs no list of expected
 changes.
@@ -34,11 +34,11 @@ from trainwright.runtime.ports import (
 )
 from trainwright.runtime.settings import ControllerSettings
 
-#: Namespace and UID of a job. A label can name the UID of a job in another namespace; that does not make a child.
+#: Namespace and UID of a job. An object whose label names the UID of a job in another namespace is not its child.
 OwnerKey = tuple[str, str]
 #: Identifies a job: the lower-case name of its kind, and its namespace and name.
 JobKey = tuple[str, Key]
-#: Upper bound on removed nodes that are remembered. The pods of older ones have been replaced long before.
+#: Upper bound on removed nodes that are remembered. The pods of older nodes have been replaced long before.
 _MAX_REMOVED_NODES = 1024
 
 
@@ -48,7 +48,7 @@ class Cache:
     def __init__(self, resource: Resource) -> None:
         self.resource = resource
         self.synced = False
-        #: The newest version that a list or the watch reported, and the newest one in a response to our writes.
+        #: The newest version that a list or the watch reported, and the newest version in a response to our writes.
         self._watched_version = self._written_version = 0
         self._items: dict[Key, tuple[Meta, Any]] = {}
         self._by_job: dict[OwnerKey, dict[Key, Any]] = {}
@@ -94,7 +94,7 @@ class Cache:
     # -- from the watch ------------------------------------------------------------------------------------------
 
     def replace(self, page: ListPage) -> set[str]:
-        """Take over a list. Objects that it lacks are removed, unless we wrote them after the list was made."""
+        """Take over a list. Objects missing in the list are removed, unless we wrote them after the list was made."""
         changed_jobs: set[str] = set()
         listed, uids = set(), set()
         for item in page.items:
@@ -107,7 +107,7 @@ class Cache:
             meta, _ = self._items[key]
             if int(meta.resource_version or 0) <= list_version:
                 changed_jobs |= self._remove(key)
-        # The list may be older than our deletes. The watch still has to report the deletion of objects that it has.
+        # The list may be older than our deletes. The watch still has to report the deletion of objects in the list.
         self._tombstones = {key: tombstone for key, tombstone in self._tombstones.items() if tombstone[0] in uids}
         self._watched_version = max(self._watched_version, list_version)
         self.synced = True
@@ -259,7 +259,7 @@ class ClusterCache:
         self._extras = [Cache(replace(one, type=Extra)) for one in (CONFIG_MAPS, *settings.extras)]
         self.nodes = NodeIndex(Cache(NODES), clock)
         caches = (self._pods, self._services, *self._extras)
-        #: By API and kind, because several gang schedulers have a kind named PodGroup.
+        #: The caches of children by API and kind, because several gang schedulers have a kind named PodGroup.
         self.children = {(cache.resource.api_version, cache.resource.kind): cache for cache in caches}
 
     def affected_jobs(self, keys: set[Key]) -> set[str]:

@@ -33,7 +33,7 @@ from trainwright.runtime.settings import ControllerSettings
 from trainwright.runtime.telemetry import LogMessage, Telemetry
 
 _LOG = logging.getLogger(__name__)
-#: After a conflict the watch normally requeues the job. If the watch is late, this delay does.
+#: After a conflict the watch normally requeues the job. If the watch is late, the job is requeued after this delay.
 _CONFLICT_RETRY_SECONDS = 1.0
 #: Large jobs get bursts of events: the controller collects events for this many times the CPU time of the last pass.
 _COALESCE_PER_DECISION_SECOND = 15.0
@@ -67,7 +67,7 @@ class Controller:
         self._site = site
         self._kinds = {kind.singular: kind for kind in KINDS}
         self._states: dict[JobKey, JobState] = {}
-        # Jobs already being tracked are served before new ones.
+        # Jobs already being tracked are served before new jobs.
         self._queue: Queue[JobKey] = Queue(self.telemetry, is_low_priority=lambda job_key: job_key not in self._states)
         self._uids: dict[str, JobKey] = {}
         self._cache = ClusterCache(clock, self._settings)
@@ -106,7 +106,7 @@ class Controller:
         return state.cleaned_up if state is not None else self._cache.job((kind, key)) is None
 
     async def drain(self, seconds: float) -> bool:
-        """Begin no new pass and wait up to `seconds` for the running ones. Returns whether all of them have ended."""
+        """Begin no new pass and wait up to `seconds` for running passes. Returns whether all of them have ended."""
         self._ending = True
         end = asyncio.get_running_loop().time() + seconds
         while self._queue.working and asyncio.get_running_loop().time() < end:

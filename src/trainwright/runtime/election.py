@@ -31,7 +31,7 @@ _RELEASE_TIMEOUT_SECONDS = 3.0
 
 
 class LeaseConfig(Struct, frozen=True, kw_only=True):
-    """The lease, the identity of this operator, and the timing in seconds; the defaults are those of Kubernetes."""
+    """The lease, the identity of this operator, and the timing in seconds; Kubernetes has the same defaults."""
 
     key: Key
     identity: str
@@ -96,7 +96,7 @@ class Elector:
         return {"lease": str(self._config.key), "identity": self._config.identity}
 
     async def _attempt(self, *, first: bool = False) -> bool:
-        """Get or renew the lease; return whether it is ours. With `first`, raise errors that a retry cannot solve."""
+        """Get or renew the lease; return whether we hold it. With `first`, raise errors that a retry cannot solve."""
         sent_at = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._config.renew):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries a plan out: patches, then deletes, then creates. It begins no further write once one has failed.
+"""Carries a plan out: patches, then deletes, then creates. It begins no further write once a write has failed.
 
 The executor puts the response of each write into the cache at once. It creates children concurrently, but in three
 steps: the first child, then the first of each other kind and role, then the rest. An API server that refuses one child
-usually refuses the similar ones too, and these steps keep the number of refused requests small.
+usually refuses similar children too, and these steps keep the number of refused requests small.
 """
 
 import logging
@@ -38,7 +38,7 @@ Effect = TypeVar("Effect", Create, Delete, Patch)
 _NAME_TAKEN_RETRY_SECONDS = 1.0
 #: A child of an older job that blocks a name for longer than this is reported: its node may never answer again.
 _NAME_TAKEN_REPORT_AFTER = timedelta(seconds=90)
-#: A created child only changes counts, which can wait. The watch reports when the pod starts.
+#: A created child only changes counts, which can wait for this time. The watch reports when the pod starts.
 _CREATED_REQUEUE_SECONDS = 1.0
 
 
@@ -84,7 +84,7 @@ class Executor:
         _take_over(cache, job.key, job.uid, remaining)
 
     async def _create_all(self, job: Job, creates: Sequence[Create], state: JobState, now: datetime) -> None:
-        """Create all children, except those of a kind and role of which one child was refused."""
+        """Create all children. After a refusal, create no more children of the same kind and role."""
         firsts: dict[ChildGroup, Create] = {}
         rest = [create for create in creates if firsts.setdefault(_group(create), create) is not create]
 
@@ -121,7 +121,7 @@ class Executor:
         key = Key(job.key.namespace, delete.name)
         request = self._cluster.delete(cache.resource, key, uid=delete.uid, grace=0 if delete.force else None)
         remaining = None
-        # If the object is gone, or another object has its name now, this one no longer exists.
+        # If the object is gone, or another object has its name now, the object to delete no longer exists.
         with suppress(NotFoundError, ConflictError):
             remaining = await self._counted("delete", cache.resource, request, job, delete.name)
             self._add_child_event(state, ChildEvent(EventReason.DELETED, delete.kind, delete.name, delete.why))
@@ -159,7 +159,7 @@ class Executor:
     async def _resolve_taken_name(
         self, job: Job, create: Create, state: JobState, now: datetime, error: ApiError
     ) -> None:
-        """Adopt an object of this job into the cache, wait for one that is being deleted, report a foreign one."""
+        """Put an object of this job into the cache, wait for a terminating object, or report a foreign object."""
         cache = self._caches[create.body["apiVersion"], create.body["kind"]]
         try:
             found = await self._cluster.get(cache.resource, Key(job.key.namespace, create.name))
@@ -233,7 +233,7 @@ class Executor:
                 _LOG.debug(LogMessage("write", **fields, name=name, result=result))
 
     async def _each(self, effects: Sequence[Effect], do: Callable[[Effect], Awaitable[None]]) -> None:
-        """Call `do` for several effects at a time. After a failure begin no new one, but await those that have begun.
+        """Call `do` for several effects at a time. After a failure begin no new call, but await calls that have begun.
 
         A request that has begun may already be stored, so its response must still enter the cache.
         """

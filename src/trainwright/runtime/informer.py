@@ -32,7 +32,7 @@ from trainwright.runtime.telemetry import LogMessage, Telemetry
 _LOG = logging.getLogger(__name__)
 #: The pause after a watch ends doubles from the first to the second value.
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 30.0
-#: Called with the UIDs of jobs whose objects changed and with the keys of the changed objects.
+#: A function that is called with the UIDs of jobs whose objects changed and with the keys of these objects.
 Listener = Callable[[set[str], set[Key]], None]
 
 

@@ -113,7 +113,7 @@ def _status_fields(kind: Kind) -> frozenset[str]:
 
 
 def _is_urgent(stored: Body, change: Body, patient: tuple[str, ...]) -> bool:
-    """Whether the phase or a condition changes, except those in `patient`. All other changes are counts."""
+    """Whether the phase or a condition changes, except conditions in `patient`. All other changes are counts."""
     if "phase" in change and change["phase"] not in patient:
         return True
     if "conditions" not in change:
@@ -126,7 +126,7 @@ def _is_urgent(stored: Body, change: Body, patient: tuple[str, ...]) -> bool:
 
 
 def difference(before: Body, after: Body, owned: frozenset[str] | None = None) -> Body:
-    """The merge patch from the stored status to the rendered one, which removes a key only if its value is null.
+    """The merge patch from the stored status to the rendered status. A key is removed only if its value is null.
 
     Fields that are not in `owned` stay; without `owned`, all fields are ours.
     """

@@ -3,7 +3,7 @@
 
 The recorder retries an event about the end of a job until the API server stores it or refuses it permanently (for
 example in a namespace that is being deleted). Any other event may be lost if the server does not answer. A pass never
-waits for retries: large clusters keep events in a separate etcd, which can be unavailable while all else works.
+waits for retries: large clusters keep events in a separate etcd, which can be unavailable while everything else works.
 """
 
 import asyncio

@@ -67,27 +67,27 @@ class Telemetry:
         self.time = time
         self.leads = False
         self.queue_depth = 0
-        #: From the due time of a job to the start of its pass, and the duration of the pass with its writes.
+        #: The time from the due time of a job to the start of its pass, and the duration of the pass with its writes.
         self.queue_seconds = Histogram()
         self.pass_seconds = Histogram()
-        #: By result: `done`, `conflict`, `retry`, `error`.
+        #: The number of passes by result: `done`, `conflict`, `retry`, `error`.
         self.passes: Counter[str] = Counter()
-        #: By verb, resource and result.
+        #: The number of writes by verb, resource and result.
         self.writes: Counter[tuple[str, str, str]] = Counter()
-        #: By verb, resource and HTTP code, and by verb and resource.
+        #: The number of requests by verb, resource and HTTP code, and their durations by verb and resource.
         self.api_calls: Counter[tuple[str, str, str]] = Counter()
         self.api_seconds: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
-        #: By resource.
+        #: The numbers of lists and of watch events, by resource.
         self.lists: Counter[str] = Counter()
         self.watch_events: Counter[str] = Counter()
-        #: By kind and phase, and by kind.
+        #: The jobs in each phase, by kind and phase, and the time until they run, by kind.
         self.jobs: dict[tuple[str, str], Occupancy] = {}
         self.time_to_running: dict[str, Histogram] = {}
         #: Unfinished jobs of another controller, by kind.
         self.foreign: Counter[str] = Counter()
-        #: By kind and cause.
+        #: The number of restarts by kind and cause.
         self.restarts: Counter[tuple[str, str]] = Counter()
-        #: By kind and result of a job.
+        #: The number of ended jobs by kind and result.
         self.outcomes: Counter[tuple[str, str]] = Counter()
 
     def called(self, verb: str, resource: str, code: int, seconds: float) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The API server of the simulated world: its objects, their versions, and the watch events that are not delivered yet.
 
-It implements `Cluster` for the operator's executor. None of its verbs waits, so they run without an event loop.
+It implements `Cluster` for the operator's executor. None of its verbs waits, so verbs run without an event loop.
 """
 
 from collections.abc import AsyncGenerator, Callable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright run`: its options; it checks everything, locks the names of the jobs, and then runs them."""
+"""`trainwright run`: its options, all checks, the locks of the jobs' names, and the start of the run."""
 
 import os
 import shutil

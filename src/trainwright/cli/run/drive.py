@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Create the view, the engine and the session of a run, and run it.
+"""Create the view, the engine and the session of a run, and run the session.
 
 After the engine has started, and before the first object is created, the last checks refuse a job that this machine
 cannot run.
@@ -100,7 +100,7 @@ def _current_folder() -> Path:
 
 
 class _Notices:
-    """Notices of the engine, each shown once. They wait until there is a view."""
+    """Notices of the engine, each shown once. Notices wait until there is a view."""
 
     def __init__(self) -> None:
         self._texts: dict[str, None] = {}
@@ -123,7 +123,7 @@ def _skipped(intake: RunInput) -> list[str]:
 
 
 def _unreachable_servers(runtime: str, servers: str) -> list[str]:
-    """A pod with its own network has its own loopback address, so it cannot reach a server on ours."""
+    """A notice: a pod with its own network has its own loopback address, so it cannot reach a server on ours."""
     hosts = [server.rpartition(":")[0] for server in servers.split(",")]
     loopback = [host for host in hosts if host in ("localhost", "[::1]") or host.startswith("127.")]
     if runtime != "sandbox" or not loopback:
@@ -133,7 +133,7 @@ def _unreachable_servers(runtime: str, servers: str) -> list[str]:
 
 
 def _missing_etcd(intake: RunInput, options: RunOptions) -> list[str]:
-    """A notice about jobs whose replicas wait for each other for ever, because they have no etcd server."""
+    """A notice about jobs whose replicas wait for each other for ever, because the jobs have no etcd server."""
     names = [task.key.name for task in intake.tasks if needs_etcd(task.loaded.job, options.env)]
     if options.etcd_server or not names:
         return []

@@ -54,7 +54,7 @@ class JobRow(Struct):
     ledger: Ledger = Ledger()
     deleted: bool = False
     last_news: JobNews | None = None
-    #: By the clock of the model: when the job was first seen, and when it was first seen with an outcome or deleted.
+    #: By the clock of the model: the times at which the job was first seen, and first seen with an outcome or deleted.
     started: float | None = None
     ended: float | None = None
 
@@ -80,10 +80,10 @@ class RunModel:
         self._namespace_count = len({key.namespace for key in self._rows})
         self._replicas: dict[ReplicaKey, ReplicaNews] = {}
         self._pods: dict[Key, ReplicaKey] = {}
-        #: For the last attempt of a replica: the resumes of the job and the size changes of the role when it began;
-        #: and how many attempts were not restarts.
+        #: For the last attempt of a replica: the resumes of the job and the size changes of the role when the attempt
+        #: began; and how many attempts were not restarts.
         self._attempt_starts: dict[ReplicaKey, tuple[tuple[int, int], int]] = {}
-        #: The size of each role that is told to its replicas, and how often it has changed.
+        #: The size of each role that is told to its replicas, and how often this size has changed.
         self._sizes: dict[tuple[Key, str], tuple[int, int]] = {}
         #: Restarts of containers inside the last pod of a replica.
         self._inside: dict[ReplicaKey, PodCount] = {}
@@ -102,7 +102,7 @@ class RunModel:
         if row is None:
             return None
         self._by_uid[meta["uid"]] = row
-        known = row.body["metadata"].get("generation", meta.get("generation"))  # a submitted job has none yet
+        known = row.body["metadata"].get("generation", meta.get("generation"))  # a submitted job has no generation yet
         ledger = msgspec.convert((body.get("status") or {}).get("trainwright") or {}, Ledger)
         if meta.get("generation") != known or _size_caps(ledger) != _size_caps(row.ledger):
             row.roles = _roles(row.kind, body)
@@ -142,7 +142,7 @@ class RunModel:
         self._frozen[one.job, one.role, one.index] = True
 
     def event_news(self, event: Body) -> EventNews | None:
-        """The news of an event; None if it is about an object of no job."""
+        """The news of an event; None if the event is about an object of no job."""
         about = event.get("involvedObject") or {}
         key = Key(about.get("namespace", ""), about.get("name", ""))
         replica = self._replicas.get(self._pods[key]) if about.get("kind") == "Pod" and key in self._pods else None
@@ -184,7 +184,7 @@ class RunModel:
         return self._replicas.get(replica_key) if replica_key is not None else None
 
     def pick(self, most: int) -> tuple[ReplicaNews, ...]:
-        """At most `most` replicas, in their order: failed ones are preferred, then those that have not ended."""
+        """At most `most` replicas, in their order: failed replicas are preferred, then replicas that have not ended."""
         replicas = list(self._replicas.values())
         if len(replicas) > most:
             replicas = nsmallest(most, replicas, key=lambda one: (_URGENCY.get(one.phase, 5), one.index))
@@ -265,7 +265,7 @@ class RunModel:
     def _not_restarts(self, replica_key: ReplicaKey, attempt: int, before: ReplicaNews | None) -> int:
         """How many attempts were not restarts. A resume and a change of size also begin new attempts.
 
-        A restart of a whole role begins above the attempts of all its replicas; it counts once for each of them.
+        A restart of a whole role begins above the attempts of all its replicas; this counts once for each replica.
         """
         now = (self._rows[replica_key[0]].ledger.resumes, self._sizes.get(replica_key[:2], (-1, 0))[1])
         since, skipped = self._attempt_starts.get(replica_key, ((0, 0), 0))
@@ -277,7 +277,7 @@ class RunModel:
         return skipped
 
     def _pod_deleted(self, replica_key: ReplicaKey, before: ReplicaNews | None) -> ReplicaNews | None:
-        """Process the deletion of a pod. It is news only if the pod had not ended."""
+        """Process the deletion of a pod. The deletion is news only if the pod had not ended."""
         if before is None:
             return None
         if before.index >= self._rows[before.job].roles.get(before.role, 0):

@@ -2,8 +2,8 @@
 """One run: start the engine, submit the objects, follow the jobs, end everything, and report.
 
 A run ends when every job has ended, after a signal or `--timeout`, when the reader of the output closes the pipe, or
-when the engine fails. The first signal ends the replicas with their grace period, the second kills them, and the third
-has the default effect in Python.
+when the engine fails. The first signal ends the replicas with their grace period, the second signal kills them, and the
+third signal has the default effect in Python.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _SIGNALS = {signal.SIGINT: RunEnd.INTERRUPTED, signal.SIGTERM: RunEnd.TERMINATED
 
 
 class EndSignals:
-    """Why and when a run ends. The first reason counts."""
+    """Why a run ends, and events to wait for. The first reason counts."""
 
     def __init__(self) -> None:
         self.reason: RunEnd | None = None
@@ -81,10 +81,10 @@ class EndSignals:
 
 
 _RESOURCES = {resource.kind: resource for resource in (SECRETS, CONFIG_MAPS, CLAIMS)}
-#: The shortest time between two polls of the logs, and the largest share of time that polls may take.
+#: The shortest time between two polls of the logs in seconds, and the largest share of time that polls may take.
 _POLL_SECONDS = 0.08
 _MAX_LOAD = 0.05
-#: The grace period of a pod that has none, and additional time for the engine.
+#: The grace period of a pod that sets none, and additional time for the engine, in seconds.
 _DEFAULT_GRACE_SECONDS = 30.0
 _MARGIN_SECONDS = 10.0
 #: Why the run ends the replicas; empty for Ctrl-C.
@@ -142,7 +142,7 @@ class RunSession:
         self._model = RunModel((task.kind, task.body) for task in config.intake.tasks)
         self._follower = RunFollower(self._model, config.view, config.record)
         self._end_signals = EndSignals()
-        #: The replicas when the run began to end.
+        #: The replicas at the moment when the run began to stop.
         self._last_replicas: dict[Key, list[ReplicaNews]] = {}
         #: The replicas whose pods the run itself has ended, after the controller was stopped.
         self._terminated: dict[Key, list[str]] = {}
@@ -151,7 +151,7 @@ class RunSession:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self, ready: Callable[[], Awaitable[None]]) -> int:
-        """Run and return the exit code. `ready` is called after the engine has started; it may still refuse the run."""
+        """Run and return the exit code. `ready` is called after the engine has started; `ready` may still refuse it."""
         with self._end_signals.listening():
             try:
                 if await self._start():
@@ -273,7 +273,7 @@ class RunSession:
         return self._model.row(key).ledger.outcome is not None
 
     async def _end_pods(self) -> None:
-        """End the pods that still run: those of interrupted jobs, and those that a clean-up policy keeps."""
+        """End the pods that still run: pods of interrupted jobs, and pods that a clean-up policy keeps."""
         for task in self._config.intake.tasks:
             with suppress(NotFoundError):
                 self._jobs([(await self._engine.cluster.get(jobs_of(task.kind), task.key), False)])
@@ -292,7 +292,7 @@ class RunSession:
         await self._wait_for(self._end_timeout, lambda: not self._model.alive())
 
     async def _running_pods(self) -> list[tuple[ReplicaNews, Body]]:
-        """The replicas with a running pod that is not deleted. It reads the store, because the model may be behind."""
+        """The replicas with a running pod that is not deleted. It is read from the store: the model may be late."""
         pods = {pod["metadata"]["uid"]: pod for pod in (await self._engine.cluster.list(PODS.whole())).items}
         alive = [(one, pods[one.uid]) for one in self._model.alive() if one.uid in pods]
         return [(one, pod) for one, pod in alive if condition(pod).phase not in (*OVER, "Terminating")]
@@ -314,7 +314,7 @@ class RunSession:
         )
 
     async def _wait_for(self, seconds: float, done: Callable[[], bool]) -> bool:
-        """Wait at most this many seconds until `done` returns true or a second signal comes. Return whether it did."""
+        """Wait at most this many seconds until `done` returns true or a second signal comes. Return `done()`."""
         end = time.monotonic() + seconds
         kill_now = asyncio.create_task(self._end_signals.kill_now.wait())
         while not (over := done()) and not self._end_signals.kill_now.is_set() and time.monotonic() < end:

@@ -25,7 +25,7 @@ from trainwright.model.ledger import Failure, Outcome, Reason
 from trainwright.model.rule import Result
 from trainwright.model.units import parse_row
 
-#: How many replicas that do not run are listed.
+#: Maximum number of replicas that do not run that are listed.
 _MAX_UNSETTLED = 5
 
 
@@ -152,7 +152,7 @@ def _because(outcome: Outcome, failure: Failure | None, job: Job) -> str:
 
 
 def _deadline_text(outcome: Outcome, job: Job) -> str:
-    """The length of the deadline that has passed; the messages of some kinds do not contain it."""
+    """The length of the deadline that has passed; the messages of some kinds do not contain the length."""
     life = job.lifecycle
     if outcome.reason is Reason.DEADLINE and life.deadline is not None:
         return f" of {span(life.deadline.seconds)}"
@@ -217,7 +217,7 @@ class Evidence(Struct, frozen=True):
     """What is known about the exit of a container."""
 
     code: int | None
-    #: 0: no signal; None: it is not known whether the exit code means a signal.
+    #: The signal that ended the container; 0: no signal; None: it is not known whether the exit code means a signal.
     signal: int | None
     reason: str
     lines: tuple[str, ...]
@@ -236,7 +236,7 @@ class Evidence(Struct, frozen=True):
 
     @property
     def killed_by(self) -> int:
-        """The signal; if it is not known, the signal that the exit code may mean."""
+        """The signal; if the signal is not known, the signal that the exit code may mean."""
         return implied_signal(self.code or 0) if self.signal is None else self.signal
 
     @property
@@ -246,7 +246,7 @@ class Evidence(Struct, frozen=True):
 
 
 def hint(evidence: Evidence) -> str:
-    """One sentence what to do, or nothing. The first matching hint counts."""
+    """One sentence what to do; empty if no hint matches. The first matching hint counts."""
     return next(chain(_program_hints(evidence), _machine_hints(evidence)), "")
 
 

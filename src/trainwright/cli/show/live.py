@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The view for people at a terminal: the logs of all replicas scroll, and below them is a table of jobs and replicas.
 
-The table has a line per job and a row per replica. If the screen is too small, it shows the replicas that need
+The table has a line per job and a row per replica. If the screen is too small, the table shows the replicas that need
 attention and the number of the others. The view draws at most eight times a second and only after a change; log lines
 wait for the next drawing.
 """
@@ -39,7 +39,7 @@ _STYLES = {
     "Waiting": "dim",
     "Stopped": "dim",
 }
-#: How many jobs have their own line.
+#: Maximum number of jobs that have their own line.
 _MAX_JOBS = 4
 #: The table has at least this many rows, even on a small screen.
 _MIN_ROWS = 3
@@ -61,7 +61,7 @@ class TablePainter:
 
     @property
     def colour(self) -> bool:
-        """Whether the terminal shows colours and the user wants them."""
+        """Whether the terminal shows colours and the user wants colours."""
         return self._console.color_system is not None and not self._console.no_color
 
     def paint(self, frame: Frame, given: TableInput, width: int, height: int) -> list[str]:
@@ -124,7 +124,7 @@ def _counted(numbers: Counter[str]) -> str:
 
 
 _DRAW_INTERVAL_SECONDS = 0.125
-#: How many log lines may wait for the next drawing.
+#: Maximum number of log lines that wait for the next drawing.
 _MAX_PENDING_LINES = 2000
 
 

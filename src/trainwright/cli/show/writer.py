@@ -24,7 +24,7 @@ class BackgroundWriter:
         self._waiting = 0
         self._closed = False
         self._change = threading.Condition()
-        #: The first error; after it nothing is written any more.
+        #: The first error; after an error nothing is written any more.
         self.error: OSError | None = None
         self._thread = threading.Thread(target=self._run, name="view-writer", daemon=True)
         self._thread.start()
@@ -50,7 +50,7 @@ class BackgroundWriter:
             self._change.notify()
 
     def close(self, timeout: float | None = None) -> bool:
-        """Wait at most `timeout` seconds until everything is written. Return whether it is. May be called again."""
+        """Wait at most `timeout` seconds until all is written; return whether all is written. May be called again."""
         with self._change:
             self._closed = True
             self._change.notify()

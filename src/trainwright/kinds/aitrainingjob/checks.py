@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of an AITrainingJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
 
-The original checked nothing; jobs on which it would fail or wait without end get an error or a warning here. The CEL
-rules let an API server refuse a job where our webhook is not installed; a test compares their verdict with `check`.
-They use only CEL that every server since 1.29 has, and cannot check pod templates and exit codes, which the schema
-leaves open.
+The original controller checked nothing; jobs on which it would fail or wait for ever get an error or warning here. The
+CEL rules let an API server refuse a job where our webhook is not installed; a test compares their verdict with `check`.
+The rules use only CEL that every server since 1.29 has. They cannot check pod templates and exit codes, which the
+schema leaves open.
 """
 
 import re
@@ -86,7 +86,7 @@ def _job(spec: AITrainingJobSpec) -> Iterator[Problem]:
 
 
 def _endless(spec: AITrainingJobSpec) -> Iterator[Problem]:
-    """Types that never complete although the job waits for them."""
+    """Replica types that never complete although the job waits for them."""
     deciding = {name: one.complete_policy for name, one in spec.replica_specs.items() if replicas(one)}
     never = [name for name, policy in deciding.items() if policy == "None"]
     if (spec.complete_policy == "Any" and len(never) < len(deciding)) or spec.complete_policy not in ("All", "Any"):

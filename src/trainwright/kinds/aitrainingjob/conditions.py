@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conditions and events of an AITrainingJob, with the texts of the original.
+"""The conditions and events of an AITrainingJob, with the texts of the original controller.
 
-The conditions are a history: only the last one is true, and its type is the phase of the job. Each pass appends what
-changed between the stored status and the conclusion; a second pass over the same input changes nothing. The messages
-say why pods failed, on which nodes, and why pods cannot be created or scheduled.
+The conditions are a history: only the last condition is true, and its type is the phase of the job. Each pass appends
+what changed between the stored status and the conclusion; a second pass over the same input changes nothing. The
+messages say why pods failed, on which nodes, and why pods cannot be created or scheduled.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ SOURCE = "TrainingJobOperator"
 RUNNING = "all pods are running"
 PENDING = "all pods are waiting for scheduling"
 CREATING = "creating containers"
-#: How many waiting pods a message names; the others are counted.
+#: Maximum number of waiting pods that a message names; the others are counted.
 _MAX_WAITING_NAMED = 3
 _NODE_CAUSES = (CauseKind.NODE_LOST, CauseKind.DEVICE)
 
@@ -57,7 +57,7 @@ class ConditionHistory(Struct):
         return self.conditions[-1].type if self.conditions else ""
 
     def put(self, kind: str, message: str) -> None:
-        """Append a phase, or change the message of the current one."""
+        """Append a phase, or change the message of the current phase."""
         self.conditions = put(self.conditions, kind, message, self.now)[-MAX_CONDITIONS:]
 
 
@@ -143,7 +143,7 @@ def _joined(*parts: str) -> str:
 
 
 def _replicas(status: Status) -> Iterator[ReplicaState]:
-    """The replicas of all roles that are not calm."""
+    """The replicas of every role in which not all replicas run."""
     return (replica for role in status.roles if not role.all_running for replica in role.replicas)
 
 
@@ -233,7 +233,7 @@ def _create_error(cause: Cause) -> str:
 
 
 def _restart_text(before: Ledger, after: Ledger) -> tuple[str, str]:
-    """The replica type whose failure causes a restart in this pass, and the message; empty if there is none."""
+    """The replica type whose failure causes a restart in this pass, and the message; empty without such a failure."""
     increases = {one.name: _total(after, one.name) - _total(before, one.name) for one in after.roles}
     restarted = [name for name, increase in increases.items() if increase > 0]
     if not restarted:
@@ -273,7 +273,7 @@ def _restarting_text(job: Job, name: str) -> str:
 
 
 def _waiting_text(status: Status) -> str:
-    """Why pods do not run yet: they cannot be created, scheduled or started."""
+    """Why pods do not run yet: pods cannot be created, scheduled or started."""
     found = list(_waiting_reasons(status))
     more = [f"{len(found) - _MAX_WAITING_NAMED} more pods wait"] if len(found) > _MAX_WAITING_NAMED else []
     return brief("; ".join((*found[:_MAX_WAITING_NAMED], *more)), LONGEST_TEXT)
@@ -297,7 +297,7 @@ def _waiting_reasons(status: Status) -> Iterator[str]:
 
 
 def event(job: Job, status: Status, event: JobEvent) -> Emit:
-    """An event with the original's reason, message and source; `job` has the ledger from before this pass."""
+    """An event with the original controller's reason, message and source; `job` has the ledger from before the pass."""
     emit = default_emit(event, SOURCE)
     reason, message = str(emit.event_reason), emit.message
     match event:
@@ -307,7 +307,7 @@ def event(job: Job, status: Status, event: JobEvent) -> Emit:
             message = _restart_text(job.ledger, status.ledger)[1] or message
         case JobEnded(outcome):
             reason = _final_phase(outcome)
-            # The condition has only the annotation's value, as in the original; the event also names the annotation.
+            # Like the original controller's, the condition has only the annotation's value; the event also names it.
             if outcome.reason is not Reason.EXTERNAL:
                 message = _ended_text(job, status.ledger, outcome)
         case JobStep() | Resized():

@@ -42,7 +42,7 @@ _CAUSES: Mapping[str, tuple[frozenset[CauseKind], bool]] = {
 _SCOPES = {"All": RestartScope.JOB, "Replica": RestartScope.ROLE, "Pod": RestartScope.POD}
 _WHICH: Mapping[str, Which | tuple[int, ...]] = {"Any": Which.SOME, "Rank0": (0,), "All": Which.EVERY}
 _OF_JOB: Mapping[str, Callable[[tuple[Rule, ...]], Rule]] = {"Any": AnyOf, "All": AllOf}
-#: The value that keeps pods, and its name in the original's README.
+#: The value that keeps pods, and its name in the README of the original controller.
 KEEPS = ("None", "CleanPodPolicyNone")
 #: Annotations that end a job; if a job has several, the first of these decides.
 ENDINGS = ("Preempted", "Failed", "NodeFail", "Timeout", "Succeed")
@@ -86,13 +86,13 @@ def restart(one: ReplicaSpec, codes: Any) -> Restart:
         limit=None if one.restart_limit is UNSET else one.restart_limit,
         scope=_SCOPES[one.restart_scope],
         shared=True,
-        # Only exit codes of main containers can be in the list; those of init containers and sidecars do not count.
+        # Only exit codes of main containers can be in the list; codes of init containers and sidecars do not count.
         retries_other_containers=not by_code,
     )
 
 
 def elastic(one: ReplicaSpec) -> Elastic | None:
-    """The bounds of a replica type, if it has any; a bound that is not given does not limit."""
+    """The bounds of a replica type, if it has bounds; a bound that is not given does not limit."""
     if one.edl_policy == "Never" or (one.edl_policy != "Auto" and one.min_replicas is one.max_replicas is UNSET):
         return None
     auto = one.edl_policy == "Auto"

@@ -62,7 +62,7 @@ def _time_text(time: Time | None, otherwise: str | UnsetType = UNSET) -> str | U
 
 
 def _ended(old: AITrainingJobStatus, history: ConditionHistory, ledger: Ledger, now: Time) -> str | UnsetType:
-    """When the last pod was gone; if pods are kept, when the outcome was decided."""
+    """The time at which the last pod was gone; if pods are kept, the time at which the outcome was decided."""
     if history.phase not in FINAL_PHASES:
         return UNSET
     decided = ledger.outcome.at if ledger.outcome is not None else now
@@ -97,7 +97,7 @@ def _count(role: RoleState, restarted: int) -> ReplicaStatus:
 
 
 def _count_field(replica: ReplicaState, restarted: int) -> str:
-    """The field that counts a replica, from its pod or from its stored result; empty if it has neither."""
+    """The field that counts a replica, by its pod or its stored result; empty if it has neither."""
     pod = replica.pod or replica.old
     if replica.final and (pod is None or replica.state is State.SUCCEEDED):
         return "succeeded" if replica.state is State.SUCCEEDED else "failed"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wire types of an AITrainingJob: every field of `elasticdeeplearning.ai/v1`.
 
-An empty value of a policy means the same as none, as in the original.
+An empty value of a policy means the same as no value, as in the original controller.
 """
 
 from typing import Annotated, Any, Literal
@@ -11,12 +11,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from trainwright.kinds.scalars import Condition, Count, Manifest, Seconds, ShortText, Spec, Timestamp, doc
 from trainwright.model.ledger import Ledger
 
-#: How many conditions are kept: the newest ones.
+#: This many of the newest conditions are kept.
 MAX_CONDITIONS = 20
 EndPolicy = Literal["", "Any", "Rank0", "All", "None"]
 RestartPolicy = Literal["", "Never", "OnFailure", "ExitCode", "OnNodeFail", "OnNodeFailWithExitCode", "Always"]
 RestartScope = Literal["", "All", "Replica", "Pod"]
-#: The last two are the names in the original's README.
+#: The last two are the names in the README of the original controller.
 CleanPodPolicy = Literal["", "All", "None", "CleanPodPolicyAll", "CleanPodPolicyNone"]
 EdlPolicy = Literal["", "Auto", "Manual", "Never"]
 
@@ -109,7 +109,7 @@ class ReplicaStatus(Spec, frozen=True):
 
 
 class AITrainingJobStatus(Struct, frozen=True, rename="camel"):
-    """The status that the controller writes. Two keys begin with a capital letter, as in the original."""
+    """The status that the controller writes. Two keys begin with a capital letter, as in the original controller."""
 
     phase: Annotated[str, Meta(max_length=64)] = ""
     conditions: tuple[TrainingJobCondition, ...] | None = None

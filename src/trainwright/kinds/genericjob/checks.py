@@ -2,8 +2,8 @@
 """The checks of a GenericJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
 
 `decode` checks the shape and `template` the pod templates. The CEL rules let an API server refuse a job where our
-webhook is not installed; a test compares their verdict with `check`. They use only CEL that every server since 1.29
-has. The server multiplies the limits in `wire` to estimate the cost of a rule, and refuses a CRD with a rule above
+webhook is not installed; a test compares their verdict with `check`. The rules use only CEL that every server since
+1.29 has. The server multiplies the limits in `wire` to estimate the cost of a rule, and refuses a CRD with a rule above
 10 million; only the rule for ranks comes near.
 """
 
@@ -139,7 +139,7 @@ def _run_mode(spec: GenericJobSpec) -> Iterator[Problem]:
 
 
 def _mode_texts(spec: GenericJobSpec) -> Iterator[tuple[str, str]]:
-    """The commands and arguments of the run modes, which replace those of the template."""
+    """The commands and arguments of the run modes, which replace the template's."""
     mode = spec.run_mode
     debug = enumerate(mode.debug.replica_specs if mode is not None and mode.debug is not None else ())
     resume = enumerate(mode.pause.resume_specs if mode is not None and mode.pause is not None else ())
@@ -263,10 +263,10 @@ def _types(path: str) -> CelRule:
 
 
 def _ranks(path: str) -> CelRule:
-    """CEL: ranks are below the replicas of their type; the schema refuses negative ones.
+    """CEL: ranks are below the number of replicas of their type; the schema refuses negative ranks.
 
     The list of one element binds `n` outside the loop over the ranks, which lowers the estimated cost. Any rank is
-    allowed for an unknown type: another rule refuses that.
+    allowed for an unknown type: another rule refuses the type.
     """
     count = "(self.replicaSpecs.map(s, s.type == t, s.replicas) + [100000])[0]"
     rule = _every(path, "r", f"r.all(t, [{count}].all(n, r[t].all(i, int(i) < n)))")

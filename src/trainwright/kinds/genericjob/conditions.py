@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The six conditions of a GenericJob, with the published reasons and messages.
 
-Their order is fixed. The transition time of a condition changes only when its status changes. `Completed` means that
-the job has ended, with success or failure: the original writes it so, although one line of its manual disagrees.
+The order of the conditions is fixed. The transition time of a condition changes only when its status changes.
+`Completed` means that the job has ended, with success or failure, as in the original controller; its manual disagrees.
 """
 
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ def _ended(outcome: Outcome) -> Iterator[NewCondition]:
 
 
 def _failure_text(outcome: Outcome) -> str:
-    """The published text names the rule; if the user wrote none, the rule is written for the failed replica."""
+    """The published text names the rule; without a rule of the user, it names a rule for the failed replica."""
     if outcome.reason is Reason.RULE:
         failure = outcome.failure
         default = f'{{"{failure.role}":[{failure.index}]}}' if failure is not None else ""

@@ -9,23 +9,23 @@ from trainwright.model.job import CleanPods, CleanUp, Lifecycle, Restart, Restar
 from trainwright.model.meta import PREFIX, ObjectMeta
 from trainwright.model.rule import AllOf, AnyOf, Atom, Result, Rule, Which
 
-#: Causes outside the replica: it is restarted under every policy, and the restart does not count against the limit.
+#: Causes outside the replica: the replica is restarted under every policy, and no limit counts the restart.
 DISRUPTIONS = frozenset({CauseKind.DISRUPTED, CauseKind.NODE_LOST})
-#: Our own annotation. `Job`: the replicas depend on each other, so a restart of one restarts all.
+#: Our own annotation. `Job`: the replicas depend on each other, so a restart of one replica restarts all.
 RESTART_SCOPE = f"{PREFIX}/restart-scope"
 SCOPES = ("Job", "Replica")
 FAILURES = frozenset({CauseKind.EXIT, CauseKind.EVICTED, CauseKind.REJECTED})
 
 
 def success(spec: GenericJobSpec) -> Rule:
-    """The user's rules; without any, every replica of every type must succeed."""
+    """The user's rules; without rules, every replica of every type must succeed."""
     if spec.success_rules:
         return _any_of(spec.success_rules, Result.SUCCEEDED)
     return AllOf(tuple(Atom(one.type, Which.EVERY, Result.SUCCEEDED) for one in spec.replica_specs if one.replicas))
 
 
 def failure(spec: GenericJobSpec) -> Rule:
-    """The user's rules; without any, one replica that fails and is not restarted is enough."""
+    """The user's rules; without rules, one replica that fails and is not restarted is enough."""
     if spec.failure_rules:
         return _any_of(spec.failure_rules, Result.FAILED)
     return AnyOf(tuple(Atom(one.type, Which.SOME, Result.FAILED) for one in spec.replica_specs if one.replicas))

@@ -29,10 +29,10 @@ PHASES = {
     Phase.SUCCEEDED: "Succeeded",
     Phase.FAILED: "Failed",
 }
-#: How many replicas, and how many of their containers in total, the status lists.
+#: Maximum number of replicas, and of their containers in total, that the status lists.
 MAX_LISTED_REPLICAS = 256
 MAX_LISTED_CONTAINERS = 256
-#: Which replicas of a large job are listed: those in the first of these phases first.
+#: Which replicas of a large job are listed: replicas in the phase with the lowest number first.
 _URGENCY = {"Failed": 0, "Unknown": 1, "Pending": 2, "Creating": 3, "Running": 4, "Succeeded": 5, "Deleted": 6}
 _ENDED = {"state": "Terminated"}
 #: A replica, and its phase.
@@ -67,7 +67,7 @@ def _phase(status: Status, aggregate: Aggregate) -> str:
 
 
 def replica_phase(replica: ReplicaState, ledger: Ledger) -> str:
-    """The phase of the pod; `Creating` before it has a node, `Deleted` if it is gone and no other follows."""
+    """The phase of the pod; `Creating` before it has a node, `Deleted` if it is gone and no new pod follows."""
     pod = shown_pod(replica, ledger)
     if pod is None:
         over = replica.final or ledger.outcome is not None or ledger.phase is Phase.SUSPENDED
@@ -79,7 +79,7 @@ def replica_phase(replica: ReplicaState, ledger: Ledger) -> str:
 
 
 def shown_pod(replica: ReplicaState, ledger: Ledger) -> Pod | None:
-    """The replica's pod; after the end of the job also one that should have been replaced."""
+    """The replica's pod; after the end of the job also a pod that should have been replaced."""
     return replica.pod or (replica.old if ledger.outcome is not None else None)
 
 
@@ -106,7 +106,7 @@ def _tasks(stored: GenericJobStatus | None, job: Job, status: Status, rows: dict
 
 
 def _listed(rows: dict[str, list[Row]]) -> set[tuple[str, int]]:
-    """Which replicas are listed: all, or the most urgent ones of a large job, and among these the lowest ranks."""
+    """Which replicas are listed: all, or for a large job the most urgent replicas, and among these the lowest ranks."""
     every = [(name, replica.index, phase) for name, group in rows.items() for replica, phase in group]
     if len(every) > MAX_LISTED_REPLICAS:
         every = sorted(every, key=lambda row: (_URGENCY[row[2]], row[1]))[:MAX_LISTED_REPLICAS]
@@ -114,7 +114,7 @@ def _listed(rows: dict[str, list[Row]]) -> set[tuple[str, int]]:
 
 
 def _restarts(job: Job, role: RoleState, ledger: RoleLedger | None) -> int:
-    """The number of restarts that count against the limit; those after disruptions are in `status.trainwright`."""
+    """The number of restarts that count against the limit; `status.trainwright` also has restarts after disruptions."""
     free = next((one.restart.uncounted for one in job.roles if one.name == role.name), frozenset())
     return ledger.made(free) if ledger is not None else 0
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of a PaddleJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
 
-The original checked nothing, and manifests with unknown values exist: those run as they did there, with a warning.
+The original controller checked nothing, and manifests with unknown values exist: they run as before, with a warning.
 Only jobs that cannot work are refused. The CEL rules let an API server refuse a job where our webhook is not
 installed; a test compares their verdict with `check`. They cannot check pod templates, which the schema leaves open.
 """
@@ -106,7 +106,7 @@ def _containers(containers: list[Place], path: str) -> Iterator[Problem]:
                 yield Problem(where, message, warning=True)
 
 
-#: Bytes of one list of endpoints; Linux allows 131,072 for a variable together with its name.
+#: Largest list of endpoints in bytes; Linux allows 131,072 for a variable together with its name.
 _MAX_LIST_BYTES = 131_000
 
 
@@ -126,7 +126,7 @@ def check_edit(stored: PaddleJob, edited: PaddleJob) -> tuple[Problem, ...]:
         for name in ROLES
         if (name in role_specs(before)) != (name in role_specs(after))
     ]
-    # Running pods have received these two in their environment.
+    # Running pods have received these two values in their environment.
     if before.intranet != after.intranet:
         problems.append(Problem("spec.intranet", "cannot be changed after the job was created"))
     if before.with_gloo != after.with_gloo:
@@ -137,7 +137,7 @@ def check_edit(stored: PaddleJob, edited: PaddleJob) -> tuple[Problem, ...]:
 
 
 def _unknown_values(spec: PaddleJobSpec) -> Iterator[Problem]:
-    """Unknown values have the same effect as in the original."""
+    """Warn about unknown values. They have the same effect as in the original controller."""
     policy = spec.clean_pod_policy
     if policy not in ("", *CLEAN):
         message = f"{policy!r} is not known and means the same as Never; expected {', '.join(CLEAN)}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conditions and events of a PaddleJob. The original has events, but no conditions.
+"""The conditions and events of a PaddleJob. The original controller has events, but no conditions.
 
 The order of the conditions is fixed. The transition time of a condition changes only when its status changes.
 """
@@ -43,7 +43,7 @@ def ended_text(job: Job, outcome: Outcome) -> tuple[str, str]:
 
 
 def event(job: Job, status: Status, event: JobEvent) -> Emit:
-    """An event with the original's source, and with its reason and text if the original has that event."""
+    """An event with the original controller's source, and with its reason and text if it has that event."""
     emit = default_emit(event, CONTROLLER)
     match event:
         case JobEnded(outcome):
@@ -63,7 +63,7 @@ def event(job: Job, status: Status, event: JobEvent) -> Emit:
 
 
 def _shared_address_text(job: Job, status: Status) -> str:
-    """A warning if workers share an address: Paddle's launcher counts them as one and trains with fewer workers."""
+    """A warning if workers share an address: Paddle's launcher would count them as one worker."""
     spec = getattr(job.dialect, "spec", None)
     if spec is None or mode(spec) != "Collective" or intranet(spec) == SERVICE or is_elastic(spec):
         return ""
@@ -100,7 +100,7 @@ def conditions(old: PaddleJobStatus, job: Job, status: Status, now: Time) -> tup
 
 
 def unapplied(old: PaddleJobStatus, status: Status, now: Time) -> tuple[JobCondition, ...]:
-    """The stored conditions, and one that an edit cannot be applied."""
+    """The stored conditions, and a condition that an edit cannot be applied."""
     known = {condition.type: condition for condition in old.conditions or ()}
     new = NewCondition(REPLICA_FAILURE, True, "Invalid", brief(status.invalid, LONGEST_TEXT))
     kept = (one for name, one in known.items() if name != REPLICA_FAILURE)

@@ -25,12 +25,12 @@ from trainwright.model.child import Observed, Pod
 from trainwright.model.job import Body, Job, Replica, Role
 from trainwright.model.site import Site
 
-#: The first port of a replica, and how many consecutive ports it may use.
+#: The first port of a replica, and the number of consecutive ports that it may use.
 PORT, PORT_BLOCK = 36000, 20
-#: The port of Gloo, counted from the first port of the first server.
+#: The port of Gloo is this many ports after the first port of the first server.
 GLOO_OFFSET = 18
-#: The variables that list the endpoints of each role. For heterogeneous workers, Paddle since 2.2 reads the first and
-#: older versions read the second; the original wrote the third.
+#: The variables that list the endpoints of each role. HETER has three names: for Paddle since 2.2, for older versions,
+#: and the name that the original controller wrote.
 LISTS = {
     PS: ("PADDLE_PSERVERS_IP_PORT_LIST",),
     WORKER: ("PADDLE_TRAINER_ENDPOINTS",),
@@ -54,7 +54,7 @@ _OVERRIDABLE = (
 
 
 def peer_port(job: Job, name: str) -> int:
-    """The first port of a replica; only replicas that share a machine have different ones."""
+    """The first port of a replica; only replicas that share a machine have different first ports."""
     return job.ledger.ports.get(name, PORT)
 
 
@@ -162,7 +162,7 @@ def _peer_variables(job: Job, role: Role) -> list[Body]:
 
 
 def _elastic_variables(job: Job, spec: PaddleJobSpec, role: Role, site: Site) -> list[Body]:
-    """How Paddle's launchers (before and since 2.3) find their peers, and how many there may be."""
+    """How Paddle's launchers (before and since 2.3) find their peers, and how many peers there may be."""
     worker = spec.worker
     bounded = worker is not None and not (worker.requests is UNSET and worker.limits is UNSET)
     # The minimum and maximum number of workers.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wire types of a PaddleJob, its roles and its modes: every field of `batch.paddlepaddle.org/v1`, and `runPolicy`.
 
-`runPolicy` is our addition. Fields whose values the original did not check are plain text here too: manifests with
-misspelt values exist, and must run.
+`runPolicy` is our addition. Fields whose values the original controller did not check are plain text here too:
+manifests with misspelt values exist, and must run.
 """
 
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ from trainwright.kinds.scalars import Condition, Count, Manifest, Seconds, Short
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger
 
-#: How many pods of a role the status lists.
+#: Maximum number of pods of a role that the status lists.
 MAX_REFS = 256
 SuccessPolicy = Literal["All", "Workers"]
 
@@ -144,14 +144,14 @@ class PaddleJob(Manifest[PaddleJobSpec, PaddleJobStatus], frozen=True):
 # -- roles and modes -------------------------------------------------------------------------------------------------
 
 PS, WORKER, HETER = "ps", "worker", "heter"
-#: In the order in which pods are created and counted.
+#: The roles, in the order in which pods are created and counted.
 ROLES = (PS, WORKER, HETER)
 #: The names of the roles in Paddle.
 TRAINING = {PS: "PSERVER", WORKER: "TRAINER", HETER: "HETER_TRAINER"}
 POD_IP, SERVICE, HOST = "PodIP", "Service", "Host"
 INTRANETS = (POD_IP, SERVICE, HOST)
 CLEAN = ("Always", "Never", "OnFailure", "OnCompletion")
-#: The name of the container that trains; without a container of that name it is the first.
+#: The name of the container that trains; without a container of that name, the first container trains.
 CONTAINER = "paddle"
 _BY_LOWER = {word.lower(): word for word in INTRANETS} | {"hostnetwork": HOST}
 
@@ -180,7 +180,7 @@ def mode(spec: PaddleJobSpec) -> str:
 
 
 def gloo(spec: PaddleJobSpec) -> int:
-    """The Gloo mode: 1 by default for a job with parameter servers; 0 without servers, since Gloo needs one."""
+    """The Gloo mode: 1 by default for a job with parameter servers; 0 without servers, since Gloo needs a server."""
     if spec.ps is None or not spec.ps.replicas:
         return 0
     return 1 if spec.with_gloo is UNSET else spec.with_gloo

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of a TFJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
 
-They refuse what the original's webhook refuses, and jobs that it accepts although they cannot work: unknown or
-duplicate types, and names that a service cannot have. The CEL rules let an API server refuse a job where our webhook
-is not installed; a test compares their verdict with `check`. They use only CEL that every server since 1.29 has, and
-cannot check pod templates, which the schema leaves open.
+The checks refuse what the original controller's webhook refuses, and jobs that it accepts although they cannot work:
+unknown or duplicate types, and names that a service cannot have. The CEL rules let an API server refuse a job where
+our webhook is not installed; a test compares their verdict with `check`. The rules use only CEL that every server since
+1.29 has, and cannot check pod templates, which the schema leaves open.
 """
 
 from collections.abc import Iterator

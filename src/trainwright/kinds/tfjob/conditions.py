@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conditions and events of a TFJob, with exactly the texts of the original: programs match on them.
+"""The conditions and events of a TFJob, with exactly the texts of the original controller: programs match on them.
 
-`kubectl get` prints the last condition, so the order of the list is part of the contract; `put` is the original's
-algorithm. Each pass appends what changed between the stored status and the conclusion; a second pass over the same
-input changes nothing.
+`kubectl get` prints the last condition, so the order of the list is part of the contract; `put` is the algorithm
+of the original controller. Each pass appends what changed between the stored status and the conclusion; a second
+pass over the same input changes nothing.
 """
 
 from collections.abc import Iterable
@@ -39,7 +39,7 @@ Conditions = tuple[JobCondition, ...]
 #: The reason of the condition and event for an invalid job.
 INVALID = "TFJobFailedValidation"
 _FINAL = ("Failed", "Succeeded")
-#: These two types exclude each other.
+#: These two types of conditions exclude each other.
 _EXCLUDES = {"Restarting": "Running", "Running": "Restarting"}
 _PERMANENT_CODES = range(1, RETRYABLE[0][0])
 _OTHER_SCHEDULER = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
@@ -111,7 +111,7 @@ def _run(conditions: _ConditionList, before: Ledger, job: Job, status: Status) -
 
 
 def _leader_runs(job: Job, status: Status) -> bool:
-    """Whether a chief runs, or a worker of a job without a chief."""
+    """Whether a chief runs or, in a job without a chief, a worker runs."""
     leading = chief_of((role.name, role.replicas) for role in job.roles) or WORKER
     return any(role.running for role in status.roles if role.name == leading)
 
@@ -127,7 +127,7 @@ def _end(conditions: _ConditionList, outcome: Outcome, job: Job, status: Status)
 
 
 def failed_count(role: RoleState) -> int:
-    """The number of failed replicas of a type, including those whose replacement waits for its back-off."""
+    """The number of failed replicas of a type, including replicas whose replacement waits for its back-off."""
     return sum(
         replica.state in (State.FAILED, State.LOST)
         or (replica.old is not None and replica.old.status.phase == "Failed")
@@ -136,7 +136,7 @@ def failed_count(role: RoleState) -> int:
 
 
 def _restarted_type(before: Ledger, after: Ledger) -> str:
-    """The first type of which a failed pod is replaced in this pass; empty if there is none."""
+    """The first type of which a failed pod is replaced in this pass; empty if no failed pod is."""
     known = {role_ledger.name: role_ledger.restarts for role_ledger in before.roles}
     for role_ledger in after.roles:
         for why, times in role_ledger.restarts.items():
@@ -149,7 +149,7 @@ def _restarted_type(before: Ledger, after: Ledger) -> str:
 # -- texts and events ------------------------------------------------------------------------------------------------
 
 
-#: By condition or event; some texts of the original name the namespace of the job, others do not.
+#: The texts by condition or event; some texts of the original controller name the namespace of the job, others do not.
 _TEXTS = {
     "Created": "TFJob {0.name} is created.",
     "Running": "TFJob {0} is running.",
@@ -194,7 +194,7 @@ def _is_permanent(job: Job, failure: Failure) -> bool:
 
 
 def event(job: Job, status: Status, event: JobEvent) -> Emit:
-    """An event with the original's reason, message and source."""
+    """An event with the original controller's reason, message and source."""
     emit = default_emit(event, CONTROLLER)
     match event:
         case JobStep(moment):

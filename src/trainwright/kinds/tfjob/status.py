@@ -53,7 +53,7 @@ def _rendered(old: TFJobStatus, job: Job, status: Status, now: Time) -> TFJobSta
         conditions=conditions(replace(old, conditions=known), job, status, now),
         replica_statuses=counts,
         tf_replica_statuses=counts if is_v1alpha2 else UNSET,
-        # When the job was accepted or last resumed; a suspension does not change it.
+        # The time at which the job was accepted or last resumed; a suspension does not change it.
         start_time=old.start_time if started is None else rfc3339(started),
         completion_time=old.completion_time if ledger.outcome is None else rfc3339(ledger.outcome.at),
         trainwright=ledger,

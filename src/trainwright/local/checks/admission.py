@@ -2,8 +2,8 @@
 """What an API server checks and completes when an object is created or changed, as hooks for the store.
 
 Jobs pass the same checks as on the command line; Secrets, ConfigMaps, pods and services get the defaults and checks of
-Kubernetes. A hook gets the stored object (or None) and the new one. It returns the new one, perhaps with defaults, or
-raises InvalidError with all problems. It never edits its arguments.
+Kubernetes. A hook gets the stored object (or None) and the new object. It returns the new object, perhaps with
+defaults, or raises InvalidError with all problems. It never edits its arguments.
 """
 
 import re
@@ -38,7 +38,7 @@ def content_problems(body: Body) -> Iterator[Problem]:
 
 
 def misnamed(body: Body) -> Iterator[Problem]:
-    """The problem of the object's name, if there is one."""
+    """The problem of the object's name, if the name is not valid."""
     name = (body.get("metadata") or {}).get("name")
     if not isinstance(name, str) or not name:
         yield Problem("metadata.name", "missing; expected a name")

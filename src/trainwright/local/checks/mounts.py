@@ -2,7 +2,7 @@
 """Problems of a pod's volumes, and references to Secrets, ConfigMaps and volume claims that do not exist.
 
 The agent reports the same problems when it starts a container; these checks report all of them before anything runs.
-They ignore volumes that no container mounts, since the agent creates none of these.
+The checks ignore volumes that no container mounts, since the agent does not create such volumes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ from trainwright.node.volumes import HOST_PATH_TYPES, PRESENT_PATHS, SUPPORTED, 
 
 
 class KnownObjects:
-    """The names and keys of the objects that a job may refer to, by kind; `created` are ConfigMaps that it creates."""
+    """The names and keys of the objects that a job may refer to, by kind; `created` are the job's own ConfigMaps."""
 
     def __init__(self, objects: Iterable[Body], namespace: str, created: frozenset[str] = frozenset()) -> None:
         self._created = created
@@ -31,7 +31,7 @@ class KnownObjects:
         self.conflicts = self._keys.get("ConfigMap", {}).keys() & created
 
     def missing(self, kind: str, ref: Body, path: str, name_field: str = "name") -> Iterator[Problem]:
-        """The problem of a reference to an object, or to a key of it, that does not exist."""
+        """The problem of a reference to an object, or to a key of an object, that does not exist."""
         name, key = str(ref.get(name_field) or ""), ref.get("key")
         if ref.get("optional") or (kind == "ConfigMap" and name in self._created):
             return
@@ -79,12 +79,12 @@ def _source_references(
             yield from known.missing(kind, item_ref, place, name_field)
 
 
-#: Placeholders for values that only a node knows; the checks do not use them.
+#: Placeholders for values that only a node knows; the checks do not use these values.
 _FACTS = environment.PodFacts("", "", "", {})
 
 
 def check(spec: Body, path: str, known: KnownObjects, *, sandboxed: bool) -> Iterator[Problem]:
-    """The problems of a pod's mounts, then those of the mounted volumes."""
+    """The problems of a pod's mounts, then the problems of the mounted volumes."""
     volumes = {str(one.get("name")): (place, one) for place, one in _indexed(spec, "volumes", path)}
     used: dict[str, None] = {}
     mounts = (one for place, container in containers(spec, path) for one in _indexed(container, "volumeMounts", place))

@@ -2,7 +2,7 @@
 """Finds what can never work on this machine before a run starts anything.
 
 The checks use the pods as they will be created (a run mode may replace commands) and report paths in the manifest. They
-do not report what may succeed later, such as a pod that waits for resources; the scheduler and the agents report that.
+do not report what may succeed later, such as a pod that waits for resources: the scheduler and the agents do.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from trainwright.model.site import Site
 from trainwright.node.devices.inventory import GPU
 from trainwright.node.requests import asks, total
 
-#: Fields that name a queue, of GenericJob; of TFJob and PaddleJob; of PaddleJob.
+#: The fields that name a queue: one of GenericJob, one of TFJob and PaddleJob, one of PaddleJob.
 _QUEUE_FIELDS = (
     ("spec", "scheduler", "t9kScheduler", "queue"),
     ("spec", "runPolicy", "schedulingPolicy", "queue"),
@@ -83,7 +83,7 @@ def check(
 
 
 def _name_conflict(job: Job, known: KnownObjects) -> Iterator[Problem]:
-    """Report a ConfigMap with the name of the one that the job creates: pods would wait for ever for their own."""
+    """Report a ConfigMap that has the name of the job's own ConfigMap: pods would wait for their own for ever."""
     if known.conflicts:
         message = f"the job creates a ConfigMap {job.key.name!r}, but the files have one, too: rename one of them"
         yield Problem("metadata.name", message)
@@ -94,7 +94,7 @@ def _role_pods(job: Job, document: Body) -> Iterator[RolePods]:
     for role in job.roles:
         replica = Replica(role, 0, 0, job.key.replica_name(role.name, 0))
         spec = job.dialect.pod(job, replica, Site())["spec"]
-        # Roles with equal templates get the paths in the order of the document.
+        # If roles have equal templates, each takes the first path in the document that no other role has taken.
         path = next((path for path, template in candidates if template == role.template), "spec")
         candidates = [one for one in candidates if one[0] != path]
         yield RolePods(role, f"{path}.spec", spec)
@@ -136,7 +136,7 @@ def _hint(requests: Requests, reason: str) -> str:
 
 
 def _requests_path(pods: RolePods) -> str:
-    """The path of the requests, if only one container has some; else the path of the containers."""
+    """The path of the requests, if only one container has requests; else the path of the containers."""
     paths = [path for path, container in containers(pods.spec, pods.path) if container.get("resources")]
     return f"{paths[0]}.resources" if len(paths) == 1 else f"{pods.path}.containers"
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The blocking client of an engine's socket, for commands.
 
-It must be quick to import. Resources are therefore given by their ID (`pods`) and objects by (namespace, name): to
-import the types of `runtime` takes longer than most commands run.
+This module must be quick to import. Resources are therefore given by their ID (`pods`) and objects by (namespace,
+name): to import the types of `runtime` takes longer than most commands run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Key = tuple[str, str]
 
 
 class BlockingClient:
-    """A connection to the engine that listens at that path. All methods raise UnavailableError if it does not answer.
+    """A connection to the engine that listens at that path. Methods raise UnavailableError without an answer.
 
     The constructor raises EngineError if the engine has another version.
     """
@@ -64,7 +64,7 @@ class BlockingClient:
         return reply.get("result")
 
     def list(self, resource: str, **scope: str) -> tuple[list[Body], str]:
-        """The objects of a scope (`namespace`, `labels`, `fields`), and their version."""
+        """The objects of a scope (`namespace`, `labels`, `fields`), and the version of the list."""
         page: ListResult = self.call("list", {"resource": resource, **scope})
         return page["items"], page["version"]
 
@@ -77,7 +77,7 @@ class BlockingClient:
         return cast("Body", self.call("patch", {**_object(resource, key), "body": body, **options}))
 
     def delete(self, resource: str, key: Key, **options: Any) -> Body | None:
-        """Delete an object (`uid`, `grace`, `propagation`); returns it if a grace period or a finalizer keeps it."""
+        """Delete an object (`uid`, `grace`, `propagation`); returns the object if it is kept for now."""
         return cast("Body | None", self.call("delete", {**_object(resource, key), **options}))
 
     def _exchange(self, verb: str, request: Mapping[str, Any]) -> Reply:

@@ -2,7 +2,7 @@
 """The private socket of an engine: the verbs of a cluster, and the engine's own verbs, for other processes.
 
 Objects are sent whole; the client decodes the parts that it needs. Every process that can open the socket may use all
-verbs, so its mode is 0600; a folder that is created for it has mode 0700.
+verbs, so its mode is 0600; a folder that is created for the socket has mode 0700.
 """
 
 import asyncio
@@ -192,7 +192,7 @@ def _answers(path: Path) -> bool:
 
 
 class _ClientSession:
-    """One connection. Requests start in the order in which they arrive; each is answered when it is done."""
+    """One connection. Requests start in the order in which they arrive; each request is answered when it is done."""
 
     def __init__(
         self,
@@ -300,7 +300,7 @@ class _RequestHead(msgspec.Struct):
 
 
 def _read(line: bytes) -> tuple[Request, InvalidError | None]:
-    """The request, or an error if it cannot be read."""
+    """The request, or an error if the line cannot be read."""
     try:
         request = msgspec.json.decode(line, type=dict[str, Any])
         msgspec.convert(request, _RequestHead)

@@ -3,7 +3,7 @@
 
 As in an API server, only pods on a node have a grace period, and finalizers keep any object. An index maps an owner's
 UID to its dependents. Queues replace recursion, so that neither deep nor wide trees of owners are a problem. An API
-server collects garbage some time after a write; this collector does it within the write.
+server collects garbage some time after a write; this collector collects within the write.
 """
 
 from collections import defaultdict, deque
@@ -106,7 +106,7 @@ class Collector:
     def __init__(self, tables: "Tables") -> None:
         self._tables = tables
         self._places: dict[str, ObjectRef] = {}
-        #: By UID of the owner.
+        #: The dependents by UID of the owner.
         self._dependents: defaultdict[str, _Dependents] = defaultdict(_Dependents)
         self._unchecked: deque[ObjectRef] = deque()
         self._deleting: deque[str] = deque()
@@ -135,7 +135,7 @@ class Collector:
             self._release(ref, metadata["ownerReferences"])
 
     def run(self) -> None:
-        """Examine all queued objects, including those that this work queues."""
+        """Examine all queued objects, including objects that are queued meanwhile."""
         if self._running or not (self._unchecked or self._deleting):
             return
         self._running = True
@@ -172,7 +172,7 @@ class Collector:
                 self._deleting.append(owner["uid"])
 
     def _is_live(self, uid: str, ref: ObjectRef) -> bool:
-        """Whether the owner exists in the same namespace or in none, and is not being deleted in the foreground."""
+        """Whether the owner exists, in the same namespace or in no namespace, and is not deleted in the foreground."""
         place = self._places.get(uid)
         if place is None or (place.key.namespace and place.key.namespace != ref.key.namespace):
             return False
@@ -191,7 +191,7 @@ class Collector:
             self._tables.delete_dependent(ref, self._propagation(metadata, owners))
 
     def _propagation(self, metadata: Body, owners: list[Body]) -> Propagation:
-        """In the foreground if the owner waits for this object and it has dependents; else as its finalizers say."""
+        """Foreground if the owner waits for this object and the object has dependents; else as its finalizers say."""
         finalizers = metadata.get("finalizers") or ()
         if ORPHAN in finalizers:
             return Propagation.ORPHAN
@@ -199,7 +199,7 @@ class Collector:
         return Propagation.FOREGROUND if in_foreground or FOREGROUND in finalizers else Propagation.BACKGROUND
 
     def _has_dependents(self, uid: str) -> bool:
-        """Whether it has dependents, and none of them waits for others: a circle of owners would wait for ever."""
+        """Whether an object has dependents, none of which waits for others: a circle of owners would wait for ever."""
         refs = self._dependents_of(uid).refs
         return bool(refs) and not any(waits_for_dependents(self._tables.metadata(ref)) for ref in refs)
 

@@ -3,7 +3,7 @@
 
 All watchers of a resource share one bounded log: a write appends one entry and wakes the watchers that wait, whatever
 their number. A watcher that falls out of the log must list again (GoneError). A decoded object is kept with its
-version, so that ten watchers, the list and the answer to the write decode it once.
+version, so that it is decoded once for all watchers, the list and the answer to the write.
 """
 
 from bisect import bisect_right
@@ -17,9 +17,9 @@ from trainwright.local.storage.selectors import Test
 from trainwright.model.job import Body
 from trainwright.runtime.ports import Resource, WatchEvent, WatchEventType
 
-#: Entries that one call of `take` examines at most, so that a batch does not block the event loop for long.
+#: Maximum number of entries that one call of `take` examines, so that it does not block the event loop for long.
 _BATCH_ENTRIES = 1024
-#: After this many entries that do not match its selector, a watch returns a bookmark.
+#: After this many entries that do not match the selector of a watch, the watch returns a bookmark.
 _BOOKMARK_ENTRIES = 512
 _ADDED, _MODIFIED, _DELETED, _BOOKMARK = WatchEventType
 
@@ -74,14 +74,14 @@ class WriteLog:
                 wake()
 
     def after(self, version: int) -> int:
-        """The number of the first entry after that version. GoneError: later entries were dropped already."""
+        """The number of the first entry after the version. GoneError: later entries were dropped already."""
         if version < self.floor:
             raise GoneError(f"too old resource version: {version} ({self.floor} is the oldest known); list again")
         return self.dropped + bisect_right(self.entries, version, key=lambda entry: entry.after.version)
 
 
 class Watch:
-    """A cursor in a log. `take` returns the new events; `wait` registers a callback for the next one."""
+    """A cursor in a log. `take` returns the new events; `wait` registers a callback for the next event."""
 
     def __init__(
         self, log: WriteLog, resource: Resource, test: Test | None, since: int, first: Iterable[StoredObject] = ()
@@ -133,7 +133,7 @@ class Watch:
         return (WatchEvent(_BOOKMARK, entries[-1].after.text),)
 
     def _event(self, entry: HistoryEntry, test: Test) -> WatchEvent | None:
-        """The event for this watch: an object that begins to match is added, one that ceases to match is deleted."""
+        """The event for this watch: ADDED for an object that begins to match, DELETED if it ceases to match."""
         after, before, resource = entry.after, entry.before, self._resource
         matched = before is not None and test(before.body)
         if entry.what is not _DELETED and test(after.body):

@@ -37,7 +37,7 @@ def merge(target: Body, patch: Body) -> Body:
 
 
 def same(old: Any, new: Any) -> bool:
-    """Whether the values are equal as JSON; Python also takes 1, 1.0 and true for equal."""
+    """Whether the values are equal as JSON. Unlike in Python, 1, 1.0 and true differ."""
     if old is new:
         return True
     if type(old) is not type(new) or old != new:
@@ -51,7 +51,7 @@ def same(old: Any, new: Any) -> bool:
 
 OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 EXPECTED_NAME = "expected lower-case letters, digits, `-` and `.`, with a letter or digit at both ends, at most 253"
-#: Only the store writes these fields. It ignores a client's value, or refuses one that contradicts a fixed value.
+#: Only the store writes these fields. It ignores a client's value, or refuses a value that contradicts a fixed value.
 _SERVER_FIELDS = ("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "selfLink", "uid")
 _ASSIGNED_FIELDS = (*_SERVER_FIELDS, "generation", "resourceVersion")
 _IMMUTABLE_FIELDS = ("name", "namespace", "uid", "deletionGracePeriodSeconds")
@@ -134,7 +134,7 @@ def key_of(body: Body) -> Key:
 
 
 def writable(resource: Resource, before: Body, asked: Body) -> Body:
-    """The client's body without the fields that only the store writes. InvalidError: it changes an immutable field."""
+    """The client's body without the fields that only the store writes. InvalidError: an immutable field changes."""
     _check_kind(resource, {name: value for name in ("apiVersion", "kind") if (value := asked.get(name)) is not None})
     part = {name: value for name, value in asked.items() if name not in _NON_SPEC_PARTS}
     metadata = asked.get("metadata")
@@ -153,7 +153,7 @@ def _check_metadata(have: Body, asked: Body) -> None:
 
 
 def check_finalizers(before: Body, after: Body) -> None:
-    """Raise InvalidError for new finalizers on an object that is being deleted: their controllers would not see it."""
+    """Raise InvalidError for new finalizers on an object that is being deleted, as an API server does."""
     have = before.get("finalizers") or ()
     added = [one for one in after.get("finalizers") or () if one not in have]
     if added and "deletionTimestamp" in before:
@@ -161,7 +161,7 @@ def check_finalizers(before: Body, after: Body) -> None:
 
 
 def check_version(what: str, have: Body, uid: str, version: str) -> None:
-    """Raise ConflictError unless the object has this UID and this version; an empty text matches all."""
+    """Raise ConflictError unless the object has this UID and this version; an empty text matches every object."""
     if uid and have["uid"] != uid:
         raise ConflictError(f"{what}: its UID is {have['uid']}, not {uid}: another object of that name")
     if version and have["resourceVersion"] != version:

@@ -39,14 +39,14 @@ from trainwright.runtime.ports import (
     WatchEventType,
 )
 
-#: An admission hook: gets the stored object (None: it is new) and the object to store. It returns the latter, perhaps
-#: with defaults, or raises InvalidError.
+#: An admission hook: gets the stored object (None: it is new) and the object to store. It returns the object to store,
+#: perhaps with defaults, or raises InvalidError.
 Hook = Callable[[Body | None, Body], Body]
 _ADDED, _MODIFIED, _DELETED = WatchEventType.ADDED, WatchEventType.MODIFIED, WatchEventType.DELETED
 
 
 class _SpecAndStatus(Wire, frozen=True, gc=False):
-    """The parts whose type is checked in objects of any resource."""
+    """The fields that are checked in objects of a resource without its own Python type."""
 
     spec: dict[str, Any] | None = None
     status: dict[str, Any] | None = None
@@ -189,7 +189,7 @@ class Store:
         self._tables.of(resource).hooks.append(hook)
 
     def convert(self, resource: Resource, conversion: Callable[[Body], Body]) -> None:
-        """Apply the conversion to every whole object that comes in, since it may be of another served version."""
+        """Apply the conversion to every whole object that comes in, since its version may be another served one."""
         self._tables.of(resource).conversion = conversion
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class Store:
         return tuple([record.body for record in self._select(resource, scope)]), self.version
 
     def page(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
-        """The objects of a scope, decoded as the resource says. UnavailableError: that version is not written yet."""
+        """The objects of a scope, decoded as the resource says. UnavailableError: `not_older_than` is in the future."""
         if not_older_than and parse(not_older_than) > self._tables.version:
             message = f"too large resource version: {not_older_than}, the newest is {self.version}"
             raise UnavailableError(message, retry_after=1)
@@ -217,7 +217,7 @@ class Store:
         return record.decoded(resource) if record is not None and record.body is body else resource.decode(body)
 
     def watch(self, resource: Resource, scope: Selection = EVERYTHING, since: str = "") -> Watch:
-        """A cursor to the changes after that version. Without a version (or with 0) it begins with all objects."""
+        """A cursor to the changes after `since`. Without a version (or with 0) the watch begins with all objects."""
         log, test, version = self._tables.of(resource).log, compiled(scope), parse(since or "0")
         if version:
             return Watch(log, resource, test, version)
@@ -266,7 +266,7 @@ class Store:
         version: str = "",
         annotations: Mapping[str, str] | None = None,
     ) -> Body:
-        """Put a pod on a node, with a Binding's annotations. ConflictError: it has another node or is being deleted."""
+        """Put a pod on a node, with a Binding's annotations. ConflictError: another node, or a deleted pod."""
         table, before = self._expect(PODS, key, {}, uid, version)
         body = before.body
         current = (body.get("spec") or {}).get("nodeName")
@@ -291,7 +291,7 @@ class Store:
         grace: int | None = None,
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> Body | None:
-        """Delete an object. Returns it while a grace period or a finalizer keeps it, and None if it is removed."""
+        """Delete an object. Returns the object while a grace period or a finalizer keeps it; None: it is removed."""
         table, record = self._expect(resource, key, {}, uid, version)
         self._tables.delete(table, key, grace, propagation)
         left = table.objects.get(key)

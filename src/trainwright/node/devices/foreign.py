@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Foreign processes: processes on the GPUs of this run that no run has started. They use memory and time of its pods.
+"""Foreign processes: processes on the GPUs of this run that no run has started. They take memory and time of its pods.
 
-A lease excludes other runs from a device, but not a program that a user started by hand. The driver lists those.
+A lease excludes other runs from a device, but not programs that a user started by hand. The driver lists such programs.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class ForeignProcess(Struct, frozen=True):
     name: str
 
     def __str__(self) -> str:
-        """The warning."""
+        """The text of the warning."""
         return (
             f"warning: GPU {self.device} is in use by process {self.pid} ({self.name}), which no run of trainwright"
             " started; a pod that has this GPU shares it with that process"

@@ -21,7 +21,7 @@ KNOWN_VARIABLES: dict[str, tuple[str, ...]] = {
     "huawei.com/Ascend910": ("ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES"),
 }
 _QUERY = ("--query-gpu=index,uuid", "--format=csv,noheader")
-#: A faulty driver can hang for minutes; jobs without GPUs can still run.
+#: Seconds to wait for the driver: a faulty driver can hang for minutes, and jobs without GPUs can still run.
 _DRIVER_TIMEOUT_SECONDS = 10.0
 
 
@@ -30,19 +30,19 @@ class DeviceSet(Struct, frozen=True):
 
     ids: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
-    #: The user gave only their number; the machine may not have them.
+    #: The user gave only the number of devices; the machine may not have them.
     pretended: bool = False
 
 
 def numbered(count: int) -> tuple[str, ...]:
-    """The ids of devices of which only the number is known; they are the same for every user of this machine."""
+    """The ids of devices of which only the number is known; the ids are the same for every user of this machine."""
     return tuple(str(index) for index in range(count))
 
 
 def inventory(given: Mapping[str, DeviceSet], environment: Mapping[str, str] | None = None) -> dict[str, DeviceSet]:
-    """All devices of this machine: the given ones, and the GPUs that the driver lists unless `given` has GPUs.
+    """All devices of this machine: the given devices, and the GPUs that the driver lists unless `given` has GPUs.
 
-    The driver may take a second: a caller that needs no GPU gives an empty set of them.
+    The driver may take a second: a caller that needs no GPU gives an empty set of GPUs.
     """
     found = dict(given)
     if GPU not in found:
@@ -97,7 +97,7 @@ class LeasedDevices(Struct, frozen=True):
 
     @property
     def amount(self) -> int:
-        """Their number, in thousandths like all amounts."""
+        """The number of devices, in thousandths like all amounts."""
         return 1000 * len(self.devices)
 
 

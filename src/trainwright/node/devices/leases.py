@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device leases: one lock file per device of this machine, in a folder that all its users share.
+"""Device leases: one lock file per device of this machine, in a folder that all users of the machine share.
 
-Only the lock decides who holds a device. It is a `flock`, which belongs to an open file description: every process that
+Only the lock decides who holds a device: a `flock`, which belongs to an open file description. Every process that
 inherited the descriptor holds the device, and the kernel releases the lock when the last of these processes has ended.
 The text in the file describes the holder for people. Any user may write to the file, so the text is shown and never
 trusted. A text without a lock is from a holder that has ended.
 
-No file is ever removed: a process could hold a lock on a removed file while another one locks a new file of that name.
+No file is ever removed: a process could lock a removed file while another process locks a new file of that name.
 """
 
 import fcntl
@@ -24,13 +24,13 @@ from msgspec import Struct
 
 from trainwright.errors import EngineError
 
-#: An environment variable for another folder, for example one that several containers of a machine share.
+#: An environment variable that names another folder, for example a folder that several containers of a machine share.
 FOLDER_VARIABLE = "TRAINWRIGHT_LEASES"
-#: The first folder that every user may write to is used, so all users choose the same one. Not /dev/shm: logind removes
-#: a user's files there at logout (RemoveIPC), even if another user has locked them.
+#: The first folder that every user may write to is used, so all users choose the same folder. Not /dev/shm: logind
+#: removes a user's files there at logout (RemoveIPC), even if another user has locked them.
 _SHARED_FOLDERS = ("/run/lock", "/tmp")  # noqa: S108 - opened with O_NOFOLLOW and checked
 _PREFIX = "trainwright+"
-#: Every description has this length in bytes, so that one write replaces the old one completely.
+#: Every description has this length in bytes, so that one write replaces the old description completely.
 _DESCRIPTION_SIZE = 1024
 _MAX_FIELD_CHARACTERS = 100
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -83,7 +83,7 @@ class DeviceLease:
 
     def __init__(self, resource: str, device: str, fd: int) -> None:
         self.resource, self.device, self.fd = resource, device, fd
-        #: When the lease began, for the description.
+        #: The time at which the lease began, for the description.
         self.since = ""
 
     def describe(self, holder: LeaseHolder) -> None:
@@ -112,7 +112,7 @@ class LeaseFolder:
         return DeviceLease(resource, device, fd) if fd is not None else None
 
     def holder(self, resource: str, device: str) -> LeaseHolder | None:
-        """The current holder of a device; None if it is free. Raises EngineError."""
+        """The current holder of a device; None if the device is free. Raises EngineError."""
         return self._holder(self._file(resource, device))
 
     def held(self) -> list[HeldDevice]:
@@ -133,7 +133,7 @@ class LeaseFolder:
     def mutex(self) -> Iterator[bool]:
         """Lock out other runs while this run takes several leases. Yields False if another run has the mutex.
 
-        It only prevents two runs from taking half of the devices that each needs; the locks of the devices decide.
+        The mutex only prevents two runs from taking half of the devices that each needs; the device locks decide.
         """
         fd = self._locked(self.path / f"{_PREFIX}mutex")
         try:
@@ -146,7 +146,7 @@ class LeaseFolder:
         return self.path / f"{_PREFIX}{quote(resource, safe='')}+{quote(device, safe='')}"
 
     def _locked(self, path: Path) -> int | None:
-        """Lock the file with that name, and create it if it is missing; if it was removed meanwhile, try again."""
+        """Lock the file at that path, and create it if it is missing; if it was removed meanwhile, try again."""
         while True:
             try:
                 fd = os.open(path, _OPEN)
@@ -225,7 +225,7 @@ def own_description(run: str, **more: Any) -> LeaseHolder:
 
 
 def user_name(uid: int) -> str:
-    """The name of a user, or `uid 1234` for one that has none."""
+    """The name of a user, or `uid 1234` for a user without a name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):

@@ -2,7 +2,7 @@
 """The devices of one engine: which pod has which device, and the leases that exclude other runs and users.
 
 The scheduler grants devices before it binds pods, to all pods of a gang or to none. The pool first sends each lease to
-the supervisor of the node, which holds it as long as a container may use the device.
+the supervisor of the node, which holds the lease as long as a container may use the device.
 
 A lease outlasts its pod by some seconds, so that the replacement pod gets the same devices. After a node is lost, the
 pool takes its leases again, which succeeds only when every process that was left on the node has ended.
@@ -24,7 +24,7 @@ from trainwright.node.devices.leases import DeviceLease, LeaseFolder, LeaseHolde
 from trainwright.node.supervisor.protocol import LeaseMessage
 from trainwright.runtime.ports import Clock
 
-LINGER = 5.0  # seconds
+LINGER = 5.0  # seconds that a device stays leased after its pod has ended
 
 #: A resource name and the id of a device.
 Device = tuple[str, str]
@@ -95,7 +95,7 @@ class DevicePool:
         self._channels: dict[str, LeaseChannel] = {}
         self._leases: dict[Device, DeviceLease] = {}
         self._pods: dict[str, tuple[DeviceRequest, Granted]] = {}
-        #: When a lease that no pod uses ends, on the monotonic clock.
+        #: The time at which each lease that no pod uses ends, on the monotonic clock.
         self._due: dict[Device, float] = {}
         #: The last devices of each replica.
         self._former: dict[tuple[str, ...], Granted] = {}
@@ -142,7 +142,7 @@ class DevicePool:
     # -- pods -----------------------------------------------------------------------------------------------------
 
     def grant(self, requests: Sequence[DeviceRequest]) -> dict[str, Granted] | None:
-        """Lease devices for all of these pods and return them by UID; None, without new leases, if too few are free."""
+        """Lease devices for all of these pods and return them by pod UID; None, and no lease, if too few are free."""
         chosen: dict[str, Granted] = {}
         taken: set[Device] = set()
         before = {one.uid: self._pods.pop(one.uid) for one in requests if one.uid in self._pods}
@@ -190,7 +190,7 @@ class DevicePool:
         return granted
 
     def _candidates(self, request: DeviceRequest, resource: str, taken: set[Device]) -> list[Device]:
-        """Free devices of the node: first the replica's last ones, then those that are already leased."""
+        """Free devices of the node: first the replica's last devices, then devices that are already leased."""
         former = self._former.get(request.replica, {}).get(resource, ())
         used = self._used() | taken
         free = [
@@ -234,7 +234,7 @@ class DevicePool:
             }
 
     def keep(self, holds: Callable[[Body], bool], now: float) -> None:
-        """Release the devices of pods that have ended, and lease again those that were lost with their node."""
+        """Release the devices of pods that have ended, and lease again devices that were lost with their node."""
         for uid, (request, granted) in [*self._pods.items()]:
             if not holds(request.pod):
                 self.release(uid, now)
@@ -286,7 +286,7 @@ class DevicePool:
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Lock out other runs that take leases, and look which they hold. Yields False if another run has the mutex."""
+        """Keep other runs from taking leases, and `look` what they hold. Yields False if another run has the mutex."""
         with self.folder.mutex() as free:
             if free:
                 self.look()
@@ -307,5 +307,5 @@ def lease_name(resource: str, device: str) -> str:
 
 
 def counts(asks: Iterable[tuple[str, int]], resources: frozenset[str]) -> dict[str, int]:
-    """How many devices a pod requests, from amounts in thousandths."""
+    """The number of devices that a pod requests, by resource, from amounts in thousandths."""
     return {name: amount // 1000 for name, amount in asks if amount and name in resources}

@@ -2,7 +2,7 @@
 """The running containers of the supervisor, and the commands that run inside them.
 
 When the main process of a container ends, the supervisor writes its exit status to the journal, kills the processes
-that it left, reads its last output, reaps it, and only then tells the agent.
+that it left, reads its last output, reaps the process, and only then tells the agent.
 
 Commands come from the agent (probes and hooks) and from `trainwright exec`. The supervisor kills a command with its
 container, at its timeout, and when the client that asked for it disconnects.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     SendEvent = Callable[[protocol.Event], None]
 
-_CGROUP_RETRY_SECONDS = 0.1  # until the supervisor tries again to remove a busy cgroup
+_CGROUP_RETRY_SECONDS = 0.1  # the pause until the supervisor tries again to remove a busy cgroup
 _OUTPUT_TAIL_BYTES = 4096
 _MEASURED = "limits.memory is checked only once a second, and a container that exceeds it is killed then"
 _NOT_ENFORCED = "limits.{} is not enforced"
@@ -51,7 +51,7 @@ class RunningContainer:
     ) -> None:
         self.name, self.pod = request["container"], request["pod"]
         self.process, self.pipe, self.log, self.group = process, pipe, log, group
-        self.exceeded_memory = False  # set by MemoryWatch, not by a cgroup
+        self.exceeded_memory = False  # set if MemoryWatch, not a cgroup, finds that the container exceeds its limit
 
 
 class Containers:
@@ -61,7 +61,7 @@ class Containers:
         self, loop: Loop, runtime: Runtime, journal: Journal, send: SendEvent, leases: LeaseDescriptors
     ) -> None:
         self.running: dict[str, RunningContainer] = {}
-        self.closing = False  # new containers are refused
+        self.closing = False  # True: new containers are refused
         self.rotate: tuple[int, int]
         self.stamps = False  # whether each line of a log begins with its time
         self.cgroups = Cgroups()
@@ -70,7 +70,7 @@ class Containers:
         self.leases = leases
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._memory = resource_limits.MemoryWatch(loop, self._kill_over_limit)
-        self._noticed: set[str] = set()  # limits for which the agent got the notice that no cgroup enforces them
+        self._noticed: set[str] = set()  # the limits about which the agent got a notice: no cgroup enforces them
         self._removal_scheduled = False
 
     def start(self, request: protocol.StartContainer) -> int:
@@ -130,7 +130,7 @@ class Containers:
         return [name for name, container in self.running.items() if container.pod == pod]
 
     def end(self, end: ProcessEnd) -> str | None:
-        """Handle the end of a main process, reap it and return its container; None for any other process."""
+        """Handle the end of a main process, reap the process and return its container; None for any other process."""
         container = self._by_pid.pop(end.pid, None)
         if container is None:
             return None
@@ -160,7 +160,7 @@ class Containers:
         self.cgroups.close()
 
     def _make_group(self, limits: protocol.Limits) -> ContainerCgroup:
-        """A cgroup for the limits that it can enforce. Send one notice for each other limit."""
+        """A cgroup for the limits that a cgroup can enforce. Send one notice for each other limit."""
         wanted = [name for name in CONTROLLERS if limits.get(name)]
         refusals, group = self.cgroups.refusals, ContainerCgroup([])
         if any(name not in refusals for name in wanted):
@@ -231,7 +231,7 @@ class RunningExec:
         return {"ok": True, "code": end.code, "signal": end.signal, "timeout": self.timed_out, "output": output}
 
     def close(self) -> None:
-        """Release its resources after it has been reaped."""
+        """Release the command's resources after it has been reaped."""
         self.process.close()
         if self.timer is not None:
             self.timer.cancel()

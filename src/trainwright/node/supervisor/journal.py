@@ -4,9 +4,9 @@
 The journal is a file with one JSON object per line, only appended to: a line when a container starts, when it has ended
 (before it is reaped), and when the agent has stored its exit status. An agent whose supervisor has died calls `read`.
 
-The engine locks devices and sends a descriptor of each lock to the supervisor. The supervisor keeps it, and every
-container that uses the device inherits it, so a device stays locked until its last user has ended, even if the engine
-and the supervisor are killed. The kernel keeps a descriptor that was sent and not yet read, so it counts as held.
+The engine locks devices and sends a descriptor of each lock to the supervisor. The supervisor keeps the descriptor, and
+every container that uses the device inherits it, so a device stays locked until its last user has ended, even if the
+engine and the supervisor are killed. The kernel keeps a descriptor that was sent and not yet read, so the lock is held.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Journal:
     def _append(self, entry: JournalEntry | ForgottenEntry) -> None:
         line = encode(entry)
         if self._last_line_cut:
-            line = END + line  # end the line that a full disk has cut, so that it does not damage this one
+            line = END + line  # end the line that a full disk has cut, so that it does not damage this line
         try:
             self._last_line_cut = os.write(self._file, line) < len(line)
         except OSError:
@@ -92,7 +92,7 @@ def _create(path: str) -> int:
 
 
 def read(path: str) -> dict[str, JournalEntry]:
-    """The entries by container, without those forgotten. A line that is cut is left out.
+    """The entries by container, without forgotten containers. A line that is cut is left out.
 
     Read the file before another supervisor starts in the same folder: that supervisor begins with an empty file.
     """

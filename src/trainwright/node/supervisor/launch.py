@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting one process, explaining in a sentence why one cannot be started, and the interface of a runtime.
+"""Starting one process, explaining in a sentence why a process cannot be started, and the interface of a runtime.
 
 `subprocess` starts the process (with vfork; the child searches PATH), so a thread in a pod's namespaces may call
 `launch`, and all paths are resolved there. A shell runs first only to enter a cgroup or to open a terminal.
 
 The supervisor's loop owns logs, cgroups and the journal, and reaps every child of the supervisor, helpers included: a
-runtime never waits for a child. A runtime decides where a process runs, and finds the processes that it left.
+runtime never waits for a child. A runtime decides where a process runs, and finds processes that a container left.
 
 The supervisor needs three descriptors for each container, so it raises its own limit; each new process gets the limit
 that the supervisor was started with.
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from trainwright.node.supervisor.protocol import Exec, OpenPod, StartContainer
 
-#: In the environment of every process of a container, so that stray processes can be identified.
+#: This variable is in the environment of every process of a container, so that stray processes can be identified.
 MARKER = "TRAINWRIGHT_CONTAINER"
 NOT_FOUND, NOT_EXECUTABLE, NOT_POSSIBLE = 127, 126, 128
 _MAX_DESCRIPTORS = 65536
@@ -39,10 +39,10 @@ _SHELL_SETS = ("PWD", "OLDPWD", "SHLVL")
 
 
 class Descriptors:
-    """The open files of a new process. `tty`: the first three are a terminal, which becomes the controlling one.
+    """The open files of a new process. `tty`: the first three are a terminal, which becomes the controlling terminal.
 
     `entries`: one or two `cgroup.procs` files of cgroups to enter first; then stdin is /dev/null and stdout equals
-    stderr. It is no NamedTuple, because creating one would make the start of the supervisor 1 ms slower.
+    stderr. This is no NamedTuple, because creating such a class would make the start of the supervisor 1 ms slower.
     """
 
     __slots__ = ("entries", "inherited", "stdio", "tty")
@@ -81,7 +81,7 @@ class Process:
             pass
 
     def ended(self) -> bool:
-        """Whether it has ended, reaped or not. Without pidfds, a process that is not reaped counts as running."""
+        """Whether the process has ended, reaped or not. Without pidfds, an unreaped process counts as running."""
         if self.pidfd >= 0:
             poll = select.poll()
             poll.register(self.pidfd, select.POLLIN)
@@ -100,7 +100,7 @@ class Process:
 
 
 class Runtime(Protocol):
-    """One per supervisor. Only the thread of the loop calls it, so no method may block for long."""
+    """One runtime per supervisor. Only the thread of the loop calls it, so no method may block for long."""
 
     notices: list[str]
     outside: bool
@@ -112,13 +112,13 @@ class Runtime(Protocol):
         """Start a container's main process with `launch`, with `MARKER` in its environment. Raises StartRefused."""
 
     def enter(self, request: Exec, fds: Descriptors) -> Process:
-        """Start another process in a running container. `env` is added to the container's, `cwd` replaces its own."""
+        """Start another process in a running container. `env` is added to its variables, `cwd` replaces its cwd."""
 
     def kill(self, container: str) -> None:
         """SIGKILL all processes of a container. The loop calls `ended` when the main process has ended."""
 
     def ended(self, container: str) -> None:
-        """Kill the processes that a main process left. It is not reaped yet, so its pid and group are not reused.
+        """Kill what a main process left. The main process is not reaped yet, so its pid and group are not reused.
 
         The runtime forgets the container. An unknown container is no error, here and in `kill`.
         """
@@ -137,7 +137,7 @@ def launch(argv: list[str], env: dict[str, str], cwd: str | None, fds: Descripto
     """Start a process in a new session. Raises StartRefused."""
     try:
         if fds.tty:
-            # A terminal that a session leader opens becomes its controlling one. /proc finds it in any mount namespace.
+            # A terminal that a session leader opens becomes its controlling terminal. /proc finds it in any namespace.
             path = "/proc/self/fd/0" if os.path.isdir("/proc/self/fd") else f"'{os.ttyname(fds.stdio[0])}'"
             return _spawn(_shell(f'exec "$0" "$@" <>{path} >&0 2>&1', argv, env, cwd), env, cwd, fds)
         if not fds.entries:
@@ -156,7 +156,7 @@ def launch(argv: list[str], env: dict[str, str], cwd: str | None, fds: Descripto
 
 def _shell(script: str, argv: list[str], env: dict[str, str], cwd: str | None) -> list[str]:
     """The command of a shell that runs `script` and then `argv`. Raises StartRefused."""
-    refusal = _obstacle(argv, env, cwd)  # the shell could report it only in the log
+    refusal = _obstacle(argv, env, cwd)  # the shell could report the problem only in the log
     if refusal is not None:
         raise refusal
     unset = "".join(f"unset {name}; " for name in _SHELL_SETS if name not in env)
@@ -175,7 +175,7 @@ def _spawn(command: list[str], env: dict[str, str], cwd: str | None, fds: Descri
         start_new_session=True,
         pass_fds=fds.inherited,
     )
-    popen.returncode = 0  # the loop reaps it; Popen must neither wait nor warn
+    popen.returncode = 0  # the loop reaps the process; Popen must neither wait nor warn
     if _original_limits and hasattr(resource, "prlimit"):  # Linux
         with contextlib.suppress(OSError):
             resource.prlimit(popen.pid, resource.RLIMIT_NOFILE, _original_limits[0])

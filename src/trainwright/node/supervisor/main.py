@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The supervisor process: `main` is its entry point, with the configuration as the only argument.
 
-It builds its parts, sends `ready`, and runs the loop until the agent disconnects (`orphans: end`) or until SIGTERM;
-then it ends all containers. With `orphans: keep` it continues without an agent, and ends when no container has run for
-a while and no agent has connected.
+The supervisor builds its parts, sends `ready`, and runs the loop until the agent disconnects (`orphans: end`) or until
+SIGTERM; then it ends all containers. With `orphans: keep` it continues without an agent, and checks periodically
+whether to end: when no container runs and no agent is connected.
 
 `SupervisorService` implements the verbs of the protocol. A request for something already done is no error, because an
 agent that was killed repeats its requests.
@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     from trainwright.node.supervisor import protocol
     from trainwright.node.supervisor.control import Reply
 
-_ENDS_PER_TURN = 64  # the loop must read logs between turns
-_KILL_SECONDS = 5.0  # for processes to end after SIGKILL, when the supervisor ends
-_LINGER_SECONDS = 600.0  # without an agent and without containers, until the supervisor ends
+_ENDS_PER_TURN = 64  # at most this many ended children per turn: the loop must read logs between turns
+_KILL_SECONDS = 5.0  # the time that processes have to end after SIGKILL, when the supervisor ends
+#: A supervisor that keeps orphans checks whether it can end: this long after the agent is lost, and again after each
+#: such period while containers run.
+_LINGER_SECONDS = 600.0
 _MAX_DEFECT_NOTICES = 10
-_MAX_KEPT_NOTICES = 50  # for an agent that connects later
+_MAX_KEPT_NOTICES = 50  # the newest notices are kept for an agent that connects later
 _OK: protocol.Done = {"ok": True}
 
 
@@ -186,7 +188,7 @@ class Supervisor:
         return self._check_children
 
     def _handle_end(self, end: tree.ProcessEnd) -> bool:
-        """Report and reap a child. False: it belongs to no container and to no command."""
+        """Report and reap a child. False: the child belongs to no container and no command."""
         container = self._containers.end(end)
         if container is not None:
             self._service.container_ended(container)
@@ -273,7 +275,7 @@ class SupervisorService:
         return None
 
     def _forget(self, request: protocol.ContainerRequest, _: Reply) -> protocol.Done:
-        """Remove a container from the journal, because the agent has stored its exit status; not a running one."""
+        """Remove a container from the journal, because the agent has its exit status; not while it runs."""
         if request["container"] not in self._containers.running:
             self._journal.forget(request["container"])
         return _OK

@@ -40,7 +40,7 @@ class Iptables:
     """iptables: rules with a comment. Unlike an nft table, they also work if the machine drops forwarded packets."""
 
     def tags(self) -> set[str]:
-        """The tags in comments."""
+        """The tags that are comments of rules."""
         return set(_TAG.findall(_run(["iptables-save"])))
 
     def add(self, tag: str, subnet: str) -> None:
@@ -66,7 +66,7 @@ _TOOLS: dict[str, Tool] = {"iptables-restore": Iptables(), "nft": Nft()}
 
 
 class Masquerade:
-    """The rules of this process. Raises OSError where none can be made."""
+    """The rules of this process. Raises OSError where no rules can be made."""
 
     def __init__(self, subnet: str, tools: Sequence[Tool] = ()) -> None:
         tools = tools or _installed()
@@ -101,7 +101,7 @@ def remove_stale_rules() -> bool:
 
 
 def _remove_stale(tool: Tool) -> set[str]:
-    """Remove the rules whose owner is dead; return the tags of the others."""
+    """Remove the rules whose owner is dead; return the tags of the other rules."""
     living = set()
     for tag in tool.tags():
         _, pid, start = tag.split("_")

@@ -6,7 +6,7 @@ mounted before their children.
 
 A mount point that the host does not have is created without changing the host (`MountOverlay`). In a volume and in the
 working directory a new folder is created, as container engines do. Elsewhere the deepest existing folder is covered by
-an overlay: new entries are in memory or in the pod's folder, and existing folders stay those of the host.
+an overlay: new entries are in memory or in the pod's folder, and existing folders stay the folders of the host.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def prepare() -> None:
 
 
 def plan_mounts(pod: protocol.OpenPod, resolver: str | None, start: protocol.StartContainer) -> list[ContainerMount]:
-    """All mounts of a container, parents first. Of two mounts with the same target, the later one is visible.
+    """All mounts of a container, parents first. Of two mounts with the same target, the later mount is visible.
 
     /tmp and mounts below it come last: a bind mount includes the mounts below its source, so a volume that shows the
     host's /tmp elsewhere would otherwise show the pod's private /tmp.
@@ -85,7 +85,7 @@ def _default_mounts(pod: protocol.OpenPod, resolver: str | None) -> list[Contain
 def _default_shm_bytes() -> int:
     """The size of this machine's /dev/shm, if it is more than half of its memory; else 0, the kernel's default (half).
 
-    Data loaders share batches in /dev/shm, and one of 64 MiB, the size in many container engines, ends them by SIGBUS.
+    Data loaders share batches in /dev/shm, and a size of 64 MiB, as in many container engines, ends them by SIGBUS.
     So a small /dev/shm of this machine, which may itself be a container, is not used as the size. A container's memory
     limit includes the bytes in /dev/shm.
     """
@@ -189,7 +189,7 @@ class FolderEntry(NamedTuple):
 class MountOverlay:
     """Creates mount points in the mount namespace of the calling thread.
 
-    `root` is the path of a folder to create for a new root, if one is needed. `working` is the working directory.
+    `root` is the path of a folder to create for a new root, if needed. `working` is the working directory.
     """
 
     def __init__(self, root: str | None = None, working: str | None = None) -> None:
@@ -243,7 +243,7 @@ class MountOverlay:
         kernel.pivot(root)
 
     def _add_covered(self, base: str, entries: list[FolderEntry]) -> None:
-        """Record that `base` is covered; the folders in it are still those of the host."""
+        """Record that `base` is covered; the folders in `base` are still the folders of the host."""
         self.writable[base] = True
         for entry in entries:
             os.close(entry.handle)
@@ -252,7 +252,7 @@ class MountOverlay:
 
 
 def _cover(base: str, entries: list[FolderEntry]) -> None:
-    """Mount an overlay, in which files can be replaced; if the kernel has none, a tmpfs with each entry mounted."""
+    """Mount an overlay, in which files can be replaced; if the kernel has no overlays, a tmpfs with every entry."""
     lower = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     mounted = _mount_points_in(base)
     try:
@@ -294,7 +294,7 @@ def _mount_overlay(base: str, lower: int) -> bool:
 
 
 def _mirror(base: str, folder: int, entries: list[FolderEntry]) -> None:
-    """Mount every entry of a folder in the empty folder that covers it. Devices become links: they are many."""
+    """Mount every entry of a folder in the empty folder that covers it. The many devices become links."""
     if any(_is_device(entry) for entry in entries):
         hidden = os.path.join(base, _HOST_LINK)
         os.mkdir(hidden)
@@ -326,7 +326,7 @@ def _entries(base: str) -> list[FolderEntry]:
         try:
             handle = os.open(os.path.join(base, name), _HANDLE)
         except FileNotFoundError:
-            continue  # another process has just removed it
+            continue  # another process has just removed the entry
         entries.append(FolderEntry(name, handle, os.fstat(handle).st_mode))
     return entries
 

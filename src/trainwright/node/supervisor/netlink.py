@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_LINK, _ADDRESS, _ROUTE, _NEIGHBOUR = 16, 20, 24, 28  # RTM_NEW…
+_LINK, _ADDRESS, _ROUTE, _NEIGHBOUR = 16, 20, 24, 28  # message types RTM_NEW…
 _ERROR = 2
 _REQUEST, _ACK, _REPLACE, _EXCLUSIVE, _CREATE = 1, 4, 0x100, 0x200, 0x400
 _UP = 1
@@ -48,7 +48,7 @@ class Netlink:
         self._number = 0
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send all messages in order. Raises OSError for the first refused one; the kernel may have done the others."""
+        """Send all messages in order. Raises OSError for the first refused message; others may have an effect."""
         first = self._number + 1
         self._number += len(messages)
         frames = [

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The network of all pods of a machine: a network namespace that has the other end of every pod's link.
 
-A supervisor creates one, or gets one that several supervisors share; `outside` connects it with the outside network.
+A supervisor creates this namespace, or gets one that several supervisors share; `outside` connects it to the outside.
 Pods are routed, not bridged: a bridge has at most 1,023 links, and with ARP forty pods that all talk to each other
 overflow the kernel's neighbour table. The kernel removes all links and routes with the namespace.
 """
@@ -24,12 +24,12 @@ class Network:
     """The namespace. `gateway` is its own address, `host` the address of this machine."""
 
     def __init__(self, subnet: str, net: int | None = None) -> None:
-        """Use the namespace `net`, or create one. Raises OSError."""
+        """Use the namespace `net`, or create a new namespace. Raises OSError."""
         base, _, prefix = subnet.partition("/")
         self.subnet = subnet
         self.range = socket.inet_aton(base), int(prefix)
         self.gateway, self.host = self.at(_GATEWAY), self.at(_HOST)
-        self.connected = False  # with the outside network
+        self.connected = False  # whether the namespace has a link to the outside network
         self._generation = os.getpid() & _MAX_GENERATION  # two supervisors rarely try the same number
         self.net, self.links = kernel.in_thread(lambda: self._create() if net is None else self._join(net))
 
@@ -81,7 +81,7 @@ class Network:
                     raise
 
     def uplink(self, name: str, mac: bytes) -> None:
-        """Create the link to the caller's network namespace, where it has this name and MAC."""
+        """Create the link to the caller's network namespace, where the link has this name and MAC."""
         netlink.send_once([netlink.veth(name, 0, mac, ("uplink", UPLINK, GATEWAY_MAC, self.net))])
         routes = [netlink.neighbour(UPLINK, self.host, mac), netlink.route((self.host, 32), UPLINK)]
         self.links.send([netlink.up(UPLINK), netlink.forwarding(UPLINK), *routes])
@@ -93,7 +93,7 @@ class Network:
 
 
 def routed_links() -> list[str]:
-    """The links with routes in the network namespace of this thread; none if it has no default route."""
+    """The links with routes in the network namespace of this thread; empty without a default route."""
     with open("/proc/thread-self/net/route", encoding="ascii") as file:
         routes = [line.split() for line in file][1:]
     return sorted({route[0] for route in routes}) if any(route[1] == "00000000" for route in routes) else []

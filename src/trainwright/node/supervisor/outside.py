@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connection of the pods' network with the outside network, or a notice why there is none.
+"""The connection of the pods' network with the outside network, or a notice why there is no connection.
 
 Root: a link to the host, by which the host also reaches the pods, and masquerade rules. The host must forward packets:
 the supervisor enables forwarding on routed links that have it disabled, and records their names in /run. The last
-supervisor disables it again when it ends; after a kill -9, `tidy` or the next supervisor does. The kernel removes the
-link with the pods' network.
+supervisor disables forwarding again when it ends; after a kill -9, `tidy` or the next supervisor does. The kernel
+removes the link with the pods' network.
 
 Other users: slirp4netns or pasta. That helper must not be in our user namespace, so it starts before we enter the
 namespace, and we tell it later which network it serves. A shell ends the helper when its stdin ends, that is, when the
@@ -36,7 +36,7 @@ _COMMANDS = {
         " --configure --mtu=65520 --disable-host-loopback --netns-type=path"
         " --userns-path=/proc/$pid/ns/user /proc/$pid/fd/$net uplink"
     ),
-    # pasta serves only one address, so the pods share it by masquerading.
+    # pasta serves only one address, so the pods share that address by masquerading.
     "pasta": (
         " --foreground --quiet --config-net --ns-ifname uplink --no-map-gw -t none -u none -T none -U none"
         " --userns /proc/$pid/ns/user --netns /proc/$pid/fd/$net"
@@ -50,7 +50,7 @@ _RESOLVER, _REAL_RESOLVER = "/etc/resolv.conf", "/run/systemd/resolve/resolv.con
 
 
 class UsermodeNetwork:
-    """A helper process that waits until `connect` names its network. Raises OSError if none can be started."""
+    """A helper process that waits until `connect` names its network. Raises OSError if no helper can be started."""
 
     def __init__(self) -> None:
         names = [name for name in _COMMANDS if installed(name) and (name != "pasta" or installed("nft"))]
@@ -84,7 +84,7 @@ class UsermodeNetwork:
         """End the helper."""
         assert self._helper.stdin is not None  # noqa: S101 - it is a pipe
         self._helper.stdin.close()
-        self._helper.returncode = 0  # the loop reaps it; Popen must neither wait nor warn
+        self._helper.returncode = 0  # the loop reaps the helper; Popen must neither wait nor warn
 
 
 def _is_served(network: Network) -> bool:
@@ -93,7 +93,7 @@ def _is_served(network: Network) -> bool:
 
 
 def _configure(network: Network, *, masquerade: bool) -> None:
-    """Enter the network's namespace and change its settings; the kernel removes them with the namespace."""
+    """Enter the network's namespace and change its settings; the kernel removes the settings with the namespace."""
     kernel.setns(network.net, kernel.NEWNET)
     # The helper asks by ARP for each pod; by default the kernel delays a proxy's answer by up to a second.
     with contextlib.suppress(OSError), open(_PROXY_DELAY, "w", encoding="ascii") as file:
@@ -197,14 +197,14 @@ def _enable_forwarding(names: list[str]) -> None:
 
 
 def _disable_forwarding() -> None:
-    """Disable forwarding on all recorded links, also those that other supervisors recorded."""
+    """Disable forwarding on all recorded links, also links that other supervisors recorded."""
     try:
         with open(_record_path(), encoding="utf-8") as file:
             names = file.read().split()
         os.unlink(_record_path())
     except FileNotFoundError:
         return
-    with contextlib.suppress(OSError):  # it has records of other network namespaces
+    with contextlib.suppress(OSError):  # the folder has records of other network namespaces
         os.rmdir(_RECORDS)
     _set_forwarding(names, on=False)
 
@@ -226,7 +226,7 @@ def _forwards(name: str) -> bool:
 
 
 def resolver() -> str | None:
-    """A resolv.conf for pods, if the host's own names only servers on its loopback, which pods cannot reach."""
+    """A resolv.conf for pods, if the host's file names only servers on its loopback, which pods cannot reach."""
     try:
         with open(_RESOLVER, encoding="utf-8", errors="replace") as file:
             words = [line.split() for line in file]

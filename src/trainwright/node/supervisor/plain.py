@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `process` runtime: a container is a plain process in its own session. It works on every system.
+"""The `process` runtime: a container is a plain process in its own session. This works on every system.
 
-The supervisor adopts orphans: they become its children, and `MARKER` in their environment names their container. When
+The supervisor adopts orphans. They become its children, and `MARKER` in their environment names their container. When
 an orphan ends, the runtime looks again for orphans, so it also finds a process that forks to escape.
 """
 
@@ -34,7 +34,7 @@ class ProcessRuntime:
         self._ended_sessions: dict[int, str] = {}
 
     def open(self, pod: OpenPod) -> None:  # noqa: ARG002 - containers of a pod share nothing here
-        """Adopt orphans from the first pod on; to do it at the start would delay `ready`."""
+        """Adopt orphans from the first pod on; adopting them from the start would delay `ready`."""
         if not self._opened:
             self._opened, self._adopts = True, tree.adopt()
 
@@ -86,7 +86,7 @@ class ProcessRuntime:
         """Do nothing: the containers of a pod share nothing."""
 
     def stop(self) -> None:
-        """Kill all remaining children, also those without `MARKER`."""
+        """Kill all remaining children, also children without `MARKER`."""
         self._stopped = True
         for container in [*self._running]:
             self.kill(container)

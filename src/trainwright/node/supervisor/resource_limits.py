@@ -4,7 +4,7 @@
 If no cgroup can enforce a memory limit, `MemoryWatch` measures the container once a second. A cgroup is better, because
 the kernel refuses memory before it is used; a measured container may exceed its limit until the next measurement. The
 measurement counts memory that a cgroup could not reclaim either: anonymous and shared memory, swapped out or not, but
-no pages of files. Processes that share a page count a part of it each. So a container that the measurement kills would
+no pages of files. Of a shared page, each process counts a part. So a container that the measurement kills would
 also be killed in a cgroup.
 """
 
@@ -22,28 +22,28 @@ from trainwright.node.supervisor.loop import Loop
 if TYPE_CHECKING:
     from trainwright.node.supervisor.protocol import Limits
 
-_CPU_PERIOD = 100_000  # microseconds
-_MIN_CPU_QUOTA = 1_000  # microseconds of CPU time in a period; the kernel refuses less
+_CPU_PERIOD = 100_000  # microseconds: the period to which CPU quotas apply
+_MIN_CPU_QUOTA = 1_000  # microseconds of CPU time in a period; the kernel refuses a smaller quota
 CONTROLLERS = ("memory", "cpu")
 _PREFIX = "trainwright-"
 _OOM_FILES = ("memory.events", "memory.oom_control")
-# A kernel without swap accounting lacks some of these.
+# A kernel without swap accounting lacks some of these files.
 _OPTIONAL_FILES = ("memory.memsw.limit_in_bytes", "memory.swap.max", "memory.oom.group")
 
 #: A line of mountinfo: root, mount point, type, options of the file system.
 CgroupMount = tuple[str, str, str, list[str]]
 
 INTERVAL = 1.0  # seconds between two measurements
-#: The pause after a measurement is at least this many times its duration, so that measuring uses at most 5 % of a CPU.
+#: The pause after a measurement is at least this many times its duration: measuring uses at most 5 % of a CPU.
 _PAUSE_FACTOR = 20
-# Cheap to read, but counts a page once for each process that shares it, for example after a fork.
+# The file and its fields. Cheap to read, but a shared page counts for each process, for example after a fork.
 _STATUS = "status", (b"RssAnon", b"RssShmem", b"VmSwap")
-# The kernel walks all page tables of the process, so this is read only if the cheap sum exceeds the limit.
+# The kernel walks all page tables of the process, so this file is read only if the cheap sum exceeds the limit.
 _ROLLUP = "smaps_rollup", (b"Pss_Anon", b"Pss_Shmem", b"SwapPss")
 
 
 class ContainerCgroup:
-    """The cgroup of one container: in version 1 one folder for each controller, in version 2 one; none if unlimited."""
+    """The cgroup of one container: in version 1 a folder per controller, in version 2 one folder; none if unlimited."""
 
     def __init__(self, folders: list[str]) -> None:
         self.folders = folders
@@ -70,7 +70,7 @@ class ContainerCgroup:
 
 
 class Cgroups:
-    """The cgroups of this supervisor. The constructor finds the parent folder; the first group creates ours in it."""
+    """The cgroups of this supervisor. The constructor finds the parent folder; the first group creates our folder."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self.version = "none"
@@ -78,7 +78,7 @@ class Cgroups:
         self.refusals = dict.fromkeys(CONTROLLERS, "this system has no cgroups")
         self._proc = proc
         self._count = 0
-        self._parents: dict[str, str] = {}  # by controller: the folder that has our folder
+        self._parents: dict[str, str] = {}  # by controller: the folder that contains our folder
         self._ready = False
         self._leftover: list[str] = []
         with contextlib.suppress(OSError, ValueError):
@@ -200,7 +200,7 @@ def _inside(root: str, point: str, own: str) -> str:
 
 
 def _delegating_folder(point: str, own: str, controller: str) -> str | None:
-    """The nearest folder above that passes the controller on; in version 2 a cgroup with processes cannot."""
+    """The nearest folder above that passes the controller on; in version 2 a cgroup with processes cannot do that."""
     folder = own
     while folder.startswith(point):
         shared = controller in _read(f"{folder}/cgroup.subtree_control").split()
@@ -211,7 +211,7 @@ def _delegating_folder(point: str, own: str, controller: str) -> str | None:
 
 
 def _remove_stale(folder: str, proc: str) -> None:
-    """Remove the cgroups of killed supervisors; the kernel keeps those that still have a process."""
+    """Remove the cgroups of killed supervisors; the kernel keeps cgroups that still have a process."""
     for name in os.listdir(folder):
         pid = name.removeprefix(_PREFIX)
         if name == pid or not pid.isdigit() or os.path.exists(f"{proc}/{pid}"):
@@ -243,7 +243,7 @@ def _read(path: str) -> str:
 
 
 class MemoryWatch:
-    """Measures the memory of containers, and calls `exceeded` for each that exceeds its limit."""
+    """Measures the memory of containers, and calls `exceeded` for each container above its limit."""
 
     def __init__(self, loop: Loop, exceeded: Callable[[str], None]) -> None:
         self._loop, self._exceeded = loop, exceeded
@@ -284,7 +284,7 @@ def measurable() -> bool:
 
 
 def _memory_bytes(pids: list[int], source: tuple[str, tuple[bytes, ...]]) -> int:
-    """The sum in bytes. A process that has ended, or that may not be read, counts as 0."""
+    """The memory of all processes, in bytes. A process that has ended, or that may not be read, counts as 0."""
     name, fields = source
     lines = [line.split() for pid in pids for line in tree.read(f"/proc/{pid}/{name}").splitlines()]
     return sum(int(words[1]) << 10 for words in lines if len(words) > 1 and words[0].rstrip(b":") in fields)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sandbox runtime: a pod has its own network address, host name and IPC, a container its own PIDs and mounts.
 
-Descriptors keep the namespaces of a pod alive, and its init those of a container. Namespaces have no names on the host,
-so the kernel removes them even if the supervisor is killed.
+Descriptors keep the namespaces of a pod alive; a container's init keeps the container's namespaces alive. Namespaces
+have no names on the host, so the kernel removes them even if the supervisor is killed.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class SandboxPod(NamedTuple):
     """What the containers of a pod share."""
 
     request: OpenPod
-    resolver: str | None  # the resolv.conf, if it is not the machine's
-    namespaces: dict[str, int]  # descriptors by name
+    resolver: str | None  # the path of the pods' resolv.conf, if it is not the machine's
+    namespaces: dict[str, int]  # the descriptors of the namespaces, by name
     memory: set[str]  # the memory volumes that are mounted
 
 
@@ -203,7 +203,7 @@ class SandboxRuntime:
         """Do nothing: no process can leave its PID namespace."""
 
     def close(self, pod: str) -> None:
-        """Kill the remaining processes of a pod and close its namespaces; the kernel removes them when empty."""
+        """Kill the remaining processes of a pod and close its namespaces; the kernel removes empty namespaces."""
         found = self._pods.pop(pod, None)
         if found is None:
             return

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`supervisor.sock`: clients run commands in a container with their own terminal, and a restarted agent reconnects.
 
-The first line of a connection says which of the two it is. Clients call `connect`.
+The first line of a connection says whether it is a command's or an agent's. Clients call `connect`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NAME = "supervisor.sock"
 _FIRST_LINE_SECONDS = 10.0
-_MAX_FOLDER_BYTES = 89  # the address of a socket has at most 108 bytes
+_MAX_FOLDER_BYTES = 89  # the longest folder path in bytes: the address of a socket has at most 108 bytes
 
 AttachAgent = Callable[[LineSocket], None]
 
@@ -97,7 +97,7 @@ class ExecListener:
 
 
 class ExecClient:
-    """One connection: it waits for the first line, then it is the terminal of a command or becomes the agent's."""
+    """One connection: it waits for the first line; then it is the terminal of a command or the agent's connection."""
 
     def __init__(self, loop: Loop, lines: LineSocket, execs: ExecTable, attach: AttachAgent) -> None:
         self._loop, self._lines, self._execs, self._attach = loop, lines, execs, attach

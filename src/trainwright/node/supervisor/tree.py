@@ -32,7 +32,7 @@ class ProcessEnd(NamedTuple):
 
 
 def ended_child() -> ProcessEnd | None:
-    """A child that has ended and is not reaped; None while all run. Raises ChildProcessError if there is no child."""
+    """An ended child that is not reaped; None while all children run. Raises ChildProcessError without children."""
     if not _WAITID:
         return _reap_any()
     info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -65,7 +65,7 @@ def adopt() -> bool:
 
 
 def wake_without_parent() -> None:
-    """Let the kernel continue this process when its parent ends: a stopped process could not notice it (Linux).
+    """Let the kernel continue this process when its parent ends: a stopped process could not notice that end (Linux).
 
     SIGKILL would be wrong: the containers would run on without a process that ends them.
     """
@@ -118,21 +118,21 @@ def kill(process: Process) -> None:
 
 
 def kill_below(process: Process) -> list[int]:
-    """SIGKILL all descendants of a process, which need not be our child; return those that had not ended before."""
+    """SIGKILL all descendants of a process, which need not be our child; return which had not ended before."""
     living = [(parent, child) for parent, child in _descendants(process.pid) if _running(child)]
     below = [one for one in (held(child, parent) for parent, child in living) if one is not None]
-    if process.ended():  # another process may have reused its pid when we looked
+    if process.ended():  # another process may have reused the pid when we looked
         living = []
     for one in below:
         if living:
-            with contextlib.suppress(PermissionError):  # it has changed its user; the result still names it
+            with contextlib.suppress(PermissionError):  # the process has changed its user; the result still names it
                 one.send(signal.SIGKILL)
         one.close()
     return [child for _, child in living]
 
 
 def kill_group(pid: int) -> None:
-    """SIGKILL the group that a child of ours leads. The child is not reaped yet, so its number is not reused."""
+    """SIGKILL the group that a child of ours leads. The child is not reaped yet, so its pid is not reused."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -191,7 +191,7 @@ def _children(pid: int) -> list[int]:
 
 
 def parent_of(pid: int) -> int:
-    """The parent of a process; 0 if there is none, or no such process."""
+    """The parent of a process; 0 if there is no parent, or no such process."""
     fields = _stat(pid)
     return int(fields[1]) if fields else 0
 
@@ -205,8 +205,8 @@ def start_time(pid: int) -> str | None:
 def _running(pid: int) -> bool:
     """Whether any thread of a process can still run.
 
-    A killed process cannot, although it exists until it is reaped: PID 1 of a container becomes a zombie only when its
-    namespace is empty. A process of which only the main thread has ended can still run.
+    A killed process cannot run, although it exists until it is reaped: PID 1 of a container becomes a zombie only when
+    its namespace is empty. A process of which only the main thread has ended can still run.
     """
     fields = _stat(pid)
     if not fields:
