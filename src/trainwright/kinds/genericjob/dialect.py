@@ -31,7 +31,7 @@ class GenericDialect(Struct, frozen=True):
         return self.spec.scheduler.t9k_scheduler if self.spec.scheduler is not None else None
 
     def pod(self, job: Job, replica: Replica, site: Site) -> Body:
-        """The template with the run mode applied, the variables filled in, and the labels of the original controller."""
+        """The template in its run mode, with the variables filled in and the labels of the original controller."""
         given = replica.role.template.get("metadata") or {}
         spec = dict(replica.role.template.get("spec") or {})
         # Only the controller restarts replicas: a restart by the kubelet would hide the failure from the rules.
@@ -59,7 +59,7 @@ class GenericDialect(Struct, frozen=True):
         }
 
     def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the same at every site
-        """The user's ports; the selector has only the original's labels."""
+        """The user's ports; the selector has only labels of the original controller."""
         names = {"genericjob": job.key.name, "genericjob-replica": replica.name}
         ports = self.spec.service.ports if self.spec.service is not None else ()
         exposed = [

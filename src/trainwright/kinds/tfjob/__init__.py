@@ -69,7 +69,7 @@ def translate(job: TFJob) -> Job:
 
 
 def _remarks(spec: TFJobSpec) -> tuple[tuple[str, str], ...]:
-    """The warning that the original emits if a template has a restart policy."""
+    """The warning that the original controller emits if a template has a restart policy."""
     has_policy = any((one.template.get("spec") or {}).get("restartPolicy") for one in spec.tf_replica_specs.values())
     return (("SetPodTemplateRestartPolicy", _OVERWRITTEN),) if has_policy else ()
 
